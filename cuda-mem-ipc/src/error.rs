@@ -8,9 +8,6 @@ use cuda_mem_pool::Uuid;
 use cuda_mem_pool::cuda_mem_core as core;
 use rustix::io::Errno;
 
-use crate::shared::wire::WireError;
-use crate::transport::{Address, FrameError};
-
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -22,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use std::time::Duration;
 ///
 /// let address = Address::abstract_name("nobody listens here")?;
-/// let refused = Connection::connect(&address, &PeerPolicy::default(), Duration::from_secs(1));
+/// let refused = Connection::connect(&address, &PeerPolicy::same_user(), Duration::from_secs(1));
 /// assert!(matches!(refused, Err(Error::NotListening { .. })));
 /// # Ok::<(), Error>(())
 /// ```
@@ -74,23 +71,15 @@ pub enum Error {
         /// The peer.
         pid: u32,
     },
-    /// The driver of the process that was to record a fence refused it: nobody learns when the work before it is done. The process
-    /// lives, and the connection goes on.
+    /// As many streams wait for fences of the peer that it has not reached as may: streams that wait hold up others.
     #[error(
-        "the driver of process {pid} refused a fence, so that nothing says when its work before this point is done: the bytes may not be \
-         what it meant them to be"
+        "{most} streams wait for work of process {pid} that is not done: wait for it with a deadline (synchronize), or use fewer streams"
     )]
-    FenceRefused {
-        /// The process whose driver it was.
+    TooManyWaits {
+        /// The peer.
         pid: u32,
-    },
-    /// The driver has refused a fence on each line of the connection that the stream can have, of those that this process writes.
-    #[error(
-        "the driver has refused fences on all of the connection's {lines} lines that the stream can have: make a new one"
-    )]
-    NoLinesLeft {
-        /// How many there are.
-        lines: u32,
+        /// The most.
+        most: usize,
     },
     /// The driver layer refused.
     #[error(transparent)]
@@ -152,39 +141,21 @@ pub enum Error {
              import first"
     )]
     BlockImported,
-    /// A segment was announced beyond the [`AheadLimit`](crate::shared::AheadLimit), and too many descriptors of such segments are kept. Its
-    /// buffers go back.
+    /// So much of this process is taken up by segments of host memory of one exporter, or of all, that no more of it is accepted. Its
+    /// buffers go back. Bytes that the exporter has retired are pinned until no stream of this process is busy for a moment.
     #[error(
-        "the segment was announced ahead when {descriptors} descriptors of others were kept that nobody has mapped yet, at most {most} \
-         are; receive sooner, or raise the AheadLimit"
+        "the exporter's host memory takes up as many {what} here as one may, {most}, or all exporters' does: share fewer or larger segments, \
+         or let the streams come to an end"
     )]
-    TooManyAnnounced {
-        /// How many are kept.
-        descriptors: usize,
-        /// How many may be.
-        most: usize,
-    },
-    /// So much host memory of one exporter is pinned here that no more of it is accepted. Its buffers go back. What the exporter has retired
-    /// is pinned until no stream of this process is busy for a moment.
-    #[error(
-        "{most} segments of host memory of the exporter are pinned here, those too that it has retired while streams were busy: at most {most} \
-         are; share larger segments, or let the streams come to an end"
-    )]
-    TooManyPinned {
-        /// How many may be.
-        most: usize,
+    OverBudget {
+        /// What: descriptors, or pinned bytes.
+        what: &'static str,
+        /// The most of one exporter.
+        most: u64,
     },
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] FrameError),
-    /// A message was repeated, left out or came too early. The connection is broken.
-    #[error("message {found} came where {expected} is next")]
-    OutOfOrder {
-        /// The number of the message that came.
-        found: u64,
-        /// The number that it must have.
-        expected: u64,
-    },
     /// A message came with more or fewer descriptors than it says. All were closed, the connection is broken.
     #[error("a message declares {declared} descriptors and {received} came with it")]
     DescriptorCount {
@@ -230,19 +201,14 @@ pub enum Error {
         /// The first that is free.
         first: u16,
     },
-    /// A descriptor that the peer named could not be taken from it. The message is lost, the connection goes on.
+    /// The peer takes no descriptors: nothing that it expects has any. Nothing was sent.
+    #[error("the peer takes no descriptors")]
+    DescriptorsRefused,
+    /// The default policy where everybody may come in.
     #[error(
-        "descriptor {number} of process {pid} cannot be taken: {source}; pidfd_getfd needs the right to trace the process, let \
-         the peer send descriptors by SCM_RIGHTS"
+        "everybody in the network namespace reaches an abstract name: say who is admitted, by PeerPolicy::same_user or with_uids"
     )]
-    DescriptorNotTaken {
-        /// The peer.
-        pid: u32,
-        /// The descriptor's number there.
-        number: i32,
-        /// The system's reason.
-        source: Arc<io::Error>,
-    },
+    ImplicitPolicy,
     /// The policy does not admit the peer.
     #[error("process {pid} of user {uid} and group {gid} is not admitted; accepted: {accepted}")]
     PeerRefused {
@@ -341,13 +307,13 @@ pub enum Error {
     #[error("{address} is in use: somebody listens there")]
     InUse {
         /// Where.
-        address: Address,
+        address: String,
     },
     /// Nobody listens there.
     #[error("nobody listens at {address}: {source}")]
     NotListening {
         /// Where.
-        address: Address,
+        address: String,
         /// The system's reason.
         source: Arc<io::Error>,
     },
@@ -375,11 +341,6 @@ impl Error {
         matches!(self, Self::System { .. })
     }
 
-    /// Whether what could not be sent may be sent later.
-    pub(crate) fn is_for_now(&self) -> bool {
-        self.is_timeout() || self.is_the_system_s()
-    }
-
     /// Whether the deadline passed.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
@@ -395,4 +356,85 @@ impl Error {
 
 pub(crate) fn shared(errno: Errno) -> Arc<io::Error> {
     Arc::new(errno.into())
+}
+
+/// Why bytes are no frame of the transport. [`Frame`](crate::transport::Frame) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// Fewer bytes than a header.
+    #[error("{bytes} bytes are fewer than a header has")]
+    TooShort {
+        /// What came.
+        bytes: usize,
+    },
+    /// More bytes than a frame has.
+    #[error("{bytes} bytes are more than the longest frame has")]
+    TooLong {
+        /// What came.
+        bytes: usize,
+    },
+    /// It does not begin as a frame does.
+    #[error("it begins with {found:02x?}, not with the magic of a frame")]
+    Magic {
+        /// What came.
+        found: [u8; 4],
+    },
+    /// Of a version that is not spoken.
+    #[error("it is of version {found}, which was not agreed on")]
+    Version {
+        /// What came.
+        found: u16,
+    },
+    /// Bytes that must be zero and are not.
+    #[error("its last two bytes are {found:#06x}; accepted is 0")]
+    NotZero {
+        /// What came.
+        found: u16,
+    },
+    /// A payload that is too long.
+    #[error("its payload is {bytes} bytes, more than are accepted")]
+    Payload {
+        /// What it declares.
+        bytes: usize,
+    },
+    /// Too many descriptors.
+    #[error("it has {count} descriptors, more than are accepted")]
+    Descriptors {
+        /// What it declares.
+        count: usize,
+    },
+    /// The parts do not add up to the whole.
+    #[error("it declares {declared} bytes and has {bytes}")]
+    Length {
+        /// What its parts add up to.
+        declared: usize,
+        /// What came.
+        bytes: usize,
+    },
+}
+
+/// Why a payload is none of a shared pool. [`Message`](crate::shared::wire::Message) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// No such kind.
+    #[error("kind {0} is none of a shared pool's")]
+    Kind(u16),
+    /// Another length than the kind has.
+    #[error("{found} bytes, this part of the message has {expected}")]
+    Length {
+        /// How many came.
+        found: usize,
+        /// How many it takes.
+        expected: usize,
+    },
+    /// A number that its field does not take.
+    #[error("the {field} is {value}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// What came.
+        value: u64,
+    },
 }

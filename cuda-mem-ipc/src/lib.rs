@@ -6,6 +6,8 @@
 //! [`shared`] hands buffers from one process to another, each with the fence that orders it.
 //! [`symmetric`] allocates the same buffer on every rank of a group and tells each rank where the others have it; with the features
 //! `nvshmem` and `nccl` over those libraries too.
+//! Functions may be called while streams capture, unless their documentation says otherwise.
+//!
 //! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
@@ -20,12 +22,13 @@
 
 #![deny(unsafe_code)]
 
+mod background;
 mod error;
 mod import;
+mod memory_file;
 mod primitive;
 pub mod shared;
 pub mod symmetric;
-mod there;
 pub mod transport;
 
 pub use cuda_mem_pool;

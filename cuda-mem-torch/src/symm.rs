@@ -21,7 +21,7 @@
 //!
 //! # Safety
 //!
-//! Relies on [`MempoolAllocator`]s giving memory that is its receiver's until it is freed.
+//! Relies on [`MempoolAllocator`]s giving memory that is its receiver's until it is freed: an unsafe trait.
 
 #![allow(unsafe_code, reason = "makes an allocator of functions")]
 
@@ -56,7 +56,7 @@ pub fn of(driver: Driver, functions: Arc<dyn MempoolAllocator>) -> Result<Arc<Pl
     let freeing = Arc::clone(&functions);
     let alloc = move |size, device, stream: &_| Ok(functions.alloc(size, device, stream)?);
     let free = move |address, size, device, stream: &_| Ok(freeing.free(address, size, device, stream)?);
-    // SAFETY: memory of a symmetric backend is its receiver's until it is freed, there when the call returns.
+    // SAFETY: by the contract of the trait memory is its receiver's until it is freed, there when the call returns.
     unsafe { create_custom_allocator(driver, alloc, free) }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use cuda_mem_ipc::shared::{Exporter, Importer};
-use cuda_mem_ipc::transport::{Connection, FIRST_KIND, Message, PeerPolicy, Pending, pair};
+use cuda_mem_ipc::transport::{Connection, Descriptors, FIRST_KIND, Message, PeerPolicy, Pending, pair};
 
 use crate::side::Side;
 use crate::table::{Table, Word};
@@ -140,7 +140,7 @@ impl Drop for Lead {
 pub(crate) fn second() -> Result<(), Box<dyn Error>> {
     let lead = connect(io::stdin().as_fd().try_clone_to_owned()?)?;
     let [descriptor] =
-        <[OwnedFd; 1]>::try_from(lead.recv(LIMIT)?.descriptors).map_err(|_| "no table came")?;
+        <[OwnedFd; 1]>::try_from(lead.recv(LIMIT)?.descriptors.into_vec()).map_err(|_| "no table came")?;
     let side = Side::new(Table::open(descriptor)?);
     if let Err(error) = &side {
         lead.send(FAILURE, error.to_string().as_bytes(), &[], LIMIT)?;
@@ -166,8 +166,8 @@ fn play(side: &Side, message: Message) -> Result<Vec<u64>, Box<dyn Error>> {
     let part = PARTS.get(usize::from(message.kind.saturating_sub(FIRST_KIND)));
     let numbers = to_numbers(&message.payload);
     let number = |index: usize| numbers.get(index).copied().ok_or("a number is missing");
-    let importer = |descriptors| -> Result<Importer, Box<dyn Error>> {
-        let [socket] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| "no socket came")?;
+    let importer = |descriptors: Descriptors| -> Result<Importer, Box<dyn Error>> {
+        let [socket] = <[OwnedFd; 1]>::try_from(descriptors.into_vec()).map_err(|_| "no socket came")?;
         Ok(Importer::new(&side.context, connect(socket)?, LIMIT)?)
     };
     match part {

@@ -111,7 +111,7 @@ pub(crate) fn be_rank(number: usize, directory: &Path) -> Result<(), Box<dyn Err
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let asker = Pending::inherited(socket)?.complete(&PeerPolicy::default(), LIMIT)?;
     let [descriptor] =
-        <[OwnedFd; 1]>::try_from(asker.recv(LIMIT)?.descriptors).map_err(|_| "no board came")?;
+        <[OwnedFd; 1]>::try_from(asker.recv(LIMIT)?.descriptors.into_vec()).map_err(|_| "no board came")?;
     let board = Board::open(descriptor, number)?;
     let refuse = |error: &dyn Error| {
         board.fail()?;

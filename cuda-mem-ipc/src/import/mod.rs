@@ -9,7 +9,6 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
 
 use crate::primitive::Arc;
-pub(crate) use table::Ending;
 use table::{Held, Table};
 
 /// Names memory of another process: the device here that it is imported for, and bytes that say what it is.
@@ -78,7 +77,7 @@ pub struct Imported<V> {
 /// What all clones have.
 struct Share<V> {
     /// Ends it. Before the memory: whoever comes from then on waits for its end.
-    held: Held<ImportKey, V>,
+    _held: Held<ImportKey, V>,
     value: Arc<V>,
 }
 
@@ -137,7 +136,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
         };
         let import = |guard| import(Departure { _guard: Box::new(guard) });
         let (value, held) = Table::import(&self.table, key, limit, nudge, import)?;
-        Ok(Imported { share: Arc::new(Share { held, value }) })
+        Ok(Imported { share: Arc::new(Share { _held: held, value }) })
     }
 
     /// How many names are imported, or on their way in or out.
@@ -169,13 +168,6 @@ impl<V> Clone for Imports<V> {
 impl<V> Clone for Imported<V> {
     fn clone(&self) -> Self {
         Self { share: Arc::clone(&self.share) }
-    }
-}
-
-impl<V> Imported<V> {
-    /// What tells when the memory is gone, whoever else has a share now.
-    pub(crate) fn ending(&self) -> Ending<V> {
-        self.share.held.ending()
     }
 }
 

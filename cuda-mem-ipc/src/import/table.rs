@@ -40,21 +40,6 @@ pub(super) struct Held<K, V> {
     _table: Arc<Table<K, V>>,
 }
 
-/// Tells when what was imported is gone. It keeps nothing there.
-pub(crate) struct Ending<V>(Arc<Entry<V>>);
-
-impl<V> Ending<V> {
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(*lock(&self.0.state), State::Gone)
-    }
-}
-
-impl<K, V> Held<K, V> {
-    pub(super) fn ending(&self) -> Ending<V> {
-        Ending(Arc::clone(&self.entry))
-    }
-}
-
 /// What is shared, and a user's count.
 type Share<K, V> = (Arc<V>, Held<K, V>);
 

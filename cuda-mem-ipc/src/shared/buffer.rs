@@ -7,10 +7,9 @@ use std::sync::Arc;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 
-use super::last::Past;
+use super::free::Past;
 use super::pool::{Cut, Freed, Pool};
-use super::segment::{Segment, SegmentRef};
-use super::share::{Holder, Share};
+use super::segment::Segment;
 use super::words::ReleaseFence;
 use super::{expect_driver, expect_host, refuse_forked, until_unused};
 use crate::error::Result;
@@ -68,10 +67,6 @@ impl SharedBuffer {
     /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
     /// writes while a receiver has it writes under its eyes.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there, in [`Error::Core`](crate::Error::Core).
@@ -94,10 +89,6 @@ impl SharedBuffer {
     /// Copies bytes of a buffer in host memory out, from `offset` on, once its uses in this process are done, and those of
     /// receivers that have given it back. A receiver that still has it is not waited for. Blocks the calling thread.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`]; those of
@@ -105,15 +96,11 @@ impl SharedBuffer {
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
-        until_unused(&self.block.uses, &self.block.last, deadline.into())?;
+        until_unused(&self.block.uses, Some(&self.block.last), deadline.into())?;
         Ok(host.read(at, into)?)
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -121,7 +108,7 @@ impl SharedBuffer {
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
-        until_unused(&self.block.uses, &self.block.last, deadline.into())?;
+        until_unused(&self.block.uses, Some(&self.block.last), deadline.into())?;
         Ok(host.write(at, from)?)
     }
 }
@@ -129,7 +116,7 @@ impl SharedBuffer {
 impl From<&SharedBuffer> for Share {
     fn from(buffer: &SharedBuffer) -> Self {
         let block = &buffer.block;
-        let segment = SegmentRef::Own(Arc::clone(&block.segment));
+        let segment = Arc::clone(&block.segment);
         Self { segment, offset: block.offset, len: block.len, holder: Arc::<Block>::clone(block) }
     }
 }
@@ -163,5 +150,69 @@ impl fmt::Debug for SharedBuffer {
             .field("address", &format_args!("{:#x}", self.as_raw()))
             .field("len", &self.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// A buffer, or a part of one, to be handed over: [`Exporter::hand_over`](super::Exporter::hand_over) takes it. It keeps the
+/// buffer.
+///
+/// Made from a [`SharedBuffer`] or an [`Exportable`](super::Exportable), whole by `From`, or in part by their `range`. What was received
+/// is not handed on: its third process makes a connection of its own to the owner.
+///
+/// ```
+/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_ipc::shared::{Share, SharedPool, SharedPoolOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let pool = SharedPool::new(&context, &SharedPoolOptions::default())?;
+/// let buffer = pool.allocate(4096, &Stream::new(&context)?)?;
+/// let (whole, half) = (Share::from(&buffer), buffer.range(0..2048)?);
+/// # drop((whole, half));
+/// # Ok::<(), cuda_mem_ipc::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Share {
+    pub(super) segment: Arc<Segment>,
+    /// In the segment.
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    pub(super) holder: Arc<dyn Holder>,
+}
+
+/// What keeps handed memory, and is told when its receiver is done.
+pub(super) trait Holder: Send + Sync {
+    /// Orders `stream` behind all uses of the memory.
+    fn order(&self, stream: &Stream) -> Result<()>;
+
+    /// A receiver is done behind this fence.
+    fn released(&self, fence: ReleaseFence);
+}
+
+impl Share {
+    /// A part of it, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    pub fn range(&self, range: Range<usize>) -> Result<Self> {
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 || range.end > self.len {
+            return Err(core::Error::OutOfRange { range, len: self.len }.into());
+        }
+        Ok(Self { offset: self.offset.saturating_add(range.start), len, ..self.clone() })
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl fmt::Debug for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Share").field("offset", &self.offset).field("len", &self.len).finish_non_exhaustive()
     }
 }

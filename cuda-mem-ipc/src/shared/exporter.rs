@@ -1,97 +1,88 @@
 //! The giving end of a connection.
 
-mod announced;
-mod leases;
-#[cfg(any(test, fuzzing))]
-pub(super) mod played;
-mod send;
 mod serve;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::PipeReader;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
-use super::keepsake::{Given, Keepsake};
-use super::options::{AheadLimit, FenceKind};
+use super::buffer::Share;
+use super::options::AheadLimit;
 use super::pool::SharedPool;
 use super::reaper;
-use super::ring::{self, Consumer, Producer};
-use super::share::Share;
+use super::ring::{self, Consumer, Corrupt, Producer};
+use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
-use super::wire::{self, Accept, Fence, HandOver, Offer};
-use super::words::Words;
-use super::{Heard, heard, refuse_forked, say};
+use super::wire::{self, Accept, HandOver, Offer};
+use super::words::{Point, Words};
+use super::{Heard, heard, refuse_forked, say, until};
 use crate::error::{Error, Result};
-use crate::transport::{Branch, Connection, Deadline, Peer};
-use announced::{Announced, Retiring};
-use leases::{Lease, Leases, Out};
-use send::Unsent;
+use crate::primitive::lock;
+use crate::transport::{Connection, Deadline, Peer, Poller};
+use serve::{Lease, Leases, Out};
+
+/// How many sleepers are woken behind their entries, as soon as one was woken too early.
+const LATE: u32 = 64;
+
+/// No segment's number.
+const NONE: u64 = u64::MAX;
 
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
 /// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
-/// killed, its leases end within a second, and streams that wait for it go on; nobody else notices. What it had handed on is waited
-/// for as if it lived, until those who got it are done or gone too.
+/// killed, its leases end within a second, and streams that wait for it go on; nobody else notices.
 ///
-/// Dropped, the connection stays until the last lease has ended. [`SharedPool`](super::SharedPool) has an example.
+/// Dropped, the connection stays until the last lease has ended. [`SharedPool`] has an example.
 pub struct Exporter {
     link: Arc<ExportLink>,
 }
 
 pub(super) struct ExportLink {
-    context: Context,
     connection: Connection,
     words: Arc<Words>,
     leases: Mutex<Leases>,
     /// How many leases there are, those that are just ending too.
     out: Arc<Out>,
-    /// Segments that the importer has. The lock is held while a new one is sent, so that no buffer of it overtakes it.
-    announced: Mutex<Announced>,
+    /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
+    /// no buffer overtakes its segment.
+    announced: Mutex<HashMap<u64, Announced>>,
     /// One of them, which it was asked about last. It is changed under that lock.
     latest: AtomicU64,
-    /// Where it hears of segments ahead of their first buffer, and of how many.
-    branch: Branch,
     ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
-    retiring: Mutex<Vec<Retiring>>,
+    retiring: Mutex<Vec<u64>>,
     /// What the importer has to let go of before it is freed here.
     slabs: Mutex<HashMap<u64, Arc<Slab>>>,
     ring: Mutex<Producer<ring::Shared>>,
-    /// Where the importer says that it sleeps.
+    /// Where the importer's readers sleep.
     way: ring::Shared,
-    /// How many sleepers are called behind their entries, and not before.
+    /// How many sleepers are woken behind their entries, and not before.
     late: AtomicU32,
     /// Whether the importer is in another process.
     is_to_another: bool,
     /// Read by the thread that looks after peers.
     releases: Mutex<Consumer<ring::Shared>>,
-    /// Where it says that it sleeps.
-    bed: ring::Shared,
-    /// How many frames whoever reads the ring must have heard.
-    sent: AtomicU64,
-    /// Where it is heard that nobody has anything any more that the importer handed on.
-    keepers: PipeReader,
-    /// What the importer was told to keep, for those who had handed the memory to this process.
-    given: Mutex<Given>,
+    /// Where that thread says that it sleeps.
+    wake_flag: ring::Shared,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
-    /// How many importers of this process had lost their exporter when leases of theirs were looked for last.
-    ended: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Announced {
+    /// Of so many bytes, and of no buffer of it.
+    Ahead(u64),
+    Used,
 }
 
 impl Exporter {
     /// Makes an exporter of a connection, and is done when the importer at the other end has answered. Fences are recorded
     /// for streams of the context's device.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -106,37 +97,30 @@ impl Exporter {
     /// One that the thread does not look after.
     fn unwatched(context: &Context, connection: Connection, deadline: Deadline) -> Result<Self> {
         refuse_forked()?;
+        // No importer ever sends one.
+        connection.refuse_descriptors();
         let memory = Words::memory(context)?;
-        let (keepers, keepsake) = Keepsake::new()?;
-        let descriptors = [memory.as_fd(), keepsake.as_fd()];
-        say(&connection, &wire::Message::Offer(Offer::OURS), &descriptors, deadline)?;
-        // Whoever has one has it of the importer.
-        drop(keepsake);
-        let Heard { message: answer, descriptors, .. } = heard(&connection, deadline)?;
+        say(&connection, &wire::Message::Offer(Offer::OURS), &[memory.as_fd()], deadline)?;
+        let Heard { message: answer, descriptors } = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
-        let not_accepted = Error::Protocol { pid, what: "the offer is not accepted" };
-        let (accepted, branch) = match (answer, <[OwnedFd; 1]>::try_from(descriptors)) {
-            (wire::Message::Accept(accepted), Ok([descriptor])) => {
-                (accepted, Branch::sent(&connection, descriptor).map_err(|error| connection.breaks(error))?)
-            }
-            _ => return Err(connection.breaks(not_accepted)),
+        let accepted = match answer {
+            wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
+            _ => return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" })),
         };
         let Accept { segments, bytes } = accepted;
         let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
         // Behind the answer, for the importer has mapped it.
         let words = Arc::new(Words::of(context, memory, pid)?);
-        let [ring, bed] = words.rings()?;
-        let (way, ring, releases) = (ring.clone(), Mutex::new(ring.producer()), Mutex::new(bed.consumer()));
+        let [way, wake_flag] = words.rings()?;
+        let (ring, releases) = (Mutex::new(way.producer()), Mutex::new(wake_flag.consumer()));
         let link = Arc::new(ExportLink {
-            context: context.clone(),
             is_to_another: pid != std::process::id(),
             connection,
             words,
             leases: Mutex::default(),
             out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
             announced: Mutex::default(),
-            latest: AtomicU64::new(send::NONE),
-            branch,
+            latest: AtomicU64::new(NONE),
             ahead_limit,
             retiring: Mutex::default(),
             slabs: Mutex::default(),
@@ -144,18 +128,18 @@ impl Exporter {
             way,
             late: AtomicU32::new(0),
             releases,
-            bed,
-            sent: AtomicU64::new(0),
-            keepers,
-            given: Mutex::default(),
+            wake_flag,
             is_closing: AtomicBool::new(false),
-            ended: AtomicUsize::new(usize::MAX),
         });
         Ok(Self { link })
     }
 
     /// Hands a buffer over, behind everything that `stream` was given so far and behind the buffer's uses. Returns the number
     /// that the receiver knows it by.
+    ///
+    /// **The receiver gets the whole segment that the buffer lies in**, to read and to write: every other buffer of it too, those that are
+    /// handed to others or to nobody. A pool is one circle of trust. What only one receiver may see belongs into a pool of its own, or into an
+    /// [isolated](SharedPool::allocate_isolated) buffer; an [`Exportable`](super::Exportable) gives whatever lies in the same handles.
     ///
     /// Neither host nor stream waits. Only the first buffer of a segment takes a descriptor along. The buffer may be dropped
     /// here at once, and may be handed to several receivers.
@@ -166,61 +150,42 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// Nothing was handed over then, but for one case: if the driver refuses to record the fence, the receiver may have the buffer by then.
-    /// It gets [`Error::FenceRefused`] from it, and from what was handed over on this stream before; so may, here, another thread that hands
-    /// over at that moment. [`Error::NoLinesLeft`] after many of these. [`Error::Timeout`] when the receiver takes no messages, [`Error::PeerDied`],
-    /// [`Error::Closed`] and [`Error::PeerExited`] when it is gone; [`Error::Core`]: [`core::Error::ForeignContext`] for another
-    /// driver's stream, those of [`FenceLine::record`](core::FenceLine::record), [`core::Error::Forked`].
+    /// Nothing was handed over then, but for one case: if the driver refuses to record the fence, the connection ends, and the receiver gets
+    /// [`Error::PeerDied`] of what was not finished. [`Error::Timeout`] when the receiver takes no buffers, [`Error::PeerDied`],
+    /// [`Error::Closed`] and [`Error::PeerExited`] when it is gone; [`Error::TooManyWaits`] if the buffer comes back from peers that do not
+    /// reach their fences; [`Error::Core`]: [`core::Error::ForeignContext`] for another driver's stream, those of
+    /// [`FenceLine::record`](core::FenceLine::record), [`core::Error::Forked`].
     pub fn hand_over(
         &self,
         buffer: impl Into<Share>,
         stream: &Stream,
         deadline: impl Into<Deadline>,
     ) -> Result<u64> {
-        self.hand_over_with(FenceKind::Word, buffer, stream, deadline)
-    }
-
-    /// As [`Exporter::hand_over`], with a fence of a kind.
-    ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn hand_over_with(
-        &self,
-        fence: FenceKind,
-        buffer: impl Into<Share>,
-        stream: &Stream,
-        deadline: impl Into<Deadline>,
-    ) -> Result<u64> {
         refuse_forked()?;
-        let (share, link) = (buffer.into(), &self.link);
+        let (share, link, deadline) = (buffer.into(), &self.link, deadline.into());
         link.expect_open("handing over")?;
-        let called = if fence == FenceKind::Word { link.call_early() } else { None };
-        let deadline = deadline.into();
-        // First: who keeps nothing for the memory's owners does not have it either.
-        link.give_keepsakes(&share.holder.keepsakes(), deadline)?;
+        // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
+        let was_woken = link.wake_early();
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
+        link.reserve(deadline)?;
         let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
-        let event = (fence == FenceKind::Event).then(|| link.event(stream)).transpose()?;
-        let (event, handle) = event.unzip();
         // Whatever can be done before the fence is: beside it there is the entry and nothing else.
-        let sequence = link.lease(Lease::new(share, event, &link.out))?;
-        let said = |fence| HandOver { sequence, segment, offset, len, fence };
-        let sent = match handle {
-            Some(handle) => link.send(said(Fence::Event(handle)), called, deadline).map_err(Unsent::from),
-            None => link.record_and_send(stream, said, called, deadline),
+        let sequence = match link.lease(Lease::new(share, &link.out)) {
+            Ok(sequence) => sequence,
+            Err(error) => {
+                lock(&link.ring).cancel();
+                return Err(error);
+            }
         };
-        if let Err(Unsent { error, is_there: false }) = sent {
-            drop(link.end_lease(sequence));
-            return Err(error);
-        }
-        link.note_use(segment);
-        sent.map_err(|unsent| unsent.error)?;
+        link.record_and_push(stream, was_woken, |Point { line, generation }| HandOver {
+            sequence,
+            segment,
+            offset,
+            len,
+            line,
+            generation,
+        })?;
         Ok(sequence)
     }
 
@@ -229,10 +194,6 @@ impl Exporter {
     ///
     /// **It gets all of the pool's memory by this**, but for isolated buffers, whether anything of it is handed over or not. Nobody is
     /// waited for; what cannot be told now is told with the first buffer. Ends with the exporter or the pool.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -250,10 +211,6 @@ impl Exporter {
     ///
     /// **It gets the whole of the memory by this**, whether the buffer is handed over or not. Nobody is waited for.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::Closed`] if the receiver is gone, [`Error::Timeout`] if it takes no messages; [`Error::Core`] and [`Error::Pool`] if the
@@ -262,8 +219,7 @@ impl Exporter {
         refuse_forked()?;
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
-        self.link.give_keepsakes(&share.holder.keepsakes(), Duration::ZERO.into())?;
-        self.link.announce_segment_ahead(&share.segment)
+        self.link.announce_ahead(share.segment.info(), |to| share.segment.with_handles(to))
     }
 
     /// How many buffers the receiver has.
@@ -272,10 +228,200 @@ impl Exporter {
         if core::forked() { 0 } else { self.link.out.leases.load(Ordering::SeqCst) }
     }
 
+    /// Waits until the receiver has given back everything that was handed over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`], [`core::Error::Forked`].
+    pub fn returned(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        refuse_forked()?;
+        until(deadline.into(), "the receiver had given everything back", || Ok(self.leases() == 0))
+    }
+
     /// The process at the other end.
     #[must_use]
     pub fn peer(&self) -> &Arc<Peer> {
         self.link.connection.peer()
+    }
+}
+
+impl ExportLink {
+    /// Whether the importer has not closed its end, as far as was heard.
+    fn expect_open(&self, doing: &'static str) -> Result<()> {
+        if self.is_closing.load(Ordering::Acquire) { Err(Error::Closed { doing }) } else { Ok(()) }
+    }
+
+    /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
+    /// looks after peers takes too.
+    fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
+        let id = segment.id();
+        if self.latest.load(Ordering::Acquire) == id {
+            return Ok(());
+        }
+        loop {
+            let mut announced = lock(&self.announced);
+            let told = if announced.contains_key(&id) {
+                Ok(())
+            } else {
+                segment.with_handles(|handles| self.tell(segment.info(), handles))
+            };
+            match told {
+                Ok(()) => {
+                    announced.insert(id, Announced::Used);
+                    self.latest.store(id, Ordering::Release);
+                    return Ok(());
+                }
+                Err(error) if error.is_timeout() && !deadline.has_passed() => {}
+                Err(error) => return Err(error),
+            }
+            drop(announced);
+            let mut poller = Poller::new();
+            poller.writable((), &self.connection);
+            poller.readable((), &**self.connection.peer());
+            poller.wait(deadline)?;
+        }
+    }
+
+    /// Tells the importer of a segment of which it has no buffer yet, by what `with_handles` gives, and returns whether it knows of it. Nobody
+    /// is waited for.
+    pub(super) fn announce_ahead(
+        self: &Arc<Self>,
+        segment: &SegmentInfo,
+        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<bool> {
+        let mut announced = lock(&self.announced);
+        // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
+        // what is told here, or this sees that the exporter is gone.
+        if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        if announced.contains_key(&segment.id()) {
+            return Ok(true);
+        }
+        let ahead = announced.values().filter_map(|told| match told {
+            Announced::Ahead(bytes) => Some(*bytes),
+            Announced::Used => None,
+        });
+        let bytes = segment.bytes() as u64;
+        let (count, all) =
+            ahead.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
+        if count >= self.ahead_limit.segments || all > self.ahead_limit.bytes {
+            return Ok(false);
+        }
+        match with_handles(&|handles| self.tell(segment, handles)) {
+            Err(error) if error.is_timeout() => return Ok(false),
+            told => told?,
+        }
+        announced.insert(segment.id(), Announced::Ahead(bytes));
+        Ok(true)
+    }
+
+    /// Tells of a segment if there is room, and will tell of its end. The caller has the lock on what was announced.
+    fn tell(self: &Arc<Self>, segment: &SegmentInfo, handles: ExportHandles<'_>) -> Result<()> {
+        if let Some(slab) = handles.slab {
+            // Before it can answer.
+            lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
+        }
+        if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles.descriptors) {
+            lock(&self.slabs).remove(&segment.id());
+            return Err(error);
+        }
+        segment.is_known_by(Arc::downgrade(self));
+        Ok(())
+    }
+
+    /// A segment of this process is gone.
+    pub(super) fn retire(&self, segment: u64) {
+        if self.forget(&mut lock(&self.announced), segment) {
+            lock(&self.retiring).push(segment);
+            reaper::wake();
+        }
+    }
+
+    /// Whether the importer knew of a segment, which it has to be told anew from now on.
+    fn forget(&self, announced: &mut HashMap<u64, Announced>, segment: u64) -> bool {
+        if self.latest.load(Ordering::Relaxed) == segment {
+            self.latest.store(NONE, Ordering::Release);
+        }
+        announced.remove(&segment).is_some()
+    }
+
+    /// Sends a message if there is room.
+    fn say(&self, message: &wire::Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        say(&self.connection, message, descriptors, Duration::ZERO)
+    }
+
+    /// Wakes readers that sleep before there is anything for them, unless the last ones were woken too early.
+    fn wake_early(&self) -> bool {
+        let is_late = || {
+            self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        };
+        ring::sleeps(&self.way) && !is_late() && self.wake()
+    }
+
+    /// Whether somebody slept.
+    fn wake(&self) -> bool {
+        let is_asleep = ring::claim(&self.way);
+        if is_asleep {
+            ring::wake(&self.way);
+        }
+        is_asleep
+    }
+
+    /// Sets a place of the ring aside, as soon as there is one.
+    fn reserve(&self, deadline: Deadline) -> Result<()> {
+        until(deadline, "the peer had taken enough buffers for another one", || {
+            let is_there = lock(&self.ring).reserve().map_err(|Corrupt| self.corrupt())?;
+            if !is_there {
+                self.expect_open("handing over")?;
+            }
+            Ok(is_there)
+        })
+    }
+
+    /// Has the stream record the fence of a hand-over, and writes the entry to the place that is set aside.
+    ///
+    /// The entry comes right before the fence, so that the receiver has its stream wait while the driver here is busy with the fence. Its
+    /// stream waits for that call alone, which waits for no device. In one process it might: streams of one process share hardware
+    /// queues, and a stream there that waits may hold up the very one which is to record it, so there the entry comes behind it.
+    fn record_and_push(
+        &self,
+        stream: &Stream,
+        was_woken: bool,
+        said: impl Fn(Point) -> HandOver,
+    ) -> Result<()> {
+        let mut pushed = None;
+        let mut push = |point| {
+            let said = said(point);
+            pushed = Some(said.sequence);
+            lock(&self.ring).push(said.to_entry());
+        };
+        let recorded = self.words.record_announced(stream, |point| {
+            if self.is_to_another {
+                push(point);
+            }
+            self.is_to_another
+        });
+        if let (Ok(point), false) = (&recorded, self.is_to_another) {
+            push(*point);
+        }
+        if pushed.is_some() {
+            if self.wake() && was_woken {
+                // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
+                self.late.store(LATE, Ordering::Relaxed);
+            }
+            // Nothing says any more when the work is done that the receiver was told of.
+            return recorded.map(drop).map_err(|error| self.connection.breaks(error));
+        }
+        lock(&self.ring).cancel();
+        let sequence = said(Point { line: 0, generation: 0 }).sequence;
+        drop(self.end_lease(sequence));
+        recorded.map(drop)
+    }
+
+    fn corrupt(&self) -> Error {
+        let (pid, what) = (self.connection.peer().pid(), "it has taken more from the ring than there was");
+        self.connection.breaks(Error::Protocol { pid, what })
     }
 }
 
@@ -299,3 +445,7 @@ impl fmt::Debug for ExportLink {
         f.debug_struct("ExportLink").finish_non_exhaustive()
     }
 }
+
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/players/exporter.rs"]
+pub(super) mod played;

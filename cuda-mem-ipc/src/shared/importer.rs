@@ -1,46 +1,46 @@
 //! The receiving end of a connection.
 
-mod ahead;
 mod give_back;
-mod kept;
-mod known;
-mod over;
-#[cfg(any(test, fuzzing))]
-pub(super) mod played;
-mod receive;
+mod segments;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 
-use super::keepsake::Keepsake;
+use super::budget::Budget;
 use super::options::AheadLimit;
 use super::reaper;
 use super::received::ReceivedBuffer;
-use super::returned::Returned;
 use super::ring::{self, Consumer, Producer};
-use super::wire::{self, Accept, HandOver};
+use super::wire::{self, Accept, HandOver, Release};
 use super::words::Words;
 use super::{Heard, heard, refuse_forked, say};
 use crate::error::{Error, Result};
-use crate::transport::{Branch, Connection, Deadline, Peer};
-use kept::Kept;
-use known::{Known, MOST_SEGMENTS};
+use crate::primitive::lock;
+use crate::transport::{Connection, Deadline, Peer};
+pub(super) use give_back::Returned;
+use segments::{Known, MOST_SEGMENTS};
 
-/// How many importers of this process have lost their exporter.
-pub(super) static ENDED: AtomicUsize = AtomicUsize::new(0);
+/// How long the ring is looked at before the thread sleeps: less than it takes to be woken.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// The same for a thread that was woken: longer than who woke it takes to put something there. Not much longer, for where processors are
+/// few it may have taken that one's.
+const WOKEN: Duration = Duration::from_micros(5);
+
+/// How often between two looks at the clock, which takes as long as several looks at the ring.
+const LOOKS: u32 = 16;
 
 /// Receives buffers from the process at the other end of a connection, which has an [`Exporter`](super::Exporter).
 ///
-/// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it: when the first of them is received, or
-/// in the background before that, if it was announced ahead and is within the [`AheadLimit`]. It stays mapped until its exporter says that it is gone, or is gone itself and all that it had sent was received, and the last buffer of it is
-/// dropped. Whatever comes is checked; a message
-/// that breaks the protocol ends the connection.
+/// A segment is mapped once in a process, whichever connections to its exporter bring buffers of it: in the background as soon as it was
+/// announced, within the [`AheadLimit`], otherwise when the first of its buffers is received. It stays mapped until its exporter says that
+/// it is gone, or is gone itself and all that it had sent was received, and the last buffer of it is dropped. Whatever comes is checked; a
+/// message that breaks the protocol ends the connection.
 ///
 /// When the exporter dies, streams that wait for its work go on, and the buffers whose work it had not finished give
 /// [`Error::PeerDied`]. Their memory stays what it is until they are dropped.
@@ -52,26 +52,25 @@ pub struct Importer {
 
 pub(super) struct ImportLink {
     context: Context,
-    /// Held while a message is received and looked at, not while one is waited for.
-    turn: Mutex<Turn>,
+    /// Held while an entry is taken, not while one is waited for.
+    entries: Mutex<Consumer<ring::Shared>>,
+    /// How many were taken whose segments are being looked for.
+    receiving: AtomicUsize,
     ring: ring::Shared,
     releases: Mutex<Producer<ring::Shared>>,
     /// Where the exporter says that nobody there looks.
-    bed: ring::Shared,
-    pub(super) words: Arc<Words>,
+    wake_flag: ring::Shared,
+    words: Arc<Words>,
     segments: Mutex<BTreeMap<u64, Known>>,
-    /// Where segments are announced ahead of their first buffer, how many of them are mapped, and whether nothing comes there any more.
-    branch: Branch,
     ahead_limit: AheadLimit,
+    /// How many segments are mapped, or about to be, of which no buffer came.
     early: Arc<AtomicUsize>,
-    /// How many descriptors are kept of segments that were announced ahead beyond the limit.
-    kept_back: Arc<AtomicUsize>,
-    /// How many segments of host memory are pinned that came by this connection, retired ones too.
-    pinned: Arc<AtomicUsize>,
-    is_deaf: AtomicBool,
-    /// Held while a message of the branch is received and looked at.
-    hearing: Mutex<()>,
-    /// Releases that could not be sent at once.
+    /// How many descriptors came of segments that are not mapped yet.
+    waiting: Arc<AtomicUsize>,
+    budget: Budget,
+    /// Held while a message is received and looked at.
+    reading: Mutex<()>,
+    /// Buffers that could not be given back at once.
     unsent: Mutex<Vec<Returned>>,
     /// Buffers that have not gone back.
     live: AtomicUsize,
@@ -88,40 +87,18 @@ pub(super) struct ImportLink {
     is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
     stream: OnceLock<Stream>,
-    /// What whoever gets a buffer next has to keep.
-    keepsake: Keepsake,
-    /// What this process keeps, for those who had handed the buffers to the exporter.
-    kept: Mutex<Kept>,
-    /// How often something was let go of that is not gone.
-    parting: Arc<AtomicUsize>,
     is_open: AtomicBool,
+    /// Why no message comes any more.
+    ended: OnceLock<Error>,
+    /// The exporter is gone.
     is_over: AtomicBool,
-    /// Nothing more comes of the exporter.
-    is_exhausted: AtomicBool,
-    /// Last: from its end on the exporter, and whoever was to be told by it, take it that nothing is mapped here.
+    /// Last: from its end on the exporter takes it that nothing is mapped here.
     connection: Connection,
-}
-
-/// How far what the exporter says was heard.
-struct Turn {
-    ring: Consumer<ring::Shared>,
-    /// How many frames.
-    heard: u64,
-    /// When the connection was asked for one last.
-    listened: Option<Instant>,
-    /// A buffer that came as a message, behind those in the ring.
-    held: Option<HandOver>,
-    /// A segment whose end was heard when what came by the branch could not be.
-    retired: Option<u64>,
 }
 
 impl Importer {
     /// Makes an importer of a connection, once the exporter at the other end has made its offer. Memory is mapped for the
     /// device of the context, and ahead of its first buffer as far as [`AheadLimit::default`] goes.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -132,10 +109,6 @@ impl Importer {
     }
 
     /// As [`Importer::new`], with a limit of what is mapped ahead of its first buffer.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -164,46 +137,28 @@ impl Importer {
             return Err(core::Error::NotAccepted { option: "AheadLimit::segments", value, accepted }.into());
         }
         let pid = connection.peer().pid();
-        let Heard { message: offer, descriptors, .. } = heard(&connection, deadline)?;
-        let offered = match (offer, <[OwnedFd; 2]>::try_from(descriptors)) {
-            (wire::Message::Offer(_), Ok([descriptor, keepsake])) => {
-                Keepsake::sent(keepsake).map(|keepsake| (descriptor, keepsake))
-            }
-            _ => None,
-        };
-        let Some((descriptor, keepsake)) = offered else {
+        let Heard { message: offer, descriptors } = heard(&connection, deadline)?;
+        if !matches!(offer, wire::Message::Offer(_)) || descriptors.len() != 1 {
             return Err(connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" }));
-        };
-        let words = Arc::new(Words::open(context, descriptor, pid)?);
-        let (branch, descriptor) = Branch::beside(&connection)?;
+        }
+        let words = Arc::new(Words::open(context, descriptors, pid)?);
         let accepted = Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
-        say(&connection, &wire::Message::Accept(accepted), &[descriptor.as_fd()], deadline)?;
-        // Its end is the exporter's.
-        drop(descriptor);
-        let [ring, bed] = words.rings()?;
-        let releases = Mutex::new(bed.producer());
+        say(&connection, &wire::Message::Accept(accepted), &[], deadline)?;
+        let [ring, wake_flag] = words.rings()?;
         let link = Arc::new(ImportLink {
             context: context.clone(),
-            connection,
-            turn: Mutex::new(Turn {
-                ring: ring.consumer(),
-                heard: 0,
-                listened: None,
-                held: None,
-                retired: None,
-            }),
+            entries: Mutex::new(ring.consumer()),
+            receiving: AtomicUsize::new(0),
             ring,
-            releases,
-            bed,
+            releases: Mutex::new(wake_flag.producer()),
+            wake_flag,
             words,
             segments: Mutex::default(),
-            branch,
             ahead_limit: ahead,
             early: Arc::default(),
-            kept_back: Arc::default(),
-            pinned: Arc::default(),
-            is_deaf: AtomicBool::new(false),
-            hearing: Mutex::default(),
+            waiting: Arc::default(),
+            budget: Budget::default(),
+            reading: Mutex::default(),
             unsent: Mutex::default(),
             live: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
@@ -213,12 +168,10 @@ impl Importer {
             is_settling: AtomicBool::new(false),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
-            keepsake,
-            kept: Mutex::default(),
-            parting: Arc::default(),
             is_open: AtomicBool::new(true),
+            ended: OnceLock::new(),
             is_over: AtomicBool::new(false),
-            is_exhausted: AtomicBool::new(false),
+            connection,
         });
         Ok(Self { link })
     }
@@ -226,10 +179,6 @@ impl Importer {
     /// The next buffer, as soon as it was handed over: its bytes are there when its fence is reached, which
     /// [`ReceivedBuffer::on`] has a stream wait for. Only the first buffer of a segment takes calls of the driver, or waits for those that
     /// are made ahead; no deadline interrupts them.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -240,16 +189,14 @@ impl Importer {
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<ReceivedBuffer> {
         refuse_forked()?;
         let (deadline, link) = (deadline.into(), &self.link);
-        let mut has_slept = false;
+        let mut spin = SPIN;
         loop {
-            if !link.look(deadline, has_slept) {
-                return Err(receive::nothing_came());
-            }
+            link.look(deadline, spin);
             match link.take() {
-                Err(error) if error.is_timeout() && !deadline.has_passed() => link.sleep(deadline)?,
+                Err(error) if error.is_timeout() && !deadline.has_passed() => link.sleep(deadline),
                 result => return result,
             }
-            has_slept = true;
+            spin = WOKEN;
         }
     }
 
@@ -274,6 +221,112 @@ impl Importer {
 }
 
 impl ImportLink {
+    /// Looks for a while whether there is something to take, without a system call.
+    fn look(&self, deadline: Deadline, spin: Duration) {
+        let position = lock(&self.entries).position();
+        let end = deadline.min(Deadline::after(spin));
+        loop {
+            for _ in 0..LOOKS {
+                if ring::has_more(&self.ring, position) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if end.has_passed() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there is something to take, or nothing comes any more. Whoever ends the connection wakes this.
+    fn sleep(&self, deadline: Deadline) {
+        let position = lock(&self.entries).position();
+        if let Some(rung) = ring::prepare_sleep(&self.ring, position)
+            && self.ended.get().is_none()
+        {
+            ring::sleep(&self.ring, rung, deadline);
+        }
+    }
+
+    /// Wakes whoever sleeps there, to look why.
+    fn wake_readers(&self) {
+        // Either the reader sees why before it sleeps, or this sees that it does.
+        ring::Cells::fence(&self.ring);
+        if ring::claim(&self.ring) {
+            ring::wake(&self.ring);
+        }
+    }
+
+    /// The next buffer, if it is there.
+    fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
+        if self.connection.is_broken() {
+            // What is in the ring is believed no more than messages are.
+            self.forget_all();
+            return Err(Error::Broken);
+        }
+        // Before the look: what was handed over before the end is there then.
+        let ended = self.ended.get().cloned();
+        let entry = {
+            let mut entries = lock(&self.entries);
+            let entry = entries.peek();
+            if matches!(entry, Ok(Some(_))) {
+                entries.advance();
+                self.receiving.fetch_add(1, Ordering::SeqCst);
+            }
+            entry
+        };
+        match entry {
+            Ok(Some(entry)) => {
+                let pid = self.connection.peer().pid();
+                let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
+                let received = HandOver::of_entry(entry).map_err(wrong).and_then(|said| self.receive(said));
+                self.receiving.fetch_sub(1, Ordering::SeqCst);
+                if self.is_over() {
+                    self.forget_if_last();
+                }
+                received
+            }
+            Ok(None) => match ended {
+                Some(error) => {
+                    self.forget_if_last();
+                    Err(error)
+                }
+                None => Err(Error::Timeout { what: "a buffer came" }),
+            },
+            Err(_) => Err(self.breaks("it has put more into the ring than there is room for")),
+        }
+    }
+
+    /// Lets go of the segments if no buffer of them can come any more.
+    fn forget_if_last(&self) {
+        let is_last = {
+            let entries = lock(&self.entries);
+            !matches!(entries.peek(), Ok(Some(_))) && self.receiving.load(Ordering::SeqCst) == 0
+        };
+        if is_last || self.connection.is_broken() {
+            self.forget_all();
+        }
+    }
+
+    fn receive(self: &Arc<Self>, said: HandOver) -> Result<ReceivedBuffer> {
+        let outside = || self.breaks("it hands over what lies outside of its segment");
+        let memory = self.memory(said.segment).and_then(|segment| {
+            let (offset, len) = (usize::try_from(said.offset), usize::try_from(said.len));
+            let (Ok(offset), Ok(len)) = (offset, len) else { return Err(outside()) };
+            let end = offset.checked_add(len).filter(|end| *end <= segment.bytes()).ok_or_else(outside)?;
+            Ok((segment, offset..end))
+        });
+        self.live.fetch_add(1, Ordering::SeqCst);
+        match memory {
+            Ok((segment, range)) => Ok(ReceivedBuffer::new(self, segment, range, said)),
+            Err(error) => {
+                let release = Release { sequence: said.sequence, line: 0, generation: 0 };
+                self.give_back(Returned::refused(release));
+                Err(error)
+            }
+        }
+    }
+
     fn breaks(&self, what: &'static str) -> Error {
         self.connection.breaks(Error::Protocol { pid: self.connection.peer().pid(), what })
     }
@@ -282,8 +335,12 @@ impl ImportLink {
         &self.context
     }
 
+    pub(super) fn words(&self) -> &Words {
+        &self.words
+    }
+
     /// A stream of its own for releases.
-    pub(super) fn stream(&self) -> Result<&Stream> {
+    fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {
             return Ok(stream);
         }
@@ -291,7 +348,7 @@ impl ImportLink {
         Ok(self.stream.get_or_init(|| stream))
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
 }
@@ -310,3 +367,7 @@ impl fmt::Debug for Importer {
         f.debug_struct("Importer").field("peer", &self.peer().pid()).finish_non_exhaustive()
     }
 }
+
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/players/importer.rs"]
+pub(super) mod played;

@@ -4,41 +4,33 @@
 //! [connection](crate::transport): the receiver's stream waits for the exporter's work on the device, and no host does. What
 //! the receiver drops goes back in the same way, and its owner's streams wait for it. A segment is mapped once in a process, at its
 //! first buffer, or in the background before that if it is [announced](Exporter::attach) ahead; from then on a
-//! hand-over is a cache line in memory of both, and a message only if the receiver sleeps.
+//! hand-over is a cache line in memory of both, and a system call only if the receiver sleeps.
 //!
 //! The fences are words in memory of both processes. When a process dies, whatever it was to reach is completed with poison: the
 //! streams that wait go on, the buffers say so, and what it held goes back to its owner within a second. `docs/ipc.md` has the
 //! protocol, step by step, and what each side may assume after each kind of death.
 
-mod arrival;
-mod attached;
-mod books;
+mod budget;
 mod buffer;
-#[cfg(test)]
-mod ends;
+mod exportable;
 mod exporter;
-mod face;
+mod free;
 #[cfg(any(test, fuzzing))]
+#[path = "../../tests/players/mod.rs"]
 pub mod hostile;
 mod importer;
-mod keepsake;
-mod last;
-mod lent;
+mod listen;
 mod options;
 mod pool;
 mod reaper;
 mod received;
-mod releases;
-mod returned;
 mod ring;
 mod segment;
-mod share;
 mod slab;
 pub mod wire;
 mod words;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::BorrowedFd;
 use std::thread;
 use std::time::Duration;
 
@@ -46,18 +38,17 @@ use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, forked};
 
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline};
-use last::Past;
+use crate::transport::{Connection, Deadline, Descriptors};
+use free::Past;
 use segment::Segment;
 
-pub use buffer::SharedBuffer;
+pub use buffer::{Share, SharedBuffer};
+pub use exportable::{Exportable, NotExportable};
 pub use exporter::Exporter;
 pub use importer::Importer;
-pub use lent::{Exportable, NotExportable};
-pub use options::{AheadLimit, FenceKind, MemoryKind, SharedPoolOptions};
+pub use options::{AheadLimit, MemoryKind, SharedPoolOptions};
 pub use pool::SharedPool;
 pub use received::ReceivedBuffer;
-pub use share::Share;
 
 /// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. More than a ring holds.
 const MOST_AT_A_TIME: usize = 256;
@@ -68,17 +59,15 @@ fn say(
     message: &wire::Message,
     descriptors: &[BorrowedFd<'_>],
     deadline: impl Into<Deadline>,
-) -> Result<u64> {
+) -> Result<()> {
     let (kind, payload) = message.encode();
-    connection.send_numbered(kind, &payload, descriptors, deadline)
+    connection.send(kind, &payload, descriptors, deadline)
 }
 
 /// A message that came.
 struct Heard {
     message: wire::Message,
-    descriptors: Vec<OwnedFd>,
-    /// As [`say`] returned it to the peer.
-    number: u64,
+    descriptors: Descriptors,
 }
 
 /// The next message, as far as its bytes go.
@@ -87,7 +76,7 @@ fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<Heard
     let parsed = wire::Message::parse(came.kind, &came.payload);
     let pid = connection.peer().pid();
     let message = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
-    Ok(Heard { message, descriptors: came.descriptors, number: came.number })
+    Ok(Heard { message, descriptors: came.descriptors })
 }
 
 /// Where `len` bytes behind `offset` of a buffer are on the host.
@@ -121,12 +110,12 @@ fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool
 }
 
 /// Has the calling thread wait until streams of this process, and receivers that have given a buffer back, are done with it.
-fn until_unused(uses: &Uses, past: &Past, deadline: Deadline) -> Result<()> {
+fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<()> {
     uses.wait_for(deadline.remaining()).map_err(|error| match error {
         core::Error::Timeout(_) => Error::Timeout { what: "the uses of the buffer were over" },
         error => error.into(),
     })?;
-    until(deadline, "the receivers of the buffer were done", || Ok(past.is_over()))
+    until(deadline, "the receivers of the buffer were done", || Ok(past.is_none_or(Past::is_over)))
 }
 
 /// Streams of another driver cannot reach the memory, whatever device they say they are on.
@@ -139,9 +128,4 @@ fn expect_driver(context: &Context, stream: &Stream) -> Result<()> {
 
 fn refuse_forked() -> Result<()> {
     if forked() { Err(core::Error::Forked.into()) } else { Ok(()) }
-}
-
-/// Nothing panics while it holds one; a lock says so all the same.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

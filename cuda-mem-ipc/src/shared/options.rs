@@ -1,4 +1,4 @@
-//! What a pool is made of, and what a hand-over is ordered by.
+//! What a pool is made of, and how much is mapped ahead.
 
 /// How a [`SharedPool`](super::SharedPool) gets its memory.
 ///
@@ -71,28 +71,4 @@ impl Default for AheadLimit {
     fn default() -> Self {
         Self { segments: 64, bytes: 4 << 30 }
     }
-}
-
-/// What the receiver of a buffer waits for.
-///
-/// [`Exporter::hand_over`](super::Exporter::hand_over) takes a word, [`Exporter::hand_over_with`](super::Exporter::hand_over_with) either:
-///
-/// ```
-/// use cuda_mem_ipc::shared::{Exporter, FenceKind, SharedBuffer};
-/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
-/// use std::time::Duration;
-///
-/// fn give(exporter: &Exporter, buffer: &SharedBuffer, stream: &Stream) -> cuda_mem_ipc::Result<u64> {
-///     exporter.hand_over_with(FenceKind::Event, buffer, stream, Duration::from_secs(1))
-/// }
-/// # let _ = give;
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FenceKind {
-    /// A generation of a word in memory that both have. When its writer dies it is completed with poison, and the receiver gets
-    /// [`PeerDied`](crate::Error::PeerDied).
-    Word,
-    /// An interprocess event of its own. Nobody can complete it when its writer dies: streams that wait for it then hang.
-    Event,
 }

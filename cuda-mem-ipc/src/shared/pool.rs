@@ -1,22 +1,19 @@
 //! A pool whose memory other processes can be given.
 
-mod blocks;
-
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
-use super::attached::Attached;
-use super::books::Books;
 use super::buffer::SharedBuffer;
 use super::exporter::ExportLink;
-use super::last::Last;
+use super::free::{FreeList, Last};
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::segment::Segment;
 use super::slab::Slabs;
-use super::{expect_driver, lock, refuse_forked};
+use super::{expect_driver, refuse_forked};
 use crate::error::Result;
+use crate::primitive::lock;
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -82,7 +79,8 @@ pub(super) struct Pool {
     /// The driver's pool, if segments are blocks of one.
     slabs: Option<Arc<Slabs>>,
     state: Mutex<State>,
-    attached: Attached,
+    /// Exporters whose importers are told of each segment as soon as it is there.
+    attached: Mutex<Vec<Weak<ExportLink>>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +93,7 @@ struct State {
 #[derive(Debug)]
 struct Slot {
     segment: Arc<Segment>,
-    books: Books<Last>,
+    free: FreeList<Last>,
     /// For one buffer only.
     is_isolated: bool,
 }
@@ -122,10 +120,6 @@ pub(super) struct Cut {
 impl SharedPool {
     /// A pool without memory yet.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to
@@ -145,7 +139,7 @@ impl SharedPool {
         };
         let slabs = location.map(|location| Slabs::new(context, location)).transpose()?.map(Arc::new);
         let (context, options) = (context.clone(), *options);
-        let (state, attached) = (Mutex::default(), Attached::default());
+        let (state, attached) = (Mutex::default(), Mutex::default());
         Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state, attached }) })
     }
 
@@ -176,10 +170,6 @@ impl SharedPool {
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
     ///
-    /// # Capture
-    ///
-    /// As there.
-    ///
     /// # Errors
     ///
     /// As there.
@@ -200,7 +190,7 @@ impl SharedPool {
         self.pool.unpark();
         let unused = {
             let mut state = lock(&self.pool.state);
-            let (unused, used) = state.slots.drain(..).partition::<Vec<_>, _>(|slot| slot.books.is_unused());
+            let (unused, used) = state.slots.drain(..).partition::<Vec<_>, _>(|slot| slot.free.is_unused());
             state.slots = used;
             unused
         };
@@ -211,10 +201,18 @@ impl SharedPool {
     /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.
     pub(super) fn attach(&self, link: &Arc<ExportLink>) {
         let pool = &self.pool;
-        pool.attached.add(link);
+        {
+            let mut attached = lock(&pool.attached);
+            attached.retain(|known| known.strong_count() > 0);
+            if !attached.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(link))) {
+                attached.push(Arc::downgrade(link));
+            }
+        }
         let shared = |slot: &Slot| (!slot.is_isolated).then(|| Arc::clone(&slot.segment));
         let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
-        segments.iter().for_each(|segment| drop(link.announce_segment_ahead(segment)));
+        segments
+            .iter()
+            .for_each(|segment| drop(link.announce_ahead(segment.info(), |to| segment.with_handles(to))));
     }
 
     /// The bytes of all segments.
@@ -225,6 +223,102 @@ impl SharedPool {
         } else {
             lock(&self.pool.state).slots.iter().map(|slot| slot.segment.bytes()).sum()
         }
+    }
+}
+
+impl Pool {
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The bytes that a buffer takes.
+    fn room(&self, bytes: usize) -> Result<usize> {
+        refuse_forked()?;
+        expect_bytes("the size of a shared buffer", bytes)?;
+        let whole = bytes.checked_next_multiple_of(GRANULE).filter(|&room| isize::try_from(room).is_ok());
+        Ok(whole.ok_or(core::Error::TooLarge { count: bytes, size: 1 })?)
+    }
+
+    /// Free bytes for a stream: some that it need not wait for, if there are any.
+    fn cut(&self, room: usize, stream: &Stream) -> Option<Cut> {
+        self.unpark();
+        let mut state = lock(&self.state);
+        for may_wait in [false, true] {
+            for slot in state.slots.iter_mut().filter(|slot| !slot.is_isolated) {
+                let is_wanted =
+                    |last: &Last| if may_wait { last.may_order(stream) } else { last.is_over_for(stream) };
+                if let Some((offset, last)) = slot.free.take(room, is_wanted) {
+                    return Some(Cut { segment: Arc::clone(&slot.segment), offset, room, last });
+                }
+            }
+        }
+        None
+    }
+
+    /// A new segment, and `room` bytes of it. No lock is held during the driver's calls.
+    fn grow(&self, room: usize, bytes: usize, is_isolated: bool) -> Result<Cut> {
+        let too_large = core::Error::TooLarge { count: bytes, size: 1 };
+        let bytes = bytes.max(room).checked_next_multiple_of(self.page).ok_or(too_large)?;
+        let (kind, slabs) = (self.options.kind, self.slabs.as_ref());
+        let segment = Segment::create(&self.context, kind, slabs, bytes, |info, handles| {
+            if is_isolated {
+                return;
+            }
+            let links = lock(&self.attached).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+            for link in links {
+                // Whoever cannot be told now is told with the first buffer.
+                let _ = link.announce_ahead(info, |to| to(handles));
+            }
+        })?;
+        let segment = Arc::new(segment);
+        let mut free = FreeList::new(segment.bytes(), Last::default());
+        // The isolated one has all of it.
+        let room = if is_isolated { segment.bytes() } else { room };
+        let taken = free.take(room, |_| true);
+        lock(&self.state).slots.push(Slot { segment: Arc::clone(&segment), free, is_isolated });
+        let (offset, last) = taken.unwrap_or_default();
+        Ok(Cut { segment, offset, room, last })
+    }
+
+    /// Takes a block back, whose next owner will wait for its last uses. A stream whose queue is full holds this up, and what is dropped
+    /// may call the program: nobody else is to wait for either.
+    pub(super) fn free(&self, mut freed: Freed) {
+        let Ok(points) = freed.uses.points() else {
+            return lock(&self.state).parked.push(freed);
+        };
+        let Freed { segment, offset, room, uses, mut last } = freed;
+        last.add_points(points);
+        segment.absorb(uses);
+        let gone = lock(&self.state).free(&segment, offset, room, last);
+        drop(gone);
+    }
+
+    /// Tries once more to take back what could not be waited for.
+    fn unpark(&self) {
+        let parked = std::mem::take(&mut lock(&self.state).parked);
+        parked.into_iter().for_each(|freed| self.free(freed));
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if core::forked() {
+            return;
+        }
+        // Their captures cannot be waited for, but what the streams were given before can.
+        for Freed { segment, uses, .. } in lock(&self.state).parked.drain(..) {
+            segment.absorb(uses);
+        }
+    }
+}
+
+impl State {
+    /// Returns a segment that is needed no more.
+    fn free(&mut self, segment: &Arc<Segment>, offset: usize, room: usize, last: Last) -> Option<Slot> {
+        let index = self.slots.iter().position(|slot| Arc::ptr_eq(&slot.segment, segment))?;
+        let slot = self.slots.get_mut(index)?;
+        slot.free.give(offset, room, last);
+        if slot.is_isolated { Some(self.slots.swap_remove(index)) } else { None }
     }
 }
 

@@ -7,25 +7,21 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
 
-use super::arrival::Arrival;
-use super::importer::ImportLink;
-use super::keepsake::Keepsake;
-use super::last::Past;
-use super::returned::Returned;
-use super::segment::{Segment, SegmentRef};
-use super::share::{Holder, Share};
+use super::importer::{ImportLink, Returned};
+use super::segment::Segment;
 use super::wire::HandOver;
-use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, lock, refuse_forked, until, until_unused};
+use super::words::Point;
+use super::{expect_driver, expect_host, refuse_forked, until, until_unused};
 use crate::error::Result;
 use crate::import::Imported;
+use crate::primitive::lock;
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
 ///
 /// It remembers every stream that uses it. When its last handle is dropped, it goes back behind all of them: its owner uses
-/// the memory again in stream order, and no host waits. It may be handed on ([`Exporter`](super::Exporter)), and goes back when the
-/// last who got it is done. [`SharedPool`](super::SharedPool) has an example.
+/// the memory again in stream order, and no host waits. It is not handed on: who else is to have it makes a connection of its own to the
+/// owner. [`SharedPool`](super::SharedPool) has an example.
 #[derive(Clone)]
 pub struct ReceivedBuffer {
     received: Arc<Received>,
@@ -38,10 +34,7 @@ struct Received {
     len: usize,
     /// As the exporter said it.
     said: HandOver,
-    arrival: Arrival,
     uses: Uses,
-    /// Those that it was handed on to, as far as they are done.
-    others: Past,
     used_by: Mutex<UsedBy>,
 }
 
@@ -60,7 +53,6 @@ impl ReceivedBuffer {
         segment: Imported<Segment>,
         range: Range<usize>,
         said: HandOver,
-        arrival: Arrival,
     ) -> Self {
         let received = Received {
             link: Arc::clone(link),
@@ -68,9 +60,7 @@ impl ReceivedBuffer {
             offset: range.start,
             len: range.end.saturating_sub(range.start),
             said,
-            arrival,
             uses: Uses::new(),
-            others: Past::default(),
             used_by: Mutex::default(),
         };
         Self { received: Arc::new(received) }
@@ -113,37 +103,30 @@ impl ReceivedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`](crate::Error::PeerDied) if the exporter died before its work was done, [`Error::FenceRefused`](crate::Error::FenceRefused) if it lives and nobody learns when that is;
+    /// [`Error::PeerDied`](crate::Error::PeerDied) if the exporter died before its work was done;
+    /// [`Error::TooManyWaits`](crate::Error::TooManyWaits) if eight other streams wait for work of this exporter: a peer need not reach its fences,
+    /// and streams that wait hold up others. [`synchronize`](Self::synchronize) with a deadline takes none;
     /// [`Error::Core`](crate::Error::Core), as [`DeviceBuffer::on`](core::DeviceBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
         expect_driver(received.link.context(), stream)?;
-        received.arrival.hold_up(&received.link.words, stream)?;
-        received.others.order(stream)?;
+        received.link.words().make_wait(received.fence(), stream)?;
         lock(&received.used_by).add(stream);
         Ok(received.uses.on(self.as_raw(), stream)?)
     }
 
     /// Whether the exporter's work is done, and the bytes are there.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
-    /// [`Error::PeerDied`](crate::Error::PeerDied) and [`Error::FenceRefused`](crate::Error::FenceRefused), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
+    /// [`Error::PeerDied`](crate::Error::PeerDied), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
-        self.received.arrival.is_reached(&self.received.link.words)
+        self.received.link.words().is_reached(self.received.fence())
     }
 
     /// Has the calling thread wait until the bytes are there.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -152,21 +135,7 @@ impl ReceivedBuffer {
         until(deadline.into(), "the exporter's work was done", || self.is_ready())
     }
 
-    /// A part of it, to be handed on.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
-    pub fn range(&self, range: Range<usize>) -> Result<Share> {
-        Share::from(self).range(range)
-    }
-
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work, the uses of this process and those of
-    /// receivers that have given it back here are done. Blocks the calling thread.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the calling thread.
     ///
     /// # Errors
     ///
@@ -176,15 +145,11 @@ impl ReceivedBuffer {
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
         let deadline = deadline.into();
         self.synchronize(deadline)?;
-        until_unused(&received.uses, &received.others, deadline)?;
+        until_unused(&received.uses, None, deadline)?;
         Ok(host.read(at, into)?)
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -194,7 +159,7 @@ impl ReceivedBuffer {
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
         let deadline = deadline.into();
         self.synchronize(deadline)?;
-        until_unused(&received.uses, &received.others, deadline)?;
+        until_unused(&received.uses, None, deadline)?;
         Ok(host.write(at, from)?)
     }
 }
@@ -209,31 +174,10 @@ impl UsedBy {
     }
 }
 
-impl From<&ReceivedBuffer> for Share {
-    fn from(buffer: &ReceivedBuffer) -> Self {
-        let received = &buffer.received;
-        let segment = SegmentRef::Imported(received.segment.clone());
-        Self { segment, offset: received.offset, len: received.len, holder: Arc::<Received>::clone(received) }
-    }
-}
-
-impl Holder for Received {
-    fn order(&self, stream: &Stream) -> Result<()> {
-        self.arrival.hold_up(&self.link.words, stream)?;
-        self.others.order(stream)?;
-        Ok(self.uses.order(stream)?)
-    }
-
-    fn keepsakes(&self) -> Vec<Keepsake> {
-        self.link.keepsakes()
-    }
-
-    fn released(&self, fence: ReleaseFence) {
-        self.others.add_release(fence);
-    }
-
-    fn is_orphan(&self) -> bool {
-        self.link.is_over()
+impl Received {
+    /// What its bytes are behind.
+    fn fence(&self) -> Point {
+        Point { line: self.said.line, generation: self.said.generation }
     }
 }
 
@@ -244,14 +188,9 @@ impl Drop for Received {
             return;
         }
         let used_by = std::mem::take(&mut *lock(&self.used_by));
-        self.link.give_back(Returned {
-            sequence: self.said.sequence,
-            segment: Some(self.segment.clone()),
-            uses: std::mem::take(&mut self.uses),
-            last: self.others.take(),
-            stream: if let UsedBy::One(stream) = used_by { Some(stream) } else { None },
-            release: None,
-        });
+        let stream = if let UsedBy::One(stream) = used_by { Some(stream) } else { None };
+        let (segment, uses) = (self.segment.clone(), std::mem::take(&mut self.uses));
+        self.link.give_back(Returned::new(self.said.sequence, segment, uses, stream));
     }
 }
 

@@ -1,56 +1,52 @@
-//! Rings in memory that both processes have, of hand-overs and of releases: one writes, the other reads, and no system call is made
+//! Rings in memory that both processes have, of hand-overs and of releases: one side writes, the other reads, and no system call is made
 //! unless the reader sleeps.
 //!
-//! Neither believes the other's number: each counts by itself, and reads the other's only to see how far it is.
+//! Neither side believes the other's number: each counts by itself, and reads the other's only to see how far it is. Readers of hand-overs
+//! sleep on a word of the memory, [`sleep`]; the one reader of releases sleeps on its connections, and is sent a message.
+//!
+//! # Safety
+//!
+//! Relies on one half of a word of the mapping being touched as a 32-bit atomic by [`sleep`] and [`wake`] alone.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+#![allow(unsafe_code, reason = "names half a word as a futex")]
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use rustix::thread::futex;
 
 use super::wire::RING_ENTRIES;
+use crate::transport::Deadline;
 
 /// Words of an entry.
 pub(super) const ENTRY: usize = 7;
 
 /// Where things are, in words; what one side writes has a cache line of its own, and so has each entry.
 const TAIL: usize = 0;
-/// How many frames of the connection the writer has sent that have to be heard: beside the tail, for who looks at one sees both.
-const SENT: usize = 1;
 const HEAD: usize = 8;
-const SLEEPERS: usize = 16;
-/// How many frames the reader has heard.
-const HEARD: usize = 17;
+/// 1 when a reader sleeps or is about to. Whoever takes that away wakes it.
+const SLEEPS: usize = 16;
+/// How often readers were woken: what they sleep on, touched as 32 bits.
+const BELL: usize = 17;
 const ENTRIES: usize = 24;
 const LINE: usize = 8;
-
-/// How often a thread tries to raise a number. Others of this side may have been faster, each of them once a frame; who is kept from it so often
-/// is kept from it by the other side.
-const TRIES: usize = 64;
 
 /// The words that both have. The models have others.
 pub(super) trait Cells {
     fn load(&self, cell: usize, order: Ordering) -> u64;
     fn store(&self, cell: usize, value: u64, order: Ordering);
-    fn add(&self, cell: usize, value: u64);
     /// Writes a number in place of another one. False if that is not there any more.
     fn replace(&self, cell: usize, found: u64, value: u64) -> bool;
     fn fence(&self);
+    /// How often readers were woken.
+    fn rung(&self) -> u32;
+    /// Counts one more wake, before [`rung`](Self::rung)'s waiters are let go.
+    fn ring(&self);
 }
 
 /// What the other side wrote cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Corrupt;
-
-/// What became of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pushed {
-    /// It is there, and the reader will look.
-    Quietly,
-    /// It is there, and the reader sleeps and was not called.
-    ToASleeper,
-    /// There is no room.
-    Full,
-}
 
 /// The writing end.
 #[derive(Debug)]
@@ -58,6 +54,8 @@ pub(super) struct Producer<C> {
     cells: C,
     entries: u64,
     next: u64,
+    /// How many of the free places are somebody's who will [`push`](Self::push).
+    reserved: u64,
     /// How many the reader had taken when that was looked at last.
     taken: u64,
 }
@@ -72,26 +70,11 @@ pub(super) struct Consumer<C> {
 
 impl<C: Cells> Producer<C> {
     pub(super) fn new(cells: C, entries: u64) -> Self {
-        Self { cells, entries, next: 0, taken: 0 }
+        Self { cells, entries, next: 0, reserved: 0, taken: 0 }
     }
 
-    /// Has what [`push`](Self::push) will write at hand, the line of the next entry, which the other processor has read: for who has to
-    /// do something else before.
-    pub(super) fn prepare(&self) {
-        if self.has_room() {
-            // Nobody reads it before it is counted, and then it is written over.
-            self.cells.store(place(self.next, self.entries), 0, Ordering::Relaxed);
-        }
-    }
-
-    /// By what the reader had taken when that was looked at last. What was free then stays free: the number only grows.
-    fn has_room(&self) -> bool {
-        self.next.wrapping_sub(self.taken) < self.entries
-    }
-
-    /// `called` is the number of the frame that called the reader for this entry, before it was there: it need not be called again
-    /// unless it has heard that one already, and may have found nothing.
-    pub(super) fn push(&mut self, entry: [u64; ENTRY], called: Option<u64>) -> Result<Pushed, Corrupt> {
+    /// Sets a place aside. False if there is none.
+    pub(super) fn reserve(&mut self) -> Result<bool, Corrupt> {
         if !self.has_room() {
             // The line that the other processor writes is looked at only now.
             let taken = self.cells.load(HEAD, Ordering::Acquire);
@@ -100,20 +83,36 @@ impl<C: Cells> Producer<C> {
             }
             self.taken = taken;
             if !self.has_room() {
-                return Ok(Pushed::Full);
+                return Ok(false);
             }
         }
+        self.reserved += 1;
+        // So that the line of the entry, which the other processor has read, is at hand: nobody reads it before it is counted.
+        self.cells.store(place(self.next, self.entries), 0, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Gives a place back that [`reserve`](Self::reserve) has set aside.
+    pub(super) fn cancel(&mut self) {
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// By what the reader had taken when that was looked at last. What was free then stays free: the number only grows.
+    fn has_room(&self) -> bool {
+        self.next.wrapping_sub(self.taken).saturating_add(self.reserved) < self.entries
+    }
+
+    /// Writes an entry to a place that [`reserve`](Self::reserve) has set aside. Behind it comes [`claim`].
+    pub(super) fn push(&mut self, entry: [u64; ENTRY]) {
         for (cell, word) in (place(self.next, self.entries)..).zip(entry) {
             self.cells.store(cell, word, Ordering::Relaxed);
         }
+        self.cancel();
         self.next = self.next.wrapping_add(1);
         // After the entry: whoever sees the number sees that.
         self.cells.store(TAIL, self.next, Ordering::Release);
-        // Either the reader sees the number before it sleeps, or this sees that it does. In the same way either a reader that has
-        // heard the call sees the number when it looks behind that, or this sees that it has heard it.
+        // Either the reader sees the number before it sleeps, or `claim` sees that it does.
         self.cells.fence();
-        let is_called = called.is_some_and(|number| self.cells.load(HEARD, Ordering::Relaxed) <= number);
-        Ok(if sleeps(&self.cells) && !is_called { Pushed::ToASleeper } else { Pushed::Quietly })
     }
 }
 
@@ -151,63 +150,35 @@ pub(super) fn has_more(cells: &impl Cells, position: u64) -> bool {
     cells.load(TAIL, Ordering::Acquire) != position
 }
 
-/// Whether somebody sleeps, who may have woken up by now.
-pub(super) fn sleeps(cells: &impl Cells) -> bool {
-    cells.load(SLEEPERS, Ordering::Relaxed) > 0
-}
-
-/// Says that so many frames were sent which the reader has to hear. If that does not succeed, it hears them all the same, later.
-pub(super) fn say_sent(cells: &impl Cells, frames: u64) {
-    for _ in 0..TRIES {
-        let said = cells.load(SENT, Ordering::Relaxed);
-        if said >= frames || cells.replace(SENT, said, frames) {
-            return;
-        }
-    }
-}
-
-/// Whether there are said to be frames that were not heard. It is a hint: frames are believed when they come.
-pub(super) fn has_unheard(cells: &impl Cells, heard: u64) -> bool {
-    cells.load(SENT, Ordering::Relaxed) > heard
-}
-
-/// Says that so many frames were heard. Whoever has heard one looks at the ring afterwards, for it may have been a call.
-pub(super) fn say_heard(cells: &impl Cells, frames: u64) {
-    cells.store(HEARD, frames, Ordering::Relaxed);
+/// Says that a reader is about to sleep behind `position` entries. None if there is more; else what [`sleep`] takes.
+pub(super) fn prepare_sleep(cells: &impl Cells, position: u64) -> Option<u32> {
+    // First: whoever takes the sign away behind this counts, and the sleep ends.
+    let rung = cells.rung();
+    cells.store(SLEEPS, 1, Ordering::Release);
     // As in `push`.
     cells.fence();
+    (!has_more(cells, position)).then_some(rung)
 }
 
-/// Says that somebody is about to sleep behind `position` entries. If it is false, there is more; either way `awake` is called
-/// afterwards.
-pub(super) fn may_sleep(cells: &impl Cells, position: u64) -> bool {
-    cells.add(SLEEPERS, 1);
-    // As in `push`.
-    cells.fence();
-    !has_more(cells, position)
-}
-
+/// Says that the only reader is awake.
 pub(super) fn awake(cells: &impl Cells) {
-    cells.add(SLEEPERS, u64::MAX);
+    cells.store(SLEEPS, 0, Ordering::Relaxed);
 }
 
-/// As [`may_sleep`], for the only one who reads. Behind it comes [`rise`].
-pub(super) fn may_doze(cells: &impl Cells, position: u64) -> bool {
-    cells.store(SLEEPERS, 1, Ordering::Relaxed);
-    // As in `push`.
-    cells.fence();
-    !has_more(cells, position)
+/// Whether a reader sleeps, as far as can be seen.
+pub(super) fn sleeps(cells: &impl Cells) -> bool {
+    cells.load(SLEEPS, Ordering::Relaxed) > 0
 }
 
-pub(super) fn rise(cells: &impl Cells) {
-    cells.store(SLEEPERS, 0, Ordering::Relaxed);
-}
-
-/// Whether it is this one of all who write that has to wake the only reader: what others write until it is awake costs nothing more.
-pub(super) fn is_to_wake(cells: &impl Cells) -> bool {
-    let found = cells.load(SLEEPERS, Ordering::Relaxed);
+/// Whether this caller has to wake the readers: others do not, until one sleeps again.
+pub(super) fn claim(cells: &impl Cells) -> bool {
     // What is 0 is not written.
-    found > 0 && cells.replace(SLEEPERS, found, 0)
+    let found = cells.load(SLEEPS, Ordering::Relaxed);
+    if found == 0 || !cells.replace(SLEEPS, found, 0) {
+        return false;
+    }
+    cells.ring();
+    true
 }
 
 /// The first word of an entry.
@@ -238,7 +209,7 @@ impl Shared {
         Consumer::new(self.clone(), RING_ENTRIES)
     }
 
-    /// All of the memory, for who writes there what is none of its business.
+    /// All of the memory, for a test that writes there what no peer should.
     #[cfg(any(test, fuzzing))]
     pub(super) fn mapping(&self) -> &SharedMapping {
         &self.mapping
@@ -247,6 +218,30 @@ impl Shared {
     /// None outside of the mapping, where nothing of a ring is.
     fn word(&self, cell: usize) -> Option<&AtomicU64> {
         self.mapping.word(self.first * 64 + cell * 8).ok()
+    }
+
+    fn bell(&self) -> Option<&AtomicU32> {
+        let word = self.word(BELL)?.as_ptr().cast::<u32>();
+        // SAFETY: half of an aligned word that lives as long as the mapping, which `self` keeps; this half is touched here alone, and so
+        // always as 32 bits. The peer may write it at any time, which is an atomic access of another process.
+        Some(unsafe { AtomicU32::from_ptr(word) })
+    }
+}
+
+/// Sleeps until [`wake`], unless that came since `rung` was read. Any reason ends it, and the deadline too.
+pub(super) fn sleep(ring: &Shared, rung: u32, deadline: Deadline) {
+    if let Some(bell) = ring.bell() {
+        // What the clock cannot hold is asked again.
+        let left = deadline.remaining().min(std::time::Duration::from_secs(3600));
+        let left = rustix::fs::Timespec::try_from(left).ok();
+        let _ = futex::wait(bell, futex::Flags::empty(), rung, left.as_ref());
+    }
+}
+
+/// Wakes all readers, in whichever process: behind [`claim`].
+pub(super) fn wake(ring: &Shared) {
+    if let Some(bell) = ring.bell() {
+        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX.cast_unsigned());
     }
 }
 
@@ -261,19 +256,23 @@ impl Cells for Shared {
         }
     }
 
-    fn add(&self, cell: usize, value: u64) {
-        if let Some(word) = self.word(cell) {
-            word.fetch_add(value, Ordering::Relaxed);
-        }
-    }
-
     fn replace(&self, cell: usize, found: u64, value: u64) -> bool {
-        let (written, not) = (Ordering::Relaxed, Ordering::Relaxed);
+        let (written, not) = (Ordering::AcqRel, Ordering::Relaxed);
         self.word(cell).is_some_and(|word| word.compare_exchange(found, value, written, not).is_ok())
     }
 
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+
+    fn rung(&self) -> u32 {
+        self.bell().map_or(0, |bell| bell.load(Ordering::Acquire))
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.bell() {
+            bell.fetch_add(1, Ordering::Release);
+        }
     }
 }
 

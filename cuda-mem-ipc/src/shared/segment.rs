@@ -1,9 +1,8 @@
 //! Large pieces of memory with one handle each, of this process or imported.
 
-use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cuda_mem_pool::Uuid;
 use cuda_mem_pool::caching::Pinned;
@@ -13,21 +12,49 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses, forked};
 
-use super::face::{Face, Means};
-use super::lent;
+use super::budget::{Budget, Held, Kind};
+use super::exportable;
+use super::exporter::ExportLink;
 use super::options::MemoryKind;
-use super::releases::{Resting, rest};
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
+use crate::background::{Resting, drop_when_passed};
 use crate::error::{Error, Result};
-use crate::import::{Departure, Imported};
-use crate::there::bytes_there;
+use crate::import::Departure;
+use crate::memory_file::{self, bytes_there};
+use crate::primitive::lock;
+use crate::transport::Descriptors;
+
+/// What a segment of host memory counts as at the least, in bytes: what is pinned costs more than its bytes.
+const LEAST_PINNED: u64 = 1 << 20;
+
+/// Segments are numbered once in a process, whatever pool or connection they belong to.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Tells what runs in a process from what ran in it before `exec`.
+static PROGRAM: OnceLock<u64> = OnceLock::new();
+
+/// What peers are told of a segment, before it is mapped here, and who was told: all of them hear of its end.
+#[derive(Debug)]
+pub(super) struct SegmentInfo {
+    id: u64,
+    bytes: usize,
+    place: Place,
+    known_by: Mutex<Vec<Weak<ExportLink>>>,
+}
+
+/// What peers map a segment by, and what they have to let go of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExportHandles<'m> {
+    pub(super) descriptors: &'m [BorrowedFd<'m>],
+    pub(super) slab: Option<&'m Arc<Slab>>,
+}
 
 /// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
 /// uses.
 #[derive(Debug)]
 pub(super) struct Segment {
-    face: Face,
+    info: SegmentInfo,
     /// There until the drop.
     memory: Option<Memory>,
     /// Whether it ends where it is dropped.
@@ -38,20 +65,16 @@ pub(super) struct Segment {
 enum Memory {
     Device {
         mapping: ImportedMapping,
+        /// For peers; none of what came from one.
         descriptors: Vec<OwnedFd>,
     },
     /// Of a caching allocator of this process.
-    Lent {
-        pinned: Pinned,
-        address: CUdeviceptr,
-    },
+    Lent { pinned: Pinned, address: CUdeviceptr },
     /// Shared with those who wait for its end.
-    Pooled {
-        slab: Arc<Slab>,
-    },
+    Pooled { slab: Arc<Slab> },
     Host {
         /// None once nobody asks for it any more.
-        mapping: Option<SharedMapping>,
+        mapping: Option<(SharedMapping, Option<Held>)>,
         registered: Registered<SharedPages>,
         address: CUdeviceptr,
         /// Last: says that the memory is gone.
@@ -59,16 +82,52 @@ enum Memory {
     },
 }
 
-/// A share in a segment.
-#[derive(Debug, Clone)]
-pub(super) enum SegmentRef {
-    Own(Arc<Segment>),
-    Imported(Imported<Segment>),
+impl SegmentInfo {
+    fn new(bytes: usize, place: Place) -> Self {
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, bytes, place, known_by: Mutex::default() }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it is what a peer says of it.
+    pub(super) fn is_as(&self, said: &wire::Segment) -> bool {
+        (self.bytes as u64, self.place) == (said.bytes, said.place)
+    }
+
+    /// What a peer is told of it.
+    pub(super) fn said(&self) -> wire::Segment {
+        let generation = *PROGRAM.get_or_init(|| Uuid::new_v4().as_u64_pair().0);
+        wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place }
+    }
+
+    pub(super) fn is_known_by(&self, link: Weak<ExportLink>) {
+        let mut known_by = lock(&self.known_by);
+        known_by.retain(|link| link.strong_count() > 0);
+        known_by.push(link);
+    }
+}
+
+impl Drop for SegmentInfo {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        for link in lock(&self.known_by).drain(..).filter_map(|link| link.upgrade()) {
+            link.retire(self.id);
+        }
+    }
 }
 
 impl Segment {
-    fn new(face: Face, memory: Memory) -> Self {
-        Self { face, memory: Some(memory), is_waited_for: AtomicBool::new(false) }
+    fn new(info: SegmentInfo, memory: Memory) -> Self {
+        Self { info, memory: Some(memory), is_waited_for: AtomicBool::new(false) }
     }
 
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
@@ -77,7 +136,7 @@ impl Segment {
         kind: MemoryKind,
         slabs: Option<&Arc<Slabs>>,
         bytes: usize,
-        announce: impl FnOnce(&Face, Means<'_>),
+        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>),
     ) -> Result<Self> {
         let device = context.device();
         if let Some(slabs) = slabs {
@@ -87,75 +146,83 @@ impl Segment {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            let face = Face::new(bytes, place);
-            announce(&face, Means { descriptors: &[slab.descriptor()], slab: Some(&slab) });
-            return Ok(Self::new(face, Memory::Pooled { slab }));
+            let info = SegmentInfo::new(bytes, place);
+            let descriptor = slab.descriptor().ok_or(Error::Closed { doing: "sharing a segment" })?;
+            announce(&info, ExportHandles { descriptors: &[descriptor], slab: Some(&slab) });
+            return Ok(Self::new(info, Memory::Pooled { slab }));
         }
         match kind {
             MemoryKind::Host => {
                 let mapping = SharedMapping::create(bytes)?;
-                let face = Face::new(mapping.bytes(), Place::Host);
-                let made = Self::register(context, face, mapping.clone(), (), None)?;
+                let info = SegmentInfo::new(mapping.bytes(), Place::Host);
+                let made = Self::register(context, info, (mapping.clone(), None), (), None)?;
                 // Behind the registration: an importer takes only what is there.
-                announce(&made.face, Means { descriptors: &[mapping.as_fd()], slab: None });
+                announce(&made.info, ExportHandles { descriptors: &[mapping.as_fd()], slab: None });
                 Ok(made)
             }
             _ => {
                 let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
                 let descriptor = memory.export_posix_fd()?;
-                let face = Face::new(bytes, Place::Device(device.uuid()?));
-                announce(&face, Means { descriptors: &[descriptor.as_fd()], slab: None });
-                Self::map(context, device, face, vec![descriptor], &[bytes], None)
+                let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
+                announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None });
+                Self::map(context, device, info, &[descriptor.as_fd()], &[bytes], None)
+                    .map(|made| made.keeping(vec![descriptor]))
             }
         }
     }
 
     /// Memory of a caching allocator, whole handles side by side.
     pub(super) fn lent(place: Place, address: CUdeviceptr, bytes: usize, pinned: Pinned) -> Self {
-        Self::new(Face::new(bytes, place), Memory::Lent { pinned, address })
+        Self::new(SegmentInfo::new(bytes, place), Memory::Lent { pinned, address })
     }
 
-    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped, and `pinned`
-    /// says of host memory whether it may be pinned: the result is dropped when it is pinned no more.
-    pub(super) fn import<P: Send + Sync + 'static>(
+    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped. The descriptors
+    /// are closed once the memory is mapped.
+    pub(super) fn import(
         context: &Context,
         said: &wire::Segment,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Descriptors,
         departure: Departure,
-        pinned: impl FnOnce() -> Result<P>,
+        budget: &Budget,
     ) -> Result<Self> {
         let size = |bytes: &u64| {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
         };
         let bytes = size(&said.bytes)?;
-        let face = Face::new(bytes, said.place);
-        let only = |mut descriptors: Vec<OwnedFd>| {
-            descriptors.pop().ok_or(Error::DescriptorCount { declared: 1, received: 0 })
-        };
+        let info = SegmentInfo::new(bytes, said.place);
+        let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
             Place::Device(uuid) => {
                 let device = device_of(context, *uuid)?;
-                Self::map(context, device, face, descriptors, &[bytes], Some(departure))
+                Self::map(context, device, info, &handles, &[bytes], Some(departure))
             }
             Place::Parts { uuid, parts } => {
                 let device = device_of(context, *uuid)?;
                 let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device, face, descriptors, &sizes, Some(departure))
+                Self::map(context, device, info, &handles, &sizes, Some(departure))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
-                let slab = Slab::import(context, only(descriptors)?, *block, bytes, departure)?;
-                Ok(Self::new(face, Memory::Pooled { slab: Arc::new(slab) }))
+                let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
+                let slab = Slab::import(context, *handle, *block, bytes, departure)?;
+                Ok(Self::new(info, Memory::Pooled { slab: Arc::new(slab) }))
             }
             Place::Host => {
-                let descriptor = only(descriptors)?;
-                let there = bytes_there(&descriptor)?;
-                let mapping = SharedMapping::open(descriptor)?;
+                drop(handles);
+                // Of a file in memory the system knows this itself.
+                let mapping = memory_file::open(descriptors)?;
                 // It is pinned, and what is pinned has to be there: the exporter's, not made by this process for it.
-                let found = mapping.bytes().min(there);
+                let found = mapping.bytes().min(bytes_there(&mapping)?);
                 if mapping.bytes() != bytes || found < bytes {
                     return Err(Error::WrongSize { said: said.bytes, found });
                 }
-                Self::register(context, face, mapping, pinned()?, Some(departure))
+                let take = |kind: Kind, amount| {
+                    let most = kind.most_of_a_peer();
+                    let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
+                    budget.take(kind, amount).ok_or(Error::OverBudget { what, most })
+                };
+                let pinned = take(Kind::PinnedBytes, said.bytes.max(LEAST_PINNED))?;
+                let open = take(Kind::Descriptors, 1)?;
+                Self::register(context, info, (mapping, Some(open)), pinned, Some(departure))
             }
         }
     }
@@ -163,44 +230,52 @@ impl Segment {
     fn map(
         context: &Context,
         device: Device,
-        face: Face,
-        descriptors: Vec<OwnedFd>,
+        info: SegmentInfo,
+        handles: &[BorrowedFd<'_>],
         sizes: &[usize],
         departure: Option<Departure>,
     ) -> Result<Self> {
-        let parts = descriptors.iter().map(|one| one.as_fd()).zip(sizes.iter().copied()).collect::<Vec<_>>();
+        let parts = handles.iter().copied().zip(sizes.iter().copied()).collect::<Vec<_>>();
         let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
         if let Some(departure) = departure {
             mapping.drop_after_unmap(departure);
         }
-        Ok(Self::new(face, Memory::Device { mapping, descriptors }))
+        Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
+    }
+
+    /// Keeps what peers map it by.
+    fn keeping(mut self, own: Vec<OwnedFd>) -> Self {
+        if let Some(Memory::Device { descriptors, .. }) = &mut self.memory {
+            *descriptors = own;
+        }
+        self
     }
 
     fn register(
         context: &Context,
-        face: Face,
-        mapping: SharedMapping,
+        info: SegmentInfo,
+        mapping: (SharedMapping, Option<Held>),
         pinned: impl Send + Sync + 'static,
         departure: Option<Departure>,
     ) -> Result<Self> {
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
         let registered =
-            Registered::new(context, mapping.pages(pinned), flags).map_err(|refused| refused.error)?;
+            Registered::new(context, mapping.0.pages(pinned), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
         let mapping = Some(mapping);
-        Ok(Self::new(face, Memory::Host { mapping, registered, address, _departure: departure }))
+        Ok(Self::new(info, Memory::Host { mapping, registered, address, _departure: departure }))
     }
 
-    pub(super) fn face(&self) -> &Face {
-        &self.face
+    pub(super) fn info(&self) -> &SegmentInfo {
+        &self.info
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.face.id()
+        self.info.id()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.face.bytes()
+        self.info.bytes()
     }
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
@@ -214,19 +289,22 @@ impl Segment {
     }
 
     /// Gives somebody what peers map it by.
-    pub(super) fn with_means<R>(&self, to: impl FnOnce(Means<'_>) -> Result<R>) -> Result<R> {
-        let by = |descriptors: &[BorrowedFd<'_>]| to(Means { descriptors, slab: self.slab() });
+    pub(super) fn with_handles<R>(&self, to: impl FnOnce(ExportHandles<'_>) -> Result<R>) -> Result<R> {
+        let by = |descriptors: &[BorrowedFd<'_>]| to(ExportHandles { descriptors, slab: self.slab() });
         match &self.memory {
             Some(Memory::Device { descriptors, .. }) => {
                 by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
             }
             // Once for each peer, and none is kept: there may be many.
             Some(Memory::Lent { pinned, .. }) => {
-                let exported = pinned.export_posix_fds().map_err(lent::told)?;
+                let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
                 by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
-            Some(Memory::Pooled { slab }) => by(&[slab.descriptor()]),
-            Some(Memory::Host { mapping: Some(mapping), .. }) => by(&[mapping.as_fd()]),
+            Some(Memory::Pooled { slab }) => match slab.descriptor() {
+                Some(descriptor) => by(&[descriptor]),
+                None => Err(Error::Closed { doing: "sharing a segment" }),
+            },
+            Some(Memory::Host { mapping: Some((mapping, _)), .. }) => by(&[mapping.as_fd()]),
             Some(Memory::Host { mapping: None, .. }) | None => {
                 Err(Error::Closed { doing: "sharing a segment" })
             }
@@ -235,7 +313,8 @@ impl Segment {
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
-        if let Some(Memory::Host { mapping, .. }) = &self.memory { mapping.as_ref() } else { None }
+        let Some(Memory::Host { mapping: Some((mapping, _)), .. }) = &self.memory else { return None };
+        Some(mapping)
     }
 
     /// What its importers have to let go of before it is freed.
@@ -293,7 +372,7 @@ impl Drop for Segment {
             && let Some(mut memory) = self.memory.take()
         {
             memory.close_descriptors();
-            rest(memory);
+            drop_when_passed(memory);
         }
     }
 }
@@ -309,15 +388,4 @@ fn device_of(context: &Context, uuid: [u8; 16]) -> Result<Device> {
         }
     }
     Err(Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) })
-}
-
-impl Deref for SegmentRef {
-    type Target = Segment;
-
-    fn deref(&self) -> &Segment {
-        match self {
-            Self::Own(segment) => segment,
-            Self::Imported(segment) => segment,
-        }
-    }
 }

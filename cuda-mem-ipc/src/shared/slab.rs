@@ -21,10 +21,10 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
-use super::lock;
-use super::releases::{Resting, rest};
+use crate::background::{Resting, drop_when_passed};
 use crate::error::{Error, Result};
 use crate::import::Departure;
+use crate::primitive::lock;
 
 /// A driver pool that other processes can be given.
 #[derive(Debug)]
@@ -55,14 +55,14 @@ enum Block {
 #[derive(Debug)]
 enum Origin {
     Here(Arc<Slabs>),
-    Elsewhere { descriptor: OwnedFd, told: Arc<Told> },
+    Elsewhere(Arc<Subscribers>),
 }
 
 /// Links whose exporters have to hear that a block is gone, with their numbers for it.
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<(Weak<ImportLink>, u64)>>);
+struct Subscribers(Mutex<Vec<(Weak<ImportLink>, u64)>>);
 
-impl Drop for Told {
+impl Drop for Subscribers {
     fn drop(&mut self) {
         for (link, segment) in lock(&self.0).drain(..) {
             if let Some(link) = link.upgrade() {
@@ -133,14 +133,14 @@ impl Slab {
     /// A block of another process's pool.
     pub(super) fn import(
         context: &Context,
-        descriptor: OwnedFd,
+        descriptor: BorrowedFd<'_>,
         export: [u8; 64],
         bytes: usize,
         departure: Departure,
     ) -> Result<Self> {
         // Before anything is imported: of a block that is here already, the pool is, too.
         let only = Only::of((context.driver(), export))?;
-        let pool = Arc::new(MemoryPool::import(context.driver(), descriptor.as_fd())?);
+        let pool = Arc::new(MemoryPool::import(context.driver(), descriptor)?);
         reach(&pool, context)?;
         let stream = Stream::new(context)?;
         let data = PointerExport::from_bytes(export);
@@ -151,28 +151,17 @@ impl Slab {
             stream.synchronize()?;
         }
         let mut block = imported?;
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Subscribers::default());
         // In this order: who waits for the departure imports it anew.
         block.drop_after_free((only, departure, Arc::clone(&told)));
-        Ok(Self {
-            block: Some(Block::Imported(block)),
-            origin: Origin::Elsewhere { descriptor, told },
-            export,
-        })
+        Ok(Self { block: Some(Block::Imported(block)), origin: Origin::Elsewhere(told), export })
     }
 
     /// Has the exporter of a link be told when it is gone here, by its number there.
     pub(super) fn tell(&self, link: Weak<ImportLink>, segment: u64) {
-        if let Origin::Elsewhere { told, .. } = &self.origin {
+        if let Origin::Elsewhere(told) = &self.origin {
             lock(&told.0).push((link, segment));
         }
-    }
-
-    /// Whether it is another process's and that one is gone, so that nobody has to hear that it is gone here.
-    pub(super) fn is_orphan(&self) -> bool {
-        let Origin::Elsewhere { told, .. } = &self.origin else { return false };
-        let is_over = |(link, _): &(Weak<ImportLink>, u64)| link.upgrade().is_none_or(|link| link.is_over());
-        lock(&told.0).iter().all(is_over)
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
@@ -183,12 +172,9 @@ impl Slab {
         }
     }
 
-    /// The pool's.
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.origin {
-            Origin::Here(slabs) => slabs.descriptor.as_fd(),
-            Origin::Elsewhere { descriptor, .. } => descriptor.as_fd(),
-        }
+    /// The pool's, if it is of this process.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        if let Origin::Here(slabs) = &self.origin { Some(slabs.descriptor.as_fd()) } else { None }
     }
 
     /// Takes over the uses of a part of it.
@@ -215,7 +201,7 @@ impl Resting for Block {
 impl Drop for Slab {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            rest(block);
+            drop_when_passed(block);
         }
     }
 }

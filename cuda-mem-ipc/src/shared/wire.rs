@@ -1,69 +1,56 @@
-//! What exporter and importer say to each other: the payloads of their messages.
+//! What exporter and importer say to each other: the payloads of their messages, and the entries of their rings.
+//!
+//! All integers are little-endian, and every payload has exactly the length of its structure. `docs/ipc.md` has the tables.
 
-mod bytes;
-mod place;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::transport::FIRST_KIND;
 
-pub use place::{MOST_HANDLES, Parts, Place, Segment};
+pub use crate::error::WireError;
 
-/// The memory where fences are, and what the importer has those keep that it hands memory on to: two descriptors. Kind 16.
+/// The memory where fences and rings are: one descriptor. Kind 16.
 pub const OFFER: u16 = FIRST_KIND;
-/// The importer has it, and sends what it hears by of segments ahead of their first buffer: a descriptor. Kind 17.
+/// The importer has it, and says how much it maps ahead. Kind 17.
 pub const ACCEPT: u16 = FIRST_KIND + 1;
 /// A segment, the descriptors of which travel with it. Kind 18.
 pub const SEGMENT: u16 = FIRST_KIND + 2;
-/// A buffer and the fence that orders it. Kind 19.
-pub const HAND_OVER: u16 = FIRST_KIND + 3;
-/// The importer is done with a buffer, behind a fence. Kind 20.
-pub const RELEASE: u16 = FIRST_KIND + 4;
-/// A segment is used no more. Kind 21.
-pub const RETIRE: u16 = FIRST_KIND + 5;
-
-/// There is something in the ring, of hand-overs or of releases, for a reader that sleeps. Kind 22.
-pub const RING: u16 = FIRST_KIND + 6;
-
-/// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 23.
-pub const LET_GO: u16 = FIRST_KIND + 7;
-
-/// What the receiver keeps open as long as it may use what is handed over from here on: a descriptor, which travels with it. Kind 24.
-pub const KEEP: u16 = FIRST_KIND + 8;
-
-/// What was to be kept need not be any more. It comes where segments are announced ahead. Kind 25.
-pub const FORGET: u16 = FIRST_KIND + 9;
+/// A segment is used no more. Kind 19.
+pub const RETIRE: u16 = FIRST_KIND + 3;
+/// There is something in the ring of releases, for a thread that sleeps. Kind 20.
+pub const RING: u16 = FIRST_KIND + 4;
+/// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 21.
+pub const LET_GO: u16 = FIRST_KIND + 5;
 
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
 
 /// The last generation that a line has: above it is poison.
-const LAST: u64 = 1 << 62;
+pub const LAST_GENERATION: u64 = 1 << 62;
 
 /// How many hand-overs the ring has room for, and as many releases the other one.
-pub const RING_ENTRIES: u64 = 128;
+pub const RING_ENTRIES: u64 = 512;
 
-/// The slot of 64 bytes where the ring begins, behind both sides' lines.
+/// The slot of 64 bytes where the ring of hand-overs begins, behind both sides' lines.
 pub const FIRST_OF_RING: usize = 2 * LINES as usize;
 
 /// The slot where the ring of releases begins: behind three slots of a ring's numbers are its entries.
 pub const FIRST_OF_RELEASES: usize = FIRST_OF_RING + 3 + RING_ENTRIES as usize;
 
-/// The slot whose first number is not 0 once the importer has handed on what it was handed.
-pub const HANDED_ON: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
-
 /// How many slots there are.
-pub const SLOTS: usize = HANDED_ON + 1;
+pub const SLOTS: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
+
+/// How many handles a segment has at the most: each is a descriptor of one message, and a mapping in each importer.
+pub const MOST_HANDLES: usize = 64;
 
 /// A message of a shared pool, as its bytes say. Nothing of it is believed yet but that its numbers are in range.
 ///
-/// All integers are little-endian; `docs/ipc.md` has the tables.
-///
 /// ```
-/// use cuda_mem_ipc::shared::wire::{Fence, HandOver, Message};
+/// use cuda_mem_ipc::shared::wire::{Message, RETIRE};
 ///
-/// let fence = Fence::Word { line: 3, generation: 17 };
-/// let message = Message::HandOver(HandOver { sequence: 5, segment: 2, offset: 4096, len: 1000, fence });
-/// let (kind, bytes) = message.encode();
-/// assert_eq!(Message::parse(kind, &bytes), Ok(message));
+/// let (kind, bytes) = Message::Retire { segment: 3 }.encode();
+/// assert_eq!((kind, bytes.len()), (RETIRE, 8));
+/// assert_eq!(Message::parse(kind, &bytes), Ok(Message::Retire { segment: 3 }));
 /// assert!(Message::parse(kind, &bytes[1..]).is_err());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +63,6 @@ pub enum Message {
     Accept(Accept),
     /// [`SEGMENT`].
     Segment(Segment),
-    /// [`HAND_OVER`].
-    HandOver(HandOver),
-    /// [`RELEASE`].
-    Release(Release),
     /// [`RETIRE`].
     Retire {
         /// The segment.
@@ -91,13 +74,6 @@ pub enum Message {
     LetGo {
         /// The segment.
         segment: u64,
-    },
-    /// [`KEEP`].
-    Keep,
-    /// [`FORGET`].
-    Forget {
-        /// How many [`KEEP`] messages came before that which it came with.
-        keepsake: u64,
     },
 }
 
@@ -111,7 +87,7 @@ pub struct Offer {
 
 impl Offer {
     /// The version that is spoken here.
-    pub const VERSION: u32 = 6;
+    pub const VERSION: u32 = 7;
     /// What is offered here.
     pub const OURS: Self = Self { version: Self::VERSION };
 }
@@ -125,7 +101,59 @@ pub struct Accept {
     pub bytes: u64,
 }
 
-/// A buffer that is handed over. [`Message`] has an example.
+/// Memory that buffers are parts of. [`Message`] has an example of another message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number, which the exporter's process gives once.
+    pub segment: u64,
+    /// A number of the exporter's program, which tells a process from what it was before `exec`.
+    pub generation: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it lies.
+    pub place: Place,
+}
+
+/// Where a segment lies. [`Message`] has an example of another message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as a message is read")]
+pub enum Place {
+    /// On the device with this UUID, one handle.
+    Device([u8; 16]),
+    /// On the host, a file in memory.
+    Host,
+    /// In a pool of the device with this UUID.
+    DevicePool {
+        /// The device.
+        uuid: [u8; 16],
+        /// What the driver exports the block as.
+        block: [u8; 64],
+    },
+    /// In a pool of a node of the host.
+    NodePool {
+        /// The node.
+        node: u32,
+        /// What the driver exports the block as.
+        block: [u8; 64],
+    },
+    /// On the device with this UUID, several handles side by side.
+    Parts {
+        /// The device.
+        uuid: [u8; 16],
+        /// The size of each.
+        parts: Parts,
+    },
+}
+
+/// The sizes of a segment's handles, in their order: two at the least, [`MOST_HANDLES`] at the most.
+/// [`Message`] has an example of another message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    count: usize,
+    sizes: [u64; MOST_HANDLES],
+}
+
+/// A buffer that is handed over: an entry of the first ring. [`Message`] has an example of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandOver {
     /// Its number, by which it is released.
@@ -136,25 +164,13 @@ pub struct HandOver {
     pub offset: u64,
     /// How many bytes, at least one.
     pub len: u64,
-    /// What its first use comes after.
-    pub fence: Fence,
+    /// The line of its fence, below [`LINES`].
+    pub line: u32,
+    /// The fence's generation, from 1 on.
+    pub generation: u64,
 }
 
-/// What a receiver waits for. [`Message`] has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fence {
-    /// The generation of a line.
-    Word {
-        /// Below [`LINES`].
-        line: u32,
-        /// From 1 on.
-        generation: u64,
-    },
-    /// The last record of an interprocess event, by its handle.
-    Event([u8; 64]),
-}
-
-/// A buffer that its receiver is done with. [`Message`] has an example.
+/// A buffer that its receiver is done with: an entry of the second ring. [`Message`] has an example of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
     /// The buffer's number.
@@ -165,29 +181,228 @@ pub struct Release {
     pub generation: u64,
 }
 
-/// Why a payload is none of a shared pool. [`Message`] has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// No such kind.
-    #[error("kind {0} is none of a shared pool's")]
-    Kind(u16),
-    /// Another length than the kind has.
-    #[error("{found} bytes, the message has {expected}")]
-    Length {
-        /// How many came.
-        found: usize,
-        /// How many it takes.
-        expected: usize,
-    },
-    /// A number that its field does not take.
-    #[error("the {field} is {value}")]
-    Value {
-        /// The field.
-        field: &'static str,
-        /// What came.
-        value: u64,
-    },
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct OfferBytes {
+    version: U32,
+    lines: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct AcceptBytes {
+    segments: U64,
+    bytes: U64,
+}
+
+/// What every segment begins with.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct SegmentBytes {
+    segment: U64,
+    generation: U64,
+    bytes: U64,
+    place: U64,
+    home: [u8; 16],
+}
+
+impl Message {
+    /// Reads a message of a kind. No allocation, no panic.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] for whatever is not exactly a message.
+    pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, WireError> {
+        Ok(match kind {
+            OFFER => {
+                let OfferBytes { version, lines } = *whole(payload)?;
+                check("version", version.into(), version == Offer::VERSION)?;
+                check("number of lines", lines.into(), lines == LINES)?;
+                Self::Offer(Offer { version: version.get() })
+            }
+            ACCEPT => {
+                let AcceptBytes { segments, bytes } = *whole(payload)?;
+                Self::Accept(Accept { segments: segments.get(), bytes: bytes.get() })
+            }
+            SEGMENT => Self::Segment(Segment::parse(payload)?),
+            RETIRE => Self::Retire { segment: whole::<U64>(payload)?.get() },
+            RING => {
+                whole::<[u8; 0]>(payload)?;
+                Self::Ring
+            }
+            LET_GO => Self::LetGo { segment: whole::<U64>(payload)?.get() },
+            kind => return Err(WireError::Kind(kind)),
+        })
+    }
+
+    /// Its kind and its payload.
+    #[must_use]
+    pub fn encode(&self) -> (u16, Vec<u8>) {
+        match self {
+            Self::Offer(offer) => {
+                let bytes = OfferBytes { version: offer.version.into(), lines: LINES.into() };
+                (OFFER, bytes.as_bytes().to_vec())
+            }
+            Self::Accept(Accept { segments, bytes }) => {
+                let bytes = AcceptBytes { segments: (*segments).into(), bytes: (*bytes).into() };
+                (ACCEPT, bytes.as_bytes().to_vec())
+            }
+            Self::Segment(segment) => (SEGMENT, segment.encode()),
+            Self::Retire { segment } => (RETIRE, segment.to_le_bytes().to_vec()),
+            Self::Ring => (RING, Vec::new()),
+            Self::LetGo { segment } => (LET_GO, segment.to_le_bytes().to_vec()),
+        }
+    }
+}
+
+impl Segment {
+    /// How many descriptors come with it.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        if let Place::Parts { parts, .. } = &self.place { parts.sizes().len() } else { 1 }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let none = [0; 16];
+        let (place, home, block): (u64, _, &[u8]) = match &self.place {
+            Place::Device(uuid) => (0, *uuid, &[]),
+            Place::Host => (1, none, &[]),
+            Place::DevicePool { uuid, block } => (2, *uuid, block),
+            Place::NodePool { node, block } => (3, u128::from(*node).to_le_bytes(), block),
+            Place::Parts { uuid, .. } => (4, *uuid, &[]),
+        };
+        let (segment, generation) = (self.segment.into(), self.generation.into());
+        let head = SegmentBytes { segment, generation, bytes: self.bytes.into(), place: place.into(), home };
+        let mut bytes = [head.as_bytes(), block].concat();
+        if let Place::Parts { parts, .. } = &self.place {
+            bytes.extend((parts.count as u64).to_le_bytes());
+            bytes.extend(parts.sizes().iter().flat_map(|size| size.to_le_bytes()));
+        }
+        bytes
+    }
+
+    fn parse(payload: &[u8]) -> Result<Self, WireError> {
+        let Ok((head, rest)) = SegmentBytes::ref_from_prefix(payload) else {
+            return Err(WireError::Length { found: payload.len(), expected: size_of::<SegmentBytes>() });
+        };
+        let (bytes, uuid) = (head.bytes.get(), head.home);
+        check("size", bytes, bytes > 0 && bytes <= isize::MAX as u64)?;
+        let block = || whole::<[u8; 64]>(rest).copied();
+        let place = match head.place.get() {
+            0 => whole::<[u8; 0]>(rest).map(|_| Place::Device(uuid))?,
+            1 if uuid == [0; 16] => whole::<[u8; 0]>(rest).map(|_| Place::Host)?,
+            2 => Place::DevicePool { uuid, block: block()? },
+            3 => {
+                let node = u128::from_le_bytes(uuid);
+                let value = u64::try_from(node).unwrap_or(u64::MAX);
+                let wrong = |_| WireError::Value { field: "node", value };
+                Place::NodePool { node: u32::try_from(node).map_err(wrong)?, block: block()? }
+            }
+            4 => {
+                let parts = Parts::parse(rest)?;
+                check("size", bytes, bytes == parts.sizes().iter().sum())?;
+                Place::Parts { uuid, parts }
+            }
+            value => return Err(WireError::Value { field: "place", value }),
+        };
+        let (segment, generation) = (head.segment.get(), head.generation.get());
+        Ok(Self { segment, generation, bytes, place })
+    }
+}
+
+impl Place {
+    /// Whether its exporter has to hear of its end.
+    pub(in crate::shared) fn is_in_a_pool(&self) -> bool {
+        matches!(self, Self::DevicePool { .. } | Self::NodePool { .. })
+    }
+}
+
+impl Parts {
+    /// So many sizes; none for fewer than two or more than [`MOST_HANDLES`], for a size of 0, and for more together than there
+    /// are addresses.
+    #[must_use]
+    pub fn new(sizes: &[u64]) -> Option<Self> {
+        let mut parts = Self { count: sizes.len(), sizes: [0; MOST_HANDLES] };
+        parts.sizes.get_mut(..sizes.len())?.copy_from_slice(sizes);
+        let is_sound = sizes.len() >= 2 && !sizes.contains(&0);
+        let total = sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
+        total.filter(|total| is_sound && *total <= isize::MAX as u64).map(|_| parts)
+    }
+
+    /// The sizes.
+    #[must_use]
+    pub fn sizes(&self) -> &[u64] {
+        self.sizes.get(..self.count).unwrap_or_default()
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let Ok((count, sizes)) = U64::ref_from_prefix(bytes) else {
+            return Err(WireError::Length { found: bytes.len(), expected: size_of::<U64>() });
+        };
+        let wrong = || WireError::Value { field: "number of handles", value: count.get() };
+        let count =
+            usize::try_from(count.get()).ok().filter(|count| *count <= MOST_HANDLES).ok_or_else(wrong)?;
+        let expected = size_of::<U64>() * count;
+        let Ok(sizes) = <[U64]>::ref_from_bytes_with_elems(sizes, count) else {
+            return Err(WireError::Length { found: sizes.len(), expected });
+        };
+        Self::new(&sizes.iter().map(|size| size.get()).collect::<Vec<_>>()).ok_or_else(wrong)
+    }
+}
+
+impl HandOver {
+    /// As an entry of the ring.
+    #[must_use]
+    pub fn to_entry(self) -> [u64; 7] {
+        let Self { sequence, segment, offset, len, line, generation } = self;
+        [sequence, segment, offset, len, line.into(), generation, 0]
+    }
+
+    /// What an entry of the ring says.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Value`].
+    pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+        let [sequence, segment, offset, len, line, generation, _] = entry;
+        check("length", len, len > 0)?;
+        check("offset", offset, offset.checked_add(len).is_some_and(|end| end <= isize::MAX as u64))?;
+        check("generation", generation, generation > 0 && generation <= LAST_GENERATION)?;
+        Ok(Self { sequence, segment, offset, len, line: line_of(line)?, generation })
+    }
+}
+
+impl Release {
+    /// As an entry of the ring.
+    #[must_use]
+    pub fn to_entry(self) -> [u64; 7] {
+        [self.sequence, self.line.into(), self.generation, 0, 0, 0, 0]
+    }
+
+    /// What an entry of the ring says.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Value`].
+    pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+        let [sequence, line, generation, ..] = entry;
+        check("generation", generation, generation <= LAST_GENERATION)?;
+        Ok(Self { sequence, line: line_of(line)?, generation })
+    }
+}
+
+fn line_of(value: u64) -> Result<u32, WireError> {
+    let wrong = WireError::Value { field: "line", value };
+    u32::try_from(value).ok().filter(|line| *line < LINES).ok_or(wrong)
+}
+
+fn whole<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8]) -> Result<&T, WireError> {
+    let wrong = WireError::Length { found: bytes.len(), expected: size_of::<T>() };
+    T::ref_from_bytes(bytes).map_err(|_| wrong)
+}
+
+fn check(field: &'static str, value: u64, is_right: bool) -> Result<(), WireError> {
+    if is_right { Ok(()) } else { Err(WireError::Value { field, value }) }
 }
 
 #[cfg(test)]

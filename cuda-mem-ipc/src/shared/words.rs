@@ -1,29 +1,31 @@
 //! The fences between two processes: words in memory that both have, half of the lines written by either side.
 
-mod own;
-mod theirs;
-
-use std::os::fd::OwnedFd;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::sys::CUdevice_attribute;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, FenceLine, Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
 
-use super::releases::{self, bury};
-use super::returned::may_run;
-use super::{lock, ring, wire};
+use super::ring;
+use super::wire::{self, LAST_GENERATION};
 use crate::LARGEST_PAGE;
+use crate::background::drop_in_background;
 use crate::error::{Error, Result};
-use own::{ALONE, Own, keep_poisoned};
-pub(super) use theirs::ReleaseFence;
+use crate::memory_file;
+use crate::primitive::lock;
+use crate::transport::Descriptors;
 
 /// Bytes of a line's slot, as [`SharedWords`] documents.
 const SLOT: usize = 64;
 
 const LINES: usize = wire::LINES as usize;
+
+/// How many streams of this process may wait for fences of one peer that are not reached: eight waits for words hold up other streams too
+/// (seen on hardware), and a peer need never reach its fences.
+pub(super) const MOST_WAITS: usize = 8;
 
 /// The words of one connection.
 #[derive(Debug)]
@@ -32,13 +34,16 @@ pub(super) struct Words {
     page: Mutex<Option<Arc<Page>>>,
     side: Side,
     pid: u32,
-    own: Mutex<Own>,
+    /// The line of each stream that has one of its own. All others share the last line.
+    own: Mutex<BTreeMap<StreamId, u32>>,
     /// The last generation of each line that this side writes.
     issued: [AtomicU64; LINES],
     /// How far the peer's lines had come when it was gone.
     reached: Mutex<[u64; LINES]>,
     /// How far the peer has said that its lines will come.
     expected: Mutex<[u64; LINES]>,
+    /// Which streams here were made to wait for which of the peer's fences.
+    waits: Mutex<Vec<(StreamId, Point)>>,
 }
 
 /// The memory, and both sides' lines of it.
@@ -50,7 +55,7 @@ struct Page {
 
 /// Whose lines are ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+enum Side {
     Exporter,
     Importer,
 }
@@ -60,12 +65,6 @@ pub(super) enum Side {
 pub(super) struct Point {
     pub(super) line: u32,
     pub(super) generation: u64,
-}
-
-impl From<Point> for wire::Fence {
-    fn from(Point { line, generation }: Point) -> Self {
-        Self::Word { line, generation }
-    }
 }
 
 impl Words {
@@ -86,8 +85,8 @@ impl Words {
     }
 
     /// What a peer has made.
-    pub(super) fn open(context: &Context, descriptor: OwnedFd, pid: u32) -> Result<Self> {
-        let mapping = SharedMapping::open(descriptor)?;
+    pub(super) fn open(context: &Context, descriptor: Descriptors, pid: u32) -> Result<Self> {
+        let mapping = memory_file::open(descriptor)?;
         let needed = wire::SLOTS * SLOT;
         // Before it is pinned: a peer may send a file that is larger than this machine's memory.
         if !(needed..=needed.next_multiple_of(LARGEST_PAGE)).contains(&mapping.bytes()) {
@@ -98,8 +97,8 @@ impl Words {
 
     fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
         let line = |slot| {
-            let number = slot % LINES;
-            if number < ALONE as usize { words.line_of_one_stream(slot) } else { words.line(slot) }
+            let is_shared = slot % LINES == LINES - 1;
+            if is_shared { words.line(slot) } else { words.line_of_one_stream(slot) }
         };
         let lines = (0..2 * LINES).map(line).collect::<core::Result<_>>()?;
         Ok(Self {
@@ -110,22 +109,8 @@ impl Words {
             issued: [const { AtomicU64::new(0) }; LINES],
             reached: Mutex::new([0; LINES]),
             expected: Mutex::new([0; LINES]),
+            waits: Mutex::default(),
         })
-    }
-
-    /// Says that what the peer has handed over was handed on.
-    pub(super) fn say_handed_on(&self) {
-        // A peer that is gone need not know.
-        if let Ok(page) = self.page()
-            && let Ok(word) = page.words.mapping().word(wire::HANDED_ON * SLOT)
-        {
-            word.store(1, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether the peer has said so.
-    pub(super) fn were_handed_on(&self) -> bool {
-        self.page().is_ok_and(|page| word(&page.words, wire::HANDED_ON) > 0)
     }
 
     /// The rings behind the lines: of hand-overs, and of releases.
@@ -155,104 +140,156 @@ impl Words {
     }
 
     /// As [`record`](Self::record); `announce` is told of the fence right before the driver is asked for it, and says whether it told the
-    /// peer. If it did and the driver refuses, the peer finds the line poisoned, and streams of this side get others.
+    /// peer. If it did and the driver refuses, the line is poisoned, and the connection has to end.
     pub(super) fn record_announced(
         &self,
         stream: &Stream,
         announce: impl FnOnce(Point) -> bool,
     ) -> Result<Point> {
         let page = self.page()?;
-        let number = lock(&self.own).of(stream).ok_or(Error::NoLinesLeft { lines: wire::LINES })?;
+        let number = self.line_of(stream);
         let line = page.line(self.slot(self.side, number))?;
-        let mut is_told = false;
         let recorded = line.reserve().and_then(|mut reserved| {
             if stream.is_capturing()? {
                 return Err(core::Error::Capturing { call: "FenceLine::record" });
             }
-            is_told = announce(Point { line: number, generation: reserved.announce() });
-            if !is_told {
+            if !announce(Point { line: number, generation: reserved.announce() }) {
                 reserved.withdraw();
             }
             reserved.record(stream)
         });
-        if recorded.is_err() && is_told {
-            self.give_up(number, &page);
-        }
-        let generation = recorded.map_err(|error| self.told(number, error))?.generation().unwrap_or_default();
+        let fence = recorded.map_err(|error| match error {
+            // The peer's doing, or that of whoever found it dead.
+            core::Error::Poisoned => Error::PeerDied { pid: self.pid },
+            error => error.into(),
+        })?;
+        let generation = fence.generation().unwrap_or_default();
         if let Some(issued) = self.issued.get(number as usize) {
             issued.fetch_max(generation, Ordering::SeqCst);
         }
         Ok(Point { line: number, generation })
     }
 
-    /// Poisons a line of this side for good.
-    fn give_up(&self, number: u32, page: &Arc<Page>) {
-        lock(&self.own).give_up(number);
-        let (line, page) = (self.slot(self.side, number), Arc::clone(page));
-        releases::queue([move || keep_poisoned(line, &page)]);
+    /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
+    fn line_of(&self, stream: &Stream) -> u32 {
+        let mut own = lock(&self.own);
+        let (next, shared) = (u32::try_from(own.len()).unwrap_or(u32::MAX), wire::LINES - 1);
+        match own.get(&stream.id()) {
+            Some(line) => *line,
+            None if next < shared => *own.entry(stream.id()).or_insert(next),
+            None => shared,
+        }
     }
 
     /// Whether everything that this side recorded is done.
     pub(super) fn own_are_reached(&self) -> bool {
-        self.have_come_to(self.side, self.issued())
-    }
-
-    fn issued(&self) -> [u64; LINES] {
-        std::array::from_fn(|line| self.issued.get(line).map_or(0, |issued| issued.load(Ordering::SeqCst)))
+        let issued = self.issued.each_ref().map(|issued| issued.load(Ordering::SeqCst));
+        self.have_come_to(self.side, issued)
     }
 
     fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
         let Ok(page) = self.page() else { return true };
-        self.are_at(&page, side, generations)
-    }
-
-    fn are_at(&self, page: &Page, side: Side, generations: [u64; LINES]) -> bool {
         let mut lines = (0..wire::LINES).zip(generations);
         lines.all(|(line, generation)| word(&page.words, self.slot(side, line)) >= generation)
     }
 
-    /// Why a fence could not be recorded on one of this side's lines.
-    fn told(&self, line: u32, error: core::Error) -> Error {
-        match error {
-            // Another stream of this process had that, right before this one asked.
-            core::Error::Poisoned if lock(&self.own).is_given_up(line) => {
-                Error::FenceRefused { pid: std::process::id() }
+    /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
+    pub(super) fn make_wait(&self, point: Point, stream: &Stream) -> Result<()> {
+        let waits = self.fence(point).and_then(|fence| {
+            if fence.is_complete()? {
+                return Ok(());
             }
-            // The peer's doing, or that of whoever found it dead.
-            core::Error::Poisoned => Error::PeerDied { pid: self.pid },
-            error => error.into(),
+            self.note_wait(point, stream)?;
+            Ok(fence.hold_up(stream)?)
+        });
+        match waits {
+            Err(error) if is_poison(&error) => self.was_reached(point).map(drop),
+            result => result,
         }
+    }
+
+    /// Counts a wait, unless as many streams wait as may.
+    fn note_wait(&self, point: Point, stream: &Stream) -> Result<()> {
+        let id = stream.id();
+        let mut waits = lock(&self.waits);
+        waits.retain(|(_, point)| matches!(self.is_reached(*point), Ok(false)));
+        if !may_wait(&waits, id) {
+            return Err(Error::TooManyWaits { pid: self.pid, most: MOST_WAITS });
+        }
+        // What comes before it on its line is reached before.
+        match waits.iter_mut().find(|(other, known)| *other == id && known.line == point.line) {
+            Some((_, known)) => known.generation = known.generation.max(point.generation),
+            None => waits.push((id, point)),
+        }
+        Ok(())
+    }
+
+    /// Whether `stream` may wait for one more fence that is not reached.
+    fn has_room_for(&self, stream: &Stream) -> bool {
+        let mut waits = lock(&self.waits);
+        waits.retain(|(_, point)| matches!(self.is_reached(*point), Ok(false)));
+        may_wait(&waits, stream.id())
+    }
+
+    /// Whether a fence of the peer was reached.
+    pub(super) fn is_reached(&self, point: Point) -> Result<bool> {
+        match self.fence(point).and_then(|fence| Ok(fence.is_complete()?)) {
+            Err(error) if is_poison(&error) => self.was_reached(point),
+            result => result,
+        }
+    }
+
+    fn fence(&self, point: Point) -> Result<Fence> {
+        Ok(self.page()?.line(self.slot(self.peer(), point.line))?.fence(point.generation)?)
+    }
+
+    /// Whether a fence whose line is poisoned was reached before. The peer may have poisoned its own line, and be about to end.
+    fn was_reached(&self, point: Point) -> Result<bool> {
+        let reached = lock(&self.reached).get(point.line as usize).copied().unwrap_or_default();
+        if reached >= point.generation { Ok(true) } else { Err(Error::PeerDied { pid: self.pid }) }
+    }
+
+    /// Notes a fence that the peer says it has recorded.
+    pub(super) fn expect(&self, point: Point) {
+        if let Some(expected) = lock(&self.expected).get_mut(point.line as usize) {
+            *expected = point.generation.max(*expected);
+        }
+    }
+
+    /// Whether everything that the peer said it has recorded is done.
+    pub(super) fn expected_are_reached(&self) -> bool {
+        let expected = *lock(&self.expected);
+        self.have_come_to(self.peer(), expected)
+    }
+
+    /// Lets whoever waits for the peer go, and remembers what it had reached: it is gone.
+    pub(super) fn end(&self) {
+        let Ok(page) = self.page() else { return };
+        {
+            let mut reached = lock(&self.reached);
+            for (line, reached) in (0..wire::LINES).zip(reached.iter_mut()) {
+                let seen = word(&page.words, self.slot(self.peer(), line));
+                // Above the last generation it is poison.
+                *reached = if seen > LAST_GENERATION { 0 } else { seen };
+            }
+        }
+        *lock(&self.page) = None;
+        for line in 0..wire::LINES {
+            if let Ok(line) = page.line(self.slot(self.peer(), line)) {
+                line.poison();
+            }
+        }
+        // Its release waits for streams, which may wait for another peer, and poisons again what a peer that lives moves back.
+        drop_in_background(page);
     }
 }
 
 impl Drop for Words {
     fn drop(&mut self) {
-        let page = self.page.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // Its release waits for streams, and whoever drops the last share in a connection does not.
-        page.into_iter().for_each(bury);
-    }
-}
-
-/// What this side has recorded, which can be asked when the peer is gone, too.
-#[derive(Debug)]
-pub(super) struct Recorded {
-    words: Arc<Words>,
-    page: Arc<Page>,
-    /// Those of the words, by streams here.
-    uses: Uses,
-}
-
-impl Recorded {
-    /// None if the peer is gone already.
-    pub(super) fn of(words: &Arc<Words>) -> Option<Self> {
-        let page = words.page().ok()?;
-        Some(Self { words: Arc::clone(words), uses: page.words.uses(), page })
-    }
-
-    /// Whether all of it is done, or will never be: a lost context writes no word any more.
-    pub(super) fn is_reached(&mut self) -> bool {
-        self.words.are_at(&self.page, self.words.side, self.words.issued())
-            || self.uses.have_passed().is_err_and(|error| !may_run(&error))
+        if let Some(page) = lock(&self.page).take() {
+            drop_in_background(page);
+        }
     }
 }
 
@@ -263,15 +300,55 @@ impl Page {
     }
 }
 
+/// A receiver's last use of memory that was handed to it: what its owner waits for.
+#[derive(Debug, Clone)]
+pub(super) struct ReleaseFence {
+    pub(super) words: Arc<Words>,
+    pub(super) point: Point,
+}
+
+impl ReleaseFence {
+    /// Whether both are generations of one line, of which the later one stands for both.
+    pub(super) fn is_of_the_line_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.words, &other.words) && self.point.line == other.point.line
+    }
+
+    /// Has `stream` wait for it. A receiver that is gone uses nothing any more.
+    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
+        match self.words.make_wait(self.point, stream) {
+            Err(Error::PeerDied { .. }) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Whether it need not be waited for.
+    pub(super) fn is_over(&self) -> bool {
+        !matches!(self.words.is_reached(self.point), Ok(false))
+    }
+
+    /// Whether `stream` may be made to wait for it.
+    pub(super) fn may_order(&self, stream: &Stream) -> bool {
+        self.is_over() || self.words.has_room_for(stream)
+    }
+}
+
+fn may_wait(waits: &[(StreamId, Point)], id: StreamId) -> bool {
+    let mut streams = waits.iter().map(|(other, _)| *other).collect::<Vec<_>>();
+    streams.sort_unstable();
+    streams.dedup();
+    streams.contains(&id) || streams.len() < MOST_WAITS
+}
+
+fn is_poison(error: &Error) -> bool {
+    matches!(error, Error::Core(core::Error::Poisoned) | Error::PeerDied { .. })
+}
+
 /// Registers memory that both sides have mapped. From a page that is taken out of it behind that the device would go on with the old one, and
 /// what the host writes would let nobody go.
 fn pinned(context: &Context, memory: SharedMapping) -> Result<SharedWords> {
     memory.seal()?;
     Ok(SharedWords::of(context, memory)?)
 }
-
-/// The last generation of a line, as [`FenceLine`](core::FenceLine) documents.
-const LAST: u64 = 1 << 62;
 
 fn word(page: &SharedWords, slot: usize) -> u64 {
     page.mapping().word(slot * SLOT).map_or(0, |word| word.load(Ordering::SeqCst))

@@ -1,4 +1,10 @@
 //! What allocates symmetric memory.
+//!
+//! # Safety
+//!
+//! Declares an unsafe trait; nothing is called here.
+
+#![allow(unsafe_code, reason = "declares an unsafe trait")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,11 +56,16 @@ pub struct Allocated {
 /// It is registered by device type and [`name`](Self::name) in [`Backends`](super::Backends).
 /// The [module](crate::symmetric) has an example.
 ///
+/// # Safety
+///
+/// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device. Owners of memory are
+/// made over it.
+///
 /// # Capture
 ///
 /// Each backend says what may be called while streams capture. All functions of [`NativeBackend`](super::NativeBackend) may, with memory that
 /// no stream uses which captures.
-pub trait SymmetricBackend: Send + Sync {
+pub unsafe trait SymmetricBackend: Send + Sync {
     /// What it is chosen by: `"NATIVE"`, `"NVSHMEM"`, `"NCCL"`.
     fn name(&self) -> &str;
 

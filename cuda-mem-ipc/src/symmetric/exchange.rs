@@ -1,4 +1,10 @@
 //! How the ranks tell each other what they are about to do.
+//!
+//! # Safety
+//!
+//! Declares an unsafe trait; nothing is called here.
+
+#![allow(unsafe_code, reason = "declares an unsafe trait")]
 
 use std::fmt;
 use std::time::Duration;
@@ -10,6 +16,11 @@ use super::Result;
 ///
 /// Every rank calls [`all_gather`](Self::all_gather) equally often, in the same order.
 ///
+/// # Safety
+///
+/// What `all_gather` returns was said by each rank in its own call of the same number: libraries are called on the strength of it, which read
+/// memory of all ranks.
+///
 /// ```
 /// use std::time::Duration;
 ///
@@ -19,7 +30,8 @@ use super::Result;
 /// #[derive(Debug)]
 /// struct Alone;
 ///
-/// impl Exchange for Alone {
+/// // SAFETY: there is nobody else whose words could be missing.
+/// unsafe impl Exchange for Alone {
 ///     fn name(&self) -> &str {
 ///         "alone"
 ///     }
@@ -43,7 +55,7 @@ use super::Result;
 /// # assert_eq!(Alone.all_gather(b"here", Duration::ZERO)?, [b"here"]);
 /// # Ok::<(), cuda_mem_ipc::symmetric::Error>(())
 /// ```
-pub trait Exchange: fmt::Debug + Send + Sync {
+pub unsafe trait Exchange: fmt::Debug + Send + Sync {
     /// What the ranks together are called.
     fn name(&self) -> &str;
 

@@ -1,4 +1,10 @@
 //! The pair of functions that a memory pool of symmetric memory is made over.
+//!
+//! # Safety
+//!
+//! Relies on [`SymmetricBackend`]s giving memory that is its receiver's until it is freed, which is what their implementers answer for.
+
+#![allow(unsafe_code, reason = "declares and implements an unsafe trait")]
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,7 +19,11 @@ use super::{Backends, DeviceType, Error, Result, SymmetricBackend};
 const ADMITTED: [&str; 2] = ["NVSHMEM", "NCCL"];
 
 /// What a memory pool gets its memory from. [`SymmetricMempool`] is one, and has an example.
-pub trait MempoolAllocator: Send + Sync {
+///
+/// # Safety
+///
+/// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device.
+pub unsafe trait MempoolAllocator: Send + Sync {
     /// Memory on `device`, whatever device is current.
     ///
     /// # Errors
@@ -102,7 +112,8 @@ impl SymmetricMempool {
     }
 }
 
-impl MempoolAllocator for SymmetricMempool {
+// SAFETY: memory of a backend is its receiver's, by the contract of `SymmetricBackend`.
+unsafe impl MempoolAllocator for SymmetricMempool {
     /// The stream is not looked at: the memory is there when this returns.
     fn alloc(&self, size: usize, device: Device, _stream: &Stream) -> Result<CUdeviceptr> {
         Ok(self.backend()?.alloc(size, device, None)?.address)

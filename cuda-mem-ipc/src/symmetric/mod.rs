@@ -1,6 +1,8 @@
 //! Symmetric memory: the same buffer on every rank of a group, each rank with the addresses of all.
 //!
-//! The words are PyTorch's. A [`SymmetricBackend`] allocates and brings ranks together; [`Backends`] knows them by device type and
+//! A Rust program takes [`Group::alloc`] and [`Group::barrier`], and need read no further.
+//!
+//! The other words are PyTorch's. A [`SymmetricBackend`] allocates and brings ranks together; [`Backends`] knows them by device type and
 //! name and has one chosen for each type; [`SymmetricMemory`] is what a rank has after the rendezvous: the addresses, signal pads,
 //! and signals that order the ranks' streams. [`NativeBackend`] is the one that is there without a further library, for ranks of one
 //! host. With the features `nvshmem` and `nccl` there is `EngineBackend`, over those libraries where a machine has
@@ -47,23 +49,29 @@
 //! ```
 
 mod backend;
+#[cfg(feature = "registry")]
 mod backends;
+#[cfg(feature = "registry")]
 mod buffer;
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 mod engine;
 mod error;
 mod exchange;
 mod memory;
+#[cfg(feature = "registry")]
 mod mempool;
 mod native;
 
 pub use backend::{Allocated, DeviceType, SymmetricBackend};
+#[cfg(feature = "registry")]
 pub use backends::Backends;
+#[cfg(feature = "registry")]
 pub use buffer::SymmetricBuffer;
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 pub use engine::{EngineBackend, EngineOptions};
 pub use error::{Error, Result, Why};
 pub use exchange::Exchange;
 pub use memory::{PeerBuffer, SymmetricMemory};
+#[cfg(feature = "registry")]
 pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm_free};
-pub use native::{CHANNELS, Freed, Group, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};
+pub use native::{CHANNELS, Freed, Group, GroupBuffer, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

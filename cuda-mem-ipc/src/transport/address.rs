@@ -9,6 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use super::deadline::Deadline;
+use super::socket::Socket;
 use crate::error::{Error, Result, shared};
 
 /// The longest name of a socket, in bytes.
@@ -44,8 +45,23 @@ impl Address {
         Ok(Self { directory: Some(directory), name: valid(name)? })
     }
 
+    /// A socket file of this name in a directory of the effective user's own: `/run/user/UID/cuda-mem`, or `/tmp/cuda-mem-UID` where the system
+    /// has no such place. No environment variable is asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`].
+    pub fn of_user(name: &str) -> Result<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let place = Path::new("/run/user").join(user.to_string());
+        let directory =
+            if place.is_dir() { place.join("cuda-mem") } else { format!("/tmp/cuda-mem-{user}").into() };
+        Self::in_directory(directory, name)
+    }
+
     /// A name without a file, for hosts without a place for one. Every process of the network namespace may connect to it, and
-    /// may have taken it first: the policies of both sides alone keep others out.
+    /// may have taken it first: the policies of both sides alone keep others out. So both have to say whom they admit: the default
+    /// policy is refused there ([`Error::ImplicitPolicy`]).
     ///
     /// # Errors
     ///
@@ -78,14 +94,14 @@ impl Address {
     }
 
     /// A connected socket. Who is there is checked behind it, so the directory is not.
-    pub(super) fn connect(&self, deadline: Deadline) -> Result<OwnedFd> {
-        let not_listening = |errno| Error::NotListening { address: self.clone(), source: shared(errno) };
+    pub(super) fn connect(&self, deadline: Deadline) -> Result<Socket> {
+        let not_listening = |errno| Error::NotListening { address: self.to_string(), source: shared(errno) };
         let open = |path: &PathBuf| {
             openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         };
         let directory = self.directory.as_ref().map(open).transpose().map_err(not_listening)?;
         let address = self.of_system(directory.as_ref().map(rustix::fd::AsFd::as_fd))?;
-        let socket = new_socket()?;
+        let socket = Socket::guarded(new_socket()?);
         loop {
             // The system's own clock, for a listener whose queue is full: there is nothing to poll for then.
             let left = deadline.remaining().max(std::time::Duration::from_micros(1));

@@ -1,20 +1,22 @@
-//! A socket that carries frames: numbers them, checks what comes, and never waits past a deadline.
+//! A socket that carries frames: checks what comes, and never waits past a deadline.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 
+use super::closing::Descriptors;
 use super::deadline::{Deadline, wait};
-use super::frame::{Frame, FrameError, MAX_DESCRIPTORS, MAX_FRAME};
+use super::frame::{Frame, MAX_DESCRIPTORS, MAX_FRAME};
 use super::peer::Peer;
 use super::socket::Socket;
 use super::system::{self, Credentials, Received};
-use crate::error::{Error, Result};
+use crate::error::{Error, FrameError, Result};
+use crate::primitive::lock;
 
 /// What the system counts against a socket's buffer for the longest frame, with its own books.
 const SEND_BUFFER: usize = 2 * MAX_FRAME;
@@ -23,36 +25,21 @@ const SEND_BUFFER: usize = 2 * MAX_FRAME;
 pub(super) struct Channel {
     socket: Socket,
     is_broken: AtomicBool,
-    sending: Mutex<Sending>,
-    receiving: Mutex<Receiving>,
+    /// Held by whoever writes a frame there and sends it.
+    sending: Mutex<Vec<u8>>,
+    receiving: Mutex<Box<[u8]>>,
     /// What the system is to say in place of a packet.
     #[cfg(test)]
     refusal: Mutex<Option<Errno>>,
 }
 
-#[derive(Debug, Default)]
-struct Sending {
-    next: u64,
-    frame: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Receiving {
-    next: u64,
-    buffer: Box<[u8]>,
-}
-
 /// A message as it came, believed so far as the frame goes.
 #[derive(Debug)]
 pub(super) struct Packet {
-    /// How many came before it on this connection.
-    pub(super) number: u64,
     pub(super) version: u16,
     pub(super) kind: u16,
     pub(super) payload: Vec<u8>,
-    pub(super) descriptors: Vec<OwnedFd>,
-    /// Of descriptors that did not travel.
-    pub(super) numbers: Vec<i32>,
+    pub(super) descriptors: Descriptors,
     pub(super) sender: Option<Credentials>,
 }
 
@@ -68,25 +55,24 @@ impl Channel {
                 return Err(Error::SendBuffer { bytes, needed: SEND_BUFFER });
             }
         }
-        let receiving = Receiving { next: 0, buffer: vec![0; MAX_FRAME].into_boxed_slice() };
         Ok(Self {
             socket,
             is_broken: AtomicBool::new(false),
             sending: Mutex::default(),
-            receiving: Mutex::new(receiving),
+            receiving: Mutex::new(vec![0; MAX_FRAME].into_boxed_slice()),
             #[cfg(test)]
             refusal: Mutex::default(),
         })
     }
 
-    /// Sends a frame with descriptors beside it, and returns the number that it got here.
+    /// Sends a frame with descriptors beside it.
     pub(super) fn send(
         &self,
         frame: Frame<'_>,
         descriptors: &[BorrowedFd<'_>],
         peer: Option<&Peer>,
         deadline: Deadline,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         const WHAT: &str = "the peer had taken enough messages for another one";
         self.until(PollFlags::OUT, WHAT, peer, deadline, || self.try_send(frame, descriptors))
     }
@@ -128,11 +114,10 @@ impl Channel {
         }
     }
 
-    /// The frame's number, `None` if the peer's queue is full. The lock is not held while anybody waits.
-    fn try_send(&self, frame: Frame<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Option<u64>> {
-        let mut sending = lock(&self.sending);
-        let Sending { next, frame: bytes } = &mut *sending;
-        frame.with_sequence(*next).encode(bytes);
+    /// None if the peer's queue is full. The lock is not held while anybody waits.
+    fn try_send(&self, frame: Frame<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Option<()>> {
+        let mut bytes = lock(&self.sending);
+        frame.encode(&mut bytes);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -140,14 +125,11 @@ impl Channel {
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent =
-            rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags));
+            rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, flags));
         match sent {
-            Ok(_) => {
-                let number = *next;
-                *next = number.wrapping_add(1);
-                Ok(Some(number))
-            }
+            Ok(_) => Ok(Some(())),
             Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::PERM) if !descriptors.is_empty() => Err(Error::DescriptorsRefused),
             Err(Errno::TOOMANYREFS) => Err(Error::TooManyInFlight),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(Error::Closed { doing: "sending" }),
             Err(errno) => Err(Error::system("sendmsg")(errno)),
@@ -156,7 +138,7 @@ impl Channel {
 
     fn try_receive(&self) -> Result<Option<Packet>> {
         let mut receiving = lock(&self.receiving);
-        let Receiving { next, buffer } = &mut *receiving;
+        let buffer = &mut **receiving;
         let mut result = self.packet(buffer);
         if matches!(result, Err(Errno::CONNRESET)) {
             // The peer ended with something unread, which the system says once and first; what it had sent comes behind that.
@@ -171,14 +153,7 @@ impl Channel {
         if received.bytes == 0 {
             return Err(Error::Closed { doing: "receiving" });
         }
-        // What is refused is dropped here, and its descriptors are closed with it.
-        match check(received, buffer, *next) {
-            Ok(packet) => {
-                *next = next.wrapping_add(1);
-                Ok(Some(packet))
-            }
-            Err(error) => Err(self.breaks(error)),
-        }
+        check(received, buffer).map(Some).map_err(|error| self.breaks(error))
     }
 
     fn packet(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
@@ -193,6 +168,16 @@ impl Channel {
     #[cfg(test)]
     pub(super) fn refuse(&self, reason: Option<Errno>) {
         *lock(&self.refusal) = reason;
+    }
+
+    /// Lets the peer send descriptors from now on.
+    pub(super) fn take_descriptors(&self) {
+        self.socket.take_descriptors();
+    }
+
+    /// Lets the peer send none from now on.
+    pub(super) fn refuse_descriptors(&self) {
+        self.socket.refuse_descriptors();
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -214,8 +199,10 @@ impl AsFd for Channel {
 }
 
 /// The packet, if all of it is as it must be.
-fn check(received: Received, buffer: &[u8], next: u64) -> Result<Packet> {
+fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
     let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;
+    // Whatever becomes of it, nobody here waits for their end.
+    let descriptors = Descriptors::new(descriptors);
     if is_control_cut {
         return Err(Error::ControlTruncated { received: descriptors.len() });
     }
@@ -223,25 +210,9 @@ fn check(received: Received, buffer: &[u8], next: u64) -> Result<Packet> {
         return Err(FrameError::TooLong { bytes: bytes.saturating_add(1) }.into());
     }
     let frame = Frame::parse(buffer.get(..bytes).unwrap_or_default())?;
-    if frame.sequence() != next {
-        return Err(Error::OutOfOrder { found: frame.sequence(), expected: next });
+    if descriptors.len() != frame.descriptors() {
+        return Err(Error::DescriptorCount { declared: frame.descriptors(), received: descriptors.len() });
     }
-    let declared = if frame.is_by_number() { 0 } else { frame.descriptors() };
-    if descriptors.len() != declared {
-        return Err(Error::DescriptorCount { declared, received: descriptors.len() });
-    }
-    Ok(Packet {
-        number: next,
-        version: frame.version(),
-        kind: frame.kind(),
-        payload: frame.payload().to_vec(),
-        descriptors,
-        numbers: frame.numbers().collect(),
-        sender,
-    })
-}
-
-/// Nothing panics while it holds one; a lock says so all the same.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    let (version, kind, payload) = (frame.version(), frame.kind(), frame.payload().to_vec());
+    Ok(Packet { version, kind, payload, descriptors, sender })
 }

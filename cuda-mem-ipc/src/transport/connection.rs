@@ -1,20 +1,20 @@
 //! A connection to a checked peer: messages with descriptors, in order, until a deadline.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags};
+#[cfg(test)]
 use rustix::io::Errno;
-use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use super::address::Address;
 use super::channel::{Channel, Packet};
-use super::deadline::{Deadline, wait};
-use super::frame::{Frame, FrameError, MAX_DESCRIPTORS, MAX_PAYLOAD};
+use super::closing::Descriptors;
+use super::deadline::Deadline;
+use super::frame::{Frame, MAX_DESCRIPTORS, MAX_PAYLOAD};
 use super::peer::Peer;
 use super::pending::Pending;
 use super::policy::PeerPolicy;
-use crate::error::{Error, Result, shared};
+use crate::error::{Error, FrameError, Result};
 
 /// The first kind that is not the transport's own.
 pub const FIRST_KIND: u16 = 16;
@@ -70,9 +70,7 @@ pub struct Message {
     /// At most [`MAX_PAYLOAD`] bytes, whatever they are: the peer wrote them.
     pub payload: Vec<u8>,
     /// Descriptors of this process now, with close-on-exec. What they are of is the peer's choice.
-    pub descriptors: Vec<OwnedFd>,
-    /// How many frames the peer had sent before it.
-    pub(crate) number: u64,
+    pub descriptors: Descriptors,
 }
 
 impl Connection {
@@ -86,7 +84,9 @@ impl Connection {
     /// [`connect`](https://man7.org/linux/man-pages/man2/connect.2.html).
     pub fn connect(address: &Address, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Self> {
         let deadline = deadline.into();
-        Pending::connected(address.connect(deadline)?).complete(policy, deadline)
+        policy.expect_explicit(address.directory().is_none())?;
+        Pending::connected(address.connect(deadline)?, address.directory().is_none())
+            .complete(policy, deadline)
     }
 
     pub(super) fn new(channel: Channel, peer: Peer, version: u16) -> Self {
@@ -111,7 +111,7 @@ impl Connection {
     ///
     /// Nothing was sent when it fails. [`Error::Timeout`] when the peer's queue stays full; [`Error::PayloadTooLong`],
     /// [`Error::TooManyDescriptors`] and [`Error::ReservedKind`] for what no message carries; [`Error::TooManyInFlight`] when
-    /// more descriptors of this user are under way than it may have open; [`Error::Closed`], [`Error::PeerExited`],
+    /// more descriptors of this user are under way than it may have open; [`Error::DescriptorsRefused`] if the peer takes none; [`Error::Closed`], [`Error::PeerExited`],
     /// [`Error::Broken`] when nobody is there or believed any more; [`Error::Forked`] in a forked child. The C function is
     /// [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
     pub fn send(
@@ -121,49 +121,15 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        self.send_numbered(kind, payload, descriptors, deadline).map(drop)
-    }
-
-    /// As [`send`](Self::send); returns how many frames were sent before this one.
-    pub(crate) fn send_numbered(
-        &self,
-        kind: u16,
-        payload: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-        deadline: impl Into<Deadline>,
-    ) -> Result<u64> {
         let frame = self.frame(kind, payload)?.with_descriptors(descriptors.len()).map_err(refused)?;
         self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
-    }
-
-    /// Sends a message that names the descriptors, which the peer takes from this process when it receives the message.
-    ///
-    /// They must stay open until the peer has answered: a number that is closed, or used again, is an error there or another
-    /// file. It takes fewer resources while messages are under way, and the peer needs the right to trace this process:
-    /// [`send`](Self::send) is the default.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send); that the peer may not take them is its error, [`Error::DescriptorNotTaken`]. The C function is
-    /// [`pidfd_getfd`](https://man7.org/linux/man-pages/man2/pidfd_getfd.2.html), which the peer calls.
-    pub fn send_by_number(
-        &self,
-        kind: u16,
-        payload: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-        deadline: impl Into<Deadline>,
-    ) -> Result<()> {
-        let number = |descriptor: &BorrowedFd<'_>| descriptor.as_raw_fd().to_le_bytes();
-        let numbers = descriptors.iter().flat_map(number).collect::<Vec<_>>();
-        let frame = self.frame(kind, payload)?.with_numbers(&numbers).map_err(refused)?;
-        self.channel.send(frame, &[], Some(&self.peer), deadline.into()).map(drop)
     }
 
     fn frame<'a>(&self, kind: u16, payload: &'a [u8]) -> Result<Frame<'a>> {
         if kind < FIRST_KIND {
             return Err(Error::ReservedKind { kind, first: FIRST_KIND });
         }
-        Ok(Frame::new(kind, 0, payload).map_err(refused)?.with_version(self.version))
+        Ok(Frame::new(kind, payload).map_err(refused)?.with_version(self.version))
     }
 
     /// Receives the next message.
@@ -171,31 +137,26 @@ impl Connection {
     /// # Errors
     ///
     /// [`Error::Timeout`] when none comes; [`Error::Closed`] and [`Error::PeerExited`] when none can come any more;
-    /// [`Error::DescriptorNotTaken`] when descriptors that the peer named cannot be taken, after which the connection goes on;
     /// [`Error::Forked`] in a forked child. What is not of the protocol breaks the connection, and everything that came with it
-    /// is closed: [`Error::Frame`], [`Error::OutOfOrder`], [`Error::DescriptorCount`], [`Error::ControlTruncated`],
+    /// is closed: [`Error::Frame`], [`Error::DescriptorCount`], [`Error::ControlTruncated`],
     /// [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
         let packet = self.channel.receive(Some(&self.peer), deadline.into())?;
-        let Packet { number, version, kind, payload, mut descriptors, numbers, sender: _ } = packet;
+        let Packet { version, kind, payload, descriptors, sender: _ } = packet;
         if version != self.version {
             return Err(self.channel.breaks(FrameError::Version { found: version }.into()));
         }
         if kind < FIRST_KIND {
             return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
         }
-        for descriptor in numbers {
-            descriptors.push(self.take(descriptor)?);
-        }
-        Ok(Message { kind, payload, descriptors, number })
+        Ok(Message { kind, payload, descriptors })
     }
 
-    /// Waits until there is something to receive, a message or the end of the peer, or the deadline has passed.
-    pub(crate) fn wait_readable(&self, deadline: Deadline) -> Result<()> {
-        let mut descriptors =
-            [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&*self.peer, PollFlags::IN)];
-        wait(&mut descriptors, deadline).map(drop)
+    /// Lets the peer send no more descriptors, which it has no reason to. From Linux 6.16 on its attempt fails there; before, they are closed
+    /// here in the background.
+    pub(crate) fn refuse_descriptors(&self) {
+        self.channel.refuse_descriptors();
     }
 
     /// Whether a message is there that was not received yet.
@@ -219,15 +180,6 @@ impl Connection {
     /// Ends the connection for both sides because of what a message said, which is handed back.
     pub(crate) fn breaks(&self, error: Error) -> Error {
         self.channel.breaks(error)
-    }
-
-    /// One of the peer's descriptors, duplicated with close-on-exec.
-    fn take(&self, number: i32) -> Result<OwnedFd> {
-        let pid = self.peer.pid();
-        pidfd_getfd(&*self.peer, number, PidfdGetfdFlags::empty()).map_err(|errno| match errno {
-            Errno::SRCH => Error::PeerExited { pid },
-            errno => Error::DescriptorNotTaken { pid, number, source: shared(errno) },
-        })
     }
 }
 

@@ -91,7 +91,7 @@ impl Locked<'_> {
             return Err(Error::NotASocket { path: file });
         }
         if address.answers(descriptor.as_fd())? {
-            return Err(Error::InUse { address: address.clone() });
+            return Err(Error::InUse { address: address.to_string() });
         }
         match unlinkat(descriptor, address.name(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

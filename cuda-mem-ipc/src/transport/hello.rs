@@ -10,6 +10,9 @@
 //! Its frame is always of the least version, [`MIN_VERSION`] of the first release, so that any two releases understand it; later
 //! ones may put more behind it, which is not read.
 
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use super::frame::{MAX_VERSION, MIN_VERSION};
 use super::peer::{Peer, own_start_time};
 use crate::error::{Error, Result};
@@ -24,6 +27,15 @@ pub(super) struct Hello {
     start_time: u64,
 }
 
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Bytes {
+    least: U16,
+    highest: U16,
+    pid: U32,
+    start_time: U64,
+}
+
 impl Hello {
     /// Of this process.
     pub(super) fn own() -> Result<Self> {
@@ -31,31 +43,16 @@ impl Hello {
         Ok(Self { versions, pid: std::process::id(), start_time: own_start_time()? })
     }
 
-    pub(super) fn encode(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
+    pub(super) fn encode(self) -> Vec<u8> {
         let (least, highest) = self.versions;
-        let parts: [&[u8]; 4] = [
-            &least.to_le_bytes(),
-            &highest.to_le_bytes(),
-            &self.pid.to_le_bytes(),
-            &self.start_time.to_le_bytes(),
-        ];
-        for (byte, part) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
-            *byte = *part;
-        }
-        bytes
+        let (pid, start_time) = (self.pid.into(), self.start_time.into());
+        Bytes { least: least.into(), highest: highest.into(), pid, start_time }.as_bytes().to_vec()
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (versions, rest) = bytes.split_first_chunk::<4>()?;
-        let (pid, rest) = rest.split_first_chunk::<4>()?;
-        let start_time = rest.first_chunk::<8>()?;
-        let [a, b, c, d] = *versions;
-        Some(Self {
-            versions: (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])),
-            pid: u32::from_le_bytes(*pid),
-            start_time: u64::from_le_bytes(*start_time),
-        })
+        let (bytes, _later) = Bytes::ref_from_prefix(bytes).ok()?;
+        let versions = (bytes.least.get(), bytes.highest.get());
+        Some(Self { versions, pid: bytes.pid.get(), start_time: bytes.start_time.get() })
     }
 
     /// The version to speak, if the hello is that of the peer.

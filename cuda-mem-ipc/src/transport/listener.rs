@@ -60,11 +60,13 @@ impl Listener {
     /// The C functions are [`bind`](https://man7.org/linux/man-pages/man2/bind.2.html) and
     /// [`listen`](https://man7.org/linux/man-pages/man2/listen.2.html).
     pub fn bind(address: &Address, deadline: impl Into<Deadline>) -> Result<Self> {
-        let socket = Socket::new(new_socket()?);
+        let socket = new_socket()?;
         ioctl_fionbio(&socket, true).map_err(Error::system("ioctl(FIONBIO)"))?;
+        // Who connects has it from there.
+        let socket = Socket::guarded(socket);
         let start = |directory: Option<BorrowedFd<'_>>| {
             bind(&socket, &address.of_system(directory)?).map_err(|errno| match errno {
-                Errno::ADDRINUSE => Error::InUse { address: address.clone() },
+                Errno::ADDRINUSE => Error::InUse { address: address.to_string() },
                 errno => Error::system("bind")(errno),
             })?;
             listen(&socket, QUEUE).map_err(Error::system("listen"))
@@ -100,7 +102,7 @@ impl Listener {
         let deadline = deadline.into();
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => return Ok(Pending::connected(socket)),
+                Ok(socket) => return Ok(Pending::accepted(socket, self.address.directory().is_none())),
                 Err(Errno::AGAIN) => {}
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(errno) => return Err(Error::system("accept")(errno)),

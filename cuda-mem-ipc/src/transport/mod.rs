@@ -6,15 +6,15 @@
 //! other process ends.
 //!
 //! A [`Message`] is a kind, at most [`MAX_PAYLOAD`] bytes and at most [`MAX_DESCRIPTORS`] descriptors, in a [`Frame`] that is
-//! checked whole. Descriptors travel with the message ([`Connection::send`]), or the receiver takes them from the sender where it
-//! may ([`Connection::send_by_number`]). Every operation that may wait has a [`Deadline`].
+//! checked whole. Descriptors travel with the message ([`Connection::send`]), and only once the peer is admitted. Every operation that may
+//! wait has a [`Deadline`].
 //!
 //! Both processes must be on one host, in the same PID namespace, with `/proc` mounted, on Linux 5.6 or newer. `docs/ipc.md` has
 //! the trust model.
 
 mod address;
-mod branch;
 mod channel;
+mod closing;
 mod connection;
 mod deadline;
 mod directory;
@@ -28,15 +28,16 @@ mod poller;
 mod socket;
 mod system;
 
+pub use crate::error::FrameError;
 pub use address::{Address, MAX_NAME};
-pub(crate) use branch::Branch;
+pub use closing::Descriptors;
 pub use connection::{Connection, FIRST_KIND, Message};
 pub use deadline::Deadline;
-pub use frame::{
-    Frame, FrameError, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_FRAME, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION,
-};
+pub use frame::{Frame, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_FRAME, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION};
 pub use listener::Listener;
 pub use peer::Peer;
 pub use pending::{Pending, pair};
 pub use policy::PeerPolicy;
 pub use poller::Poller;
+#[doc(hidden)]
+pub use socket::without_descriptor_guard;

@@ -12,7 +12,7 @@ use super::frame::{Frame, MIN_VERSION};
 use super::hello::{self, Hello};
 use super::peer::Peer;
 use super::policy::PeerPolicy;
-use super::socket::Socket;
+use super::socket::{Socket, guard};
 use crate::error::{Error, Result};
 
 /// One end of something that becomes a [`Connection`] when both sides have admitted each other.
@@ -24,6 +24,8 @@ use crate::error::{Error, Result};
 pub struct Pending {
     socket: Socket,
     end: End,
+    /// Whether everybody in the network namespace can have connected.
+    is_public: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,17 +71,19 @@ pub fn pair() -> Result<(Pending, OwnedFd)> {
         .map_err(Error::system("socketpair"))?;
     // Before the child can send: the system notes senders only for who has asked.
     sockopt::set_socket_passcred(&here, true).map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
-    Ok((Pending::new(here, End::Maker), there))
+    guard(there.as_fd());
+    Ok((Pending { socket: Socket::guarded(here), end: End::Maker, is_public: false }, there))
 }
 
 impl Pending {
-    fn new(socket: OwnedFd, end: End) -> Self {
-        Self { socket: Socket::new(socket), end }
+    /// From a socket that has connected.
+    pub(super) fn connected(socket: Socket, is_public: bool) -> Self {
+        Self { socket, end: End::Known, is_public }
     }
 
-    /// From a socket that has connected or was accepted.
-    pub(super) fn connected(socket: OwnedFd) -> Self {
-        Self::new(socket, End::Known)
+    /// From one that a listener has accepted.
+    pub(super) fn accepted(socket: OwnedFd, is_public: bool) -> Self {
+        Self::connected(Socket::new(socket), is_public)
     }
 
     /// In a child: from the descriptor that the parent made by [`pair`]. It gets close-on-exec.
@@ -90,29 +94,33 @@ impl Pending {
     pub fn inherited(socket: OwnedFd) -> Result<Self> {
         expect_end(&socket)?;
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(Error::system("fcntl(F_SETFD)"))?;
-        Ok(Self::new(socket, End::Known))
+        Ok(Self::accepted(socket, false))
     }
 
     /// Finds out who is there, checks it against the policy, and exchanges hellos.
     ///
     /// Nothing is sent to a peer that is not admitted, and it finds the connection closed. The end that [`pair`] kept is the one
     /// exception to "who is it" before "what does it say": only the sender of the first message is told by the system, so that
-    /// message, which may have no descriptors, is read first.
+    /// message, which may have no descriptors, is read first. Nobody can send descriptors before it is admitted (Linux 6.16); what comes
+    /// with descriptors all the same is closed in the background, so that the deadline holds.
     ///
     /// # Errors
     ///
-    /// [`Error::PeerRefused`] by the policy here; [`Error::Closed`] also when the peer's policy refused; [`Error::PeerExited`],
+    /// [`Error::ImplicitPolicy`] for the default policy with an abstract name; [`Error::PeerRefused`] by the policy here; [`Error::Closed`] also when the peer's policy refused; [`Error::PeerExited`],
     /// [`Error::PeerUnknown`], [`Error::PeerMismatch`] when it is not clear who the peer is; [`Error::NoHello`],
     /// [`Error::NoCommonVersion`] and the errors of [`Connection::recv`] for what is no peer of this protocol;
     /// [`Error::Timeout`] when it says nothing.
     pub fn complete(self, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Connection> {
         let deadline = deadline.into();
         self.socket.check_process()?;
+        policy.expect_explicit(self.is_public)?;
         let (peer, channel, first) = match self.end {
             End::Known => {
                 let peer = Peer::of_socket(self.socket.as_fd())?;
                 policy.check(&peer)?;
                 let channel = Channel::new(self.socket)?;
+                // Before the peer can know that it is admitted.
+                channel.take_descriptors();
                 say_hello(&channel, &peer, deadline)?;
                 let first = channel.receive(Some(&peer), deadline)?;
                 (peer, channel, first)
@@ -125,6 +133,7 @@ impl Pending {
                 // A socket that asks for senders also gets a name when it sends, which nobody needs.
                 sockopt::set_socket_passcred(&channel, false)
                     .map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
+                channel.take_descriptors();
                 say_hello(&channel, &peer, deadline)?;
                 (peer, channel, first)
             }
@@ -154,14 +163,14 @@ pub(super) fn expect_end(descriptor: &OwnedFd) -> Result<()> {
 
 fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
     let payload = Hello::own()?.encode();
-    let hello = Frame::new(hello::KIND, 0, &payload)?.with_version(MIN_VERSION);
-    channel.send(hello, &[], Some(peer), deadline).map(drop)
+    let hello = Frame::new(hello::KIND, &payload)?.with_version(MIN_VERSION);
+    channel.send(hello, &[], Some(peer), deadline)
 }
 
 /// The hello, if it is one.
 fn heard(packet: &Packet) -> Result<Hello> {
     let no_hello = || Error::NoHello { kind: packet.kind, bytes: packet.payload.len() };
-    let alone = packet.descriptors.is_empty() && packet.numbers.is_empty();
+    let alone = packet.descriptors.is_empty();
     let hello = Hello::parse(&packet.payload).filter(|_| packet.kind == hello::KIND && alone);
     hello.filter(|_| packet.version == MIN_VERSION).ok_or_else(no_hello)
 }

@@ -1,14 +1,16 @@
 //! Who is admitted.
 
 use std::fmt;
-use std::sync::Arc;
+use std::fs;
+use std::sync::{Arc, OnceLock};
 
 use super::peer::Peer;
 use crate::error::{Error, Result};
 
 type Predicate = Arc<dyn Fn(&Peer) -> bool + Send + Sync>;
 
-/// Who may be at the other end. By default it is the effective user of this process, of whatever group.
+/// Who may be at the other end. By default it is the effective user of this process, of whatever group, and never a user that this user
+/// namespace does not know: the system shows all of those as one (`/proc/sys/kernel/overflowuid`).
 ///
 /// It is asked before anything of the peer's is accepted; all that it demands must hold.
 ///
@@ -24,25 +26,38 @@ pub struct PeerPolicy {
     uids: Vec<u32>,
     gids: Option<Vec<u32>>,
     predicate: Option<Predicate>,
+    /// Whether nobody has said anything.
+    is_implicit: bool,
 }
 
 impl PeerPolicy {
+    /// Admits the effective user of this process, as the default does, and says so: at an abstract name nothing else keeps others out.
+    #[must_use]
+    pub fn same_user() -> Self {
+        Self { is_implicit: false, ..Self::default() }
+    }
+
     /// Admits these users in place of those before.
     #[must_use]
     pub fn with_uids(self, uids: impl IntoIterator<Item = u32>) -> Self {
-        Self { uids: uids.into_iter().collect(), ..self }
+        Self { uids: uids.into_iter().collect(), is_implicit: false, ..self }
     }
 
     /// Admits these groups only; without it, every group. The peer's groups beside its first are not looked at.
     #[must_use]
     pub fn with_gids(self, gids: impl IntoIterator<Item = u32>) -> Self {
-        Self { gids: Some(gids.into_iter().collect()), ..self }
+        Self { gids: Some(gids.into_iter().collect()), is_implicit: false, ..self }
     }
 
     /// Admits only whom the function says yes to. It is asked last, and replaces one that was set before.
     #[must_use]
     pub fn with_predicate(self, predicate: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
-        Self { predicate: Some(Arc::new(predicate)), ..self }
+        Self { predicate: Some(Arc::new(predicate)), is_implicit: false, ..self }
+    }
+
+    /// Refuses a policy that nobody has chosen where everybody can come in.
+    pub(super) fn expect_explicit(&self, is_public: bool) -> Result<()> {
+        if is_public && self.is_implicit { Err(Error::ImplicitPolicy) } else { Ok(()) }
     }
 
     pub(super) fn check(&self, peer: &Peer) -> Result<()> {
@@ -59,8 +74,27 @@ impl PeerPolicy {
 
 impl Default for PeerPolicy {
     fn default() -> Self {
-        Self { uids: vec![rustix::process::geteuid().as_raw()], gids: None, predicate: None }
+        let own = rustix::process::geteuid().as_raw();
+        let uids = if unmapped_user() == Some(own) { Vec::new() } else { vec![own] };
+        Self { uids, gids: None, predicate: None, is_implicit: true }
     }
+}
+
+/// What the system shows users as that this user namespace does not know; none if it knows all.
+fn unmapped_user() -> Option<u32> {
+    static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
+    *UNMAPPED.get_or_init(|| {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let user = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        unmapped_of(&map, user.as_deref())
+    })
+}
+
+/// The same of the files' texts. The number of all users but one, which nobody is, is the system's first namespace's.
+fn unmapped_of(map: &str, user: Option<&str>) -> Option<u32> {
+    let counts = map.lines().filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok());
+    let knows_all = counts.sum::<u64>() >= u64::from(u32::MAX);
+    (!knows_all).then(|| user.and_then(|user| user.trim().parse().ok()).unwrap_or(65_534))
 }
 
 /// What it accepts, in words.
@@ -114,5 +148,13 @@ mod tests {
         let policy = policy.with_predicate(|peer| peer.uid() == 2);
         assert!(admitted(&policy, 2, 5) && !admitted(&policy, 1, 5) && !admitted(&policy, 2, 6));
         assert!(!admitted(&PeerPolicy::default().with_uids([]), own, 0));
+    }
+
+    #[test]
+    fn users_that_the_namespace_does_not_know_are_not_the_same_user() {
+        assert_eq!(unmapped_of("         0          0 4294967295\n", Some("65534\n")), None);
+        assert_eq!(unmapped_of("0 1000 1\n1 100000 65536\n", Some("65534\n")), Some(65_534));
+        assert_eq!(unmapped_of("", Some("99\n")), Some(99));
+        assert_eq!(unmapped_of("", None), Some(65_534));
     }
 }

@@ -51,11 +51,6 @@ impl<'fd, K: Clone> Poller<'fd, K> {
         self.add(key, descriptor, PollFlags::OUT);
     }
 
-    /// Adds a connection that is ready when its other end is closed, whatever there is to receive.
-    pub fn closed(&mut self, key: K, descriptor: &'fd impl AsFd) {
-        self.add(key, descriptor, PollFlags::empty());
-    }
-
     fn add(&mut self, key: K, descriptor: &'fd impl AsFd, flags: PollFlags) {
         self.keys.push(key);
         self.descriptors.push(PollFd::new(descriptor, flags));

@@ -5,10 +5,10 @@
 //!
 //! # Safety
 //!
-//! Relies on `getsockopt` and `recvmsg` writing at most as many bytes as they are given room for, and on each number that comes
+//! Relies on `getsockopt`, `setsockopt` and `recvmsg` touching no more bytes than they are given, and on each number that comes
 //! in control data as `SCM_RIGHTS` or `SCM_PIDFD` being a new descriptor that nobody else in this process knows.
 
-#![allow(unsafe_code, reason = "calls getsockopt and recvmsg")]
+#![allow(unsafe_code, reason = "calls getsockopt, setsockopt and recvmsg")]
 
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -25,6 +25,9 @@ const CONTROL_HEADER: usize = WORD + 8;
 const CONTROL: usize = CONTROL_HEADER + 4 * MAX_DESCRIPTORS + 256;
 /// `SCM_PIDFD`, which comes when whoever made the socket asked for it.
 const SCM_PIDFD: i32 = 4;
+
+/// Of Linux 6.16: whether descriptors may be sent to a socket.
+const SO_PASSRIGHTS: i32 = 83;
 
 /// A process as the system names it; `pid` is 0 if this process cannot see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,28 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     option(socket, libc::SO_PEERPIDFD, &mut number)?;
     // SAFETY: the call succeeded, so the number is a new descriptor (with close-on-exec) that nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Whether a peer may send descriptors to a socket: `SO_PASSRIGHTS`, of Linux 6.16. Older ones refuse to change it.
+pub(super) fn set_passes_descriptors(socket: BorrowedFd<'_>, passes: bool) {
+    let value = libc::c_int::from(passes);
+    let length = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or_default();
+    // SAFETY: the value is borrowed and `length` is its size; the system writes nothing.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            std::ptr::from_ref(&value).cast(),
+            length,
+        )
+    };
+}
+
+/// Whether the system refuses descriptors that somebody sends to the socket. A listener's sockets have that from it.
+pub(super) fn refuses_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let mut passes: RawFd = 1;
+    option(socket, SO_PASSRIGHTS, &mut passes).is_ok() && passes == 0
 }
 
 /// Reads an option that is plain integers; `T` is `RawFd` or `ucred`, for which all bytes are values.

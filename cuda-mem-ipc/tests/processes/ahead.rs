@@ -164,45 +164,6 @@ fn a_block_of_a_caching_allocator_is_announced() {
     });
 }
 
-const CHAIN: &str = "ahead::what_was_received_is_announced_to_the_next";
-
-/// Tells C of what it gets before it hands it on.
-fn second(first: &Channel) {
-    let world = World::new();
-    let importer = import_from(&world, first);
-    let third = Cast::of(CHAIN).start("c");
-    let exporter = export_to(&world, &third);
-    let buffer = importer.recv(LIMIT).unwrap();
-    assert!(exporter.announce(&buffer).unwrap());
-    assert_eq!(third.receive().bytes, b"mapped");
-    exporter.hand_over(&buffer, &world.new_stream(), LIMIT).unwrap();
-    drop(buffer);
-    first.send(&third.receive().bytes, &[]);
-    third.finish();
-    eventually("it goes back", || importer.buffers() == 0 && exporter.leases() == 0);
-}
-
-#[test]
-fn what_was_received_is_announced_to_the_next() {
-    assert_eq!(CHAIN, test_name!());
-    pair::play(CHAIN, &[("b", second), ("c", borrower)], |cast| {
-        let world = World::new();
-        for kind in kinds(&world) {
-            let stream = world.new_stream();
-            let pool = SharedPool::new(&world.context, &options(kind, SEGMENT)).unwrap();
-            let buffer = pool.allocate(LEN, &stream).unwrap();
-            upload(&stream, buffer.as_raw(), &pattern(LEN, 8));
-            let second = cast.start("b");
-            let exporter = export_to(&world, &second);
-            exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
-            assert_eq!(second.receive().words(), [checksum(&pattern(LEN, 8))], "{kind:?}");
-            second.finish();
-            eventually("it comes back", || exporter.leases() == 0);
-        }
-        assert_eq!(world.driver.release_failures(), 0);
-    });
-}
-
 #[test]
 fn nothing_is_announced_to_an_importer_that_is_gone() {
     let world = World::new();

@@ -5,7 +5,6 @@
 
 mod exporter;
 mod importer;
-mod middle;
 pub(crate) mod stopped;
 
 use std::os::unix::process::CommandExt;

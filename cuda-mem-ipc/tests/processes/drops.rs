@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use cuda_mem_core::{DeviceBuffer, Stream};
-use cuda_mem_ipc::shared::wire::{Fence, HandOver, Message};
+use cuda_mem_ipc::shared::wire::{HandOver, Message};
 use cuda_mem_ipc::shared::{MemoryKind, ReceivedBuffer, SharedPool};
 
 use crate::common::capture::{Capture, RELAXED};
@@ -12,7 +12,7 @@ use crate::common::gate::Gate;
 use crate::common::{World, pattern};
 use crate::hostile::importer;
 use crate::link::{SHORT, enqueue_download, eventually, kinds, options, upload};
-use crate::raw::{say, segment, write};
+use crate::raw::{hand, say, segment, write};
 
 /// So many that one of them would have to wait if any could: it takes another thread's turn between two lines.
 const COUNT: u64 = 300;
@@ -86,9 +86,8 @@ fn the_drop_of_a_received_buffer_waits_for_no_stream() {
     for number in 0..COUNT {
         let (memory, said) = segment(&world, number);
         say(&hostile, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
-        let fence = Fence::Word { line: 0, generation: 1 };
-        let part = HandOver { sequence: number, segment: number, offset: 0, len: LEN as u64, fence };
-        say(&hostile, Message::HandOver(part), &[]);
+        let (len, line, generation) = (LEN as u64, 0, 1);
+        hand(&words, HandOver { sequence: number, segment: number, offset: 0, len, line, generation });
         received.push(importer.recv(SHORT * 100).unwrap());
         say(&hostile, Message::Retire { segment: number }, &[]);
     }

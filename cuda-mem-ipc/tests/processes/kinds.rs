@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{Fence, HandOver, Message, Segment};
+use cuda_mem_ipc::shared::wire::{HandOver, Message, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
@@ -15,7 +15,7 @@ use crate::link::{
     LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invite, invited, kinds,
     options, upload,
 };
-use crate::raw::{accept, accepted, heard, offer, say};
+use crate::raw::{accept, accepted, hand, heard, offer, say};
 
 const LEN: usize = 100_000;
 
@@ -334,9 +334,9 @@ fn tells_twice(first: &Channel) {
     // An importer for the one, an exporter for the other.
     let (mine, theirs) = (invited(first), invite(&last));
     assert!(matches!(heard(&mine), Message::Offer(_)));
-    let _branch = accept(&mine, 0);
-    let _words = offer(&world, &theirs);
-    let _ahead = accepted(&theirs);
+    accept(&mine, 0);
+    let words = offer(&world, &theirs);
+    accepted(&theirs);
     let told = mine.recv(LIMIT).unwrap();
     let Message::Segment(said) = Message::parse(told.kind, &told.payload).unwrap() else {
         panic!("{told:?}")
@@ -344,9 +344,10 @@ fn tells_twice(first: &Channel) {
     for number in [1, 2] {
         let segment = Segment { segment: number, ..said };
         say(&theirs, Message::Segment(segment), &[told.descriptors[0].as_fd()]);
-        let fence = Fence::Word { line: 0, generation: 1 };
-        let part = HandOver { sequence: number, segment: number, offset: 0, len: 1, fence };
-        say(&theirs, Message::HandOver(part), &[]);
+        hand(
+            &words,
+            HandOver { sequence: number, segment: number, offset: 0, len: 1, line: 0, generation: 1 },
+        );
     }
     assert_eq!(last.receive().bytes, b"seen");
     drop((mine, theirs));

@@ -8,11 +8,9 @@ use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
 use cuda_mem_pool::{Allocation, DeviceAccessible, MemoryResource};
 
 use crate::common::gate::Gate;
-use crate::common::pair::{self, Cast, Channel, checksum, test_name};
+use crate::common::pair::{self, Channel, checksum, test_name};
 use crate::common::{World, pattern};
-use crate::link::{
-    LIMIT, download, enqueue_download, enqueue_upload, eventually, export_to, import_from, upload,
-};
+use crate::link::{LIMIT, download, enqueue_download, eventually, export_to, import_from, upload};
 
 const LEN: usize = 100_000;
 
@@ -135,55 +133,6 @@ fn a_thousand_blocks_are_there_at_once_in_few_handles() {
         receiver.send(b"done", &[]);
         receiver.finish();
         assert_eq!(world.driver.release_failures(), 0);
-    });
-}
-
-const CHAIN: &str = "lent::what_is_handed_on_is_the_first_ones_block";
-
-fn second(first: &Channel) {
-    let world = World::new();
-    let importer = import_from(&world, first);
-    let third = Cast::of(CHAIN).start("third");
-    let exporter = export_to(&world, &third);
-    let buffer = importer.recv(LIMIT).unwrap();
-    exporter.hand_over(buffer.range(1000..buffer.len()).unwrap(), &world.new_stream(), LIMIT).unwrap();
-    drop(buffer);
-    first.send(&third.receive().bytes, &[]);
-    third.finish();
-    eventually("it goes back", || importer.buffers() == 0);
-}
-
-fn third(first: &Channel) {
-    let world = World::new();
-    let importer = import_from(&world, first);
-    let stream = world.new_stream();
-    let buffer = importer.recv(LIMIT).unwrap();
-    let target = DeviceBuffer::zeroed(&stream, buffer.len()).unwrap();
-    enqueue_download(&stream, buffer.on(&stream).unwrap().address(), &target);
-    drop(buffer);
-    first.send_words(&[checksum(&target.to_vec(&stream).unwrap())]);
-}
-
-#[test]
-fn what_is_handed_on_is_the_first_ones_block() {
-    assert_eq!(CHAIN, test_name!());
-    pair::play(CHAIN, &[("second", second), ("third", third)], |cast| {
-        let world = World::new();
-        let stream = world.new_stream();
-        let allocator = allocator(&world);
-        let (block, _) = large(&world, &allocator);
-        let len = block.len();
-        let source = DeviceBuffer::from_slice(&stream, &pattern(len, 8)).unwrap();
-        let buffer = Exportable::new(&allocator, block).unwrap();
-        let peer = cast.start("second");
-        let exporter = export_to(&world, &peer);
-        let gate = Gate::before(&stream);
-        enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &source);
-        exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
-        gate.open();
-        assert_eq!(peer.receive().words(), [checksum(&pattern(len, 8)[1000..])]);
-        eventually("it comes back", || exporter.leases() == 0);
-        peer.finish();
     });
 }
 

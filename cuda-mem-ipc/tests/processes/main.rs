@@ -7,7 +7,6 @@
 mod common;
 
 mod ahead;
-mod chain;
 mod contents;
 mod death;
 mod drops;

@@ -2,7 +2,7 @@
 
 use cuda_mem_core::{DeviceBuffer, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::{FenceKind, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Cast, Channel, checksum, test_name};
@@ -45,7 +45,7 @@ fn reader(first: &Channel) {
 }
 
 /// What the receiver of a buffer sees whose bytes are written while it has it already.
-fn seen(cast: Cast, fence: FenceKind, fences: Fences) -> u64 {
+fn seen(cast: Cast, fences: Fences) -> u64 {
     let world = World::new();
     let stream = world.new_stream();
     let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
@@ -58,7 +58,7 @@ fn seen(cast: Cast, fence: FenceKind, fences: Fences) -> u64 {
 
     let gate = Gate::before(&stream);
     enqueue_upload(&stream, buffer.on(&stream).unwrap().address(), &new);
-    exporter.hand_over_with(fence, &buffer, &stream, LIMIT).unwrap();
+    exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
     drop(buffer);
     assert_eq!(exporter.leases(), 1);
     assert_eq!(reader.receive().bytes, b"enqueued");
@@ -73,21 +73,14 @@ fn seen(cast: Cast, fence: FenceKind, fences: Fences) -> u64 {
 #[test]
 fn a_receiver_s_stream_waits_for_the_word_of_the_exporter_s() {
     pair::play(test_name!(), &[("reader", reader)], |cast| {
-        assert_eq!(seen(cast, FenceKind::Word, Fences::Kept), checksum(&pattern(LEN, 2)));
-    });
-}
-
-#[test]
-fn a_receiver_s_stream_waits_for_the_event_of_the_exporter_s() {
-    pair::play(test_name!(), &[("reader", reader)], |cast| {
-        assert_eq!(seen(cast, FenceKind::Event, Fences::Kept), checksum(&pattern(LEN, 2)));
+        assert_eq!(seen(cast, Fences::Kept), checksum(&pattern(LEN, 2)));
     });
 }
 
 #[test]
 fn without_the_fence_a_receiver_sees_what_was_there_before() {
     pair::play(test_name!(), &[("reader", reader)], |cast| {
-        assert_eq!(seen(cast, FenceKind::Word, Fences::Removed), checksum(&pattern(LEN, 1)));
+        assert_eq!(seen(cast, Fences::Removed), checksum(&pattern(LEN, 1)));
     });
 }
 
@@ -153,10 +146,10 @@ fn memory_that_a_receiver_gave_back_is_written_behind_its_work() {
     });
 }
 
-/// More than the ring has room for, some of them as messages.
+/// More than the ring has room for.
 #[test]
-fn buffers_are_received_in_their_order_by_whichever_way() {
-    const COUNT: u64 = 500;
+fn buffers_are_received_in_their_order() {
+    const COUNT: u64 = 1500;
     fn receiver(first: &Channel) {
         let world = World::new();
         let importer = import_from(&world, first);
@@ -180,8 +173,7 @@ fn buffers_are_received_in_their_order_by_whichever_way() {
             // Segments come and go between the others.
             let isolated = (sequence % 97 == 5).then(|| pool.allocate_isolated(LEN, &stream).unwrap());
             let part = isolated.as_ref().unwrap_or(&whole).range(0..usize::try_from(sequence).unwrap() + 1);
-            let kind = if sequence % 31 == 7 { FenceKind::Event } else { FenceKind::Word };
-            exporter.hand_over_with(kind, part.unwrap(), &stream, LIMIT).unwrap();
+            exporter.hand_over(part.unwrap(), &stream, LIMIT).unwrap();
             if sequence == 140 {
                 receiver.send(b"some are there", &[]);
             }

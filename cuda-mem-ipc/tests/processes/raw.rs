@@ -1,19 +1,16 @@
 //! Ends of connections that say whatever a test wants.
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_ipc::shared::wire::{Accept, FIRST_OF_RING, Message, Offer, Place, SLOTS, Segment};
-use cuda_mem_ipc::transport::{Connection, Frame, PeerPolicy, Pending, pair};
-use rustix::io::IoSlice;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
-    socketpair,
+use cuda_mem_ipc::shared::wire::{
+    Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, Message, Offer, Place, RING_ENTRIES, Release, SLOTS,
+    Segment,
 };
+use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
 
 use crate::common::World;
 use crate::link::LIMIT;
@@ -38,15 +35,37 @@ pub(crate) fn heard(connection: &Connection) -> Message {
 /// Makes an exporter's offer.
 pub(crate) fn offer(world: &World, connection: &Connection) -> SharedWords {
     let words = SharedWords::create(&world.context, SLOTS).unwrap();
-    let (_keepers, keepsake) = std::io::pipe().unwrap();
-    say(connection, Message::Offer(Offer::OURS), &[words.as_fd(), keepsake.as_fd()]);
+    say(connection, Message::Offer(Offer::OURS), &[words.as_fd()]);
     words
 }
 
-/// Puts a first entry into the ring of hand-overs, which begin three cache lines behind its start.
-pub(crate) fn enter(words: &SharedWords, entry: &[u64]) {
-    write(words, FIRST_OF_RING + 3, entry);
-    write(words, FIRST_OF_RING, &[1]);
+/// Puts a buffer into the ring of hand-overs, once there is room. Nobody is woken.
+pub(crate) fn hand(words: &SharedWords, said: HandOver) {
+    put(words, FIRST_OF_RING, &said.to_entry());
+}
+
+/// Wakes who sleeps on the ring of hand-overs: the first half of its eighteenth word counts that.
+pub(crate) fn wake(words: &SharedWords) {
+    use std::sync::atomic::AtomicU32;
+    let bell = words.mapping().word(FIRST_OF_RING * 64 + 17 * 8).unwrap().as_ptr().cast::<u32>();
+    // SAFETY: half of an aligned word of memory that the words keep; this half is only ever touched as 32 bits.
+    let bell = unsafe { AtomicU32::from_ptr(bell) };
+    bell.fetch_add(1, Ordering::SeqCst);
+    rustix::thread::futex::wake(bell, rustix::thread::futex::Flags::empty(), u32::MAX >> 1).unwrap();
+}
+
+/// Gives a buffer back, as an importer does.
+pub(crate) fn release(connection: &Connection, words: &SharedWords, release: Release) {
+    put(words, FIRST_OF_RELEASES, &release.to_entry());
+    say(connection, Message::Ring, &[]);
+}
+
+fn put(words: &SharedWords, first: usize, entry: &[u64]) {
+    let word = |slot: usize| words.mapping().word((first + slot) * 64).unwrap().load(Ordering::SeqCst);
+    let tail = word(0);
+    crate::link::eventually("there is room in the ring", || tail - word(1) < RING_ENTRIES);
+    write(words, first + 3 + usize::try_from(tail % RING_ENTRIES).unwrap(), entry);
+    write(words, first, &[tail + 1]);
 }
 
 /// Writes words of a slot.
@@ -57,51 +76,14 @@ pub(crate) fn write(words: &SharedWords, slot: usize, values: &[u64]) {
     }
 }
 
-/// Hears an importer's answer: where it hears of segments ahead.
-pub(crate) fn accepted(connection: &Connection) -> Branch {
-    let message = connection.recv(LIMIT).unwrap();
-    assert!(matches!(Message::parse(message.kind, &message.payload), Ok(Message::Accept(_))));
-    let [socket] = <[OwnedFd; 1]>::try_from(message.descriptors).unwrap();
-    Branch { socket, next: 0 }
+/// Hears an importer's answer.
+pub(crate) fn accepted(connection: &Connection) {
+    assert!(matches!(heard(connection), Message::Accept(_)));
 }
 
-/// Answers an offer as an importer that wants to hear of so many segments ahead, and says where.
-pub(crate) fn accept(connection: &Connection, segments: u64) -> OwnedFd {
-    let (here, there) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let accepted = Accept { segments, bytes: 1 << 40 };
-    say(connection, Message::Accept(accepted), &[there.as_fd()]);
-    here
-}
-
-/// Where an exporter says what an importer may do ahead.
-pub(crate) struct Branch {
-    pub(crate) socket: OwnedFd,
-    pub(crate) next: u64,
-}
-
-impl Branch {
-    pub(crate) fn say(&mut self, message: Message, descriptors: &[BorrowedFd<'_>]) {
-        assert!(self.try_say(message, descriptors));
-    }
-
-    /// Whether somebody still hears it.
-    pub(crate) fn try_say(&mut self, message: Message, descriptors: &[BorrowedFd<'_>]) -> bool {
-        let (kind, payload) = message.encode();
-        self.send(kind, &payload, descriptors)
-    }
-
-    pub(crate) fn send(&mut self, kind: u16, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-        let frame =
-            Frame::new(kind, self.next, payload).unwrap().with_descriptors(descriptors.len()).unwrap();
-        let mut bytes = Vec::new();
-        frame.encode(&mut bytes);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
-        self.next += 1;
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).is_ok()
-    }
+/// Answers an offer as an importer that wants to hear of so many segments ahead.
+pub(crate) fn accept(connection: &Connection, segments: u64) {
+    say(connection, Message::Accept(Accept { segments, bytes: 1 << 40 }), &[]);
 }
 
 /// Memory of one page, and what an exporter says of it.

@@ -6,22 +6,21 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use cuda_mem_core::ipc::SharedWords;
-use cuda_mem_ipc::shared::wire::{FIRST_OF_RELEASES, Fence, HandOver, Message, RING_ENTRIES};
+use cuda_mem_ipc::shared::wire::{FIRST_OF_RELEASES, HandOver, Message, RING_ENTRIES};
 use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
 use crate::hostile::importer;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{say, segment, write};
+use crate::raw::{hand, say, segment, write};
 
 /// More than a connection and a ring have room for.
 const COUNT: u64 = 2000;
 
-/// Takes what an importer has released, by messages and by the ring.
+/// Takes what an importer has released.
 fn take(connection: &Connection, words: &SharedWords, taken: &mut u64, released: &mut BTreeSet<u64>) {
     while let Ok(message) = connection.recv(SHORT / 10) {
         match Message::parse(message.kind, &message.payload).unwrap() {
-            Message::Release(release) => assert!(released.insert(release.sequence)),
             Message::Ring => {}
             other => panic!("{other:?}"),
         }
@@ -42,9 +41,8 @@ fn those_of_memory_that_cannot_be_mapped_go_back_to_an_exporter_that_does_not_li
     let (_memory, said) = segment(&world, 0);
     let none = File::open("/dev/null").unwrap();
     say(&exporter, Message::Segment(said), &[none.as_fd()]);
-    let fence = Fence::Word { line: 0, generation: 1 };
     for sequence in 0..COUNT {
-        say(&exporter, Message::HandOver(HandOver { sequence, segment: 0, offset: 0, len: 1, fence }), &[]);
+        hand(&words, HandOver { sequence, segment: 0, offset: 0, len: 1, line: 0, generation: 1 });
         importer.recv(LIMIT).unwrap_err();
     }
     assert!(importer.buffers() > 0, "there is room for all of them");

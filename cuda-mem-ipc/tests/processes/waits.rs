@@ -6,9 +6,7 @@ use std::time::Duration;
 use cuda_mem_core::{DeviceBuffer, Error as CoreError};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{Message, Release};
-use cuda_mem_ipc::shared::{
-    Exportable, Exporter, FenceKind, Importer, MemoryKind, SharedPool, SharedPoolOptions,
-};
+use cuda_mem_ipc::shared::{Exportable, Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 
@@ -17,7 +15,7 @@ use crate::common::gate::Gate;
 use crate::common::{World, pattern};
 use crate::hostile::{exporter, importer, part};
 use crate::link::{LIMIT, SHORT, enqueue_download, eventually, kinds, options, upload};
-use crate::raw::{both_ends, say, segment, write};
+use crate::raw::{both_ends, hand, release, say, segment, write};
 
 const LEN: usize = 100_000;
 
@@ -28,7 +26,7 @@ fn a_buffer_that_could_not_go_back_is_unmapped_behind_its_uses() {
     let (memory, said) = segment(&world, 0);
     let (importer, hostile, words) = importer(&world);
     say(&hostile, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
-    say(&hostile, part(0, LEN as u64), &[]);
+    hand(&words, part(0, LEN as u64));
     // The exporter's work is done.
     write(&words, 0, &[1]);
     let buffer = importer.recv(LIMIT).unwrap();
@@ -63,13 +61,11 @@ fn nothing_is_handed_over_by_a_stream_that_captures() {
     let buffer = pool.allocate(LEN, &stream).unwrap();
     stream.synchronize().unwrap();
     let lent = exporter.leases();
-    for fence in [FenceKind::Word, FenceKind::Event] {
-        let capture = Capture::begin(&stream, RELAXED);
-        let refused = exporter.hand_over_with(fence, &buffer, &stream, LIMIT);
-        assert!(matches!(refused, Err(Error::Core(CoreError::Capturing { .. }))), "{fence:?}: {refused:?}");
-        assert_eq!(exporter.leases(), lent);
-        capture.end().unwrap();
-    }
+    let capture = Capture::begin(&stream, RELAXED);
+    let refused = exporter.hand_over(&buffer, &stream, LIMIT);
+    assert!(matches!(refused, Err(Error::Core(CoreError::Capturing { .. }))), "{refused:?}");
+    assert_eq!(exporter.leases(), lent);
+    capture.end().unwrap();
     exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
     assert_eq!(exporter.leases(), lent + 1);
 }
@@ -189,7 +185,7 @@ fn who_announces_a_segment_holds_up_nobody_with_less_time() {
 fn a_lease_whose_end_waits_for_a_stream_hides_nobody_s_death() {
     let world = World::new();
     let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-    let (to_first, first, _words) = exporter(&world, &pool);
+    let (to_first, first, words) = exporter(&world, &pool);
     let (to_second, second, _others) = exporter(&world, &pool);
     let stream = world.new_stream();
     let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
@@ -200,12 +196,11 @@ fn a_lease_whose_end_waits_for_a_stream_hides_nobody_s_death() {
     let sequence = to_first.hand_over(&lent, &world.stream, LIMIT).unwrap();
     gate.hold(&stream);
     drop((lent, allocator));
-    let release = |sequence| Message::Release(Release { sequence, line: 0, generation: 0 });
-    say(&first, release(sequence), &[]);
-    // Behind it, and not held up by it.
-    say(&first, release(0), &[]);
+    release(&first, &words, Release { sequence, line: 0, generation: 0 });
     drop(second);
     eventually("the second one's lease ends", || to_second.leases() == 0);
+    // Behind it, and not held up by it.
+    release(&first, &words, Release { sequence: 0, line: 0, generation: 0 });
     eventually("and the one behind", || to_first.leases() == 1);
     gate.open();
     eventually("the allocator goes", || to_first.leases() == 0);
@@ -219,9 +214,9 @@ fn a_peer_s_end_holds_up_nobody_while_a_stream_waits_for_another() {
     let world = World::new();
     let (memory, said) = segment(&world, 0);
     let (first_importer, first, _words) = importer(&world);
-    let (second_importer, second, _others) = importer(&world);
+    let (second_importer, second, others) = importer(&world);
     say(&second, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
-    say(&second, part(0, LEN as u64), &[]);
+    hand(&others, part(0, LEN as u64));
     let buffer = second_importer.recv(LIMIT).unwrap();
     let (waiting, other) = (world.new_stream(), world.new_stream());
     // Behind a fence that the second one never comes to.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use cuda_mem_core::{Driver, FenceLine, Stream};
-use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_sim::Sim;
 
 use crate::other::{LIMIT, both_ends};
@@ -33,7 +33,8 @@ fn a_hand_over_is_one_operation_on_either_stream_and_its_return_too() {
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let (here, there) = both_ends();
     let theirs = context.clone();
-    let importer = std::thread::spawn(move || Importer::new(&theirs, there, LIMIT).unwrap());
+    let importer =
+        std::thread::spawn(move || Importer::with_ahead(&theirs, there, AheadLimit::NONE, LIMIT).unwrap());
     let exporter = Exporter::new(&context, here, LIMIT).unwrap();
     let importer = importer.join().unwrap();
     let (producer, consumer) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());

@@ -7,7 +7,7 @@ use cuda_mem_ipc::transport::{FIRST_KIND, MAX_PAYLOAD, Poller};
 use rustix::process::{Signal, WaitOptions, waitpid};
 
 use crate::child;
-use crate::other::{LIMIT, Other, SHORT, connected, open_descriptors};
+use crate::other::{LIMIT, Other, SHORT, connected, expect_open, open_descriptors};
 
 #[test]
 fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
@@ -37,7 +37,7 @@ fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
         assert!(connection.recv(LIMIT).unwrap_err().is_gone());
         assert!(connection.send(FIRST_KIND, b"", &[], LIMIT).unwrap_err().is_gone());
     }
-    assert_eq!(open_descriptors(), before);
+    expect_open(before);
 }
 
 #[test]

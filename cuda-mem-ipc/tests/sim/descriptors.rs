@@ -2,19 +2,19 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::{Command, Stdio};
 use std::thread;
 
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::transport::{Deadline, FIRST_KIND, MAX_DESCRIPTORS, MAX_PAYLOAD, pair};
+use cuda_mem_ipc::transport::{Deadline, Descriptors, FIRST_KIND, MAX_DESCRIPTORS, MAX_PAYLOAD, pair};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::{Errno, FdFlags, fcntl_getfd};
-use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::io::{FdFlags, fcntl_getfd};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::child;
-use crate::other::{LIMIT, Other, both_ends, connected, open_descriptors};
+use crate::other::{LIMIT, Other, both_ends, connected, expect_open, open_descriptors};
 
 fn files(count: usize) -> Vec<File> {
     let file = |index: usize| {
@@ -29,9 +29,9 @@ fn borrowed(files: &[File]) -> Vec<BorrowedFd<'_>> {
     files.iter().map(AsFd::as_fd).collect()
 }
 
-fn expect_files(descriptors: Vec<OwnedFd>, count: usize) {
+fn expect_files(descriptors: Descriptors, count: usize) {
     assert_eq!(descriptors.len(), count);
-    for (index, descriptor) in descriptors.into_iter().enumerate() {
+    for (index, descriptor) in descriptors.into_vec().into_iter().enumerate() {
         assert_eq!(fcntl_getfd(&descriptor).unwrap(), FdFlags::CLOEXEC);
         let mut file = File::from(descriptor);
         let mut text = String::new();
@@ -49,7 +49,7 @@ fn a_message_carries_253_descriptors_to_another_process_and_no_more() {
         for count in [1, MAX_DESCRIPTORS, 0] {
             expect_files(connection.recv(LIMIT).unwrap().descriptors, count);
         }
-        assert_eq!(open_descriptors(), before);
+        expect_open(before);
         connection.send(FIRST_KIND, b"all were right", &[], LIMIT).unwrap();
         return;
     }
@@ -69,75 +69,17 @@ fn a_message_carries_253_descriptors_to_another_process_and_no_more() {
             result => panic!("{result:?}"),
         };
         assert_eq!(asked(connection.send(FIRST_KIND, b"", &all, LIMIT)), 254);
-        assert_eq!(asked(connection.send_by_number(FIRST_KIND, b"", &all, LIMIT)), 254);
         let long = vec![0; MAX_PAYLOAD + 1];
         let refused = connection.send(FIRST_KIND, &long, &all[..1], LIMIT);
         assert!(
             matches!(refused, Err(Error::PayloadTooLong { bytes, most: MAX_PAYLOAD }) if bytes == long.len())
         );
-        // What was refused used up no number: the next one arrives.
+        // The next one arrives.
         connection.send(FIRST_KIND, &long[1..], &[], LIMIT).unwrap();
         assert_eq!(connection.recv(LIMIT).unwrap().payload, b"all were right");
         other.finish();
     }
-    assert_eq!(open_descriptors(), before);
-}
-
-#[test]
-fn descriptors_are_taken_from_the_process_that_names_them() {
-    const NAME: &str = "descriptors::descriptors_are_taken_from_the_process_that_names_them";
-    if let Some(connection) = connected() {
-        let files = files(MAX_DESCRIPTORS);
-        connection.send_by_number(FIRST_KIND, b"these", &borrowed(&files), LIMIT).unwrap();
-        assert_eq!(connection.recv(LIMIT).unwrap().payload, b"have them");
-        return;
-    }
-    if let Some(output) = child::again(NAME, &[]) {
-        return child::expect_silent_success(&output);
-    }
-    let before = open_descriptors();
-    {
-        let (other, connection) = Other::start(NAME);
-        let message = connection.recv(LIMIT).unwrap();
-        assert_eq!(message.payload, b"these");
-        expect_files(message.descriptors, MAX_DESCRIPTORS);
-        connection.send(FIRST_KIND, b"have them", &[], LIMIT).unwrap();
-        other.finish();
-    }
-    assert_eq!(open_descriptors(), before);
-}
-
-#[test]
-fn a_process_that_may_not_be_traced_keeps_its_descriptors() {
-    const NAME: &str = "descriptors::a_process_that_may_not_be_traced_keeps_its_descriptors";
-    if let Some(connection) = connected() {
-        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
-        let files = files(2);
-        connection.send_by_number(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
-        connection.send(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
-        assert_eq!(connection.recv(LIMIT).unwrap().payload, b"have them");
-        return;
-    }
-    let (other, connection) = Other::start(NAME);
-    // In a thread of its own: root's rights go with it.
-    let refused = thread::scope(|scope| {
-        let without_rights = || {
-            drop_capabilities();
-            connection.recv(LIMIT)
-        };
-        scope.spawn(without_rights).join().unwrap()
-    });
-    match refused {
-        Err(Error::DescriptorNotTaken { pid, source, .. }) => {
-            assert_eq!(pid, connection.peer().pid());
-            assert_eq!(Errno::from_io_error(&source), Some(Errno::PERM));
-        }
-        other => panic!("{other:?}"),
-    }
-    // The connection goes on, with the way that is always there.
-    expect_files(connection.recv(LIMIT).unwrap().descriptors, 2);
-    connection.send(FIRST_KIND, b"have them", &[], LIMIT).unwrap();
-    other.finish();
+    expect_open(before);
 }
 
 /// Those of the calling thread, which may be root's.
@@ -170,7 +112,7 @@ fn descriptors_that_find_no_room_are_all_closed() {
         Err(Error::ControlTruncated { received }) => assert!((1..50).contains(&received), "{received}"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(open_descriptors(), before);
+    expect_open(before);
     assert!(matches!(there.recv(LIMIT), Err(Error::Broken)));
     assert!(here.recv(LIMIT).unwrap_err().is_gone());
 }
@@ -195,7 +137,7 @@ fn too_many_descriptors_under_way_are_an_error_of_their_own() {
         assert!(sent < 100, "the system allows any number");
     };
     assert!(matches!(error, Error::TooManyInFlight), "{error}");
-    // Nothing was lost and no number used up.
+    // Nothing was lost.
     for _ in 0..sent {
         expect_files(there.recv(LIMIT).unwrap().descriptors, 100);
     }
@@ -228,11 +170,10 @@ fn a_new_program_inherits_nothing() {
     let (here, there) = both_ends();
     let files = files(3);
     here.send(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
-    here.send_by_number(FIRST_KIND, b"", &borrowed(&files), LIMIT).unwrap();
-    let (sent, named) = (there.recv(LIMIT).unwrap(), there.recv(LIMIT).unwrap());
+    let sent = there.recv(LIMIT).unwrap();
     let (_pending, _end) = pair().unwrap();
     let ours = [listener.as_fd(), here.as_fd(), there.as_fd(), here.peer().as_fd(), there.peer().as_fd()];
-    let received = sent.descriptors.iter().chain(&named.descriptors).map(AsFd::as_fd);
+    let received = sent.descriptors.iter().map(AsFd::as_fd);
     for descriptor in ours.into_iter().chain(received) {
         assert_eq!(fcntl_getfd(descriptor).unwrap(), FdFlags::CLOEXEC, "{}", descriptor.as_raw_fd());
     }

@@ -24,7 +24,6 @@ fn a_forked_child_gets_an_error_and_harms_nobody() {
         let refusals = [
             there.recv(LIMIT).map(drop),
             here.send(FIRST_KIND, b"", &[], LIMIT),
-            here.send_by_number(FIRST_KIND, b"", &[], LIMIT),
             listener.accept(LIMIT).map(drop),
             unfinished.take().unwrap().complete(&PeerPolicy::default(), LIMIT).map(drop),
         ];
@@ -72,7 +71,7 @@ fn what_is_dropped_has_ended_though_a_forked_child_has_it() {
     assert!(matches!(there.send(FIRST_KIND, b"", &[], LIMIT), Err(Error::Closed { .. })));
     let waiting = Pending::inherited(raw).unwrap().complete(&PeerPolicy::default(), LIMIT);
     assert!(matches!(waiting, Err(Error::Closed { .. })), "{waiting:?}");
-    let connecting = Connection::connect(&address, &PeerPolicy::default(), LIMIT);
+    let connecting = Connection::connect(&address, &PeerPolicy::same_user(), LIMIT);
     assert!(matches!(connecting, Err(Error::NotListening { .. })), "{connecting:?}");
     // SAFETY: the child, which nobody has waited for yet.
     unsafe { libc::kill(loader, libc::SIGKILL) };

@@ -48,10 +48,11 @@ impl Drop for Place {
 fn expect_talk(listener: &Listener) {
     thread::scope(|scope| {
         let client = scope.spawn(|| {
-            let connection = Connection::connect(listener.address(), &PeerPolicy::default(), LIMIT).unwrap();
+            let connection =
+                Connection::connect(listener.address(), &PeerPolicy::same_user(), LIMIT).unwrap();
             connection.send(FIRST_KIND, b"word", &[], LIMIT).unwrap();
         });
-        let connection = listener.accept(LIMIT).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap();
+        let connection = listener.accept(LIMIT).unwrap().complete(&PeerPolicy::same_user(), LIMIT).unwrap();
         assert_eq!(connection.recv(LIMIT).unwrap().payload, b"word");
         assert_eq!(connection.peer().pid(), std::process::id());
         client.join().unwrap();
@@ -143,11 +144,11 @@ fn a_name_that_somebody_listens_at_is_in_use() {
     let place = Place::new("use");
     let listener = Listener::bind(&place.address(), LIMIT).unwrap();
     match Listener::bind(&place.address(), LIMIT) {
-        Err(Error::InUse { address }) => assert_eq!(address, place.address()),
+        Err(Error::InUse { address }) => assert_eq!(address, place.address().to_string()),
         other => panic!("{other:?}"),
     }
     // The one that asked whether somebody is there has left: it is a client that says nothing.
-    assert!(listener.accept(LIMIT).unwrap().complete(&PeerPolicy::default(), LIMIT).unwrap_err().is_gone());
+    assert!(listener.accept(LIMIT).unwrap().complete(&PeerPolicy::same_user(), LIMIT).unwrap_err().is_gone());
     expect_talk(&listener);
 }
 
@@ -195,7 +196,7 @@ fn the_socket_of_a_killed_process_is_replaced_by_one_of_many() {
     let listener = won.into_iter().next().unwrap().unwrap();
     // Clients that only asked whether somebody is there, some of the seven.
     while let Ok(pending) = listener.accept(std::time::Duration::ZERO) {
-        assert!(pending.complete(&PeerPolicy::default(), LIMIT).unwrap_err().is_gone());
+        assert!(pending.complete(&PeerPolicy::same_user(), LIMIT).unwrap_err().is_gone());
     }
     expect_talk(&listener);
 }
@@ -213,11 +214,20 @@ fn a_file_that_took_the_place_of_ours_is_not_removed() {
 #[test]
 fn abstract_names_leave_no_file_and_have_one_owner() {
     let address = Address::abstract_name(&format!("cuda-mem-test-{}", std::process::id())).unwrap();
-    let nobody = Connection::connect(&address, &PeerPolicy::default(), LIMIT);
+    let nobody = Connection::connect(&address, &PeerPolicy::same_user(), LIMIT);
     assert!(matches!(nobody, Err(Error::NotListening { .. })), "{nobody:?}");
     let listener = Listener::bind(&address, LIMIT).unwrap();
     assert!(matches!(Listener::bind(&address, LIMIT), Err(Error::InUse { .. })));
     expect_talk(&listener);
+    // Everybody can come in: who is admitted has to be said on either side.
+    let refused = Connection::connect(&address, &PeerPolicy::default(), LIMIT);
+    assert!(matches!(refused, Err(Error::ImplicitPolicy)), "{refused:?}");
+    thread::scope(|scope| {
+        let client = scope.spawn(|| Connection::connect(&address, &PeerPolicy::same_user(), LIMIT));
+        let refused = listener.accept(LIMIT).unwrap().complete(&PeerPolicy::default(), LIMIT);
+        assert!(matches!(refused, Err(Error::ImplicitPolicy)), "{refused:?}");
+        assert!(client.join().unwrap().unwrap_err().is_gone());
+    });
     drop(listener);
     expect_talk(&bound_when_free(&address));
 }
@@ -225,8 +235,8 @@ fn abstract_names_leave_no_file_and_have_one_owner() {
 #[test]
 fn nobody_listens_at_a_missing_a_dead_and_another_kind_of_socket() {
     let place = Place::new("nobody");
-    let refused = || match Connection::connect(&place.address(), &PeerPolicy::default(), LIMIT) {
-        Err(Error::NotListening { address, .. }) => assert_eq!(address, place.address()),
+    let refused = || match Connection::connect(&place.address(), &PeerPolicy::same_user(), LIMIT) {
+        Err(Error::NotListening { address, .. }) => assert_eq!(address, place.address().to_string()),
         other => panic!("{other:?}"),
     };
     refused();
@@ -245,7 +255,7 @@ fn a_full_queue_and_a_missing_client_are_deadlines() {
     let place = Place::new("full");
     let listener = Listener::bind(&place.address(), LIMIT).unwrap();
     assert!(listener.accept(SHORT).unwrap_err().is_timeout());
-    let connect = |limit| Connection::connect(listener.address(), &PeerPolicy::default(), limit);
+    let connect = |limit| Connection::connect(listener.address(), &PeerPolicy::same_user(), limit);
     // Nobody accepts: each times out, first while it waits for a hello, and leaves its place in the queue taken.
     let mut waited_for = std::collections::HashSet::new();
     for _ in 0..140 {

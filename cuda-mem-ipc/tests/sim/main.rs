@@ -28,3 +28,4 @@ mod raw;
 mod refused_fences;
 mod sharing;
 mod stalled;
+mod strangers;

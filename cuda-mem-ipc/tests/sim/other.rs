@@ -81,3 +81,13 @@ impl Drop for Other {
 pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
+
+/// What peers sent is closed in the background. Too many may be open to look at them.
+pub(crate) fn expect_open(count: usize) {
+    let found = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let start = std::time::Instant::now();
+    while found() != count && start.elapsed() < LIMIT {
+        thread::yield_now();
+    }
+    assert_eq!(found(), count);
+}

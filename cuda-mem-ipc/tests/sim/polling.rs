@@ -34,10 +34,11 @@ fn a_server_thread_sees_clients_messages_and_exits() {
         poller.wait(if pending.is_none() && connection.is_none() { SHORT } else { LIMIT }).unwrap()
     };
     assert!(ready(None, None).is_empty());
-    let client = thread::spawn(move || Connection::connect(&address, &PeerPolicy::default(), LIMIT).unwrap());
+    let client =
+        thread::spawn(move || Connection::connect(&address, &PeerPolicy::same_user(), LIMIT).unwrap());
     let pending = listener.accept(LIMIT).unwrap();
     assert_eq!(ready(Some(&pending), None), ["hello"]);
-    let connection = pending.complete(&PeerPolicy::default(), LIMIT).unwrap();
+    let connection = pending.complete(&PeerPolicy::same_user(), LIMIT).unwrap();
     let client = client.join().unwrap();
     client.send(FIRST_KIND, b"", &[], LIMIT).unwrap();
     assert_eq!(ready(None, Some(&connection)), ["message"]);

@@ -4,7 +4,9 @@ use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use cuda_mem_ipc::transport::{Connection, Frame, PeerPolicy, Poller, pair};
+use cuda_mem_ipc::transport::{
+    Connection, Frame, HEADER, PeerPolicy, Poller, pair, without_descriptor_guard,
+};
 use rustix::io::IoSlice;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 
@@ -16,11 +18,13 @@ pub(crate) struct Raw(pub(crate) OwnedFd);
 impl Raw {
     /// An end that has said hello, and a connection that believes it.
     pub(crate) fn connected() -> (Self, Connection) {
+        // What is sent comes, also what no honest peer sends.
+        without_descriptor_guard(true);
         let (here, there) = pair().unwrap();
         let raw = Self(there);
-        raw.send(&frame(0, 0, &hello()), &[]);
+        raw.send(&frame(0, &hello()), &[]);
         let connection = here.complete(&PeerPolicy::default(), LIMIT).unwrap();
-        assert_eq!(raw.next_packet().len(), 28 + 16, "a hello");
+        assert_eq!(raw.next_packet().len(), HEADER + 16, "a hello");
         (raw, connection)
     }
 
@@ -42,15 +46,15 @@ impl Raw {
     }
 }
 
-pub(crate) fn frame(kind: u16, sequence: u64, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Frame::new(kind, sequence, payload).unwrap().encode(&mut bytes);
+    Frame::new(kind, payload).unwrap().encode(&mut bytes);
     bytes
 }
 
-pub(crate) fn frame_with(kind: u16, sequence: u64, payload: &[u8], descriptors: usize) -> Vec<u8> {
+pub(crate) fn frame_with(kind: u16, payload: &[u8], descriptors: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Frame::new(kind, sequence, payload).unwrap().with_descriptors(descriptors).unwrap().encode(&mut bytes);
+    Frame::new(kind, payload).unwrap().with_descriptors(descriptors).unwrap().encode(&mut bytes);
     bytes
 }
 

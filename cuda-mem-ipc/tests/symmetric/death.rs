@@ -101,6 +101,11 @@ fn second(first: &Channel, seat: &Seat, same: impl FnOnce(&Rank, &dyn Fn())) {
         assert!(start.elapsed() < Duration::from_secs(30), "registrations are left");
         std::thread::sleep(Duration::from_millis(1));
     }
+    // What peers sent, and their connections, are closed in the background.
+    let start = Instant::now();
+    while open_descriptors() != before && start.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(open_descriptors(), before);
     // Memory lasts as long as the other survivor has it mapped.
     assert_eq!(first.receive().bytes, b"finished");

@@ -16,7 +16,8 @@ use crate::program::{MIB, free};
 #[derive(Default)]
 struct Alone(Mutex<Vec<DeviceAllocation>>);
 
-impl MempoolAllocator for Alone {
+// SAFETY: memory of the driver, which gives it to one receiver.
+unsafe impl MempoolAllocator for Alone {
     fn alloc(&self, size: usize, _: Device, stream: &Stream) -> symmetric::Result<u64> {
         let memory = DeviceAllocation::new(stream.context(), size)?;
         let address = memory.as_raw();

@@ -1,21 +1,94 @@
-//! What an exporter hears, on the thread that looks after peers.
+//! What receivers have, and what an exporter hears of them, on the thread that looks after peers.
 
-use std::io::PipeReader;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::ExportLink;
-use super::leases::{Lease, let_go};
+use crate::background::{self, drop_in_background};
 use crate::error::{Error, Result};
-use crate::shared::reaper::Watched;
-use crate::shared::releases::{bury, bury_in_turn};
+use crate::primitive::lock;
+use crate::shared::buffer::{Holder, Share};
+use crate::shared::reaper::{self, Watched};
+use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::{Point, ReleaseFence};
-use crate::shared::{Heard, MOST_AT_A_TIME, heard, lock, ring};
+use crate::shared::{Heard, MOST_AT_A_TIME, heard, ring};
 use crate::transport::Connection;
 
+#[derive(Default)]
+pub(super) struct Leases {
+    next: u64,
+    pub(super) open: HashMap<u64, Lease>,
+    /// The peer is gone.
+    are_over: bool,
+}
+
+/// A buffer that a receiver has, kept until its release has come.
+pub(super) struct Lease {
+    holder: Arc<dyn Holder>,
+    _segment: Arc<Segment>,
+    /// Last: who sees that it has ended finds the buffer back.
+    _count: Counted,
+}
+
+impl Lease {
+    pub(super) fn new(share: Share, out: &Arc<Out>) -> Self {
+        let Share { segment, holder, .. } = share;
+        Self { holder, _segment: segment, _count: Counted::new(out) }
+    }
+}
+
+/// What is out.
+pub(super) struct Out {
+    pub(super) leases: AtomicUsize,
+    /// Whether there may be more.
+    pub(super) is_open: AtomicBool,
+}
+
+/// One of so many.
+struct Counted(Arc<Out>);
+
+impl Counted {
+    fn new(out: &Arc<Out>) -> Self {
+        out.leases.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(out))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let was_last = self.0.leases.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && !self.0.is_open.load(Ordering::SeqCst) {
+            reaper::wake();
+        }
+    }
+}
+
 impl ExportLink {
+    pub(super) fn lease(&self, lease: Lease) -> Result<u64> {
+        let mut leases = lock(&self.leases);
+        if leases.are_over {
+            drop(leases);
+            return Err(Error::PeerDied { pid: self.connection.peer().pid() });
+        }
+        let sequence = leases.next;
+        leases.next = sequence.wrapping_add(1);
+        leases.open.insert(sequence, lease);
+        Ok(sequence)
+    }
+
+    /// The caller drops it outside the lock: a buffer may end with it.
+    pub(super) fn end_lease(&self, sequence: u64) -> Option<Lease> {
+        lock(&self.leases).open.remove(&sequence)
+    }
+
+    /// Whether no lease is out any more, nor will be.
+    fn is_let_go(&self) -> bool {
+        !self.out.is_open.load(Ordering::SeqCst) && self.out.leases.load(Ordering::SeqCst) == 0
+    }
+
     /// The lease that has ended. Its buffer, and all that the buffer has, may end with it and wait for streams: not here.
     fn take_release(&self, release: Release) -> Result<Lease> {
         let Release { sequence, line, generation } = release;
@@ -39,7 +112,7 @@ impl ExportLink {
         };
         // If it does so of its own accord, it has to be told anew.
         self.forget(&mut lock(&self.announced), segment);
-        bury_in_turn(slab);
+        drop_in_background(slab);
         Ok(())
     }
 
@@ -47,7 +120,7 @@ impl ExportLink {
     fn retire_all(&self) {
         let mut announced = lock(&self.announced);
         let slabs = lock(&self.slabs);
-        let retiring = slabs.keys().filter_map(|&segment| self.forget(&mut announced, segment));
+        let retiring = slabs.keys().copied().filter(|segment| self.forget(&mut announced, *segment));
         lock(&self.retiring).extend(retiring);
     }
 
@@ -64,8 +137,7 @@ impl ExportLink {
             let release = Release::of_entry(entry).map_err(|source| Error::Wire { pid, source });
             release.and_then(|release| self.take_release(release)).map(Some)
         };
-        let mut ended = Vec::new();
-        let mut taken = Ok(());
+        let (mut ended, mut taken) = (Vec::new(), Ok(()));
         for _ in 0..MOST_AT_A_TIME {
             match take() {
                 Ok(Some(lease)) => ended.push(lease),
@@ -82,16 +154,11 @@ impl ExportLink {
 
     fn take_messages(&self) -> Result<()> {
         for _ in 0..MOST_AT_A_TIME {
-            let Heard { message, descriptors, .. } = match heard(&self.connection, Duration::ZERO) {
+            let Heard { message, descriptors } = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => return Ok(()),
-                // An importer names no descriptors. That nobody listens to it any more it has to hear.
-                Err(error @ Error::DescriptorNotTaken { .. }) => return Err(self.connection.breaks(error)),
                 result => result?,
             };
             let taken = match message {
-                wire::Message::Release(release) if descriptors.is_empty() => {
-                    self.take_release(release).map(|lease| let_go(vec![lease]))
-                }
                 wire::Message::Ring if descriptors.is_empty() => Ok(()),
                 wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment),
                 _ => Err(Error::Protocol {
@@ -103,15 +170,22 @@ impl ExportLink {
         }
         Ok(())
     }
+
+    /// Tells of ends as far as there is room.
+    fn say_retired(&self) {
+        let mut retiring = lock(&self.retiring);
+        while let Some(&segment) = retiring.last() {
+            if self.say(&wire::Message::Retire { segment }, &[]).is_err() {
+                break;
+            }
+            retiring.pop();
+        }
+    }
 }
 
 impl Watched for ExportLink {
     fn connection(&self) -> &Connection {
         &self.connection
-    }
-
-    fn reads(&self) -> bool {
-        true
     }
 
     fn service(self: Arc<Self>) -> Result<()> {
@@ -127,21 +201,20 @@ impl Watched for ExportLink {
             self.retire_all();
         }
         self.say_retired();
-        self.say_forgotten();
         taken
     }
 
     fn may_sleep(&self) -> bool {
         let position = lock(&self.releases).position();
-        ring::may_doze(&self.bed, position)
+        ring::prepare_sleep(&self.wake_flag, position).is_some()
     }
 
     fn awake(&self) {
-        ring::rise(&self.bed);
+        ring::awake(&self.wake_flag);
     }
 
     fn is_restless(&self) -> bool {
-        !lock(&self.retiring).is_empty() || lock(&self.given).has_unwanted() || self.is_let_go()
+        !lock(&self.retiring).is_empty() || self.is_let_go()
     }
 
     fn is_done(&self) -> bool {
@@ -157,24 +230,8 @@ impl Watched for ExportLink {
         self.words.end();
     }
 
-    fn has_heirs(&self) -> bool {
-        self.words.were_handed_on()
-    }
-
-    fn keepers(&self) -> Option<&PipeReader> {
-        Some(&self.keepers)
-    }
-
-    fn outlive(&self) {
-        self.is_closing.store(true, Ordering::Release);
-        lock(&self.leases).are_over = true;
-    }
-
-    fn look_after_the_rest(&self) {
-        self.let_orphans_go();
-    }
-
     fn end(self: Arc<Self>) {
+        self.is_closing.store(true, Ordering::Release);
         // First, so that whoever gets the memory next does not wait for the dead.
         self.words.end();
         let held = {
@@ -183,9 +240,13 @@ impl Watched for ExportLink {
             std::mem::take(&mut leases.open)
         };
         let_go(held.into_values().collect());
-        bury(std::mem::take(&mut *lock(&self.slabs)));
+        drop_in_background(std::mem::take(&mut *lock(&self.slabs)));
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// Ends leases of one peer. What waits with one of them holds up those behind it, and nobody else's.
+fn let_go(leases: Vec<Lease>) {
+    if !leases.is_empty() {
+        background::run(move || drop(leases));
+    }
+}

@@ -4,40 +4,132 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{ENDED, ImportLink};
+use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
+
+use super::ImportLink;
+use crate::background;
 use crate::error::{Error, Result};
+use crate::import::Imported;
+use crate::primitive::lock;
 use crate::shared::reaper::{self, Watched};
-use crate::shared::releases;
-use crate::shared::returned::Returned;
-use crate::shared::ring::{self, Pushed};
+use crate::shared::ring;
+use crate::shared::say;
+use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
-use crate::shared::{MOST_AT_A_TIME, lock, say};
-use crate::transport::{Branch, Connection};
+use crate::shared::words::Point;
+use crate::transport::Connection;
 
 /// How many releases, and ends of segments, are kept for an exporter that does not take them. One that follows the protocol has a lease or a
 /// segment for each, which takes as much of its memory, and while it is stopped there are no more.
 pub(super) const MOST_UNHEARD: usize = 1 << 18;
 
-impl ImportLink {
-    /// By the ring, if it has room; otherwise as a message.
-    pub(in crate::shared) fn send(&self, release: Release) -> Result<()> {
-        let pushed = lock(&self.releases).push(release.to_entry(), None);
-        let message = match pushed {
-            Ok(Pushed::Quietly) => return Ok(()),
-            Ok(Pushed::ToASleeper) if ring::is_to_wake(&self.bed) => wire::Message::Ring,
-            // Another one does.
-            Ok(Pushed::ToASleeper) => return Ok(()),
-            Ok(Pushed::Full) => wire::Message::Release(release),
-            Err(_) => return Err(self.breaks("it has taken more from the ring than there was")),
+/// A received buffer whose last handle is gone.
+pub(in crate::shared) struct Returned {
+    sequence: u64,
+    /// None once all uses are the segment's.
+    segment: Option<Imported<Segment>>,
+    uses: Uses,
+    /// The stream that used it, if it was one.
+    stream: Option<Stream>,
+    /// The release, once it is recorded.
+    release: Option<Release>,
+}
+
+impl Returned {
+    pub(in crate::shared) fn new(
+        sequence: u64,
+        segment: Imported<Segment>,
+        uses: Uses,
+        stream: Option<Stream>,
+    ) -> Self {
+        Self { sequence, segment: Some(segment), uses, stream, release: None }
+    }
+
+    /// One that could not be received, so that nobody has used it.
+    pub(super) fn refused(release: Release) -> Self {
+        let (segment, stream) = (None, None);
+        Self { sequence: release.sequence, segment, uses: Uses::new(), stream, release: Some(release) }
+    }
+
+    /// Tries to give it back, and tells whether nothing is left to do.
+    fn is_sent(&mut self, link: &ImportLink) -> bool {
+        let sent = link.is_over()
+            || match self.send(link) {
+                Ok(is_sent) => is_sent,
+                // The exporter takes it all, soon.
+                Err(error) => error.is_gone() || matches!(error, Error::Broken | Error::Protocol { .. }),
+            };
+        if sent {
+            self.absorb();
+        }
+        sent
+    }
+
+    /// Lets go of the segment, whose end waits for all uses from here on.
+    fn absorb(&mut self) {
+        if let Some(segment) = self.segment.take() {
+            segment.absorb(std::mem::take(&mut self.uses));
+        }
+    }
+
+    fn send(&mut self, link: &ImportLink) -> Result<bool> {
+        let release = match self.release {
+            Some(release) => release,
+            None => self.record(link)?,
         };
-        if message == wire::Message::Ring {
+        self.release = Some(release);
+        link.send(release)
+    }
+
+    /// A fence behind everything that used it.
+    fn record(&mut self, link: &ImportLink) -> Result<Release> {
+        let sequence = self.sequence;
+        if self.uses.is_empty() {
+            return Ok(Release { sequence, line: 0, generation: 0 });
+        }
+        // Taken: once it failed, the stream may begin to capture while the background tries again.
+        let own = self.stream.take().map(|stream| self.record_on(link, &stream));
+        let Point { line, generation } = match own {
+            Some(Ok(point)) => point,
+            // It captures, or is another thread's.
+            Some(Err(_)) | None => self.record_on(link, link.stream()?)?,
+        };
+        Ok(Release { sequence, line, generation })
+    }
+
+    fn record_on(&mut self, link: &ImportLink, stream: &Stream) -> Result<Point> {
+        self.uses.order(stream)?;
+        link.words.record(stream)
+    }
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        // However it ends: nothing may be unmapped that a stream still uses.
+        if !forked() {
+            self.absorb();
+        }
+    }
+}
+
+impl ImportLink {
+    /// Writes a release into the ring, and wakes its reader. False if there is no room now.
+    fn send(&self, release: Release) -> Result<bool> {
+        {
+            let mut releases = lock(&self.releases);
+            let reserved = releases.reserve();
+            if !reserved.map_err(|_| self.breaks("it has taken more from the ring than there was"))? {
+                return Ok(false);
+            }
+            releases.push(release.to_entry());
+        }
+        if ring::claim(&self.wake_flag) {
             self.wake_exporter();
             if self.is_to_wake.load(Ordering::SeqCst) {
                 reaper::wake();
             }
-            return Ok(());
         }
-        say(&self.connection, &message, &[], Duration::ZERO).map(drop)
+        Ok(true)
     }
 
     /// Tells the exporter to look at the ring, now or as soon as it can be. What is in the ring is there.
@@ -58,16 +150,6 @@ impl ImportLink {
             self.gone_back();
             return;
         }
-        self.keep_unsent(returned);
-        if self.is_over() {
-            // The thread may have looked for the last time.
-            self.settle_unsent();
-        } else {
-            reaper::wake();
-        }
-    }
-
-    fn keep_unsent(&self, returned: Returned) {
         let count = {
             let mut unsent = lock(&self.unsent);
             unsent.push(returned);
@@ -76,6 +158,12 @@ impl ImportLink {
         if count > MOST_UNHEARD {
             // Of one that is broken everything counts as given back.
             let _ = self.breaks("it does not take what is given back");
+        }
+        if self.is_over() {
+            // The thread may have looked for the last time.
+            self.settle_unsent();
+        } else {
+            reaper::wake();
         }
     }
 
@@ -104,7 +192,6 @@ impl ImportLink {
 
     fn gone_back(&self) {
         self.live.fetch_sub(1, Ordering::SeqCst);
-        self.let_go_of_kept();
         if !self.is_open.load(Ordering::SeqCst) {
             reaper::wake();
         }
@@ -121,8 +208,8 @@ impl Watched for ImportLink {
         &self.connection
     }
 
-    fn reads(&self) -> bool {
-        false
+    fn may_read(&self) -> bool {
+        self.may_read()
     }
 
     fn service(self: Arc<Self>) -> Result<()> {
@@ -131,20 +218,19 @@ impl Watched for ImportLink {
         }
         if !lock(&self.unsent).is_empty() && !self.is_settling.swap(true, Ordering::SeqCst) {
             let link = Arc::clone(&self);
-            releases::queue([move || link.settle_in_turn()]);
+            background::run(move || link.settle_in_turn());
         }
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        Ok(())
-    }
-
-    fn branch(&self) -> Option<&Branch> {
-        (!self.is_deaf.load(Ordering::Acquire)).then_some(&self.branch)
-    }
-
-    fn hear(self: Arc<Self>) -> Result<()> {
-        self.hear_ahead(MOST_AT_A_TIME)
+        let read = self.read_messages(Self::may_read).map(drop);
+        if let Err(error) = &read
+            && !error.is_the_system_s()
+        {
+            let _ = self.ended.set(error.clone());
+            self.wake_readers();
+        }
+        read
     }
 
     fn is_restless(&self) -> bool {
@@ -164,17 +250,13 @@ impl Watched for ImportLink {
     }
 
     fn end(self: Arc<Self>) {
-        self.remember_recorded();
+        let _ = self.ended.set(Error::PeerExited { pid: self.connection.peer().pid() });
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
         // Before the segments are forgotten.
         self.settle_unsent();
-        self.look_for_the_last();
-        // Exporters here that look after what a peer has left may have handed on what came of this one.
-        ENDED.fetch_add(1, Ordering::SeqCst);
-        reaper::wake();
+        // Otherwise whoever receives the last buffer does so.
+        self.forget_if_last();
+        self.wake_readers();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,9 +5,19 @@ fn entry(number: u64) -> [u64; ENTRY] {
     std::array::from_fn(|word| number * 100 + word as u64)
 }
 
+/// Puts an entry there if there is room, and tells whether the reader has to be woken for it.
+fn give<C: Cells>(producer: &mut Producer<C>, cells: &C, number: u64) -> Result<Option<bool>, Corrupt> {
+    if !producer.reserve()? {
+        return Ok(None);
+    }
+    producer.push(entry(number));
+    Ok(Some(claim(cells)))
+}
+
 #[cfg(not(loom))]
 mod real {
     use std::collections::VecDeque;
+    use std::time::Duration;
 
     use proptest::prelude::*;
 
@@ -22,22 +32,31 @@ mod real {
 
     proptest! {
         #[test]
-        fn a_ring_is_a_queue_of_so_many(steps in prop::collection::vec(any::<bool>(), 0..2000)) {
+        fn a_ring_is_a_queue_of_so_many(steps in prop::collection::vec(0..4u8, 0..3000)) {
             let (_, mut producer, mut consumer) = ring();
-            let (mut model, mut number) = (VecDeque::new(), 0);
-            for push in steps {
-                if push {
-                    let room = (model.len() as u64) < RING_ENTRIES;
-                    let expected = if room { Pushed::Quietly } else { Pushed::Full };
-                    prop_assert_eq!(producer.push(entry(number), None), Ok(expected));
-                    if room {
-                        model.push_back(entry(number));
+            let (mut model, mut reserved, mut number) = (VecDeque::new(), 0, 0);
+            for step in steps {
+                match step {
+                    0 | 1 => {
+                        let room = (model.len() as u64) + reserved < RING_ENTRIES;
+                        prop_assert_eq!(producer.reserve(), Ok(room));
+                        reserved += u64::from(room);
                     }
-                    number += 1;
-                } else {
-                    prop_assert_eq!(consumer.peek(), Ok(model.front().copied()));
-                    if model.pop_front().is_some() {
-                        consumer.advance();
+                    2 if reserved > 0 && number % 5 == 4 => {
+                        producer.cancel();
+                        (reserved, number) = (reserved - 1, number + 1);
+                    }
+                    2 if reserved > 0 => {
+                        producer.push(entry(number));
+                        model.push_back(entry(number));
+                        (reserved, number) = (reserved - 1, number + 1);
+                    }
+                    2 => {}
+                    _ => {
+                        prop_assert_eq!(consumer.peek(), Ok(model.front().copied()));
+                        if model.pop_front().is_some() {
+                            consumer.advance();
+                        }
                     }
                 }
             }
@@ -49,102 +68,79 @@ mod real {
         fn numbers_of_the_other_side_are_checked(tail in any::<u64>(), head in any::<u64>()) {
             let (shared, mut producer, mut consumer) = ring();
             for number in 0..RING_ENTRIES {
-                producer.push(entry(number), None).unwrap();
+                give(&mut producer, &shared, number).unwrap();
             }
             consumer.peek().unwrap();
             consumer.advance();
             shared.store(TAIL, tail, Ordering::SeqCst);
             shared.store(HEAD, head, Ordering::SeqCst);
             prop_assert_eq!(consumer.peek().is_ok(), tail.wrapping_sub(1) <= RING_ENTRIES);
-            let used = RING_ENTRIES.wrapping_sub(head);
-            let expected = match used {
-                RING_ENTRIES => Ok(Pushed::Full),
-                0..RING_ENTRIES => Ok(Pushed::Quietly),
+            let expected = match RING_ENTRIES.wrapping_sub(head) {
+                RING_ENTRIES => Ok(false),
+                0..RING_ENTRIES => Ok(true),
                 _ => Err(Corrupt),
             };
-            prop_assert_eq!(producer.push(entry(RING_ENTRIES), None), expected);
+            prop_assert_eq!(producer.reserve(), expected);
         }
     }
 
     #[test]
-    fn who_sleeps_is_woken_and_who_need_not_does_not() {
+    fn who_sleeps_is_woken_once_and_who_need_not_does_not() {
         let (shared, mut producer, consumer) = ring();
-        assert!(may_sleep(&shared, consumer.position()));
-        assert_eq!(producer.push(entry(0), None), Ok(Pushed::ToASleeper));
+        let rung = prepare_sleep(&shared, consumer.position()).unwrap();
+        assert!(sleeps(&shared));
+        assert_eq!(give(&mut producer, &shared, 0), Ok(Some(true)));
+        assert_ne!(shared.rung(), rung, "a sleep that begins now ends at once");
+        assert_eq!(give(&mut producer, &shared, 1), Ok(Some(false)), "it is on its way");
+        assert_eq!(prepare_sleep(&shared, consumer.position()), None, "there is something");
         awake(&shared);
-        assert!(!may_sleep(&shared, consumer.position()), "there is something");
-        awake(&shared);
-        assert_eq!(producer.push(entry(1), None), Ok(Pushed::Quietly));
+        assert_eq!(give(&mut producer, &shared, 2), Ok(Some(false)));
     }
 
     #[test]
-    fn who_was_called_for_an_entry_is_called_again_once_it_has_heard_that() {
-        let (shared, mut producer, mut consumer) = ring();
-        assert!(!sleeps(&shared));
-        assert!(may_sleep(&shared, consumer.position()) && sleeps(&shared));
-        // The seventh frame was the call.
-        assert_eq!(producer.push(entry(0), Some(6)), Ok(Pushed::Quietly), "it has not woken up yet");
-        consumer.peek().unwrap();
-        consumer.advance();
-        say_heard(&shared, 6);
-        assert_eq!(producer.push(entry(1), Some(6)), Ok(Pushed::Quietly), "it has heard another frame");
-        say_heard(&shared, 7);
-        assert_eq!(
-            producer.push(entry(2), Some(6)),
-            Ok(Pushed::ToASleeper),
-            "and found nothing, for all we know"
-        );
-        assert_eq!(producer.push(entry(3), None), Ok(Pushed::ToASleeper), "nobody was called for this one");
+    fn who_was_woken_too_early_is_woken_again_once_it_sleeps_again() {
+        let (shared, mut producer, consumer) = ring();
+        prepare_sleep(&shared, consumer.position()).unwrap();
+        assert!(claim(&shared) && !claim(&shared));
+        prepare_sleep(&shared, consumer.position()).unwrap();
+        assert_eq!(give(&mut producer, &shared, 0), Ok(Some(true)));
     }
 
+    /// By the word itself, as the other process has it.
     #[test]
-    fn frames_that_were_sent_are_looked_for_until_they_are_heard() {
+    fn a_sleep_ends_with_its_wake_and_not_behind_one() {
         let (shared, ..) = ring();
-        assert!(!has_unheard(&shared, 0));
-        say_sent(&shared, 3);
-        // Another thread's, which was sent before.
-        say_sent(&shared, 2);
-        assert!(has_unheard(&shared, 2) && !has_unheard(&shared, 3));
+        let rung = prepare_sleep(&shared, 0).unwrap();
+        let theirs = shared.clone();
+        let sleeper = std::thread::spawn(move || sleep(&theirs, rung, Duration::from_secs(600).into()));
+        assert!(claim(&shared));
+        while !sleeper.is_finished() {
+            wake(&shared);
+        }
+        sleeper.join().unwrap();
+        sleep(&shared, rung, Duration::from_secs(600).into());
     }
 
     #[test]
-    fn what_is_prepared_is_written_over_and_what_is_unread_is_left_alone() {
-        let (_, mut producer, mut consumer) = ring();
-        for number in 0..RING_ENTRIES {
-            producer.prepare();
-            producer.push(entry(number), None).unwrap();
-        }
-        producer.prepare();
-        for number in 0..RING_ENTRIES {
-            assert_eq!(consumer.peek(), Ok(Some(entry(number))));
-            consumer.advance();
-        }
-    }
-
-    #[test]
-    fn the_only_reader_is_woken_once() {
+    fn what_is_reserved_is_written_over_and_what_is_unread_is_left_alone() {
         let (shared, mut producer, mut consumer) = ring();
-        assert!(may_doze(&shared, consumer.position()));
-        assert_eq!(producer.push(entry(0), None), Ok(Pushed::ToASleeper));
-        assert!(is_to_wake(&shared));
-        assert_eq!(producer.push(entry(1), None), Ok(Pushed::Quietly), "it is on its way");
-        assert!(!is_to_wake(&shared));
-        rise(&shared);
-        assert!(!may_doze(&shared, consumer.position()), "there is something");
-        for number in 0..2 {
+        for number in 0..RING_ENTRIES {
+            give(&mut producer, &shared, number).unwrap();
+        }
+        assert_eq!(producer.reserve(), Ok(false));
+        for number in 0..RING_ENTRIES {
             assert_eq!(consumer.peek(), Ok(Some(entry(number))));
             consumer.advance();
         }
-        assert!(may_doze(&shared, consumer.position()));
     }
 
     #[test]
     fn threads_pass_everything_on_in_order() {
         const COUNT: u64 = 20_000;
-        let (_, mut producer, mut consumer) = ring();
+        let (shared, mut producer, mut consumer) = ring();
         let writer = std::thread::spawn(move || {
             for number in 0..COUNT {
-                while producer.push(entry(number), None) == Ok(Pushed::Full) {
+                while give(&mut producer, &shared, number) == Ok(None) {
                     std::thread::yield_now();
                 }
             }
@@ -174,252 +170,173 @@ mod model {
 
     use super::*;
 
-    /// Room for two entries.
+    /// Room for two entries, and the futex.
     #[derive(Clone)]
-    struct Model(Arc<Vec<AtomicU64>>);
+    struct Model(Arc<(Vec<AtomicU64>, Mutex<()>, Condvar)>);
+
+    fn model() -> Model {
+        let cells = (0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect();
+        Model(Arc::new((cells, Mutex::new(()), Condvar::new())))
+    }
 
     impl Cells for Model {
         fn load(&self, cell: usize, order: Ordering) -> u64 {
-            self.0[cell].load(order)
+            self.0.0[cell].load(order)
         }
 
         fn store(&self, cell: usize, value: u64, order: Ordering) {
-            self.0[cell].store(value, order);
-        }
-
-        fn add(&self, cell: usize, value: u64) {
-            self.0[cell].fetch_add(value, Ordering::Relaxed);
+            self.0.0[cell].store(value, order);
         }
 
         fn replace(&self, cell: usize, found: u64, value: u64) -> bool {
-            self.0[cell].compare_exchange(found, value, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            self.0.0[cell].compare_exchange(found, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         }
 
         fn fence(&self) {
             fence(Ordering::SeqCst);
         }
-    }
 
-    type Bell = Arc<(Mutex<bool>, Condvar)>;
+        fn rung(&self) -> u32 {
+            u32::try_from(self.0.0[BELL].load(Ordering::Acquire)).unwrap()
+        }
 
-    fn ring(bell: &Bell) {
-        *bell.0.lock().unwrap() = true;
-        bell.1.notify_one();
-    }
-
-    /// The next entry, for the only one who reads.
-    fn take(consumer: &mut Consumer<Model>, cells: &Model, bell: &Bell) -> [u64; ENTRY] {
-        loop {
-            if let Some(found) = consumer.peek().unwrap() {
-                consumer.advance();
-                return found;
-            }
-            if may_doze(cells, consumer.position()) {
-                let mut rung = bell.0.lock().unwrap();
-                while !*rung {
-                    rung = bell.1.wait(rung).unwrap();
-                }
-                *rung = false;
-            }
-            rise(cells);
+        fn ring(&self) {
+            self.0.0[BELL].fetch_add(1, Ordering::Release);
         }
     }
 
-    /// In every order of the two sides the entries arrive whole and in order, an entry is not written over before it was read, and
-    /// a reader that sleeps is woken: one that is not would be a deadlock.
-    #[test]
-    fn entries_arrive_and_nobody_sleeps_past_them() {
-        loom::model(|| {
-            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
-            let bell = Arc::new((Mutex::new(false), Condvar::new()));
-            let (mut producer, mut consumer) =
-                (Producer::new(cells.clone(), 2), Consumer::new(cells.clone(), 2));
-            let rung = Arc::clone(&bell);
-            let writer = loom::thread::spawn(move || {
-                for number in 0..2 {
-                    if producer.push(entry(number), None).unwrap() == Pushed::ToASleeper {
-                        ring(&rung);
-                    }
-                }
-            });
-            for number in 0..2 {
-                let found = loop {
-                    if let Some(found) = consumer.peek().unwrap() {
-                        break found;
-                    }
-                    if may_sleep(&cells, consumer.position()) {
-                        let mut rung = bell.0.lock().unwrap();
-                        while !*rung {
-                            rung = bell.1.wait(rung).unwrap();
-                        }
-                        *rung = false;
-                    }
-                    awake(&cells);
-                };
-                assert_eq!(found, entry(number));
-                consumer.advance();
-            }
-            writer.join().unwrap();
-        });
-    }
-
-    /// The connection as far as calls go: who sleeps does so until one is there, and each is heard once, by anybody.
-    #[derive(Default)]
-    struct Calls {
-        /// How many were sent, and how many of them were heard.
-        frames: Mutex<(u64, u64)>,
-        came: Condvar,
-    }
-
-    impl Calls {
-        fn send(&self) -> u64 {
-            let mut frames = self.frames.lock().unwrap();
-            frames.0 += 1;
-            self.came.notify_all();
-            frames.0 - 1
-        }
-
-        fn hear(&self) -> Option<u64> {
-            let mut frames = self.frames.lock().unwrap();
-            (frames.1 < frames.0).then(|| {
-                frames.1 += 1;
-                frames.1
-            })
-        }
-
-        fn sleep(&self) {
-            let mut frames = self.frames.lock().unwrap();
-            while frames.1 == frames.0 {
-                frames = self.came.wait(frames).unwrap();
+    impl Model {
+        /// As the system does it: the look at the word and the sleep are one step for whoever wakes.
+        fn sleep(&self, rung: u32) {
+            let mut guard = self.0.1.lock().unwrap();
+            while self.rung() == rung {
+                guard = self.0.2.wait(guard).unwrap();
             }
         }
-    }
 
-    /// As buffers are handed over: who sleeps is called before the entry is there.
-    fn hand_over(producer: &mut Producer<Model>, cells: &Model, calls: &Calls, number: u64) {
-        let called = sleeps(cells).then(|| calls.send());
-        producer.prepare();
-        if producer.push(entry(number), called).unwrap() == Pushed::ToASleeper {
-            calls.send();
+        fn wake(&self) {
+            drop(self.0.1.lock().unwrap());
+            self.0.2.notify_all();
         }
     }
 
-    /// As buffers are received: by one at a time, who looks at the ring, then hears what there is, then sleeps.
-    fn receive(turn: &Mutex<Consumer<Model>>, cells: &Model, calls: &Calls) -> [u64; ENTRY] {
+    /// As buffers are handed over: who sleeps is woken before the entry is there.
+    fn hand_over(producer: &mut Producer<Model>, cells: &Model, number: u64, is_early: bool) {
+        if is_early && sleeps(cells) && claim(cells) {
+            cells.wake();
+        }
+        if give(producer, cells, number).unwrap().unwrap() {
+            cells.wake();
+        }
+    }
+
+    /// As buffers are received, by any of several readers.
+    fn receive(entries: &Mutex<Consumer<Model>>, cells: &Model) -> [u64; ENTRY] {
         loop {
             let position = {
-                let mut consumer = turn.lock().unwrap();
-                loop {
-                    if let Some(found) = consumer.peek().unwrap() {
-                        consumer.advance();
-                        return found;
-                    }
-                    let Some(heard) = calls.hear() else { break };
-                    say_heard(cells, heard);
+                let mut consumer = entries.lock().unwrap();
+                if let Some(found) = consumer.peek().unwrap() {
+                    consumer.advance();
+                    return found;
                 }
                 consumer.position()
             };
-            if may_sleep(cells, position) {
-                calls.sleep();
+            if let Some(rung) = prepare_sleep(cells, position) {
+                cells.sleep(rung);
             }
-            awake(cells);
         }
     }
 
-    /// A call that comes before its entry wakes the reader in vain, or is found by it with the entry: in no order does it sleep on.
+    /// In every order of the two sides the entries arrive whole and in order, and a reader that sleeps is woken: one that is not would be a
+    /// deadlock.
     #[test]
-    fn who_is_called_early_never_sleeps_past_an_entry() {
-        loom::model(|| {
-            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
-            let calls = Arc::new(Calls::default());
-            let mut producer = Producer::new(cells.clone(), 2);
-            let turn = Mutex::new(Consumer::new(cells.clone(), 2));
-            let (theirs, called) = (cells.clone(), Arc::clone(&calls));
-            let writer = loom::thread::spawn(move || {
+    fn entries_arrive_and_nobody_sleeps_past_them() {
+        for is_early in [false, true] {
+            let mut builder = loom::model::Builder::new();
+            builder.preemption_bound = Some(3);
+            builder.check(move || {
+                let cells = model();
+                let mut producer = Producer::new(cells.clone(), 2);
+                let entries = Mutex::new(Consumer::new(cells.clone(), 2));
+                let theirs = cells.clone();
+                let writer = loom::thread::spawn(move || {
+                    for number in 0..2 {
+                        hand_over(&mut producer, &theirs, number, is_early);
+                    }
+                });
                 for number in 0..2 {
-                    hand_over(&mut producer, &theirs, &called, number);
+                    assert_eq!(receive(&entries, &cells), entry(number));
                 }
+                writer.join().unwrap();
             });
-            for number in 0..2 {
-                assert_eq!(receive(&turn, &cells, &calls), entry(number));
-            }
-            writer.join().unwrap();
-        });
+        }
     }
 
-    /// With two readers each takes one, whichever of them hears the calls.
+    /// With two readers each takes one, whichever of them is woken.
     #[test]
-    fn a_call_that_one_reader_hears_does_not_leave_the_other_asleep() {
-        let mut model = loom::model::Builder::new();
+    fn a_wake_that_one_reader_has_does_not_leave_the_other_asleep() {
+        let mut builder = loom::model::Builder::new();
         // Of three threads there are too many orders.
-        model.preemption_bound = Some(2);
-        model.check(|| {
-            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
-            let calls = Arc::new(Calls::default());
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let cells = model();
             let mut producer = Producer::new(cells.clone(), 2);
-            let turn = Arc::new(Mutex::new(Consumer::new(cells.clone(), 2)));
+            let entries = Arc::new(Mutex::new(Consumer::new(cells.clone(), 2)));
             let reader = {
-                let (turn, cells, calls) = (Arc::clone(&turn), cells.clone(), Arc::clone(&calls));
-                loom::thread::spawn(move || receive(&turn, &cells, &calls))
+                let (entries, cells) = (Arc::clone(&entries), cells.clone());
+                loom::thread::spawn(move || receive(&entries, &cells))
             };
-            let writer = {
-                let (cells, calls) = (cells.clone(), Arc::clone(&calls));
-                loom::thread::spawn(move || {
-                    for number in 0..2 {
-                        hand_over(&mut producer, &cells, &calls, number);
-                    }
-                })
-            };
-            let mut found = [receive(&turn, &cells, &calls), reader.join().unwrap()];
+            let theirs = cells.clone();
+            let writer = loom::thread::spawn(move || {
+                for number in 0..2 {
+                    hand_over(&mut producer, &theirs, number, true);
+                }
+            });
+            let mut found = [receive(&entries, &cells), reader.join().unwrap()];
             found.sort_unstable();
             assert_eq!(found, [entry(0), entry(1)]);
             writer.join().unwrap();
         });
     }
 
-    /// The same with one reader, who is woken by the first who finds it asleep and by nobody else.
-    #[test]
-    fn the_only_reader_never_sleeps_past_an_entry() {
-        loom::model(|| {
-            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
-            let bell = Arc::new((Mutex::new(false), Condvar::new()));
-            let (mut producer, mut consumer) =
-                (Producer::new(cells.clone(), 2), Consumer::new(cells.clone(), 2));
-            let (rung, theirs) = (Arc::clone(&bell), cells.clone());
-            let writer = loom::thread::spawn(move || {
-                for number in 0..2 {
-                    if producer.push(entry(number), None).unwrap() == Pushed::ToASleeper
-                        && is_to_wake(&theirs)
-                    {
-                        ring(&rung);
-                    }
-                }
-            });
-            for number in 0..2 {
-                assert_eq!(take(&mut consumer, &cells, &bell), entry(number));
-            }
-            writer.join().unwrap();
-        });
-    }
-
-    /// As releases are written: by any thread in its turn, which decides behind it whether to wake the reader. One does for both.
+    /// As releases are written: by any thread in its turn, which decides behind it whether to wake the only reader, who says when it is
+    /// awake.
     #[test]
     fn the_only_reader_is_woken_by_one_of_several_writers() {
-        loom::model(|| {
-            let cells = Model(Arc::new((0..ENTRIES + 2 * LINE).map(|_| AtomicU64::new(0)).collect()));
-            let bell = Bell::default();
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let cells = model();
             let producer = Arc::new(Mutex::new(Producer::new(cells.clone(), 2)));
+            let bell = Arc::new((Mutex::new(false), Condvar::new()));
             let mut consumer = Consumer::new(cells.clone(), 2);
             let writers = [0, 1].map(|number| {
-                let (producer, bell, cells) = (Arc::clone(&producer), Arc::clone(&bell), cells.clone());
+                let (producer, cells, bell) = (Arc::clone(&producer), cells.clone(), Arc::clone(&bell));
                 loom::thread::spawn(move || {
-                    let pushed = producer.lock().unwrap().push(entry(number), None).unwrap();
-                    if pushed == Pushed::ToASleeper && is_to_wake(&cells) {
-                        ring(&bell);
+                    let is_to_wake = give(&mut producer.lock().unwrap(), &cells, number).unwrap().unwrap();
+                    if is_to_wake {
+                        // A message.
+                        *bell.0.lock().unwrap() = true;
+                        bell.1.notify_one();
                     }
                 })
             });
-            let mut found = [(); 2].map(|()| take(&mut consumer, &cells, &bell));
+            let mut found = Vec::new();
+            while found.len() < 2 {
+                if let Some(entry) = consumer.peek().unwrap() {
+                    consumer.advance();
+                    found.push(entry);
+                    continue;
+                }
+                if prepare_sleep(&cells, consumer.position()).is_some() {
+                    let mut rung = bell.0.lock().unwrap();
+                    while !*rung {
+                        rung = bell.1.wait(rung).unwrap();
+                    }
+                    *rung = false;
+                }
+                awake(&cells);
+            }
             found.sort_unstable();
             assert_eq!(found, [entry(0), entry(1)]);
             for writer in writers {
@@ -432,12 +349,13 @@ mod model {
     #[test]
     fn a_place_is_written_again_only_when_it_was_read() {
         loom::model(|| {
-            let cells = Model(Arc::new((0..ENTRIES + LINE).map(|_| AtomicU64::new(0)).collect()));
-            let (mut producer, mut consumer) = (Producer::new(cells.clone(), 1), Consumer::new(cells, 1));
+            let cells = model();
+            let (mut producer, mut consumer) =
+                (Producer::new(cells.clone(), 1), Consumer::new(cells.clone(), 1));
             let writer = loom::thread::spawn(move || {
                 let mut pushed = 0;
                 for _ in 0..3 {
-                    if producer.push(entry(pushed), None).unwrap() != Pushed::Full {
+                    if give(&mut producer, &cells, pushed).unwrap().is_some() {
                         pushed += 1;
                     }
                 }

@@ -1,6 +1,4 @@
 use std::os::fd::AsFd;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::Driver;
 use cuda_mem_pool::cuda_mem_core::sys::CUresult;
@@ -17,7 +15,7 @@ fn what_a_peer_sends_is_pinned_only_if_it_is_as_large_as_it_must_be() {
     {
         let mapping = SharedMapping::create(bytes).unwrap();
         let descriptor = mapping.as_fd().try_clone_to_owned().unwrap();
-        let opened = Words::open(&context, descriptor, 1);
+        let opened = Words::open(&context, vec![descriptor].into(), 1);
         assert_eq!(opened.is_ok(), is_accepted, "{bytes}");
         assert!(is_accepted || matches!(opened, Err(Error::Protocol { pid: 1, .. })), "{bytes}");
     }
@@ -27,83 +25,70 @@ fn context(sim: &Sim) -> Context {
     Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap()
 }
 
-/// A fence that the peer was told of and the driver refuses.
-fn refused(sim: &Sim, words: &Words, stream: &Stream) -> Point {
+/// Both sides' words, in one process.
+fn both(context: &Context) -> (Words, Words) {
+    let memory = Words::memory(context).unwrap();
+    let descriptor = memory.as_fd().try_clone_to_owned().unwrap();
+    let theirs = Words::open(context, vec![descriptor].into(), 1).unwrap();
+    (Words::of(context, memory, 2).unwrap(), theirs)
+}
+
+/// More streams than there are lines share the last one, where each waits for the one before.
+#[test]
+fn streams_beyond_the_lines_share_the_last_one() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let (ours, theirs) = both(&context);
+    let streams: Vec<_> = (0..LINES + 8).map(|_| Stream::new(&context).unwrap()).collect();
+    let points: Vec<_> = streams.iter().map(|stream| ours.record(stream).unwrap()).collect();
+    assert!(points.iter().map(|point| point.line).eq((0..wire::LINES).chain([wire::LINES - 1; 8])));
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    assert!(points.iter().all(|point| theirs.is_reached(*point).unwrap()));
+}
+
+#[test]
+fn a_refused_fence_that_the_peer_was_told_of_is_never_reached() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let stream = Stream::new(&context).unwrap();
+    let (ours, theirs) = both(&context);
     let mut announced = None;
     sim.fail_call("cuStreamWriteValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    let recorded = words.record_announced(stream, |point| {
+    let recorded = ours.record_announced(&stream, |point| {
         announced = Some(point);
         true
     });
     assert!(matches!(recorded, Err(Error::Core(core::Error::Driver(_)))), "{recorded:?}");
-    announced.unwrap()
-}
-
-#[test]
-fn a_refused_fence_is_no_death_of_either_side() {
-    let sim = Sim::builder().build();
-    let context = context(&sim);
-    let stream = Stream::new(&context).unwrap();
-    let memory = Words::memory(&context).unwrap();
-    let theirs = Words::open(&context, memory.as_fd().try_clone_to_owned().unwrap(), 1).unwrap();
-    let ours = Words::of(&context, memory, 2).unwrap();
-    let lines: Vec<_> = (0..LINES).map(|_| refused(&sim, &ours, &stream)).collect();
-    for point in &lines {
-        assert!(matches!(theirs.is_reached(*point), Err(Error::FenceRefused { pid: 1 })));
-        assert!(matches!(theirs.hold_up(*point, &stream), Err(Error::FenceRefused { pid: 1 })));
-    }
-    let numbers = lines.iter().map(|point| point.line);
-    assert!(numbers.eq(0..wire::LINES), "one refused fence a line");
-    let none = ours.record(&stream);
-    assert!(matches!(none, Err(Error::NoLinesLeft { lines: wire::LINES })), "{none:?}");
-    theirs.end();
-    assert!(matches!(theirs.is_reached(lines[0]), Err(Error::PeerDied { pid: 1 })));
-}
-
-/// A stream that shares the line writes behind the poison, and the word is back where somebody may wait for more.
-#[test]
-fn a_line_stays_poisoned_until_all_streams_that_share_it_are_done() {
-    let sim = Sim::builder().build();
-    let context = context(&sim);
-    let words = Words::of(&context, Words::memory(&context).unwrap(), 1).unwrap();
-    let (first, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
-    gate.fence(1).unwrap().hold_up(&first).unwrap();
-    (0..ALONE).for_each(|line| assert_eq!(words.record(&Stream::new(&context).unwrap()).unwrap().line, line));
-    let shared = words.record(&first).unwrap();
-    for _ in ALONE + 1..wire::LINES {
-        assert_ne!(words.record(&Stream::new(&context).unwrap()).unwrap().line, shared.line);
-    }
-    let last = Stream::new(&context).unwrap();
-    releases::stay().unwrap();
-    assert_eq!(refused(&sim, &words, &last), Point { generation: 2, ..shared });
-    assert!(!last.is_idle().unwrap(), "in order behind the other one");
-    gate.poison();
-    last.synchronize().unwrap();
-    let (page, begin) = (words.page().unwrap(), Instant::now());
-    while word(&page.words, words.slot(words.side, shared.line)) <= LAST {
-        assert!(begin.elapsed() < Duration::from_secs(20), "whoever waits for the refused fence waits on");
-        thread::yield_now();
-    }
-    releases::leave();
-}
-
-/// What streams were given to say is not waited for where nothing is said any more.
-#[test]
-fn what_was_lost_with_a_context_is_not_waited_for() {
-    let sim = Sim::builder().build();
-    let context = context(&sim);
-    let words = Arc::new(Words::of(&context, Words::memory(&context).unwrap(), 1).unwrap());
-    let (stream, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
-    gate.fence(1).unwrap().hold_up(&stream).unwrap();
-    words.record(&stream).unwrap();
-    let mut recorded = Recorded::of(&words).unwrap();
-    assert!(!recorded.is_reached());
-    sim.fail_call("cuEventQuery", 1, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-    assert!(recorded.is_reached());
-    assert!(!recorded.is_reached(), "it was no loss, but for the test");
-    gate.poison();
+    let point = announced.unwrap();
+    assert!(matches!(theirs.is_reached(point), Err(Error::PeerDied { pid: 1 })));
+    assert!(matches!(theirs.make_wait(point, &stream), Err(Error::PeerDied { pid: 1 })));
     stream.synchronize().unwrap();
-    assert!(recorded.is_reached());
+}
+
+/// A peer that never reaches its fences could otherwise hold up all of the device's hardware queues.
+#[test]
+fn few_streams_wait_for_fences_of_a_peer_that_are_not_reached() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let (ours, theirs) = both(&context);
+    let (busy, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
+    let fence = gate.fence(1).unwrap();
+    fence.hold_up(&busy).unwrap();
+    let point = ours.record(&busy).unwrap();
+    let streams: Vec<_> = (0..=MOST_WAITS).map(|_| Stream::new(&context).unwrap()).collect();
+    let (last, few) = streams.split_last().unwrap();
+    for stream in few {
+        // As often as it likes: a stream waits for one thing at a time.
+        theirs.make_wait(point, stream).unwrap();
+        theirs.make_wait(point, stream).unwrap();
+    }
+    let refused = theirs.make_wait(point, last);
+    assert!(matches!(refused, Err(Error::TooManyWaits { pid: 1, most: MOST_WAITS })), "{refused:?}");
+    assert!(!theirs.has_room_for(last) && theirs.has_room_for(&few[0]));
+    gate.poison();
+    busy.synchronize().unwrap();
+    theirs.make_wait(point, last).unwrap();
+    assert!(theirs.has_room_for(last));
 }
 
 /// A device goes on with the pages that it was given.
@@ -120,7 +105,7 @@ fn nobody_takes_pages_out_of_what_is_pinned() {
         let words = if is_own {
             Words::of(&context, memory, 1)
         } else {
-            Words::open(&context, descriptor.try_clone().unwrap(), 1)
+            Words::open(&context, vec![descriptor.try_clone().unwrap()].into(), 1)
         };
         assert!(words.is_ok() && holes() == Err(rustix::io::Errno::PERM), "{is_own}");
     }

@@ -266,7 +266,9 @@ mod tests {
     #[derive(Debug)]
     struct Script(Mutex<Vec<Option<Vec<u8>>>>);
 
-    impl Exchange for Script {
+    // SAFETY: nothing is called on the strength of it.
+    #[allow(unsafe_code, reason = "a test's exchange")]
+    unsafe impl Exchange for Script {
         fn name(&self) -> &str {
             "script"
         }

@@ -2,6 +2,12 @@
 //!
 //! Their calls are collective: one that not all ranks make holds up those that do for ever. So no such call is made before all ranks
 //! have said, in an [`Exchange`], that they are about to make it, with the same size and for the same allocation.
+//!
+//! # Safety
+//!
+//! Relies on the library giving no memory twice before it is given back.
+
+#![allow(unsafe_code, reason = "implements an unsafe trait")]
 
 mod agreement;
 mod allocation;
@@ -234,7 +240,8 @@ impl EngineBackend {
     }
 }
 
-impl SymmetricBackend for EngineBackend {
+// SAFETY: what the library gives is in the books from then on until it is given back, and each address is given once.
+unsafe impl SymmetricBackend for EngineBackend {
     fn name(&self) -> &str {
         self.shared.name()
     }

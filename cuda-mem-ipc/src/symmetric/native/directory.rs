@@ -12,7 +12,6 @@
 //! An entry is seven words: generation, sequence, size, segment, offset, pad, signal words. The generation is `s / 32768 + 1`, and is written last.
 //! All numbers are those of other processes, and are taken for nothing but numbers.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
@@ -62,9 +61,9 @@ impl Directory {
         Ok(Self { mapping: SharedMapping::create(bytes(ranks))?, ranks })
     }
 
-    /// That of rank 0, by its descriptor.
-    pub(super) fn open(descriptor: OwnedFd, ranks: usize) -> Result<Self> {
-        let (mapping, needed) = (SharedMapping::open(descriptor)?, bytes(ranks));
+    /// That of rank 0.
+    pub(super) fn open(mapping: SharedMapping, ranks: usize) -> Result<Self> {
+        let needed = bytes(ranks);
         if mapping.bytes() < needed {
             return Err(CoreError::OutOfRange { range: 0..needed, len: mapping.bytes() });
         }
@@ -231,7 +230,6 @@ mod tests {
     #[test]
     fn a_directory_that_is_too_small_is_refused() {
         let small = SharedMapping::create(4096).unwrap();
-        let descriptor = std::os::fd::AsFd::as_fd(&small).try_clone_to_owned().unwrap();
-        assert!(matches!(Directory::open(descriptor, 2), Err(CoreError::OutOfRange { .. })));
+        assert!(matches!(Directory::open(small, 2), Err(CoreError::OutOfRange { .. })));
     }
 }

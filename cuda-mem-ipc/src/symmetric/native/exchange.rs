@@ -1,4 +1,10 @@
 //! What each rank says to all others, over the group's connections. The n-th message of a rank belongs to the n-th of every other.
+//!
+//! # Safety
+//!
+//! Relies on each connection being one process's, checked when the group was joined, whose messages come in order.
+
+#![allow(unsafe_code, reason = "implements an unsafe trait")]
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +15,8 @@ use super::{Group, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result, Why};
 use crate::transport::Deadline;
 
-impl Exchange for Group {
+// SAFETY: the n-th call takes the n-th message of every rank's own connection.
+unsafe impl Exchange for Group {
     fn name(&self) -> &str {
         self.name()
     }

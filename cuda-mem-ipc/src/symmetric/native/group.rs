@@ -67,6 +67,8 @@ pub(super) struct Inner {
     /// Held for a moment, also by who has `making`.
     own: Mutex<Own>,
     words: Arc<OwnWords>,
+    /// What the group's own barrier signals by, once there was one.
+    barrier: Mutex<Option<Allocated>>,
     /// One exchange at a time: the order is the ranks' order.
     pub(super) exchanging: Mutex<()>,
     /// What of each rank is mapped here.
@@ -158,6 +160,7 @@ impl Group {
             making: Mutex::default(),
             own: Mutex::default(),
             words: Arc::default(),
+            barrier: Mutex::default(),
             exchanging: Mutex::default(),
             mapped,
         };
@@ -207,8 +210,23 @@ impl Group {
         self.inner.find(address)
     }
 
-    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<Allocated> {
+    pub(super) fn alloc_bytes(&self, size: usize, device: Device) -> Result<Allocated> {
         self.inner.alloc(size, device)
+    }
+
+    /// What the group's own barrier signals by, allocated when it is asked for first.
+    pub(super) fn barrier_words(&self) -> Result<Allocated> {
+        let mut words = lock(&self.inner.barrier);
+        match *words {
+            Some(known) if self.find(known.address).is_some_and(|found| found.allocated() == known) => {
+                Ok(known)
+            }
+            _ => {
+                let made = self.alloc_bytes(0, self.device())?;
+                *words = Some(made);
+                Ok(made)
+            }
+        }
     }
 
     /// Takes what begins at an address out of the books, if it is what is meant.

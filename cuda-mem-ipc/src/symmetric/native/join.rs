@@ -12,6 +12,7 @@ use super::message::{self, Hello};
 use super::state::State;
 use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
+use crate::memory_file;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller};
 
@@ -47,10 +48,6 @@ struct Joining<'j> {
 impl Group {
     /// Joins the group `name` of `world_size` ranks as rank `rank`, with the context's device. Each rank listens in `directory`,
     /// which is made with mode 0700 and is the same for all. Returns when all ranks are there.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -271,14 +268,11 @@ impl<'j> Joining<'j> {
             Some(Some(first)) => {
                 let failed = |source| Error::Transport { rank: 0, source };
                 let message = first.recv(self.deadline).map_err(failed)?;
-                let mut descriptors = message.descriptors.into_iter();
-                match (message.kind, descriptors.next()) {
-                    (message::DIRECTORY, Some(descriptor)) => Directory::open(descriptor, self.ranks)?,
-                    (kind, _) => {
-                        let bytes = message.payload.len();
-                        return Err(failed(TransportError::NoHello { kind, bytes }));
-                    }
+                let (kind, bytes) = (message.kind, message.payload.len());
+                if kind != message::DIRECTORY {
+                    return Err(failed(TransportError::NoHello { kind, bytes }));
                 }
+                Directory::open(memory_file::open(message.descriptors).map_err(failed)?, self.ranks)?
             }
             _ => {
                 let directory = Directory::create(self.ranks)?;

@@ -125,5 +125,5 @@ impl Inner {
 }
 
 #[cfg(test)]
-#[path = "hostile.rs"]
+#[path = "../../../tests/players/ranks.rs"]
 mod hostile;

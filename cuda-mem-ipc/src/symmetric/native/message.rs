@@ -9,6 +9,9 @@
 //! | 68, said: the next of an exchange | anything | none |
 //! | 69, words of signals | their number, for how many allocations they are | host memory: [`super::words`] |
 
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
+
 use crate::transport::FIRST_KIND;
 
 pub(super) const HELLO: u16 = FIRST_KIND + 48;
@@ -81,15 +84,12 @@ impl PieceInfo {
 }
 
 fn words<const N: usize>(words: [u64; N]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    words.map(U64::new).as_bytes().to_vec()
 }
 
 fn split<const N: usize>(bytes: &[u8]) -> Option<([u64; N], &[u8])> {
-    let (head, tail) = bytes.split_at_checked(8 * N)?;
-    let (chunks, _) = head.as_chunks::<8>();
-    let mut words = [0; N];
-    words.iter_mut().zip(chunks).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
-    Some((words, tail))
+    let (words, tail) = <[U64; N]>::ref_from_prefix(bytes).ok()?;
+    Some((words.map(|word| word.get()), tail))
 }
 
 #[cfg(test)]

@@ -1,7 +1,14 @@
 //! Symmetric memory of one host, over the driver's virtual memory management and this crate's transport.
+//!
+//! # Safety
+//!
+//! Relies on the books of a group's segments giving no byte to two allocations at a time.
+
+#![allow(unsafe_code, reason = "implements an unsafe trait")]
 
 mod allocation;
 mod announced;
+mod buffer;
 mod directory;
 mod exchange;
 mod group;
@@ -27,6 +34,7 @@ use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
 use allocation::Allocation;
 use state::lock;
 
+pub use buffer::GroupBuffer;
 pub use group::{Freed, Group, GroupOptions};
 
 /// The channels that [`barrier`](SymmetricMemory::barrier) has for each allocation, and
@@ -118,10 +126,6 @@ impl NativeBackend {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
@@ -159,7 +163,8 @@ fn refuse_forked() -> Result<()> {
     if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
 }
 
-impl SymmetricBackend for NativeBackend {
+// SAFETY: an allocation is cut from a segment, whose books give no byte twice before it is given back.
+unsafe impl SymmetricBackend for NativeBackend {
     fn name(&self) -> &str {
         NAME
     }
@@ -177,7 +182,7 @@ impl SymmetricBackend for NativeBackend {
     /// or comes to a rendezvous, and [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
-        self.group(name)?.alloc(size, device)
+        self.group(name)?.alloc_bytes(size, device)
     }
 
     fn find(&self, address: CUdeviceptr) -> Result<Allocated> {
@@ -200,10 +205,6 @@ impl SymmetricBackend for NativeBackend {
     }
 
     /// Waits until every rank has made the same allocation, as long as the group's timeout.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     ///
     /// # Errors
     ///

@@ -85,7 +85,8 @@ impl Segment {
             }
         };
         let bytes = usize::try_from(info.bytes).unwrap_or(usize::MAX);
-        let mapping = ImportedMapping::import_posix_fd(theirs, memory.as_fd(), bytes, &[device])?;
+        let handles = memory.iter().map(|handle| (handle.as_fd(), bytes)).collect::<Vec<_>>();
+        let mapping = ImportedMapping::import_posix_fds(theirs, &handles, &[device])?;
         // Below the bytes, which are a `usize`.
         let pads = usize::try_from(info.pads).unwrap_or(0);
         Ok(Self { mapping, pads, pad_bytes: SIGNAL_PAD_BYTES })

@@ -1,7 +1,6 @@
 //! What the threads of a rank share: who is there, what was waited for, and whether the group is sound.
 
 use std::io::{PipeReader, PipeWriter, Write};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use super::message::{self, PieceInfo, SegmentInfo};
 use super::queue::Queue;
 use crate::error::Error as TransportError;
 use crate::symmetric::{Error, Result, Why};
-use crate::transport::{Connection, Deadline};
+use crate::transport::{Connection, Deadline, Descriptors};
 
 /// How often it is looked whether somebody broke the group, by those who wait.
 pub(super) const SLICE: Duration = Duration::from_millis(2);
@@ -54,14 +53,14 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub(super) struct AnnouncedSegment {
     pub(super) info: SegmentInfo,
-    pub(super) memory: OwnedFd,
+    pub(super) memory: Descriptors,
 }
 
 /// Words of another rank.
 #[derive(Debug)]
 pub(super) struct AnnouncedPiece {
     pub(super) info: PieceInfo,
-    pub(super) words: OwnedFd,
+    pub(super) words: Descriptors,
 }
 
 /// The waits that streams were given.

@@ -114,13 +114,13 @@ fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
     match message.kind {
         message::SEGMENT => {
             let info = SegmentInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
-            let [memory] = message.descriptors.try_into().map_err(|_| Why::Unreachable)?;
+            let memory = Some(message.descriptors).filter(|all| all.len() == 1).ok_or(Why::Unreachable)?;
             let kept = peer.segments.push(AnnouncedSegment { info, memory });
             if kept { Ok(()) } else { Err(Why::Unreachable) }
         }
         message::WORDS => {
             let info = PieceInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
-            let [words] = message.descriptors.try_into().map_err(|_| Why::Unreachable)?;
+            let words = Some(message.descriptors).filter(|all| all.len() == 1).ok_or(Why::Unreachable)?;
             let kept = peer.pieces.push(AnnouncedPiece { info, words });
             if kept { Ok(()) } else { Err(Why::Unreachable) }
         }

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
@@ -17,8 +16,8 @@ use super::CHANNELS;
 use super::message::PieceInfo;
 use super::state::{AnnouncedPiece, lock};
 use crate::LARGEST_PAGE;
+use crate::memory_file::{self, bytes_there};
 use crate::symmetric::Error;
-use crate::there::bytes_there;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
@@ -66,8 +65,9 @@ impl Piece {
         if info.room != room as u64 {
             return Err(invalid("the number of allocations that words are for", info.room, room));
         }
-        let there = bytes_there(&words).map_err(|source| Error::Transport { rank, source })?;
-        let mapping = SharedMapping::open(words)?;
+        let failed = |source| Error::Transport { rank, source };
+        let mapping = memory_file::open(words).map_err(failed)?;
+        let there = bytes_there(&mapping).map_err(failed)?;
         let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
         let most = needed.next_multiple_of(LARGEST_PAGE);
         // Before they are pinned: a rank may send a file that is larger than this machine's memory.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::Message;
+use cuda_mem_ipc::shared::wire::{HandOver, Message};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 
 use super::{End, LEN, die_at, end, ready, stay, time_until};
@@ -59,14 +59,16 @@ fn dying(first: &Channel) {
     if matches!(step, Step::Offered | Step::Announced | Step::Entered) {
         let words = raw::offer(&world, &connection);
         if step != Step::Offered {
-            let _branch = raw::accepted(&connection);
+            raw::accepted(&connection);
             let (memory, said) = raw::segment(&world, 0);
             let descriptor = memory.export_posix_fd().unwrap();
             raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
             if step == Step::Entered {
-                raw::enter(&words, &[0, 0, 0, said.bytes, 0, 1, 1]);
+                let (sequence, segment, offset) = (0, 0, 0);
+                let (len, line, generation) = (said.bytes, 0, 1);
+                raw::hand(&words, HandOver { sequence, segment, offset, len, line, generation });
                 // The importer may sleep already.
-                raw::say(&connection, Message::Ring, &[]);
+                raw::wake(&words);
             }
         }
         stay(first);

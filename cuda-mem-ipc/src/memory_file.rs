@@ -1,0 +1,27 @@
+//! Files in memory that a peer has sent.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use cuda_mem_pool::cuda_mem_core as core;
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+
+use crate::error::{Error, Result};
+use crate::transport::Descriptors;
+
+/// Maps a peer's memory, if it is one file in memory of sealed length. That is asked first, of the system alone: a file of another kind could
+/// take its time to answer.
+pub(crate) fn open(descriptors: Descriptors) -> Result<SharedMapping> {
+    let is_memory = |file: &OwnedFd| rustix::fs::fcntl_get_seals(file).is_ok();
+    let declared = descriptors.len();
+    if !descriptors.iter().all(is_memory) {
+        return Err(core::Error::NotShared { why: "is no file in memory" }.into());
+    }
+    let file = descriptors.only().ok_or(Error::DescriptorCount { declared: 1, received: declared })?;
+    Ok(SharedMapping::open(file)?)
+}
+
+/// How many bytes of a file in memory have pages. What has none would be made when it is pinned, by the process that pins it.
+pub(crate) fn bytes_there(file: impl AsFd) -> Result<usize> {
+    let blocks = rustix::fs::fstat(file).map_err(Error::system("fstat"))?.st_blocks;
+    Ok(usize::try_from(blocks).unwrap_or(0).saturating_mul(512))
+}

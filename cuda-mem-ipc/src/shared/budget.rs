@@ -1,0 +1,98 @@
+//! How much of this process its peers may take up: descriptors, and bytes of pinned memory.
+//!
+//! A peer alone gets a quarter of what all together get, so that one that takes all it can leaves the others theirs.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Resource, getrlimit};
+
+/// What is counted. Both are the process's; a connection has a count of its own for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Descriptors that stay open: one for each segment of host memory that is mapped.
+    Descriptors,
+    /// Bytes of host memory of peers that are pinned.
+    PinnedBytes,
+}
+
+/// One peer's share.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    used: [Arc<AtomicU64>; 2],
+}
+
+/// Some of it, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    kind: Kind,
+    amount: u64,
+    peer: Arc<AtomicU64>,
+}
+
+static USED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+impl Kind {
+    /// The most of all peers together: a quarter of the descriptors that the process may have, half of the machine's memory.
+    fn most(self) -> u64 {
+        match self {
+            // It may be changed at any time.
+            Self::Descriptors => getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) / 4,
+            Self::PinnedBytes => memory_bytes() / 2,
+        }
+    }
+
+    /// The most of one peer.
+    pub(super) fn most_of_a_peer(self) -> u64 {
+        self.most() / 4
+    }
+}
+
+impl Budget {
+    /// Takes some, if there is as much for this peer.
+    pub(super) fn take(&self, kind: Kind, amount: u64) -> Option<Held> {
+        let held = Held { kind, amount, peer: Arc::clone(&self.used[kind as usize]) };
+        let all = USED[kind as usize].fetch_add(amount, Ordering::SeqCst).saturating_add(amount);
+        let own = held.peer.fetch_add(amount, Ordering::SeqCst).saturating_add(amount);
+        // Otherwise it is given back here.
+        (all <= kind.most() && own <= kind.most_of_a_peer()).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        USED[self.kind as usize].fetch_sub(self.amount, Ordering::SeqCst);
+        self.peer.fetch_sub(self.amount, Ordering::SeqCst);
+    }
+}
+
+/// The machine's memory; 16 GiB if it does not say.
+fn memory_bytes() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kilobytes = text.lines().find_map(|line| {
+            line.strip_prefix("MemTotal:")?.split_ascii_whitespace().next()?.parse::<u64>().ok()
+        });
+        kilobytes.map_or(16 << 30, |kilobytes| kilobytes.saturating_mul(1024))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_peer_leaves_the_others_theirs_and_gets_back_what_it_gives_back() {
+        let (greedy, honest) = (Budget::default(), Budget::default());
+        let most = Kind::PinnedBytes.most_of_a_peer();
+        let held = greedy.take(Kind::PinnedBytes, most).unwrap();
+        assert!(greedy.take(Kind::PinnedBytes, 1).is_none());
+        assert!(honest.take(Kind::PinnedBytes, most).is_some());
+        assert!(greedy.take(Kind::Descriptors, 1).is_some());
+        drop(held);
+        assert!(greedy.take(Kind::PinnedBytes, most).is_some());
+    }
+}

@@ -1,0 +1,290 @@
+//! Blocks of a caching allocator, handed over where they are.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+
+use cuda_mem_pool::caching::{CachingAllocator, Pin};
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::vmm::CreateOptions;
+use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
+use cuda_mem_pool::{Allocation, DeviceAccessible};
+
+use super::buffer::{Holder, Share};
+use super::free::{Last, Past};
+use super::segment::Segment;
+use super::wire::{MOST_HANDLES, Parts, Place};
+use super::words::ReleaseFence;
+use super::{expect_driver, refuse_forked};
+use crate::background::{Resting, drop_when_passed};
+use crate::error::{Error, Result};
+use crate::primitive::lock;
+
+/// A block of a [`CachingAllocator`] that other processes can be given: its type says so, because it was looked at. Clones are
+/// handles to the same block.
+///
+/// Nothing is copied. The handles that the block lies in are pinned for as long as anybody has it, and so are the blocks beside
+/// it: what is pinned does not move, and does not go back to the driver. **A peer gets whole handles**, with whatever else lies in
+/// them. What it must not see, or what is handed over all the time, belongs into a [`SharedPool`](super::SharedPool), whose segments
+/// have one handle each, or into one of its [isolated](super::SharedPool::allocate_isolated) buffers, which have handles of their
+/// own.
+///
+/// It remembers every stream that uses it. When its last handle is dropped, and every receiver that it was handed to is done or
+/// gone, the block goes back to its allocator, behind all of their work; the host waits for nothing. The receivers unmap the handles
+/// when the last block in them is gone.
+///
+/// ```
+/// use cuda_mem_ipc::shared::Exportable;
+/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_ipc::cuda_mem_pool::{MemoryResource, caching::{CachingAllocator, CachingOptions}};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let block = allocator.allocate(10 << 20, &stream)?;
+/// let address = block.address();
+/// let buffer = Exportable::new(&allocator, block)?; // to be handed over by an Exporter
+/// assert_eq!((buffer.as_raw(), buffer.len()), (address, 10 << 20));
+/// assert_eq!(allocator.pins().len(), 1);
+/// drop(buffer);
+/// assert!(allocator.pins().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Exportable {
+    exported: Arc<Exported>,
+}
+
+struct Exported {
+    allocator: CachingAllocator,
+    /// None once it is on its way back.
+    block: Option<Block>,
+    /// Receivers that are done.
+    last: Past,
+    range: Arc<PinnedRange>,
+}
+
+type Block = Allocation<DeviceAccessible>;
+
+/// A block that cannot be given to other processes: it comes back, with the reason.
+/// [`Exportable::new`] has the reasons.  [`Exportable`] has an example.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct NotExportable {
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// The block, as it was.
+    pub block: Block,
+}
+
+/// Whole handles side by side, which some block lies in.
+struct PinnedRange {
+    segment: Arc<Segment>,
+    /// Waits for receivers that were not done when their block went back. No work of anybody else goes there: it may wait long.
+    stream: OnceLock<Stream>,
+}
+
+/// Where handles are: the driver, the first address and how many.
+type Whereabouts = (Driver, CUdeviceptr, usize);
+
+/// Those that somebody has. Memory that is pinned stays where it is, so that the place names it.
+static RANGES: LazyLock<Mutex<HashMap<Whereabouts, Weak<PinnedRange>>>> = LazyLock::new(Mutex::default);
+
+impl Exportable {
+    /// Pins a block where it is, for other processes.
+    ///
+    /// # Errors
+    ///
+    /// The block comes back with the error. [`Error::TooManyHandles`] if it lies in more than [`MOST_HANDLES`];
+    /// [`Error::Pool`] with `UnknownAddress` if it is not of this allocator's default pool; [`core::Error::NotShareable`] on a device whose
+    /// memory cannot be shared, [`core::Error::NotAccepted`] for one without bytes, [`core::Error::Forked`].
+    #[allow(clippy::result_large_err, reason = "the block comes back")]
+    pub fn new(allocator: &CachingAllocator, block: Block) -> Result<Self, NotExportable> {
+        match PinnedRange::of(allocator, &block) {
+            Ok(range) => {
+                let (allocator, last) = (allocator.clone(), Past::default());
+                Ok(Self { exported: Arc::new(Exported { allocator, block: Some(block), last, range }) })
+            }
+            Err(error) => Err(NotExportable { error, block }),
+        }
+    }
+
+    fn block(&self) -> Option<&Block> {
+        self.exported.block.as_ref()
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
+    pub fn len(&self) -> usize {
+        self.block().map_or(0, Allocation::len)
+    }
+
+    /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
+    /// [`Exportable::on`].
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.block().map_or(0, Allocation::address)
+    }
+
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
+    /// writes while a receiver has it writes under its eyes.
+    ///
+    /// # Errors
+    ///
+    /// As there, in [`Error::Core`].
+    pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
+        refuse_forked()?;
+        let block = self.exported.block()?;
+        expect_driver(block.buffer().context(), stream)?;
+        self.exported.last.order(stream)?;
+        Ok(block.on(stream)?)
+    }
+
+    /// A part of it, to be handed over.
+    ///
+    /// # Errors
+    ///
+    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    pub fn range(&self, range: Range<usize>) -> Result<Share> {
+        Share::from(self).range(range)
+    }
+}
+
+impl PinnedRange {
+    /// What a block lies in, pinned.
+    fn of(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Self>> {
+        refuse_forked()?;
+        let (address, bytes) = (block.address(), block.len());
+        if bytes == 0 {
+            let accepted = 1..=isize::MAX.unsigned_abs();
+            return Err(core::Error::NotAccepted {
+                option: "the size of a block to share",
+                value: 0,
+                accepted,
+            }
+            .into());
+        }
+        let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
+        let parts = pinned.segments().map_err(as_core)?;
+        if parts.len() > MOST_HANDLES {
+            return Err(Error::TooManyHandles { handles: parts.len(), most: MOST_HANDLES });
+        }
+        let sizes = parts.iter().map(|part| part.bytes as u64).collect::<Vec<_>>();
+        let total = parts.iter().map(|part| part.bytes).sum::<usize>();
+        let start = parts.first().map_or(address, |part| part.address);
+        let device = block.buffer().context().device();
+        let whereabouts = (device.driver(), start, total);
+        // Of two threads that come first at once the second finds what the first has made.
+        let mut ranges = lock(&RANGES);
+        if let Some(range) = ranges.get(&whereabouts).and_then(Weak::upgrade) {
+            return Ok(range);
+        }
+        if !CreateOptions::supported_by(device)?.shareable {
+            return Err(core::Error::NotShareable { what: "a POSIX file descriptor" }.into());
+        }
+        let uuid = device.uuid()?;
+        let place = Parts::new(&sizes).map_or(Place::Device(uuid), |parts| Place::Parts { uuid, parts });
+        let segment = Arc::new(Segment::lent(place, start, total, pinned));
+        let range = Arc::new(Self { segment, stream: OnceLock::new() });
+        ranges.retain(|_, range| range.strong_count() > 0);
+        ranges.insert(whereabouts, Arc::downgrade(&range));
+        Ok(range)
+    }
+
+    fn stream(&self, block: &Block) -> Result<&Stream> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let stream = Stream::new(block.buffer().context())?;
+        Ok(self.stream.get_or_init(|| stream))
+    }
+}
+
+impl Exported {
+    /// It is there until the drop.
+    fn block(&self) -> Result<&Block> {
+        self.block.as_ref().ok_or(Error::Closed { doing: "using the block" })
+    }
+
+    /// Keeps the allocator from using the block again before its receivers are done.
+    fn hold_back(&self, block: &Block, last: &Last) -> Result<()> {
+        if last.is_over() {
+            return Ok(());
+        }
+        let stream = self.range.stream(block)?;
+        last.order(stream)?;
+        self.allocator.record_stream(block.address(), stream).map_err(as_core)
+    }
+}
+
+impl From<&Exportable> for Share {
+    fn from(buffer: &Exportable) -> Self {
+        let (exported, segment) = (&buffer.exported, &buffer.exported.range.segment);
+        let offset = usize::try_from(buffer.as_raw().wrapping_sub(segment.address(0))).unwrap_or(usize::MAX);
+        let holder = Arc::<Exported>::clone(exported);
+        Self { segment: Arc::clone(segment), offset, len: buffer.len(), holder }
+    }
+}
+
+impl Holder for Exported {
+    fn order(&self, stream: &Stream) -> Result<()> {
+        let block = self.block()?;
+        expect_driver(block.buffer().context(), stream)?;
+        self.last.order(stream)?;
+        Ok(block.buffer().order_behind_uses(stream)?)
+    }
+
+    fn released(&self, fence: ReleaseFence) {
+        self.last.add_release(fence);
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        if core::forked() {
+            // Before any lock: the memory is the parent's, as the block's own drop knows.
+            return;
+        }
+        let last = self.last.take();
+        if self.hold_back(&block, &last).is_err() {
+            // No stream waits for them, so it is looked for.
+            drop_when_passed(Waiting { _block: block, last });
+        }
+    }
+}
+
+/// A block whose receivers no stream waits for.
+struct Waiting {
+    last: Last,
+    _block: Block,
+}
+
+impl Resting for Waiting {
+    fn has_passed(&mut self) -> bool {
+        self.last.is_over()
+    }
+}
+
+/// What the pool says, in the words of this crate.
+pub(super) fn as_core(error: cuda_mem_pool::Error) -> Error {
+    match error {
+        cuda_mem_pool::Error::Core(error) => Error::Core(error),
+        error => Error::Pool(error),
+    }
+}
+
+impl fmt::Debug for Exportable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exportable")
+            .field("address", &format_args!("{:#x}", self.as_raw()))
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

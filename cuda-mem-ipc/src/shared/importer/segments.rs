@@ -1,0 +1,402 @@
+//! The segments that an exporter has announced: how they are heard of, mapped, and let go of.
+
+use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::{self as core, forked};
+
+use super::ImportLink;
+use super::give_back::MOST_UNHEARD;
+use crate::background::{self, drop_in_background};
+use crate::error::{Error, Result};
+use crate::import::{ImportError, ImportKey, Imported, Imports};
+use crate::primitive::lock;
+use crate::shared::budget::Kind;
+use crate::shared::segment::Segment;
+use crate::shared::{Heard, MOST_AT_A_TIME, heard, reaper, say, wire};
+use crate::transport::{Descriptors, Peer};
+
+/// How many segments a peer may have this process map at a time.
+pub(super) const MOST_SEGMENTS: usize = 4096;
+
+/// How long another connection's import or release of the same segment may take, whatever the deadline is: a segment that is
+/// refused stays refused.
+const IMPORT: Duration = Duration::from_secs(10);
+
+/// What this process has mapped for all importers.
+static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
+
+/// A segment that the exporter has announced.
+pub(super) enum Known {
+    /// No buffer of it came yet.
+    Ahead(Ahead),
+    Mapped(Imported<Segment>),
+    /// It could not be imported, for this reason. Its buffers go back at once.
+    Refused {
+        error: Error,
+        is_slab: bool,
+    },
+}
+
+/// A segment of which no buffer came yet. Dropped, it waits for an import that is under way.
+pub(super) struct Ahead(Arc<Announced>);
+
+struct Announced {
+    link: Weak<ImportLink>,
+    said: wire::Segment,
+    /// Its place among those that are mapped before their first buffer comes; none if there were too many.
+    early: Option<Counted>,
+    /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
+    state: Mutex<State>,
+}
+
+enum State {
+    Waiting(
+        Descriptors,
+        /* of so many that wait */
+        #[allow(dead_code, reason = "it counts until it is dropped")] Counted,
+    ),
+    Known(Known),
+    /// It is its taker's, or nobody's any more.
+    Gone,
+}
+
+/// Some of so many.
+struct Counted(Arc<AtomicUsize>, usize);
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
+        all.fetch_add(these, Ordering::SeqCst);
+        Self(Arc::clone(all), these)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
+
+impl Known {
+    fn is_slab(&self) -> bool {
+        match self {
+            Self::Ahead(ahead) => ahead.0.said.place.is_in_a_pool(),
+            Self::Mapped(segment) => segment.slab().is_some(),
+            Self::Refused { is_slab, .. } => *is_slab,
+        }
+    }
+
+    fn memory(&self) -> Option<Result<Imported<Segment>>> {
+        match self {
+            Self::Ahead(_) => None,
+            Self::Mapped(segment) => Some(Ok(segment.clone())),
+            Self::Refused { error, .. } => Some(Err(error.clone())),
+        }
+    }
+}
+
+impl Announced {
+    /// Imports it, unless somebody has.
+    fn imported(&self, link: &Arc<ImportLink>) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        if let State::Waiting(descriptors, _) = &mut *state {
+            let descriptors = std::mem::take(descriptors);
+            *state = State::Known(link.import(&self.said, descriptors));
+            // There may be room for more.
+            reaper::wake();
+        }
+        state
+    }
+}
+
+impl Announced {
+    /// Whether it has descriptors, or somebody is about to use them.
+    fn is_waiting(&self) -> bool {
+        self.state.try_lock().map_or(true, |state| matches!(*state, State::Waiting(..)))
+    }
+}
+
+impl Ahead {
+    fn is_mapped(&self) -> bool {
+        // One that is being imported is locked.
+        self.0.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Known::Mapped(_))))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        // Before the lock: what is imported is the parent's.
+        if forked() {
+            return;
+        }
+        let state = std::mem::replace(&mut *lock(&self.0.state), State::Gone);
+        let was_not_imported = matches!(state, State::Waiting(..) | State::Known(Known::Refused { .. }));
+        // What was imported says so itself.
+        if was_not_imported
+            && self.0.said.place.is_in_a_pool()
+            && let Some(link) = self.0.link.upgrade()
+        {
+            link.slab_is_gone(self.0.said.segment);
+        }
+    }
+}
+
+impl ImportLink {
+    /// Whether one more message may be read, which may have as many descriptors as a segment has. Of what a peer has sent only so many stay
+    /// open: its messages stay in the socket until some are mapped.
+    pub(super) fn may_read(&self) -> bool {
+        let waiting = self.waiting.load(Ordering::SeqCst);
+        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
+        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
+    }
+
+    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
+    /// next time; any other one means that nothing more comes.
+    pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {
+        let _reading = lock(&self.reading);
+        let mut count = 0;
+        while count < MOST_AT_A_TIME {
+            if !is_needed(self) {
+                break;
+            }
+            let Heard { message, descriptors } = match heard(&self.connection, Duration::ZERO) {
+                Err(error) if error.is_timeout() => break,
+                result => result?,
+            };
+            match message {
+                wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
+                    self.learn(said, descriptors)?;
+                }
+                wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment)?,
+                _ => return Err(self.breaks("an exporter does not say that")),
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Notes a segment, and has it imported in the background unless there are enough without a buffer.
+    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<()> {
+        // An importer that is at its end, or its exporter, needs none.
+        let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
+        let early = (is_wanted && self.has_room_for(said.bytes)).then(|| Counted::new(&self.early, 1));
+        let is_early = early.is_some();
+        let waiting = Counted::new(&self.waiting, descriptors.len());
+        let state = Mutex::new(State::Waiting(descriptors, waiting));
+        let segment = Arc::new(Announced { link: Arc::downgrade(self), said, early, state });
+        if said.place.is_in_a_pool() {
+            self.slabs.fetch_add(1, Ordering::SeqCst);
+        }
+        let refused = {
+            let mut segments = lock(&self.segments);
+            let is_full = segments.len() >= MOST_SEGMENTS;
+            match segments.entry(said.segment) {
+                Entry::Vacant(place) if !is_full => {
+                    place.insert(Known::Ahead(Ahead(Arc::clone(&segment))));
+                    None
+                }
+                Entry::Vacant(_) => Some("it announces more segments than are accepted"),
+                Entry::Occupied(_) => Some("it announces a segment twice"),
+            }
+        };
+        if let Some(what) = refused {
+            return Err(self.breaks(what));
+        }
+        if is_early {
+            background::run(move || {
+                if let Some(link) = segment.link.upgrade() {
+                    drop(segment.imported(&link));
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn has_room_for(&self, bytes: u64) -> bool {
+        let segments = lock(&self.segments);
+        let early = segments.values().filter_map(|known| match known {
+            Known::Ahead(Ahead(segment)) if segment.early.is_some() => Some(segment.said.bytes),
+            _ => None,
+        });
+        let all = early.fold(bytes, u64::saturating_add);
+        self.early.load(Ordering::SeqCst) < self.ahead_limit.segments && all <= self.ahead_limit.bytes
+    }
+
+    /// How many segments are mapped of which no buffer came.
+    pub(super) fn mapped_ahead(&self) -> usize {
+        let segments = lock(&self.segments);
+        segments.values().filter(|known| matches!(known, Known::Ahead(ahead) if ahead.is_mapped())).count()
+    }
+
+    /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
+    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Known {
+        let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
+        let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
+        let error = match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
+            Ok(segment) if segment.info().is_as(said) => {
+                if let Some(slab) = segment.slab() {
+                    slab.tell(Arc::downgrade(self), said.segment);
+                }
+                return Known::Mapped(segment);
+            }
+            // Somebody else's import of what the peer now says is something else.
+            Ok(_) => self.breaks("it announces a segment otherwise than before"),
+            Err(ImportError::Failed(error)) => error,
+            Err(ImportError::Timeout(_)) => Error::ImportBusy,
+            Err(ImportError::Forked) => core::Error::Forked.into(),
+        };
+        Known::Refused { error, is_slab: said.place.is_in_a_pool() }
+    }
+
+    /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
+    pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Imported<Segment>> {
+        loop {
+            if let Some(memory) = self.known(number) {
+                return memory;
+            }
+            // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
+            let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
+            let mut may_read = true;
+            let read = self.read_messages(|link| {
+                may_read = link.may_read();
+                may_read && is_missing(link)
+            })?;
+            if !may_read {
+                self.import_one();
+            } else if read == 0 && is_missing(self) {
+                return Err(self.breaks("it hands over a part of a segment that it did not announce"));
+            }
+        }
+    }
+
+    /// Makes room for another message: imports a segment that waits.
+    fn import_one(self: &Arc<Self>) {
+        let waiting = lock(&self.segments).values().find_map(|known| match known {
+            Known::Ahead(Ahead(segment)) if segment.is_waiting() => Some(Arc::clone(segment)),
+            _ => None,
+        });
+        match waiting {
+            Some(segment) => drop(segment.imported(self)),
+            // Those that wait are just being let go of.
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+
+    fn known(self: &Arc<Self>, number: u64) -> Option<Result<Imported<Segment>>> {
+        let announced = match lock(&self.segments).get(&number)? {
+            Known::Ahead(Ahead(announced)) => Arc::clone(announced),
+            known => return known.memory(),
+        };
+        // Without the lock, which others need for other segments.
+        let state = std::mem::replace(&mut *announced.imported(self), State::Gone);
+        let State::Known(known) = state else {
+            // Another receiver was first.
+            return lock(&self.segments).get(&number).and_then(Known::memory);
+        };
+        let memory = known.memory();
+        let before = lock(&self.segments).insert(number, known);
+        drop(before);
+        memory
+    }
+
+    /// The exporter may free a segment.
+    pub(in crate::shared) fn slab_is_gone(&self, segment: u64) {
+        let count = {
+            let mut let_go = lock(&self.let_go);
+            let_go.push(segment);
+            let_go.len()
+        };
+        if count > MOST_UNHEARD {
+            let _ = self.breaks("it does not take what is let go of");
+        }
+        reaper::wake();
+    }
+
+    /// The exporter says that a segment is gone.
+    fn forget(&self, segment: u64) -> Result<()> {
+        let known = lock(&self.segments).remove(&segment);
+        match known {
+            // It was not imported, so that nobody has it.
+            Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
+            Some(known) => {
+                let is_slab = known.is_slab();
+                // It may be being mapped.
+                drop_in_background(known);
+                if is_slab {
+                    // From here on the thread looks whether its free was reached.
+                    reaper::wake();
+                }
+            }
+            // They were let go of before their exporter heard of it.
+            None if self.has_let_go.load(Ordering::SeqCst) => {}
+            None => return Err(self.breaks("it retires a segment that it did not announce")),
+        }
+        Ok(())
+    }
+
+    /// Nothing more will come of any segment. Their release waits for streams.
+    pub(super) fn forget_all(&self) {
+        let segments = std::mem::take(&mut *lock(&self.segments));
+        if !segments.is_empty() {
+            drop_in_background(segments);
+        }
+    }
+
+    /// Whether some are used no more that the exporter has not heard the end of.
+    pub(super) fn has_slabs_to_let_go(&self) -> bool {
+        let slabs = self.slabs.load(Ordering::SeqCst);
+        slabs > 0 && slabs > lock(&self.segments).values().filter(|known| known.is_slab()).count()
+    }
+
+    /// Tells the exporter which segments are gone here, and has those go that can.
+    pub(super) fn let_go_of_slabs(&self) {
+        if self.is_let_go() {
+            // The exporter need not say that they are used no more.
+            let segments = {
+                let mut segments = lock(&self.segments);
+                self.has_let_go.store(true, Ordering::SeqCst);
+                std::mem::take(&mut *segments)
+            };
+            let refused = |(segment, known): (&u64, &Known)| {
+                matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
+            };
+            lock(&self.let_go).extend(segments.iter().filter_map(refused));
+            if !segments.is_empty() {
+                drop_in_background(segments);
+            }
+        }
+        // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
+        if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
+            let (driver, is_reclaiming) = (self.context.driver(), Arc::clone(&self.is_reclaiming));
+            background::run(move || {
+                driver.reclaim();
+                is_reclaiming.store(false, Ordering::SeqCst);
+            });
+        }
+        let mut let_go = lock(&self.let_go);
+        while let Some(&segment) = let_go.last() {
+            if say(&self.connection, &wire::Message::LetGo { segment }, &[], Duration::ZERO).is_err() {
+                break;
+            }
+            let_go.pop();
+            self.slabs.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for ImportLink {
+    fn drop(&mut self) {
+        if !forked() {
+            // Nobody has a buffer of it any more.
+            self.forget_all();
+        }
+    }
+}
+
+/// What names a segment in this process: who announces it, and as what. Nobody can name another's.
+fn identity(peer: &Peer, said: &wire::Segment) -> Vec<u8> {
+    let numbers = [peer.pid().into(), peer.start_time(), said.generation, said.segment];
+    numbers.iter().flat_map(|number: &u64| number.to_le_bytes()).collect()
+}

@@ -1,0 +1,96 @@
+//! Exporters and importers that find each other by a name.
+
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_pool::cuda_mem_core::Context;
+
+use super::{Exporter, Importer};
+use crate::error::{Error, Result};
+use crate::transport::{Address, Connection, Deadline, Listener, PeerPolicy};
+
+/// How long an exporter that is not there yet is left alone.
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl Exporter {
+    /// Waits at a name for one importer of this user, which calls [`Importer::connect`]: at [`Address::of_user`]. Who comes and is not
+    /// admitted is not waited for. For several importers, other users or other places, make connections with a [`Listener`].
+    ///
+    /// ```
+    /// use std::thread;
+    /// use std::time::Duration;
+    ///
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
+    ///
+    /// const LIMIT: Duration = Duration::from_secs(10);
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let stream = Stream::new(&context)?;
+    /// let buffer = SharedPool::new(&context, &SharedPoolOptions::default())?.allocate(4096, &stream)?;
+    /// let name = format!("trainer-{}", std::process::id());
+    ///
+    /// // The other process; here a thread.
+    /// let (theirs, there) = (context.clone(), name.clone());
+    /// let other = thread::spawn(move || {
+    ///     let importer = Importer::connect(&there, &theirs, LIMIT)?;
+    ///     let received = importer.recv(LIMIT)?;
+    ///     received.synchronize(LIMIT) // dropped, it goes back
+    /// });
+    ///
+    /// let exporter = Exporter::listen(&name, &context, LIMIT)?;
+    /// exporter.hand_over(&buffer, &stream, LIMIT)?;
+    /// exporter.returned(LIMIT)?;
+    /// # other.join().map_err(|_| "panicked")??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Address::of_user`], [`Listener::bind`] and [`Exporter::new`]; [`Error::Timeout`] when no importer comes.
+    pub fn listen(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
+        let deadline = deadline.into();
+        let listener = Listener::bind(&Address::of_user(name)?, deadline)?;
+        loop {
+            let connection = listener.accept(deadline)?.complete(&PeerPolicy::default(), deadline);
+            match connection.and_then(|connection| Self::new(context, connection, deadline)) {
+                Err(error) if is_of_who_came(&error) && !deadline.has_passed() => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Importer {
+    /// Connects to the exporter that [listens](Exporter::listen) at a name, as soon as one does. [`Exporter::listen`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] when nobody does until the
+    /// deadline.
+    pub fn connect(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
+        let (deadline, address) = (deadline.into(), Address::of_user(name)?);
+        loop {
+            match Connection::connect(&address, &PeerPolicy::default(), deadline) {
+                Err(Error::NotListening { .. }) if !deadline.has_passed() => thread::sleep(PAUSE),
+                connection => return Self::new(context, connection?, deadline),
+            }
+        }
+    }
+}
+
+/// Whether an error says something of who came, and nothing of this process.
+fn is_of_who_came(error: &Error) -> bool {
+    let is_no_peer = matches!(
+        error,
+        Error::PeerRefused { .. }
+            | Error::PeerUnknown
+            | Error::PeerMismatch { .. }
+            | Error::NoHello { .. }
+            | Error::NoCommonVersion { .. }
+            | Error::Frame(_)
+            | Error::DescriptorCount { .. }
+            | Error::Protocol { .. }
+            | Error::Wire { .. }
+    );
+    is_no_peer || error.is_gone()
+}

@@ -1,0 +1,110 @@
+//! Closes what others have made, where nobody waits for it.
+//!
+//! Closing the last copy of a descriptor can take as long as its maker wants: a socket that lingers, a file of a file system in user space. So
+//! no descriptor that a peer has sent is closed by a thread of the program, nor by the one that looks after peers: [`Descriptors`] go to
+//! threads of this module, and so do sockets with messages in them that nobody has received.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use cuda_mem_pool::cuda_mem_core::forked;
+use rustix::net::sockopt;
+
+use super::system;
+use crate::background::Background;
+
+/// How many threads close at the most, each of which one descriptor can hold up.
+const MOST_THREADS: usize = 16;
+
+/// How many jobs may wait for them. What comes then is left open.
+const MOST_WAITING: usize = 1024;
+
+static CLOSING: Background = Background::new("cuda-mem-close", MOST_THREADS);
+
+/// Descriptors that a peer has sent. Dropped, they are closed in the background: nothing that the peer chose is waited for.
+///
+/// ```no_run
+/// # fn message() -> cuda_mem_ipc::transport::Message { unimplemented!() }
+/// let message = message();
+/// for descriptor in &*message.descriptors {
+///     println!("{descriptor:?}");
+/// }
+/// // The caller's, who closes it: any file of the peer's choice.
+/// let own = message.descriptors.into_vec();
+/// ```
+#[derive(Debug, Default)]
+pub struct Descriptors(Vec<OwnedFd>);
+
+impl Descriptors {
+    pub(super) fn new(descriptors: Vec<OwnedFd>) -> Self {
+        Self(descriptors)
+    }
+
+    /// All of them, to be closed by the caller.
+    #[must_use]
+    pub fn into_vec(mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// The only one; none if there are more or fewer.
+    pub(crate) fn only(mut self) -> Option<OwnedFd> {
+        if self.0.len() == 1 { self.0.pop() } else { None }
+    }
+}
+
+impl From<Vec<OwnedFd>> for Descriptors {
+    fn from(descriptors: Vec<OwnedFd>) -> Self {
+        Self(descriptors)
+    }
+}
+
+impl Deref for Descriptors {
+    type Target = [OwnedFd];
+
+    fn deref(&self) -> &[OwnedFd] {
+        &self.0
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let descriptors = std::mem::take(&mut self.0);
+        if !descriptors.is_empty() {
+            in_background(descriptors, |descriptors| descriptors.into_iter().for_each(close));
+        }
+    }
+}
+
+/// Closes a socket that may have messages in it, each with descriptors: the system would close those along with it.
+pub(super) fn close_socket(socket: Arc<OwnedFd>) {
+    in_background(socket, |socket| {
+        let mut buffer = [0; 1];
+        while let Ok(received) = system::receive(socket.as_fd(), &mut buffer) {
+            let is_over = received.bytes == 0 && received.descriptors.is_empty();
+            received.descriptors.into_iter().for_each(close);
+            if is_over {
+                break;
+            }
+        }
+    });
+}
+
+fn in_background<T: Send + 'static>(what: T, close: impl FnOnce(T) + Send + 'static) {
+    if forked() {
+        // The parent has them, so that nothing ends here.
+        drop(what);
+    } else if CLOSING.waiting() < MOST_WAITING {
+        CLOSING.run(move || close(what));
+    } else {
+        // Every thread is held up. Rather a descriptor less than a thread of the program.
+        let _ = std::mem::ManuallyDrop::new(what);
+    }
+}
+
+/// Closes a descriptor. A socket does not linger: nobody but this process has it, or its close waits for nothing.
+fn close(descriptor: OwnedFd) {
+    // Refused for what is no socket, without asking the file.
+    let _ = sockopt::set_socket_linger(&descriptor, None);
+    drop(descriptor);
+}

@@ -1,0 +1,457 @@
+//! A rank that says what cannot be.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+
+use super::*;
+use crate::symmetric::native::announced::{ANNOUNCED, Kind, LEFT_ALONE};
+use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
+use crate::symmetric::native::segment::OwnSegment;
+use crate::symmetric::native::state::AnnouncedPiece;
+use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
+use crate::symmetric::{CHANNELS, SymmetricMemory, Why};
+
+const SIZE: usize = 10_000;
+
+/// The good one, and the other.
+struct Pair {
+    good: Group,
+    bad: Group,
+    directory: PathBuf,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self::with_timeout(Duration::from_secs(60))
+    }
+
+    fn with_timeout(timeout: Duration) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("cuda-mem-hostile-{pid}-{number}"));
+        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let options = GroupOptions {
+            timeout,
+            segment_bytes: 1 << 20,
+            segment_allocations: 4,
+            ..GroupOptions::default()
+        };
+        let join = |rank| Group::join(&context, "hostile", rank, 2, &directory, &options).unwrap();
+        let (good, bad) = std::thread::scope(|scope| {
+            let bad = scope.spawn(|| join(1));
+            (join(0), bad.join().unwrap())
+        });
+        Self { good, bad, directory }
+    }
+
+    /// An address of the good one's.
+    fn alloc(&self) -> CUdeviceptr {
+        self.good.alloc_bytes(SIZE, self.good.device()).unwrap().address
+    }
+
+    /// The good one's rendezvous.
+    fn rendezvous(&self, address: CUdeviceptr) -> Result<Arc<dyn SymmetricMemory>> {
+        self.good.clone().rendezvous(self.good.find(address).unwrap(), address)
+    }
+
+    /// What the good one gets to see of a segment.
+    fn announce(&self, info: SegmentInfo, memory: std::os::fd::BorrowedFd<'_>) {
+        self.say(message::SEGMENT, &info.encode(), &[memory]);
+    }
+
+    /// The bad one says something.
+    fn say(&self, kind: u16, payload: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
+        let Some(peer) = &self.bad.state().peers[0] else { panic!("no peer") };
+        peer.connection.send(kind, payload, descriptors, Duration::from_secs(60)).unwrap();
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn until_broken(group: &Group) -> (usize, Why) {
+    let start = Instant::now();
+    loop {
+        match group.check() {
+            Err(Error::Broken { rank, why, .. }) => return (rank, why),
+            other => assert!(other.is_ok()),
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn entries_that_cannot_be_are_refused_and_name_the_rank() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+    let directory = &pair.bad.state().directory;
+    let Found::There(right) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
+    let pads = 4 * SIGNAL_PAD_BYTES as u64;
+    for wrong in [
+        Entry { offset: u64::MAX, ..right },
+        Entry { offset: u64::MAX - SIZE as u64 + 1, ..right },
+        Entry { offset: 2 << 20, ..right },
+        Entry { offset: 0, ..right },
+        Entry { offset: pads - 1, ..right },
+        Entry { pad: 4, ..right },
+        Entry { pad: u64::MAX, ..right },
+        Entry { segment: MAX_NUMBER, ..right },
+        Entry { segment: u64::MAX, ..right },
+        Entry { words: 4, ..right },
+        Entry { words: u64::from(u32::MAX), ..right },
+        Entry { words: MAX_NUMBER << 32, ..right },
+        Entry { words: u64::MAX, ..right },
+    ] {
+        directory.publish(1, wrong).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(matches!(refused, Err(Error::Invalid { rank: 1, .. })), "{wrong:?}: {refused:?}");
+    }
+    for size in [0, SIZE as u64 + 1, u64::MAX] {
+        directory.publish(1, Entry { size, ..right }).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(
+            matches!(refused, Err(Error::OrderDiffers { rank: 1, theirs, .. }) if theirs == size),
+            "{refused:?}"
+        );
+    }
+    directory.publish(1, right).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
+    assert_eq!(memory.world_size(), 2);
+    pair.good.check().unwrap();
+}
+
+/// The system has no memory to receive with, for a while.
+#[test]
+fn what_the_system_refuses_is_no_other_ranks_fault() {
+    let pair = Pair::new();
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    peer.connection.refuse(Some(rustix::io::Errno::NOMEM));
+    pair.say(message::SEGMENT, &[1], &[]);
+    std::thread::sleep(Duration::from_millis(100));
+    pair.good.check().unwrap();
+    peer.connection.refuse(None);
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "it was not taken the next time");
+}
+
+#[test]
+fn an_entry_that_was_overtaken_is_said_to_be() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+    let directory = &pair.bad.state().directory;
+    let Found::There(entry) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
+    directory.publish(1, Entry { sequence: KEPT as u64, ..entry }).unwrap();
+    let late = pair.rendezvous(address);
+    assert!(matches!(late, Err(Error::Overtaken { rank: 1, sequence: 0, kept: KEPT })), "{late:?}");
+}
+
+#[test]
+fn segments_that_cannot_be_are_refused_and_break_the_group() {
+    let uuid = |pair: &Pair| pair.bad.device().uuid().unwrap();
+    let honest = |pair: &Pair| SegmentInfo {
+        number: 0,
+        bytes: 2 << 20,
+        pads: 4,
+        pad_bytes: SIGNAL_PAD_BYTES as u64,
+        device: uuid(pair),
+    };
+    type Change = fn(SegmentInfo) -> SegmentInfo;
+    let changes: [(Change, usize); 7] = [
+        (|info| SegmentInfo { number: 1, ..info }, 1),
+        (|info| SegmentInfo { pad_bytes: 1, ..info }, 1),
+        (|info| SegmentInfo { pads: u64::MAX, ..info }, 1),
+        (|info| SegmentInfo { pads: 300, ..info }, 1),
+        (|info| SegmentInfo { bytes: 3 << 20, ..info }, 0),
+        (|info| SegmentInfo { device: [7; 16], ..info }, 0),
+        // As it should be, but for the memory, which is none.
+        (|info| info, 0),
+    ];
+    for (index, (change, culprit)) in changes.into_iter().enumerate() {
+        let pair = Pair::new();
+        let address = pair.alloc();
+        let none = SharedMapping::create(64 << 10).unwrap();
+        pair.announce(change(honest(&pair)), none.as_fd());
+        let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0, words: 0 };
+        pair.bad.state().directory.publish(1, entry).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(refused.is_err(), "{index}: {refused:?}");
+        let (rank, _) = until_broken(&pair.good);
+        assert_eq!(rank, culprit, "{index}: {refused:?}");
+        let (rank, _) = until_broken(&pair.bad);
+        assert_eq!(rank, culprit, "{index}: the other hears of it");
+    }
+}
+
+#[test]
+fn words_that_cannot_be_are_refused_and_break_the_group() {
+    // In a group of two, 33 words of 64 bytes an allocation.
+    let room = |bytes: u64| bytes / (33 * 64);
+    for (info, bytes, culprit) in [
+        (PieceInfo { number: 1, room: 4 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: u64::MAX }, 64 << 10, 1),
+        // Other options than the group's.
+        (PieceInfo { number: 0, room: 3 }, 64 << 10, 1),
+        (PieceInfo { number: 0, room: 5 }, 64 << 10, 1),
+        // As it should be, but for the pages, which this process would make.
+        (PieceInfo { number: 0, room: 4 }, 64 << 10, 1),
+        // Larger than what is said of it, and than any: it would be pinned.
+        (PieceInfo { number: 0, room: 4 }, 128 << 10, 1),
+        (PieceInfo { number: 0, room: room(1 << 30) }, 1 << 30, 1),
+        // Whose memory is none.
+        (PieceInfo { number: 0, room: 4 }, 64 << 10, 0),
+    ] {
+        let pair = Pair::new();
+        let address = pair.alloc();
+        let (words, file) =
+            (SharedMapping::create(bytes).unwrap(), std::fs::File::open("/dev/null").unwrap());
+        let (segment, export) = OwnSegment::create(
+            &pair.bad.inner.context,
+            &Stream::new(&pair.bad.inner.context).unwrap(),
+            0,
+            1 << 20,
+            4,
+        )
+        .unwrap();
+        pair.announce(export.info, export.memory.as_fd());
+        let descriptor = if culprit == 0 { file.as_fd() } else { words.as_fd() };
+        pair.say(message::WORDS, &info.encode(), &[descriptor]);
+        let (offset, size) = (segment.segment.data() as u64, SIZE as u64);
+        let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0 };
+        pair.bad.state().directory.publish(1, entry).unwrap();
+        let refused = pair.rendezvous(address);
+        assert!(refused.is_err(), "{info:?}: {refused:?}");
+        assert_eq!(until_broken(&pair.good).0, culprit, "{info:?}: {refused:?}");
+        assert_eq!(until_broken(&pair.bad).0, culprit, "{info:?}: the other hears of it");
+    }
+}
+
+#[test]
+fn no_more_is_mapped_of_a_rank_than_it_can_name() {
+    let pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+    pair.rendezvous(address).unwrap();
+    let piece = Arc::clone(&lock(&pair.good.inner.mapped[1].pieces)[0]);
+    let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
+    let words = SharedMapping::create(64 << 10).unwrap();
+    words.write(0, &vec![0; words.bytes()]).unwrap();
+    let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
+    let next = AnnouncedPiece { info: PieceInfo { number: MAX_NUMBER, room: 4 }, words };
+    let refused = pair.good.inner.map_next(1, &mut mapped, next);
+    assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+}
+
+#[test]
+fn a_rank_that_says_much_is_read_in_turns() {
+    let pair = Pair::new();
+    let state = pair.good.state();
+    state.stop();
+    let start = Instant::now();
+    while Arc::strong_count(&pair.good.inner.state) > 1 {
+        assert!(start.elapsed() < Duration::from_secs(60), "its thread goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // No news, and more than is read in one turn.
+    (0..watch::MOST_AT_A_TIME + 1).for_each(|_| pair.say(message::BROKEN, &[], &[]));
+    let Some(peer) = &state.peers[1] else { panic!("no peer") };
+    let take = || watch::take(state, 1, peer);
+    let is_read = || !peer.connection.has_message();
+    take();
+    assert!(!is_read(), "who is to stop reads on");
+    state.stop.store(false, Ordering::Release);
+    take();
+    assert!(!is_read(), "deadlines and the other ranks wait for the last message");
+    take();
+    assert!(is_read());
+    pair.good.check().unwrap();
+}
+
+#[test]
+fn nothing_is_read_of_a_rank_behind_what_is_no_message() {
+    let pair = Pair::new();
+    pair.say(message::HELLO, b"again", &[]);
+    assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+    let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+    let start = Instant::now();
+    let send = || peer.connection.send(message::BROKEN, &[], &[], Duration::ZERO);
+    while !send().is_err_and(|error| error.is_gone()) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is listened to");
+    }
+}
+
+#[test]
+fn messages_that_cannot_be_break_the_group() {
+    let messages: [&dyn Fn(&Pair); 7] = [
+        &|pair| pair.say(message::HELLO, b"again", &[]),
+        &|pair| pair.say(message::SEGMENT, b"short", &[]),
+        &|pair| {
+            let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
+            // Without its descriptor.
+            pair.say(message::SEGMENT, &info.encode(), &[]);
+        },
+        &|pair| pair.say(message::WORDS, b"short", &[]),
+        &|pair| pair.say(message::WORDS, &PieceInfo { number: 0, room: 1 }.encode(), &[]),
+        &|pair| {
+            let words = SharedMapping::create(4096).unwrap();
+            let info = PieceInfo { number: 0, room: 1 };
+            for _ in 0..ANNOUNCED + 1 {
+                pair.say(message::WORDS, &info.encode(), &[words.as_fd()]);
+            }
+        },
+        &|pair| {
+            // More than is kept: descriptors of this process are not without end.
+            let words = SharedMapping::create(4096).unwrap();
+            let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
+            for _ in 0..ANNOUNCED + 1 {
+                pair.announce(info, words.as_fd());
+            }
+        },
+    ];
+    for (index, send) in messages.into_iter().enumerate() {
+        let pair = Pair::new();
+        send(&pair);
+        assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "{index}");
+        let refused = pair.good.alloc_bytes(SIZE, pair.good.device());
+        assert!(matches!(refused, Err(Error::Broken { rank: 1, .. })), "{refused:?}");
+    }
+}
+
+/// How many of the bad one's segments have come to the good one.
+fn come(pair: &Pair) -> usize {
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    peer.segments.len() + lock(&pair.good.inner.mapped[1].segments).len()
+}
+
+fn until_come(pair: &Pair, segments: usize) {
+    let start = Instant::now();
+    while come(pair) < segments {
+        assert!(start.elapsed() < Duration::from_secs(60), "{} of {segments} came", come(pair));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// So large that it has a segment of its own.
+const WHOLE: usize = 1 << 20;
+
+#[test]
+fn a_rank_that_makes_segments_keeps_few_of_the_others_unmapped() {
+    let pair = Pair::new();
+    for _ in 0..100 {
+        pair.bad.alloc_bytes(WHOLE, pair.bad.device()).unwrap();
+    }
+    until_come(&pair, 100);
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    assert_eq!(peer.segments.len(), 100);
+    let address = pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap().address;
+    assert_eq!((peer.segments.len(), come(&pair)), (LEFT_ALONE, 100));
+    pair.rendezvous(address).unwrap();
+}
+
+#[test]
+fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
+    let pair = Pair::with_timeout(Duration::from_secs(3));
+    let alloc = || pair.bad.alloc_bytes(WHOLE, pair.bad.device());
+    for number in 0..ANNOUNCED {
+        alloc().unwrap_or_else(|error| panic!("{number}: {error}"));
+    }
+    let ahead = alloc();
+    assert!(matches!(&ahead, Err(Error::Missing { ranks, .. }) if ranks == &[0]), "{ahead:?}");
+    assert!(pair.bad.inner.make_room(Kind::Piece, 0).is_ok());
+    until_come(&pair, ANNOUNCED);
+    pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap();
+    alloc().unwrap();
+    pair.good.check().unwrap();
+    let most = pair.bad.inner.make_room(Kind::Segment, MAX_NUMBER);
+    assert!(matches!(most, Err(Error::GroupFull { most: MAX_NUMBER, .. })), "{most:?}");
+    pair.bad.check().unwrap();
+}
+
+#[test]
+fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
+    let pair = Pair::new();
+    let alloc = |group: &Group| group.alloc_bytes(WHOLE, group.device()).unwrap().address;
+    let (theirs, ours) = (alloc(&pair.good), alloc(&pair.bad));
+    (1..ANNOUNCED).for_each(|_| _ = alloc(&pair.bad));
+    std::thread::scope(|scope| {
+        // It waits for the good one to map a segment, and fails if that comes to nothing before it is late.
+        let ahead = scope.spawn(|| alloc(&pair.bad));
+        while pair.bad.inner.making.try_lock().is_ok() {
+            assert!(!ahead.is_finished());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let found = pair.bad.find(ours).unwrap();
+        // Somebody has it: if it were free, that would do for the one that is about to wait, should it come late.
+        let kept = pair.bad.clone().rendezvous(found, ours).unwrap();
+        drop(pair.bad.take(ours, |_| true).unwrap());
+        assert!(!ahead.is_finished(), "it waits yet");
+        until_come(&pair, ANNOUNCED);
+        alloc(&pair.good);
+        ahead.join().unwrap();
+        drop(kept);
+    });
+    pair.rendezvous(theirs).unwrap();
+}
+
+#[test]
+fn a_lie_about_who_broke_the_group_is_no_news() {
+    let pair = Pair::new();
+    let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+    peer.connection.send(message::BROKEN, &[], &[], Duration::from_secs(60)).unwrap();
+    // It comes behind the message, and is taken after it.
+    let address = pair.alloc();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
+    memory.check().unwrap();
+    let elsewhere = pair.good.take(address + 1, |_| true);
+    assert!(matches!(elsewhere, Err(Error::UnknownAddress { backend: NAME, .. })), "{elsewhere:?}");
+    drop(Arc::clone(&memory));
+}
+
+/// Beyond the last signal there is no next one to wait for. Allocations go on where the words of the one before have come to.
+#[test]
+fn a_rank_whose_word_is_beyond_the_last_signal_is_named_by_whoever_has_the_word_next() {
+    const LAST: u64 = 1 << 62;
+    // The words that rank 1 writes on channel 0, of barriers and of signals.
+    for (word, is_barrier) in [(1, true), (2 * CHANNELS + 1, false)] {
+        for value in [LAST, LAST + 1, i64::MAX as u64, 1 << 63, u64::MAX] {
+            let pair = Pair::new();
+            let alloc = |group: &Group| group.alloc_bytes(SIZE, group.device()).unwrap().address;
+            let (ours, theirs) = (alloc(&pair.good), alloc(&pair.bad));
+            let words = |address: CUdeviceptr| {
+                let words = &pair.good.find(address).unwrap().words;
+                (words.place(), Arc::clone(&words.piece), words.index)
+            };
+            let (place, piece, index) = words(ours);
+            piece.mark_signalled(index).unwrap();
+            piece.word(index, word).unwrap().store(value, Ordering::SeqCst);
+            drop(pair.good.take(ours, |_| true).unwrap());
+            drop(pair.bad.take(theirs, |_| true).unwrap());
+            let (ours, _) = (alloc(&pair.good), alloc(&pair.bad));
+            assert_eq!(words(ours).0, place);
+            let memory = pair.rendezvous(ours).unwrap();
+            let stream = Stream::new(&pair.good.inner.context).unwrap();
+            let refused = if is_barrier {
+                memory.barrier(&stream, 0, None)
+            } else {
+                memory.wait_signal(&stream, 1, 0, None)
+            };
+            let is_named = matches!(refused, Err(Error::Broken { rank: 1, why: Why::Unreachable, .. }));
+            assert!(is_named, "{word}, {value:#x}: {refused:?}");
+            assert_eq!(until_broken(&pair.bad), (1, Why::Unreachable), "{word}, {value:#x}");
+        }
+    }
+}
