@@ -48,7 +48,7 @@ def enable(
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
     symmetric.offer(torch)
-    _sharing.offer(torch)
+    _sharing.give_back_refused(torch)
     if was == 0 and _shim.state(torch) == 2:
         _announce_lost()
 

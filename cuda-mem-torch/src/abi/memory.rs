@@ -82,8 +82,6 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     }
     let mut ours = true;
     let code = entry(|| {
-        // Before somebody else can have it.
-        ipc::forget(address);
         if uncached::free(address)? {
             return Ok(());
         }
