@@ -16,7 +16,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CUDART = "libcudart.so.13"
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "share_pieces_beside_a_capture", "graph"]
+PROGRAMS = [
+    "late", "share_with_ours", "share_with_native", "share_without_numpy", "share_untraceable_with_ours", "share_untraceable_with_native",
+    "share_filtered_with_ours", "share_filtered_with_native", "share_many", "graph",
+]
 # Of groups.py.
 GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture", "symmetric_without_memory"]
 # Of steps.py, with blocks that nothing is written to.

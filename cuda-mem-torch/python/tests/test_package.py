@@ -192,14 +192,32 @@ class Autoload(unittest.TestCase):
             _install._autoload()
 
     def test_nothing_happens_unless_it_is_asked_for(self):
-        with mock.patch.object(_install, "enable") as enable:
-            self.autoload("0", fake_torch())
+        with mock.patch.object(_install, "enable") as enable, mock.patch.object(_sharing, "give_back_refused") as give_back:
+            for value in ("0", "false", "No", "off"):
+                self.autoload(value, fake_torch())
+            give_back.assert_not_called()
+            # A process that asks for nothing gives tensors back that it is sent and cannot open.
             self.autoload("", fake_torch())
+            give_back.assert_called_once()
         enable.assert_not_called()
 
-    def test_other_values_are_refused(self):
-        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "CUDA_MEM_TORCH is 'yes'; accepted: 1"):
-            self.autoload("yes")
+    def test_all_ways_to_say_yes_enable(self):
+        with mock.patch.object(_install, "enable") as enable:
+            for value in ("1", "true", "Yes", "on ", "require"):
+                self.autoload(value, fake_torch())
+        self.assertEqual(enable.call_count, 5)
+
+    def test_what_keeps_it_from_enabling_is_a_warning(self):
+        """Not the end of ``import torch``, unless the variable insists."""
+        with mock.patch.object(_install, "enable", side_effect=cuda_mem_torch.UnsupportedTorchError("PyTorch is 2.99")) as enable:
+            with self.assertWarnsRegex(UserWarning, "CUDA_MEM_TORCH=1 does nothing: PyTorch is 2.99"):
+                self.autoload("1", fake_torch())
+            with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "2.99"):
+                self.autoload("require", fake_torch())
+            self.assertEqual(enable.call_count, 2)
+            with self.assertWarnsRegex(UserWarning, "CUDA_MEM_TORCH=maybe does nothing: accepted: 1, true"):
+                self.autoload("maybe", fake_torch())
+            self.assertEqual(enable.call_count, 2)
 
     def test_without_cuda_it_warns(self):
         with self.assertWarnsRegex(UserWarning, "built without CUDA"):
