@@ -81,7 +81,8 @@ def share(receiver_is_ours, receive=receive):
     import torch.multiprocessing as multiprocessing
 
     cuda_mem_torch.enable()
-    tensor = block(3 * MIB)
+    # Of several handles, between others.
+    small, tensor, above = block(MIB), block(19 * MIB), block(3 * MIB)
     tensor[:64].copy_(numbered())
     context = multiprocessing.get_context("spawn")
     queue, back = context.Queue(), context.Queue()
@@ -92,6 +93,7 @@ def share(receiver_is_ours, receive=receive):
     process.join(100)
     assert (backend == "cuda-mem") == receiver_is_ours and seen == numbered().tolist()
     assert process.exitcode == 0, process.exitcode
+    del small, above
 
 
 def share_with_ours():
@@ -177,7 +179,7 @@ def share_refused(receiver_is_ours, filtered):
         leave_out_events()
         assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     before = torch.cuda.memory_allocated()
-    tensor = block(3 * MIB)
+    tensor = block(9 * MIB)
     tensor[:64].copy_(numbered())
     queue.put(tensor)
     what, told = back.get(timeout=100)

@@ -11,6 +11,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{
     CUmemLocation, CUmemLocationType, CUresult,
 };
+use cuda_mem_torch::cuda_mem_ipc::transport::MAX_DESCRIPTORS;
 
 use super::support::*;
 
@@ -136,12 +137,13 @@ fn a_handle_has_one_descriptor_however_many_blocks_are_shared() {
 fn what_may_not_be_taken_is_asked_for() {
     let _turn = turn();
     let stream = new_stream();
-    // More descriptors than a message carries.
-    let block = allocate(3 * MIB, stream.as_raw());
+    // In more handles than a message carries descriptors.
+    let block = allocate(1100 * MIB, stream.as_raw());
     fill(block, 9, stream);
     let (mut bytes, offset) = share(block);
     // Numbers that are no descriptors of this process: as if `pidfd_getfd` were refused.
     let count = descriptors(&bytes).len();
+    assert!(count > MAX_DESCRIPTORS, "{count}");
     for place in 0..count {
         bytes[26 + 4 * place..][..4].copy_from_slice(&i32::MAX.to_ne_bytes());
     }
