@@ -10,15 +10,13 @@
 // name                              first version  what it is
 // CUDA_MEM_HAS_OOM_REJECTION        2.12           attachOomRejectionObserver, throw_on_cudamalloc_oom, DeviceStats::num_oom_rejections
 // CUDA_MEM_HAS_CONTEXT_FOR_POINTER  2.12           getContextForPointer
-// CUDA_MEM_HAS_CAPTURE_MARKS        2.13           markCaptureBegin, markCaptureEnd
-// CUDA_MEM_HAS_ALLOCATE_AT          2.13           allocateWithAddress
-// CUDA_MEM_HAS_POOL_STATS           2.13           DeviceStats::reserved_bytes_by_private_pools
+// handle_version                    2.13           the version of handles for other processes
 // CUDA_MEM_HAS_ANNOTATIONS          2.14           supportsUserMetadata, annotateMemory, TraceEntry::ANNOTATE
+//
+// As PyTorch has them by default: markCaptureBegin and markCaptureEnd (2.13) do nothing, allocateWithAddress (2.13) is refused by name,
+// DeviceStats::reserved_bytes_by_private_pools (2.13) has no pools.
 #define CUDA_MEM_HAS_OOM_REJECTION (TORCH_VERSION_MINOR >= 12)
 #define CUDA_MEM_HAS_CONTEXT_FOR_POINTER (TORCH_VERSION_MINOR >= 12)
-#define CUDA_MEM_HAS_CAPTURE_MARKS (TORCH_VERSION_MINOR >= 13)
-#define CUDA_MEM_HAS_ALLOCATE_AT (TORCH_VERSION_MINOR >= 13)
-#define CUDA_MEM_HAS_POOL_STATS (TORCH_VERSION_MINOR >= 13)
 #define CUDA_MEM_HAS_ANNOTATIONS (TORCH_VERSION_MINOR >= 14)
 
 namespace cuda_mem {

@@ -281,8 +281,125 @@ def share_without_numpy():
     share(False, receive_without_numpy)
 
 
+def fill(bytes=128 * MIB):
+    """As many tensors as there is memory for, and what is said then."""
+    tensors = []
+    try:
+        while True:
+            tensors.append(block(bytes))
+    except torch.OutOfMemoryError as error:
+        return tensors, str(error)
+
+
+def late_limit():
+    """A limit counts what both allocators hold."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    allowed = torch.cuda.mem_get_info()[1] // 2
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    early, _ = fill()
+    del early[len(early) // 2 :]
+    torch.cuda.empty_cache()
+    cuda_mem_torch.enable()
+    assert torch.cuda.get_per_process_memory_fraction() == 0.5
+    late, why = fill()
+    assert 0 < torch.cuda.memory_reserved() <= allowed, (torch.cuda.memory_reserved(), allowed)
+    assert len(late) >= allowed // 2 // (128 * MIB) - 1, len(late)
+    assert "PyTorch's own allocator holds" in why, why
+    # What goes of the one is there for the other.
+    early.clear()
+    torch.cuda.empty_cache()
+    more, _ = fill()
+    assert len(late) + len(more) >= allowed // (128 * MIB) - 1, (len(late), len(more))
+    assert torch.cuda.memory_reserved() <= allowed
+    torch.cuda.set_per_process_memory_fraction(0.75)
+    more += fill()[0]
+    assert allowed < torch.cuda.memory_reserved() <= allowed * 3 // 2
+    # Afterwards it is the native allocator's.
+    late.clear(), more.clear()
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+    assert torch.cuda.get_per_process_memory_fraction() == 0.75
+
+
+def late_at_the_limit():
+    """Where nothing is left it is enabled, and nobody is told of a request that failed."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    early, _ = fill(64 * MIB)
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *words: seen.append(words))
+    failed = torch.cuda.memory_stats()["num_ooms"]
+    cuda_mem_torch.enable()
+    assert torch.cuda.memory_stats()["num_ooms"] == failed and not seen
+    assert len(early) > 1
+
+
+def context():
+    """The driver has a current context after an allocation, as natively."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    driver, current = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    tensor = block()
+    assert driver.cuCtxGetCurrent(ctypes.byref(current)) == 0 and current.value is not None
+    del tensor
+
+
+def innermost_pool():
+    """Of a pool from before `enable()` and one from after it, nested either way, the inner one has an allocation."""
+    import cuda_mem_torch
+
+    def has(pool, tensor):
+        of = lambda segment: segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
+        return any(of(segment) for segment in pool.snapshot())
+
+    torch.cuda.init()
+    early = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(early):
+        first = block()
+    cuda_mem_torch.enable()
+    late = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(early):
+        with torch.cuda.use_mem_pool(late):
+            inner = block()
+        outer = block()
+    assert has(late, inner) and has(early, outer) and has(early, first)
+    with torch.cuda.use_mem_pool(late):
+        with torch.cuda.use_mem_pool(early):
+            inner = block()
+        outer = block()
+    assert has(early, inner) and has(late, outer)
+
+
+def disabled_with_pools():
+    """`disable()` is refused while tensors live whose streams the native allocator would not hear of."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        early = block()
+    cuda_mem_torch.enable()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = block()
+    try:
+        cuda_mem_torch.disable()
+        raise AssertionError("it was disabled")
+    except cuda_mem_torch.CudaMemError as error:
+        assert "in pools from before still live, 1 of them" in str(error), error
+    tensor.record_stream(torch.cuda.Stream())
+    del tensor
+    cuda_mem_torch.disable()
+    assert torch.cuda.get_allocator_backend() == "native" and torch.cuda.memory_allocated() == 8 * MIB
+    del early
+
+
 PROGRAMS = [
-    late, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
+    late, late_limit, late_at_the_limit, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
     share_filtered_with_ours, share_filtered_with_native, share_many, graph,
 ]
 

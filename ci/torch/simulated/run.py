@@ -17,7 +17,7 @@ ROOT = HERE.parents[2]
 CUDART = "libcudart.so.13"
 
 PROGRAMS = [
-    "late", "share_with_ours", "share_with_native", "share_without_numpy", "share_untraceable_with_ours", "share_untraceable_with_native",
+    "late", "late_limit", "late_at_the_limit", "context", "innermost_pool", "disabled_with_pools", "share_with_ours", "share_with_native", "share_without_numpy", "share_untraceable_with_ours", "share_untraceable_with_native",
     "share_filtered_with_ours", "share_filtered_with_native", "share_many", "graph",
 ]
 # Of groups.py.

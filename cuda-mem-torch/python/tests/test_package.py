@@ -30,14 +30,19 @@ class Versions(unittest.TestCase):
             return _torch.load()
 
     def test_the_supported_one_is_taken(self):
-        self.assertEqual(self.load(fake_torch()).__version__, "2.11.0+cu130")
+        for version in ("2.11.0+cu130", "2.11.0+cu126", "2.12.1", "2.13.0+cu130", "2.14.1", "2.15.0+cu132"):
+            self.assertEqual(self.load(fake_torch(version)).__version__, version)
         self.assertEqual(_torch.version_of("2.11.1a0+git1234"), (2, 11))
 
     def test_others_are_refused_with_what_to_do(self):
         refused = {
-            "2.9.1": "too old.*Upgrade PyTorch",
-            "2.12.0+cu130": "too new.*Upgrade cuda_mem_torch",
-            "main": "which is none",
+            "2.9.1": "2.9.1, which is too old; supported are the releases 2.11 to 2.15: pip install 'torch==2.15",
+            "2.16.0+cu132": "2.16.0.cu132, which is too new; supported.*upgrade cuda_mem_torch",
+            "2.15.0.dev20260901+cu130": "2.15.0.dev20260901.cu130, which is no release but a nightly.*torch==2.15",
+            "2.12.0a0+git1234": "a candidate or a vendor's build.*torch==2.12",
+            "2.13.0a0+1234567890.nv26.06": "a vendor's build",
+            "2.13.0rc1": "a candidate",
+            "main": "which is none; supported",
         }
         for version, text in refused.items():
             with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, text):
@@ -255,14 +260,17 @@ class Parts(unittest.TestCase):
 
     def test_a_compiler_is_told_everything(self):
         paths = [Path("/t/include"), [Path("/c/include")], Path("/t/lib")]
-        command = _shim.compile_command(_shim.ALLOCATOR, "c++", Path("/x/shim.so"), *paths, "/c/lib/libcudart.so.13")
+        command = _shim.compile_command(_shim.ALLOCATOR, (2, 11), "c++", Path("/x/shim.so"), *paths)
         sources = {Path(word).name for word in command if word.endswith(".cpp")}
         self.assertEqual(sources, {"checkpoints.cpp", "install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
         self.assertIn("-L/t/lib", command)
-        command = _shim.compile_command(_shim.SYMMETRIC, "c++", Path("/x/symmetric.so"), *paths, "/c/lib/libcudart.so.13")
+        # One build for every CUDA.
+        self.assertFalse([word for word in command if "cudart" in word])
+        command = _shim.compile_command(_shim.SYMMETRIC, (2, 14), "c++", Path("/x/symmetric.so"), *paths)
+        self.assertIn("-std=c++20", command)
         self.assertEqual({Path(word).name for word in command if word.endswith(".cpp")}, {"backend.cpp"})
         self.assertIn("-ltorch_cpu", command)
-        self.assertEqual(_shim.SYMMETRIC.prebuilt.name, "libcuda_mem_torch_symmetric_2_11.so")
+        self.assertEqual(_shim.SYMMETRIC.prebuilt((2, 14)).name, "libcuda_mem_torch_symmetric_2_14.so")
 
     def test_without_headers_the_build_says_what_to_install(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -53,6 +53,7 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
     if bytes == 0 {
         return Ok(0);
     }
+    devices::bind(device)?;
     let Some(allocator) = streams::find_allocator(device, raw)? else {
         return uncached::allocate(device, bytes, &streams::stream(device, raw)?);
     };
