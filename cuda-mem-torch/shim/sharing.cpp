@@ -27,8 +27,8 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
   void* base = nullptr;
   const auto* bytes = reinterpret_cast<const uint8_t*>(handle.data());
   const int code = cuda_mem_torch_ipc_open(device, bytes, handle.size(), &base);
-  // Memory of `cudaMalloc`, and by handles of a fabric.
-  if (code == CUDA_MEM_TORCH_NOT_OURS) {
+  // Memory of `cudaMalloc`, handles of a fabric, and what it refuses by its own words.
+  if (code == CUDA_MEM_TORCH_NOT_OURS || code == CUDA_MEM_TORCH_UNSUPPORTED) {
     return native_->getIpcDevPtr(std::move(handle));
   }
   check(code, device);
