@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code, reason = "declares functions for C")]
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -91,9 +92,17 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     Ok(device)
 }
 
-/// Has a device's context be current in the calling thread if none is, as CUDA's runtime does when it allocates: libraries that ask
-/// the driver rely on it.
+thread_local! {
+    /// Whether the thread was seen to have a current context.
+    static BOUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has a device's context be current in the calling thread if none is when it first allocates, as CUDA's runtime does: libraries that
+/// ask the driver rely on it.
 pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
+    if BOUND.try_with(|bound| bound.replace(true)).unwrap_or(true) {
+        return Ok(());
+    }
     let table = device.context.driver().table();
     let ask = table.cuCtxGetCurrent().map_err(CoreError::from)?;
     let set = table.cuCtxSetCurrent().map_err(CoreError::from)?;

@@ -138,7 +138,7 @@ fn what_may_not_be_taken_is_asked_for() {
     let _turn = turn();
     let stream = new_stream();
     // In more handles than a message carries descriptors.
-    let block = allocate(1100 * MIB, stream.as_raw());
+    let block = allocate(4000 * MIB, stream.as_raw());
     fill(block, 9, stream);
     let (mut bytes, offset) = share(block);
     // Numbers that are no descriptors of this process: as if `pidfd_getfd` were refused.
