@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 3
+#define CUDA_MEM_TORCH_ABI_VERSION 4
 
 /*
  All devices, where one may be named.
@@ -680,16 +680,20 @@ int cuda_mem_torch_push_compile_context(const char *context);
 int cuda_mem_torch_pop_compile_context(void);
 
 /*
- Tells of a block in PyTorch's format for other processes: `handle` gets up to `capacity` bytes of it, `length` how many there
- are, `offset` where in it the block begins. Whoever opens it keeps the memory, but not the block: this process does not free
- it before the others are done. Memory that a pool's source gave, or that was made without caching, is told of by the driver's handle,
- which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the driver makes none.
+ Names a block for other processes in PyTorch's format: `handle` gets up to `capacity` bytes, `length` how many there are, `offset`
+ where in the named memory the block begins. Who opens it keeps the memory, but not the block: this process does not free it before
+ the others are done.
+
+ `version` is 2 for PyTorch 2.11 and 2.12, 3 for later ones. Memory of private pools, and memory that was made without caching, goes by
+ the driver's handle, which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the
+ driver makes none.
 
  # Safety
 
  `handle` is null or has room for `capacity` bytes; `length` and `offset` are places for their values.
  */
 int cuda_mem_torch_ipc_share(void *address,
+                             uint8_t version,
                              uint8_t *handle,
                              size_t capacity,
                              size_t *length,
@@ -697,6 +701,7 @@ int cuda_mem_torch_ipc_share(void *address,
 
 /*
  Maps what another process told of, for a device. The same bytes give the same address, until all have closed it.
+ `CUDA_MEM_TORCH_NOT_OURS` for memory of `cuMemAlloc` and for handles of a fabric, which PyTorch's own allocator opens.
 
  # Safety
 

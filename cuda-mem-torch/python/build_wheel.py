@@ -19,9 +19,12 @@ CRATE = HERE.parent
 NAME = "cuda_mem_torch"
 TAG = "py3-none-linux_x86_64"
 
-# The PyTorch that the shim is built for, and what of its packages is needed: headers, and the libraries that it is linked with.
-PACKAGES = {
-    "torch==2.11.0": ["torch/include/", "torch/lib/libc10.so", "torch/lib/libc10_cuda.so"],
+# The PyTorch releases that shims are built for, one of each minor version, and what of their packages is needed: headers, and the
+# libraries that the shims are linked with.
+TORCHES = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
+TORCH = ["torch/include/", "torch/lib/libc10.so", "torch/lib/libc10_cuda.so"]
+# CUDA's, which serve for all of them; the library for what runs on the simulator.
+CUDA = {
     "nvidia-cuda-runtime==13.0.*": ["nvidia/cu13/include/", "nvidia/cu13/lib/"],
     "nvidia-cuda-crt==13.0.*": ["nvidia/cu13/include/"],
 }
@@ -51,12 +54,12 @@ ENTRY_POINTS = f"""\
 """
 
 
-def fetch(folder: Path) -> Path:
-    """PyTorch's and CUDA's headers, brought once."""
+def fetch(folder: Path, version: str) -> Path:
+    """The headers of a PyTorch, with CUDA's, brought once."""
     if folder.is_dir():
         return folder
     partial = folder.with_name(folder.name + ".partial")
-    for package, wanted in PACKAGES.items():
+    for package, wanted in {f"torch=={version}": TORCH, **CUDA}.items():
         download = partial / "download"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         if subprocess.run([*pip, "--dest", str(download), package]).returncode:
@@ -70,20 +73,27 @@ def fetch(folder: Path) -> Path:
     return folder
 
 
+def version_of(root: Path) -> tuple[int, int]:
+    """Of the PyTorch whose headers are in `root`."""
+    text = (root / "torch/include/torch/headeronly/version.h").read_text()
+    major, minor = (re.search(rf"#define TORCH_VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR"))
+    return int(major), int(minor)
+
+
 def build_shim(root: Path, library: Path, out: Path) -> list[Path]:
     """Compiles the shim's parts against the headers in `root`, as the package does on a user's machine."""
     sys.path.insert(0, str(HERE))
     from cuda_mem_torch import _shim
 
-    return [build_part(_shim, part, root, library, out / part.file) for part in _shim.PARTS]
+    version = version_of(root)
+    return [build_part(_shim, part, version, root, library, out / part.file(version)) for part in _shim.PARTS]
 
 
-def build_part(shim: ModuleType, part: Any, root: Path, library: Path, target: Path) -> Path:
+def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path, library: Path, target: Path) -> Path:
     """Compiles one of them. What it needs beside PyTorch's core libraries is large and not fetched: an empty library of the name
     stands for it."""
     torch, cuda = root / "torch", root / "nvidia/cu13"
-    cudart = next(iter(sorted((cuda / "lib").glob("libcudart.so.*"))))
-    words = shim.compile_command(part, "c++", target, torch / "include", [cuda / "include"], torch / "lib", str(cudart))
+    words = shim.compile_command(part, version, "c++", target, torch / "include", [cuda / "include"], torch / "lib")
     # In the workspace the parts lie elsewhere than in a wheel, and in it beside each other.
     sources = [str(source) for source in part.sources(CRATE / "shim")]
     places = ["-I", str(CRATE / "shim"), "-I", str(CRATE / "include"), f"-L{library.parent}"]
@@ -91,7 +101,7 @@ def build_part(shim: ModuleType, part: Any, root: Path, library: Path, target: P
     command = words[: words.index(str(target)) + 1] + sources + words[words.index(str(target)) + 1 :]
     flags = ["-Wall", "-Wextra", "-Wl,-rpath,$ORIGIN"]
     if not part.needs:
-        subprocess.run([*command, *places, *flags, "-Wl,-z,defs"], check=True)
+        subprocess.run([*command, *places, *flags], check=True)
         return target
     with tempfile.TemporaryDirectory() as stubs:
         for name in part.needs:
@@ -148,16 +158,18 @@ def main() -> None:
     parser.add_argument("--library", dest="binary", type=Path, required=True, help="libcuda_mem_torch.so")
     parser.add_argument("--out", type=Path, required=True, help="where the wheel goes")
     shim = parser.add_mutually_exclusive_group()
-    shim.add_argument("--headers", type=Path, help="a folder with torch/ and nvidia/cu13/, instead of fetching them")
+    shim.add_argument(
+        "--headers", type=Path, action="append", help="a folder with torch/ and nvidia/cu13/, instead of fetching those of each version"
+    )
     shim.add_argument("--no-shim", action="store_true", help="leave building the shim to the user's machine")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     built: list[Path] = []
     if not arguments.no_shim:
-        headers = arguments.headers or fetch(arguments.out / "torch-2.11.0")
-        built = build_shim(headers.resolve(), arguments.binary.resolve(), arguments.out)
+        headers = arguments.headers or [fetch(arguments.out / f"torch-{version}", version) for version in TORCHES]
+        built = [shim for root in headers for shim in build_shim(root.resolve(), arguments.binary.resolve(), arguments.out)]
     path = pack(contents(arguments.binary, built), arguments.out)
-    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, the shim {'is in it' if built else 'is built where it is installed'}")
+    print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {len(built)} libraries of the shim, {'in it' if built else 'built where it is installed'}")
 
 
 if __name__ == "__main__":

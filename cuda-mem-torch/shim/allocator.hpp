@@ -3,6 +3,8 @@
 
 #include <cuda_mem_torch.h>
 
+#include "versions.hpp"
+
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
@@ -14,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -50,6 +53,9 @@ inline bool is_parents(int code) {
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
 void delete_block(void* pointer);
 
+/// Whether an allocation for a stream goes to a pool.
+using Filter = std::function<bool(cudaStream_t)>;
+
 /// What the native allocator had before this one was installed, and has for as long as it lives.
 class Native {
  public:
@@ -83,24 +89,36 @@ class Native {
   bool takes(DeviceIndex device, cudaStream_t stream) const {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }
+  /// Allocations that go to a pool of this allocator, between those of its own: the innermost pool has an allocation.
+  void begin_other(DeviceIndex device, const MempoolId_t& id, const std::shared_ptr<Filter>& filter);
+  void end_other(DeviceIndex device, const MempoolId_t& id);
+
+  /// Blocks of its own that were given out here: tensors do not name it as theirs.
+  void keep_block(const void* block);
+  void forget_block(const void* block);
+  size_t kept_blocks() const;
 
  private:
   bool has_route(DeviceIndex device, cudaStream_t stream) const;
+  bool remove(DeviceIndex device, const MempoolId_t& id);
 
   struct Route {
     DeviceIndex device;
     MempoolId_t id;
-    std::shared_ptr<std::function<bool(cudaStream_t)>> filter;
+    std::shared_ptr<Filter> filter;
+    bool is_native;
   };
 
   native::CUDAAllocator* allocator_;
   std::atomic<bool> late_{false};
   std::atomic<size_t> routed_{0};
   mutable std::mutex mutex_;
+  /// As they began, those of this allocator too while it came late.
   std::list<Route> routes_;
+  std::unordered_set<const void*> blocks_;
 };
 
-/// Every virtual function of torch 2.11's interface. There is one, and it is never destroyed: tensors and libraries ask it until
+/// Every virtual function of the interface of the PyTorch that this is built for. There is one, and it is never destroyed: tensors and libraries ask it until
 /// the process has ended.
 class Allocator final : public native::CUDAAllocator {
  public:
@@ -179,9 +197,21 @@ class Allocator final : public native::CUDAAllocator {
       DeviceIndex device,
       std::shared_ptr<native::AllocatorState> state) override;
   std::string name() override;
+#if CUDA_MEM_HAS_OOM_REJECTION
+  void attachOomRejectionObserver(native::OomRejectionObserver observer) override;
+#endif
+#if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) override;
+#endif
+#if CUDA_MEM_HAS_ANNOTATIONS
+  bool supportsUserMetadata() override;
+  void annotateMemory(const void* pointer, const std::string& metadata) override;
+#endif
 
   /// Takes over PyTorch's settings as they are now.
   void apply_settings();
+  /// Sets the share of a device's memory that this allocator and the native one may have together.
+  void set_limit(double fraction, DeviceIndex device);
   Native& native_allocator() {
     return native_;
   }
@@ -200,12 +230,17 @@ class Allocator final : public native::CUDAAllocator {
   }
   static DeviceIndex ask_for_current_device();
   void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  void* obtain_natively(size_t bytes, DeviceIndex device, cudaStream_t stream);
   bool is_native_pool(DeviceIndex device, const MempoolId_t& id);
+  void share_limit(DeviceIndex device);
 
   Native native_;
   std::atomic<int> device_count_{0};
   std::atomic<bool> one_device_{false};
   std::atomic<size_t> pool_uses_{0};
+  /// Of each device, the share of its memory that may be had, where it is limited.
+  std::mutex limits_mutex_;
+  std::unordered_map<int, double> limits_;
   /// What the program last said, which the environment may overrule.
   std::atomic<bool> enabled_{true};
   std::mutex init_mutex_;
@@ -213,7 +248,29 @@ class Allocator final : public native::CUDAAllocator {
   /// The last ones, the oldest first: as many as the history may have entries.
   std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   size_t most_annotations_{1};
+  /// What was said of memory after it was allocated, likewise.
+  std::deque<c10::CachingDeviceAllocator::TraceEntry> notes_;
 };
+
+#if CUDA_MEM_HAS_OOM_REJECTION
+/// Requests beyond the limit that were to be refused before the driver is asked, and who hears of them.
+class Rejections {
+ public:
+  void add(native::OomRejectionObserver observer);
+  /// Counts one and tells of it.
+  void count(int64_t device, size_t size, size_t allocated, size_t total);
+  void tell(int64_t device, size_t size, size_t allocated, size_t total);
+  int64_t of(int64_t device);
+  void reset(int64_t device);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<native::OomRejectionObserver>> observers_;
+  std::unordered_map<int64_t, int64_t> counts_;
+};
+
+Rejections& rejections();
+#endif
 
 /// The one that is installed, or was.
 Allocator* installed();

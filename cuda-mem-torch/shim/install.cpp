@@ -17,6 +17,8 @@
 
 namespace cuda_mem {
 
+using c10::CachingDeviceAllocator::SegmentInfo;
+
 namespace {
 
 std::mutex mutex;
@@ -42,11 +44,12 @@ std::string minor_version(const std::string& version) {
 }
 
 void put(native::CUDAAllocator* allocator) {
-  native::allocator.store(allocator);
   // So that torch.accelerator asks the same one. Who registered with a priority has to be outbid.
   for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
     c10::SetAllocator(c10::kCUDA, allocator, priority);
     if (c10::GetAllocator(c10::kCUDA) == allocator) {
+      // Last: whoever fails before has changed nothing.
+      native::allocator.store(allocator);
       return;
     }
   }
@@ -125,6 +128,30 @@ void refuse_capturing(cudaStream_t stream) {
       "a CUDA graph is being captured: call enable() before or after the capture");
 }
 
+/// Allocates from the native allocator without regard to its limit, and without an error of its own, which its observers would hear of.
+void* probe_of(native::CUDAAllocator* before, DeviceIndex device) {
+  constexpr size_t segment = size_t{2} << 20;
+  const auto has_free = [](const SegmentInfo& found) {
+    return !found.is_large && std::any_of(found.blocks.begin(), found.blocks.end(), [](const auto& block) { return !block.active; });
+  };
+  const auto segments = before->snapshot({0, 0}, false).segments;
+  TORCH_CHECK(
+      before->getMemoryInfo(device).first > 2 * segment || std::any_of(segments.begin(), segments.end(), has_free),
+      "device ",
+      static_cast<int>(device),
+      " has no memory left: call torch.cuda.empty_cache(), or delete a tensor, before enable()");
+  const double fraction = before->getMemoryFraction(device);
+  before->setMemoryFraction(1.0, device);
+  try {
+    void* probe = before->raw_alloc(512);
+    before->setMemoryFraction(fraction, device);
+    return probe;
+  } catch (...) {
+    before->setMemoryFraction(fraction, device);
+    throw;
+  }
+}
+
 /// Refuses while allocations would go to a private pool of the native allocator, because a graph is being captured on a stream of
 /// PyTorch's or this thread's, or `use_mem_pool` is active in this thread: it is not known which allocations would still go there.
 void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>& devices) {
@@ -136,7 +163,7 @@ void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>
   }
   for (const DeviceIndex device : devices) {
     const c10::cuda::CUDAGuard guard(device);
-    void* probe = before->raw_alloc(512);
+    void* probe = probe_of(before, device);
     const auto address = reinterpret_cast<size_t>(probe);
     MempoolId_t pool{0, 0};
     for (const auto& segment : before->snapshot({0, 0}, false).segments) {
@@ -155,9 +182,8 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
   for (const DeviceIndex device : devices) {
     // It makes the device current.
     const c10::cuda::CUDAGuard guard(device);
-    const double fraction = before->getMemoryFraction(device);
-    if (fraction < 1.0) {
-      check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+    if (const double fraction = before->getMemoryFraction(device); fraction < 1.0) {
+      ours.set_limit(fraction, device);
     }
   }
   ours.enable(before->isEnabled());
@@ -239,6 +265,10 @@ void uninstall() {
     const int64_t bytes = stats_of(device).allocated_bytes.all.current;
     TORCH_CHECK(bytes == 0, bytes, " bytes of device ", device, " are still in tensors: delete them first");
   }
+  // The native allocator ignores the streams that are recorded for them, because their tensors name this one.
+  const size_t routed = ours->native_allocator().kept_blocks();
+  TORCH_CHECK(
+      routed == 0, "tensors that were made since enable() in pools from before still live, ", routed, " of them: delete them first");
   // Nobody else may have looked whether the streams are done that used what was freed.
   ours->emptyCache({0, 0});
   const size_t uncached = cuda_mem_torch_uncached_blocks();
@@ -252,6 +282,12 @@ void uninstall() {
         " bytes of device ",
         device,
         " were freed, and streams still use them: call disable() once their work and their captures have ended");
+  }
+  // The limit was shared.
+  for (int device = 0; device < ours->device_count(); ++device) {
+    const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
+    ours->native_allocator()->setMemoryFraction(
+        ours->getMemoryFraction(static_cast<DeviceIndex>(device)), static_cast<DeviceIndex>(device));
   }
   put(ours->native_allocator().get());
 }

@@ -10,6 +10,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <c10/util/env.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -86,11 +87,12 @@ void report(void* pointer, int64_t bytes, DeviceIndex device) {
 bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) noexcept {
   bool freed = false;
   for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
-    try {
-      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-    } catch (const std::exception& error) {
-      TORCH_WARN("cuda-mem: the callback ", name, " could not free memory: ", error.what());
-    }
+    freed |= contained(
+        [&] { return c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute(); },
+        [&](const std::string& why) {
+          TORCH_WARN("cuda-mem: the callback ", name, " could not free memory: ", why);
+          return false;
+        });
   }
   return freed;
 }
@@ -122,6 +124,10 @@ inline bool is_watched() {
 
 /// Frees a block and tells of it.
 [[gnu::cold]] int delete_watched(void* pointer) {
+  // The native allocator tells of its own.
+  if (cuda_mem_torch_device_of(pointer) < 0) {
+    return cuda_mem_torch_delete(pointer);
+  }
   if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
     (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   }
@@ -145,6 +151,8 @@ inline bool is_watched() {
       return;
     case CUDA_MEM_TORCH_NOT_OURS:
       if (Allocator* allocator = installed(); allocator != nullptr && allocator->native_allocator().is_late()) {
+        // Before somebody else can have it.
+        allocator->native_allocator().forget_block(pointer);
         allocator->native_allocator()->raw_delete(pointer);
         return;
       }
@@ -153,6 +161,34 @@ inline bool is_watched() {
       // Deleters run where nothing may be thrown.
       TORCH_WARN("cuda-mem: a block could not be freed: ", cuda_mem_torch_last_error());
   }
+}
+
+/// What PyTorch's own allocator has since before this one, of memory that the message counts as somebody else's.
+std::string held_natively(Allocator* allocator, DeviceIndex device) {
+  if (!allocator->native_allocator().is_late()) {
+    return "";
+  }
+  const int64_t bytes = allocator->native_allocator()->getDeviceStats(device).reserved_bytes[0].current;
+  return bytes == 0 ? "" : " PyTorch's own allocator holds " + std::to_string(bytes >> 20) + " MiB since before enable().";
+}
+
+/// Counts a request beyond the limit where such are to be refused before the driver is asked, and says so.
+std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] size_t bytes, [[maybe_unused]] DeviceIndex device) {
+#if CUDA_MEM_HAS_OOM_REJECTION
+  const double fraction = allocator->getMemoryFraction(device);
+  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() || fraction >= 1.0) {
+    return "";
+  }
+  const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
+  const size_t total = allocator->getMemoryInfo(device).second;
+  if (static_cast<double>(reserved + bytes) <= fraction * static_cast<double>(total)) {
+    return "";
+  }
+  rejections().count(device, bytes, reserved, total);
+  return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
+#else
+  return "";
+#endif
 }
 
 /// Throws why there is no block.
@@ -168,7 +204,8 @@ inline bool is_watched() {
           c10::Device(c10::kCUDA, device));
     }
     thrown_by_observer.pass_on();
-    TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+    Allocator* allocator = installed();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, rejected(allocator, bytes, device), message, held_natively(allocator, device));
   }
   check(code, device);
   TORCH_CHECK(false, "cuda-mem: no memory and no reason");
@@ -186,9 +223,18 @@ void delete_block(void* pointer) {
   }
 }
 
+/// Memory of a pool that the native allocator had before.
+void* Allocator::obtain_natively(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  share_limit(device);
+  void* pointer = native_->raw_alloc_with_stream(bytes, stream);
+  native_.keep_block(pointer);
+  share_limit(device);
+  return pointer;
+}
+
 inline void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   if (native_.takes(device, stream)) {
-    return native_->raw_alloc_with_stream(bytes, stream);
+    return obtain_natively(bytes, device, stream);
   }
   void* pointer = nullptr;
   const int code = cuda_mem_torch_malloc(device, bytes, stream, &pointer);
@@ -266,7 +312,7 @@ void Allocator::init(int device_count) {
   }
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
-    check(cuda_mem_torch_set_memory_fraction(device, fraction));
+    set_limit(fraction, static_cast<DeviceIndex>(device));
   }
   check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
 }
@@ -299,6 +345,9 @@ void Allocator::emptyCache(MempoolId_t id) {
   check(code);
   if (native_.is_late()) {
     native_->emptyCache(id);
+    for (int device = 0; device < device_count_.load(); ++device) {
+      share_limit(static_cast<DeviceIndex>(device));
+    }
   }
 }
 
@@ -307,19 +356,53 @@ std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
+  // Says whether there is such a device.
   double fraction = 1.0;
   check(cuda_mem_torch_memory_fraction(device, &fraction), device);
-  return fraction;
+  const std::lock_guard<std::mutex> lock(limits_mutex_);
+  const auto found = limits_.find(device);
+  return found == limits_.end() ? fraction : found->second;
 }
 
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(fraction >= 0.0 && fraction <= 1.0, "invalid fraction:", fraction, ". Please set within [0, 1].");
+  set_limit(fraction, device);
+}
+
+void Allocator::set_limit(double fraction, DeviceIndex device) {
   check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
-  if (native_.is_late()) {
+  {
+    const std::lock_guard<std::mutex> lock(limits_mutex_);
+    limits_[device] = fraction;
+  }
+  if (!native_.is_late()) {
+    return;
+  }
+  if (fraction == 1.0) {
     // It makes the device current.
     const c10::cuda::CUDAGuard guard(device);
     native_->setMemoryFraction(fraction, device);
   }
+  share_limit(device);
+}
+
+/// Has each of the two allocators count what the other one holds of a limit for both.
+void Allocator::share_limit(DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(limits_mutex_);
+  const auto found = limits_.find(device);
+  if (!native_.is_late() || found == limits_.end() || found->second == 1.0) {
+    return;
+  }
+  cuda_mem_torch_device_stats stats{};
+  check(cuda_mem_torch_stats(device, &stats), device);
+  const auto ours = static_cast<double>(stats.reserved_bytes.all.current);
+  const auto theirs = static_cast<double>(native_->getDeviceStats(device).reserved_bytes[0].current);
+  // It makes the device current.
+  const c10::cuda::CUDAGuard guard(device);
+  const auto total = static_cast<double>(getMemoryInfo(device).second);
+  const auto left_by = [&](double other) { return std::max(found->second - other / total, 0.0); };
+  check(cuda_mem_torch_set_memory_fraction(device, left_by(theirs)), device);
+  native_->setMemoryFraction(left_by(ours), device);
 }
 
 void Allocator::enable(bool value) {
@@ -339,6 +422,9 @@ bool Allocator::isEnabled() const {
 
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
   check(cuda_mem_torch_cache_info(device, largest), device);
+  if (native_.is_late()) {
+    native_->cacheInfo(device, largest);
+  }
 }
 
 void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace cuda_mem {
 
@@ -24,7 +25,7 @@ bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
 void Native::begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter) {
   // Made before, so that both know of it or none does.
   std::list<Route> made;
-  made.push_back({device, id, std::make_shared<std::function<bool(cudaStream_t)>>(filter)});
+  made.push_back({device, id, std::make_shared<Filter>(filter), true});
   allocator_->beginAllocateToPool(device, id, std::move(filter));
   const std::lock_guard<std::mutex> lock(mutex_);
   routes_.splice(routes_.end(), made);
@@ -33,26 +34,61 @@ void Native::begin(DeviceIndex device, const MempoolId_t& id, std::function<bool
 
 void Native::end(DeviceIndex device, const MempoolId_t& id) {
   allocator_->endAllocateToPool(device, id);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto is_it = [&](const Route& route) { return route.device == device && route.id == id; };
-  const auto found = std::find_if(routes_.begin(), routes_.end(), is_it);
-  if (found != routes_.end()) {
-    routes_.erase(found);
+  if (remove(device, id)) {
     routed_.fetch_sub(1);
   }
 }
 
+void Native::begin_other(DeviceIndex device, const MempoolId_t& id, const std::shared_ptr<Filter>& filter) {
+  if (is_late()) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    routes_.push_back({device, id, filter, false});
+  }
+}
+
+void Native::end_other(DeviceIndex device, const MempoolId_t& id) {
+  if (is_late()) {
+    remove(device, id);
+  }
+}
+
+bool Native::remove(DeviceIndex device, const MempoolId_t& id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_it = [&](const Route& route) { return route.device == device && route.id == id; };
+  const auto found = std::find_if(routes_.begin(), routes_.end(), is_it);
+  if (found == routes_.end()) {
+    return false;
+  }
+  routes_.erase(found);
+  return true;
+}
+
 bool Native::has_route(DeviceIndex device, cudaStream_t stream) const {
-  std::vector<std::shared_ptr<std::function<bool(cudaStream_t)>>> filters;
+  std::vector<Route> routes;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Route& route : routes_) {
-      if (route.device == device) {
-        filters.push_back(route.filter);
-      }
-    }
+    std::copy_if(
+        routes_.begin(), routes_.end(), std::back_inserter(routes), [&](const Route& route) { return route.device == device; });
   }
-  return std::any_of(filters.begin(), filters.end(), [&](const auto& filter) { return (*filter)(stream); });
+  // The last that began is the innermost.
+  const auto takes = [&](const Route& route) { return (*route.filter)(stream); };
+  const auto found = std::find_if(routes.rbegin(), routes.rend(), takes);
+  return found != routes.rend() && found->is_native;
+}
+
+void Native::keep_block(const void* block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  blocks_.insert(block);
+}
+
+void Native::forget_block(const void* block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  blocks_.erase(block);
+}
+
+size_t Native::kept_blocks() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return blocks_.size();
 }
 
 bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
@@ -67,21 +103,17 @@ bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
 
 namespace {
 
-struct Filter {
-  std::function<bool(cudaStream_t)> accepts;
-};
-
 bool accepts(void* data, void* stream) noexcept {
-  try {
-    return static_cast<Filter*>(data)->accepts(static_cast<cudaStream_t>(stream));
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: a pool's filter failed, so the allocation goes elsewhere: ", error.what());
-    return false;
-  }
+  return contained(
+      [&] { return (**static_cast<std::shared_ptr<Filter>*>(data))(static_cast<cudaStream_t>(stream)); },
+      [](const std::string& why) {
+        TORCH_WARN("cuda-mem: a pool's filter failed, so the allocation goes elsewhere: ", why);
+        return false;
+      });
 }
 
 void release_filter(void* data) noexcept {
-  delete static_cast<Filter*>(data);
+  delete static_cast<std::shared_ptr<Filter>*>(data);
 }
 
 /// Another allocator, which a pool has its segments from.
@@ -92,24 +124,26 @@ struct Source {
 
 void* source_alloc(void* data, size_t bytes) noexcept {
   auto* source = static_cast<Source*>(data);
-  try {
-    const c10::cuda::CUDAGuard guard(source->device);
-    return source->allocator->raw_alloc(bytes);
-  } catch (...) {
-    thrown_by_source.keep();
-    cuda_mem_torch_source_failed(caught().c_str());
-    return nullptr;
-  }
+  return contained(
+      [&] {
+        const c10::cuda::CUDAGuard guard(source->device);
+        return source->allocator->raw_alloc(bytes);
+      },
+      [](const std::string& why) -> void* {
+        thrown_by_source.keep();
+        cuda_mem_torch_source_failed(why.c_str());
+        return nullptr;
+      });
 }
 
 void source_free(void* data, void* pointer, size_t /*bytes*/) noexcept {
   auto* source = static_cast<Source*>(data);
-  try {
-    const c10::cuda::CUDAGuard guard(source->device);
-    source->allocator->raw_delete(pointer);
-  } catch (...) {
-    TORCH_WARN("cuda-mem: the pool's allocator could not free: ", caught());
-  }
+  contained(
+      [&] {
+        const c10::cuda::CUDAGuard guard(source->device);
+        source->allocator->raw_delete(pointer);
+      },
+      [](const std::string& why) { TORCH_WARN("cuda-mem: the pool's allocator could not free: ", why); });
 }
 
 void source_release(void* data) noexcept {
@@ -154,11 +188,13 @@ void Allocator::beginAllocateToPool(
     return;
   }
   see_streams(device);
+  const auto shared = std::make_shared<Filter>(std::move(filter));
   const int code = cuda_mem_torch_begin_allocate_to_pool(
-      device, pool_id(id), &accepts, new Filter{std::move(filter)}, &release_filter);
+      device, pool_id(id), &accepts, new std::shared_ptr<Filter>(shared), &release_filter);
   check_reason(code, CUDA_MEM_TORCH_POOL_BEGUN, "beginAllocateToPool: already recording to mempool_id");
   check(code, device);
   pool_uses_.fetch_add(1);
+  native_.begin_other(device, id, shared);
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
@@ -169,6 +205,7 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
   const int code = cuda_mem_torch_end_allocate_to_pool(device, pool_id(id));
   check_reason(code, CUDA_MEM_TORCH_POOL_NOT_BEGUN, "endAllocatePool: not currently recording to mempool_id");
   check(code, device);
+  native_.end_other(device, id);
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {

@@ -58,12 +58,9 @@ void* gather() noexcept {
   if (create == nullptr) {
     return nullptr;
   }
-  try {
-    return new Context(create());
-  } catch (const std::exception&) {
-    // An entry without a context is better than none.
-    return nullptr;
-  }
+  // An entry without a context is better than none.
+  return contained(
+      [&]() -> void* { return new Context(create()); }, [](const std::string&) -> void* { return nullptr; });
 }
 
 void release(void* context) noexcept {
@@ -128,21 +125,42 @@ void visit_trace(void* data, const cuda_mem_torch_trace_entry* from) noexcept {
   traces[device].push_back(std::move(entry));
 }
 
-native::AllocatorConfigInfo config() {
-  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
-  using Cuda = native::CUDAAllocatorConfig;
-  native::AllocatorConfigInfo info;
-  info.garbage_collection_threshold = Config::garbage_collection_threshold();
-  info.max_split_size = Config::max_split_size();
-  info.pinned_num_register_threads = Cuda::pinned_num_register_threads();
-  info.expandable_segments = Config::use_expandable_segments();
-  info.release_lock_on_malloc = Cuda::release_lock_on_cudamalloc();
-  info.pinned_use_host_register = Cuda::pinned_use_cuda_host_register();
-  info.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
-  info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
-  info.roundup_power2_divisions = Config::roundup_power2_divisions();
-  return info;
+#if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
+/// The block that an address lies in.
+struct Found {
+  uintptr_t address{0};
+  cuda_mem_torch_block block{};
+  Context context_when_allocated;
+  int device{-1};
+  cudaStream_t stream{nullptr};
+  MempoolId_t pool{0, 0};
+  cuda_mem_torch_segment segment{};
+};
+
+void find_segment(void* data, const cuda_mem_torch_segment* segment) noexcept {
+  static_cast<Found*>(data)->segment = *segment;
 }
+
+void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
+  auto* found = static_cast<Found*>(data);
+  const auto begin = reinterpret_cast<uintptr_t>(block->address);
+  if (block->allocated && begin <= found->address && found->address - begin < block->size) {
+    found->block = *block;
+    found->context_when_allocated = context(block->context);
+    found->device = found->segment.device;
+    found->stream = static_cast<cudaStream_t>(found->segment.stream);
+    found->pool = {found->segment.pool.first, found->segment.pool.second};
+  }
+}
+
+Found find(const void* pointer) {
+  Found found;
+  found.address = reinterpret_cast<uintptr_t>(pointer);
+  const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr};
+  check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
+  return found;
+}
+#endif
 
 /// PyTorch's observers of requests that there is no memory for, in their order. The library has one for all of them: of several it would
 /// tell the others too after one has thrown.
@@ -161,13 +179,13 @@ class Observers {
   static void tell(void* data, int64_t device, size_t requested, size_t total, size_t free) noexcept {
     // Of a request that was not made here, so that nobody was thrown it.
     thrown_by_observer.forget();
-    try {
-      for (const auto& observer : static_cast<Observers*>(data)->all()) {
-        (*observer)(device, requested, total, free);
-      }
-    } catch (...) {
-      thrown_by_observer.keep();
-    }
+    contained(
+        [&] {
+          for (const auto& observer : static_cast<Observers*>(data)->all()) {
+            (*observer)(device, requested, total, free);
+          }
+        },
+        [](const std::string&) { thrown_by_observer.keep(); });
   }
 
   /// They are not copied themselves: a copy of what holds an object of Python's would count it without the GIL.
@@ -182,11 +200,9 @@ class Observers {
 };
 
 void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
-  try {
-    (*static_cast<native::AllocatorTraceTracker*>(data))(trace_entry(*entry));
-  } catch (const std::exception& error) {
-    TORCH_WARN("cuda-mem: a trace tracker failed: ", error.what());
-  }
+  contained(
+      [&] { (*static_cast<native::AllocatorTraceTracker*>(data))(trace_entry(*entry)); },
+      [](const std::string& why) { TORCH_WARN("cuda-mem: a trace tracker failed: ", why); });
 }
 
 /// The library takes -1 for all devices. PyTorch has no word for that, and its own allocator refuses it.
@@ -219,6 +235,9 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   to.num_device_alloc = from.num_device_alloc;
   to.num_device_free = from.num_device_free;
   to.max_split_size = from.max_split_size;
+#if CUDA_MEM_HAS_OOM_REJECTION
+  to.num_oom_rejections = rejections().of(device);
+#endif
   if (native_.is_late()) {
     const DeviceStats before = native_->getDeviceStats(device);
     add(to.allocation, before.allocation);
@@ -237,6 +256,9 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
     to.num_sync_all_streams += before.num_sync_all_streams;
     to.num_device_alloc += before.num_device_alloc;
     to.num_device_free += before.num_device_free;
+#if CUDA_MEM_HAS_OOM_REJECTION
+    to.num_oom_rejections += before.num_oom_rejections;
+#endif
   }
   return to;
 }
@@ -244,6 +266,9 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
   expect_one(device);
   check(cuda_mem_torch_reset_accumulated_stats(device), device);
+#if CUDA_MEM_HAS_OOM_REJECTION
+  rejections().reset(device);
+#endif
   if (native_.is_late()) {
     native_->resetAccumulatedStats(device);
   }
@@ -272,10 +297,8 @@ std::vector<native::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Devi
 }
 
 native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
-  native::SnapshotInfo info;
-  if (native_.is_late()) {
-    info = native_->snapshot(id, include_traces);
-  }
+  // Settings and pinned memory, and what it has itself if it was in use before.
+  native::SnapshotInfo info = native_->snapshot(id, include_traces);
   if (include_traces) {
     info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
   }
@@ -292,6 +315,12 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
       segment.registration_counter = range++;
     }
   }
+  if (include_traces) {
+    const std::lock_guard<std::mutex> lock(annotations_mutex_);
+    for (const TraceEntry& entry : notes_) {
+      info.device_traces[static_cast<size_t>(entry.device_)].push_back(entry);
+    }
+  }
   for (auto& trace : info.device_traces) {
     std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {
       return one.time_.t_ < other.time_.t_;
@@ -301,7 +330,6 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     const std::lock_guard<std::mutex> lock(annotations_mutex_);
     info.external_annotations.insert(info.external_annotations.end(), annotations_.begin(), annotations_.end());
   }
-  info.config_metadata = config();
   return info;
 }
 
@@ -318,7 +346,11 @@ void Allocator::recordHistory(
     const std::vector<std::string>& skip_actions) {
   uint32_t skipped = 0;
   for (const auto& action : skip_actions) {
-    skipped |= 1U << static_cast<unsigned>(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+    const auto parsed = c10::CachingDeviceAllocator::parseTraceEntryAction(action);
+    // Later ones are not the library's.
+    if (parsed <= TraceEntry::Action::OOM) {
+      skipped |= 1U << static_cast<unsigned>(parsed);
+    }
   }
   TORCH_CHECK(
       when == native::RecordContext::NEVER || create != nullptr, "a context recorder is needed to record contexts");
@@ -340,9 +372,13 @@ void Allocator::recordHistory(
     most_annotations_ = std::max<size_t>(max_entries, 1);
     if (!enabled || clear) {
       annotations_.clear();
+      notes_.clear();
     }
     while (annotations_.size() > most_annotations_) {
       annotations_.pop_front();
+    }
+    while (notes_.size() > most_annotations_) {
+      notes_.pop_front();
     }
   }
   if (native_.is_late()) {
@@ -392,6 +428,103 @@ void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) 
   static auto* observers = new Observers();
   observers->add(std::move(observer));
 }
+
+#if CUDA_MEM_HAS_OOM_REJECTION
+Rejections& rejections() {
+  // They are asked until the process has ended.
+  static auto* rejections = new Rejections();
+  return *rejections;
+}
+
+void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
+  rejections().add(std::move(observer));
+  if (native_.is_late()) {
+    native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
+      rejections().tell(device, size, allocated, total);
+    });
+  }
+}
+
+void Rejections::add(native::OomRejectionObserver observer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  observers_.push_back(std::make_shared<native::OomRejectionObserver>(std::move(observer)));
+}
+
+void Rejections::count(int64_t device, size_t size, size_t allocated, size_t total) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    counts_[device] += 1;
+  }
+  tell(device, size, allocated, total);
+}
+
+void Rejections::tell(int64_t device, size_t size, size_t allocated, size_t total) {
+  std::vector<std::shared_ptr<native::OomRejectionObserver>> observers;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    observers = observers_;
+  }
+  for (const auto& observer : observers) {
+    (*observer)(device, size, allocated, total);
+  }
+}
+
+int64_t Rejections::of(int64_t device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return counts_[device];
+}
+
+void Rejections::reset(int64_t device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counts_[device] = 0;
+}
+#endif
+
+#if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
+std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* pointer) {
+  const Found found = find(pointer);
+  if (found.device < 0 && native_.is_late()) {
+    return native_->getContextForPointer(pointer);
+  }
+  return found.context_when_allocated;
+}
+#endif
+
+#if CUDA_MEM_HAS_ANNOTATIONS
+bool Allocator::supportsUserMetadata() {
+  return true;
+}
+
+void Allocator::annotateMemory(const void* pointer, const std::string& metadata) {
+  if (!isHistoryEnabled()) {
+    return;
+  }
+  const Found found = find(pointer);
+  if (found.device < 0) {
+    if (native_.is_late()) {
+      native_->annotateMemory(pointer, metadata);
+    }
+    return;
+  }
+  TraceEntry entry(
+      TraceEntry::Action::ANNOTATE,
+      static_cast<DeviceIndex>(found.device),
+      reinterpret_cast<size_t>(found.block.address),
+      found.block.size,
+      found.stream,
+      found.pool,
+      c10::getApproximateTime(),
+      found.context_when_allocated,
+      "N/A",
+      metadata);
+  entry.time_.t_ = c10::getTime() / 1000;
+  const std::lock_guard<std::mutex> lock(annotations_mutex_);
+  notes_.push_back(std::move(entry));
+  if (notes_.size() > most_annotations_) {
+    notes_.pop_front();
+  }
+}
+#endif
 
 void Allocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   // Never detached, so never freed.

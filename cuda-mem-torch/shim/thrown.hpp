@@ -1,6 +1,9 @@
 // What functions of the program throw where nothing may be thrown.
 #pragma once
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <exception>
 #include <string>
 #include <utility>
@@ -41,6 +44,23 @@ inline std::string caught() noexcept {
     return error.what();
   } catch (...) {
     return "what was thrown is no std::exception";
+  }
+}
+
+/// Runs a function of the program where nothing may be thrown. What it throws, whatever that is, is handed to `failed` in words.
+///
+/// A thread that the interpreter ends while it waits for its lock is unwound by the system (`pthread_exit`). That may neither be
+/// caught nor go on through the library, so the thread rests here until the process has ended, as later interpreters have it.
+template <class Body, class Failed>
+auto contained(const Body& body, const Failed& failed) noexcept -> decltype(body()) {
+  try {
+    return body();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) {
+      pause();
+    }
+  } catch (...) {
+    return failed(caught());
   }
 }
 

@@ -9,6 +9,8 @@ use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
 use cuda_mem_ipc::cuda_mem_pool::{Error, Result};
 
+use crate::ipc::Exports;
+
 /// As many devices as PyTorch can tell apart, and more than a host has.
 pub(crate) const MOST: usize = 64;
 
@@ -23,6 +25,8 @@ pub(crate) struct PerDevice {
     pub(crate) caching: CachingAllocator,
     /// How often all of the device was waited for before its cache was emptied.
     pub(crate) waits: AtomicU64,
+    /// What of it other processes were told of.
+    pub(crate) exports: Exports,
     /// The default stream, once it was asked for.
     default_stream: OnceLock<Stream>,
 }
@@ -43,7 +47,8 @@ impl PerDevice {
     pub(crate) fn new(context: Context, options: &CachingOptions) -> Result<Self> {
         let caching = CachingAllocator::new(&context, options)?;
         let ordinal = context.device().as_raw();
-        Ok(Self { ordinal, context, caching, waits: AtomicU64::new(0), default_stream: OnceLock::new() })
+        let (waits, exports) = (AtomicU64::new(0), Exports::default());
+        Ok(Self { ordinal, context, caching, waits, exports, default_stream: OnceLock::new() })
     }
 
     pub(crate) fn default_stream(&self) -> core::Result<Stream> {

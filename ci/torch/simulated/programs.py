@@ -3,8 +3,9 @@ none. Copies run for real, so bytes can be compared."""
 
 import ctypes
 import gc
+import os
+import struct
 import sys
-import threading
 
 import torch
 
@@ -75,12 +76,13 @@ def receive(ours, queue, back):
     torch.cuda.ipc_collect()
 
 
-def share(receiver_is_ours):
+def share(receiver_is_ours, receive=receive):
     import cuda_mem_torch
     import torch.multiprocessing as multiprocessing
 
     cuda_mem_torch.enable()
-    tensor = block(3 * MIB)
+    # Of several handles, between others.
+    small, tensor, above = block(MIB), block(19 * MIB), block(3 * MIB)
     tensor[:64].copy_(numbered())
     context = multiprocessing.get_context("spawn")
     queue, back = context.Queue(), context.Queue()
@@ -91,6 +93,7 @@ def share(receiver_is_ours):
     process.join(100)
     assert (backend == "cuda-mem") == receiver_is_ours and seen == numbered().tolist()
     assert process.exitcode == 0, process.exitcode
+    del small, above
 
 
 def share_with_ours():
@@ -101,145 +104,151 @@ def share_with_native():
     share(False)
 
 
-def receive_pieces(queue, back):
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
+CAP_SYS_PTRACE = 19
+EPERM = 1
+PIDFD_GETFD = 438
+
+
+def give_up_tracing():
+    """As a process of an ordinary user is, or one in a container: it may not take the descriptors of a process that is not traceable."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, data) == 0, ctypes.get_errno()
+    for at in (0, 1, 2):
+        data[at] &= ~(1 << CAP_SYS_PTRACE)
+    assert libc.capset(header, data) == 0, ctypes.get_errno()
+
+
+def filter_tracing():
+    """As containers do that filter system calls."""
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("words", ctypes.c_void_p)]
+
+    # The number of the call, a comparison, what is refused and what is not.
+    words = [(0x20, 0, 0, 0), (0x15, 0, 1, PIDFD_GETFD), (0x06, 0, 0, 0x00050000 | EPERM), (0x06, 0, 0, 0x7FFF0000)]
+    packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *word) for word in words))
+    program = Program(len(words), ctypes.addressof(packed))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, ctypes.get_errno()
+    assert libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+
+
+def receive_refused(ours, filtered, queue, back):
     """The other process of the one below."""
-    first, again, parameter = queue.get(), queue.get(), queue.get()
-    same = first.data_ptr() == again.data_ptr() == parameter.data_ptr()
-    back.put((torch.cuda.get_allocator_backend(), start(first), same, type(parameter).__name__, tuple(parameter.shape)))
+    if ours:
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+    filter_tracing() if filtered else give_up_tracing()
+    back.put("ready")
     try:
-        first._typed_storage()._share_cuda_()
-        raise AssertionError("what was received was sent on")
+        tensor = queue.get()
+        back.put(("arrived", start(tensor)))
+        del tensor
     except RuntimeError as error:
-        assert "invalid device pointer" in str(error), error
-    assert queue.get() == "written"
-    back.put(start(first))
-    first[64:128].copy_(numbered() + 100)
-    torch.cuda.synchronize()
-    back.put("wrote")
-    from cuda_mem_torch import _sharing
-
-    # What goes while a stream captures is closed behind the capture.
-    captured, source = torch.cuda.CUDAGraph(), block(64)
-    with torch.cuda.graph(captured):
-        block(64).copy_(source)
-        del first, again, parameter
-        gc.collect()
-        left = len(_sharing._leaving)
-    captured.replay()
-    torch.cuda.synchronize()
-    other = queue.get()
-    back.put((left, len(_sharing._leaving), start(other)))
-    assert queue.get() == "enough"
-    del other
+        back.put(("refused", str(error)))
     gc.collect()
+    torch.cuda.ipc_collect()
 
 
-def receive_beside_a_capture(queue, back):
-    """The other process of the one below."""
-    from cuda_mem_torch import _sharing
+def leave_out_events():
+    """The simulator opens an event of another process by its descriptor, for which the real driver needs no right to trace."""
+    share = torch.UntypedStorage._share_cuda_
 
-    received = [queue.get()]
-    captured, source, target = torch.cuda.CUDAGraph(), block(64), block(64)
-    with torch.cuda.graph(captured):
-        target.copy_(source)
-        # Of a thread that knows nothing of the capture.
-        other = threading.Thread(target=received.pop)
-        other.start()
-        other.join()
-        left = len(_sharing._leaving)
-    source.copy_(numbered())
-    captured.replay()
-    torch.cuda.synchronize()
-    _sharing._close_leaving()
-    back.put((left, len(_sharing._leaving), start(target)))
+    def share_without(storage):
+        words = share(storage)
+        torch.cuda.synchronize()
+        return (*words[:-1], False)
+
+    torch.UntypedStorage._share_cuda_ = share_without
 
 
-def kind_of_handle(tensor):
-    """Not by PyTorch's own function, which counts a receiver."""
-    from cuda_mem_torch import _library
-
-    handle, length, offset = ctypes.create_string_buffer(4096), ctypes.c_size_t(), ctypes.c_size_t()
-    address = ctypes.c_void_p(tensor.data_ptr())
-    _library.check(_library.load().cuda_mem_torch_ipc_share(address, handle, 4096, ctypes.byref(length), ctypes.byref(offset)))
-    return handle.raw[1:2]
-
-
-def share_pieces_with_native():
-    """A block in pieces of several sizes, with neighbours, for a process that has enabled nothing."""
+def share_refused(receiver_is_ours, filtered):
     import cuda_mem_torch
     import torch.multiprocessing as multiprocessing
 
     cuda_mem_torch.enable()
-    small, below = block(1000), block(3 * MIB)
-    tensor, above = block(9 * MIB), block(3 * MIB)
-    assert kind_of_handle(tensor) == b"m"
-    everything = torch.cuda.memory_allocated()
-    for neighbour in (small, below, above):
-        neighbour[:64].copy_(numbered() + 50)
-    tensor[:64].copy_(numbered())
     context = multiprocessing.get_context("spawn")
     queue, back = context.Queue(), context.Queue()
-    process = context.Process(target=receive_pieces, args=(queue, back))
+    process = context.Process(target=receive_refused, args=(receiver_is_ours, filtered, queue, back))
     process.start()
+    assert back.get(timeout=100) == "ready"
+    if not filtered:
+        leave_out_events()
+        assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+    before = torch.cuda.memory_allocated()
+    tensor = block(9 * MIB)
+    tensor[:64].copy_(numbered())
     queue.put(tensor)
-    queue.put(tensor)
-    queue.put(torch.nn.Parameter(tensor.view(torch.float32), requires_grad=False))
-    backend, seen, same, name, shape = back.get(timeout=100)
-    assert backend == "native" and same and seen == numbered().tolist()
-    assert (name, shape) == ("Parameter", (9 * MIB // 4,))
-    tensor[:64].copy_(numbered() + 10)
-    torch.cuda.synchronize()
-    queue.put("written")
-    assert back.get(timeout=100) == (numbered() + 10).tolist()
-    assert back.get(timeout=100) == "wrote"
-    assert start(tensor[64:]) == (numbered() + 100).tolist() and start(tensor) == (numbered() + 10).tolist()
-    # Freed, it stays as long as the other process has it, and serves somebody else then.
-    another = block(11 * MIB)
-    another[:64].copy_(numbered() + 20)
-    address = tensor.data_ptr()
+    what, told = back.get(timeout=100)
+    if receiver_is_ours:
+        assert (what, told) == ("arrived", numbered().tolist()), (what, told)
+    else:
+        assert what == "refused" and "pidfd_getfd: Operation not permitted" in told, (what, told)
+    process.join(100)
+    assert process.exitcode == 0, process.exitcode
     del tensor
     gc.collect()
-    assert torch.cuda.memory_allocated() == everything + 11 * MIB
-    queue.put(another)
-    assert back.get(timeout=100) == (1, 0, (numbered() + 20).tolist())
     torch.cuda.ipc_collect()
-    assert torch.cuda.memory_allocated() == everything + 2 * MIB
-    reused = block(9 * MIB)
-    assert reused.data_ptr() == address
-    for neighbour in (small, below, above):
-        assert start(neighbour) == (numbered() + 50).tolist()
-    queue.put("enough")
-    process.join(100)
-    assert process.exitcode == 0, process.exitcode
-    del reused, another, above, below, neighbour
-    gc.collect()
-    torch.cuda.ipc_collect()
-    torch.cuda.empty_cache()
-    # Nothing is pinned any more.
-    assert torch.cuda.memory_reserved() == 4 * MIB, torch.cuda.memory_reserved()
+    assert torch.cuda.memory_allocated() == before, torch.cuda.memory_allocated()
 
 
-def share_pieces_beside_a_capture():
-    """A thread that lets go of such a block while another one captures leaves the capture alone, and the block to its receiver."""
+def share_untraceable_with_ours():
+    share_refused(True, False)
+
+
+def share_untraceable_with_native():
+    share_refused(False, False)
+
+
+def share_filtered_with_ours():
+    share_refused(True, True)
+
+
+def share_filtered_with_native():
+    share_refused(False, True)
+
+
+def receive_without_numpy(ours, queue, back):
+    """The other process of the one below."""
+    sys.modules["numpy"] = None
+    receive(ours, queue, back)
+
+
+def descriptors(handle):
+    """The numbers in a handle of PyTorch's for mapped memory."""
+    (count,) = struct.unpack_from("Q", handle, 18)
+    return struct.unpack_from(f"{count}i", handle, 26)
+
+
+def file_of(descriptor):
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}"), os.stat(f"/proc/self/fd/{descriptor}").st_ino
+    except FileNotFoundError:
+        return None
+
+
+def share_many():
+    """Descriptors are counted by handles, whatever the tensors are."""
     import cuda_mem_torch
-    import torch.multiprocessing as multiprocessing
 
     cuda_mem_torch.enable()
-    small, below = block(1000), block(3 * MIB)
-    tensor, above = block(9 * MIB), block(3 * MIB)
-    assert kind_of_handle(tensor) == b"m"
-    context = multiprocessing.get_context("spawn")
-    queue, back = context.Queue(), context.Queue()
-    process = context.Process(target=receive_beside_a_capture, args=(queue, back))
-    process.start()
-    queue.put(tensor)
-    assert back.get(timeout=100) == (1, 0, numbered().tolist())
-    process.join(100)
-    assert process.exitcode == 0, process.exitcode
-    del small, below, tensor, above
+    tensors = [block(MIB) for _ in range(1500)]
+    kept = [tensor.untyped_storage()._share_cuda_() for tensor in tensors]
+    made = {number: file_of(number) for words in kept for number in descriptors(words[1])}
+    assert len(made) < 1500 // 2 and None not in made.values(), made
+    # Of what it shared nothing stays open when the memory goes.
+    for words in kept:
+        torch.UntypedStorage._release_ipc_counter_cuda(words[4], words[5])
+    del tensors, kept, words
     gc.collect()
     torch.cuda.ipc_collect()
-    assert torch.cuda.memory_allocated() == 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
+    assert not [number for number, of in made.items() if file_of(number) == of]
 
 
 def graph():
@@ -268,7 +277,131 @@ def graph():
     assert all(segment["segment_pool_id"] == (0, 0) for segment in torch.cuda.memory_snapshot())
 
 
-PROGRAMS = [late, share_with_ours, share_with_native, share_pieces_with_native, share_pieces_beside_a_capture, graph]
+def share_without_numpy():
+    share(False, receive_without_numpy)
+
+
+def fill(bytes=128 * MIB):
+    """As many tensors as there is memory for, and what is said then."""
+    tensors = []
+    try:
+        while True:
+            tensors.append(block(bytes))
+    except torch.OutOfMemoryError as error:
+        return tensors, str(error)
+
+
+def late_limit():
+    """A limit counts what both allocators hold."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    allowed = torch.cuda.mem_get_info()[1] // 2
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    early, _ = fill()
+    del early[len(early) // 2 :]
+    torch.cuda.empty_cache()
+    cuda_mem_torch.enable()
+    assert torch.cuda.get_per_process_memory_fraction() == 0.5
+    late, why = fill()
+    assert 0 < torch.cuda.memory_reserved() <= allowed, (torch.cuda.memory_reserved(), allowed)
+    assert len(late) >= allowed // 2 // (128 * MIB) - 1, len(late)
+    assert "PyTorch's own allocator holds" in why, why
+    # What goes of the one is there for the other.
+    early.clear()
+    torch.cuda.empty_cache()
+    more, _ = fill()
+    assert len(late) + len(more) >= allowed // (128 * MIB) - 1, (len(late), len(more))
+    assert torch.cuda.memory_reserved() <= allowed
+    torch.cuda.set_per_process_memory_fraction(0.75)
+    more += fill()[0]
+    assert allowed < torch.cuda.memory_reserved() <= allowed * 3 // 2
+    # Afterwards it is the native allocator's.
+    late.clear(), more.clear()
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+    assert torch.cuda.get_per_process_memory_fraction() == 0.75
+
+
+def late_at_the_limit():
+    """Where nothing is left it is enabled, and nobody is told of a request that failed."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    early, _ = fill(64 * MIB)
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *words: seen.append(words))
+    failed = torch.cuda.memory_stats()["num_ooms"]
+    cuda_mem_torch.enable()
+    assert torch.cuda.memory_stats()["num_ooms"] == failed and not seen
+    assert len(early) > 1
+
+
+def context():
+    """The driver has a current context after an allocation, as natively."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    driver, current = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    tensor = block()
+    assert driver.cuCtxGetCurrent(ctypes.byref(current)) == 0 and current.value is not None
+    del tensor
+
+
+def innermost_pool():
+    """Of a pool from before `enable()` and one from after it, nested either way, the inner one has an allocation."""
+    import cuda_mem_torch
+
+    def has(pool, tensor):
+        of = lambda segment: segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
+        return any(of(segment) for segment in pool.snapshot())
+
+    torch.cuda.init()
+    early = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(early):
+        first = block()
+    cuda_mem_torch.enable()
+    late = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(early):
+        with torch.cuda.use_mem_pool(late):
+            inner = block()
+        outer = block()
+    assert has(late, inner) and has(early, outer) and has(early, first)
+    with torch.cuda.use_mem_pool(late):
+        with torch.cuda.use_mem_pool(early):
+            inner = block()
+        outer = block()
+    assert has(early, inner) and has(late, outer)
+
+
+def disabled_with_pools():
+    """`disable()` is refused while tensors live whose streams the native allocator would not hear of."""
+    import cuda_mem_torch
+
+    torch.cuda.init()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        early = block()
+    cuda_mem_torch.enable()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = block()
+    try:
+        cuda_mem_torch.disable()
+        raise AssertionError("it was disabled")
+    except cuda_mem_torch.CudaMemError as error:
+        assert "in pools from before still live, 1 of them" in str(error), error
+    tensor.record_stream(torch.cuda.Stream())
+    del tensor
+    cuda_mem_torch.disable()
+    assert torch.cuda.get_allocator_backend() == "native" and torch.cuda.memory_allocated() == 8 * MIB
+    del early
+
+
+PROGRAMS = [
+    late, late_limit, late_at_the_limit, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
+    share_filtered_with_ours, share_filtered_with_native, share_many, graph,
+]
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

@@ -16,7 +16,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CUDART = "libcudart.so.13"
 
-PROGRAMS = ["late", "share_with_ours", "share_with_native", "share_pieces_with_native", "share_pieces_beside_a_capture", "graph"]
+PROGRAMS = [
+    "late", "late_limit", "late_at_the_limit", "context", "innermost_pool", "disabled_with_pools", "share_with_ours", "share_with_native", "share_without_numpy", "share_untraceable_with_ours", "share_untraceable_with_native",
+    "share_filtered_with_ours", "share_filtered_with_native", "share_many", "graph",
+]
 # Of groups.py.
 GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture", "symmetric_without_memory"]
 # Of steps.py, with blocks that nothing is written to.
@@ -89,7 +92,7 @@ def build_program(folder, headers, build, source, flags):
     shim = [str(path) for path in sorted((crate / "shim").glob("*.cpp"))]
     program = folder / "program"
     subprocess.run(
-        ["c++", "-std=c++17", *flags, "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
+        ["c++", "-std=c++20", *flags, "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
          "-I", str(crate / "shim"), "-o", str(program), str(HERE / source), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
          "-lcuda_mem_torch", "-lc10", "-lc10_cuda", str(folder / CUDART), "-Wl,--allow-shlib-undefined"],
         check=True,

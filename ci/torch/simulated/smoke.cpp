@@ -9,10 +9,14 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "upstream.hpp"
+#include "versions.hpp"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,6 +39,7 @@ extern "C" int cuda_mem_torch_shim_state();
 namespace CA = c10::cuda::CUDACachingAllocator;
 using c10::MempoolId_t;
 
+static const std::thread::id main_thread = std::this_thread::get_id();
 static int checks = 0;
 #define EXPECT(condition)                                              \
   do {                                                                 \
@@ -65,7 +70,7 @@ static bool has(const std::string& text, const std::string& part) {
 
 static void install() {
   char text[4096] = "";
-  if (cuda_mem_torch_shim_install("2.11.0+cu130", text, sizeof text) != 0) {
+  if (cuda_mem_torch_shim_install(TORCH_VERSION, text, sizeof text) != 0) {
     std::printf("install: %s\n", text);
     std::exit(1);
   }
@@ -366,6 +371,74 @@ static void refused_pools() {
   CA::emptyCache(id);
 }
 
+/// Nobody's base class, and has none.
+struct Odd final {};
+
+static std::atomic<bool> breaks{false};
+
+struct BreakingCallback final : c10::FreeMemoryCallback {
+  bool Execute() override {
+    if (breaks) {
+      throw Odd();
+    }
+    return false;
+  }
+};
+namespace c10 {
+REGISTER_FREE_MEMORY_CALLBACK("breaking", BreakingCallback)
+} // namespace c10
+
+/// Whatever functions of the program throw, the process goes on.
+static void breaking() {
+  const auto recorder = []() -> std::shared_ptr<c10::GatheredContext> {
+    if (breaks) {
+      throw Odd();
+    }
+    return nullptr;
+  };
+  CA::recordHistory(true, recorder, 1000, CA::RecordContext::ALL, true, {});
+  CA::attachAllocatorTraceTracker([](const CA::TraceEntry&) {
+    if (breaks) {
+      throw Odd();
+    }
+  });
+  const MempoolId_t id{0, 7000};
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) -> bool {
+    if (breaks) {
+      throw Odd();
+    }
+    return false;
+  });
+  breaks = true;
+  c10::DataPtr data = CA::get()->allocate(1000);
+  EXPECT(data.get() != nullptr);
+  EXPECT(has(thrown([] { CA::get()->allocate(32ULL << 40); }), "CUDA out of memory"));
+  data.clear();
+  breaks = false;
+  CA::endAllocateToPool(0, id);
+  CA::releasePool(0, id);
+}
+
+/// A thread that the interpreter ends while it records is neither let through the library nor the end of the process.
+static void ended_thread() {
+  static std::atomic<bool> ending{false};
+  const auto recorder = []() -> std::shared_ptr<c10::GatheredContext> {
+    if (std::this_thread::get_id() == main_thread) {
+      return nullptr;
+    }
+    ending = true;
+    pthread_exit(nullptr);
+  };
+  CA::recordHistory(true, recorder, 1000, CA::RecordContext::ALL, true, {});
+  std::thread([] { CA::get()->allocate(1000); }).detach();
+  while (!ending) {
+    std::this_thread::yield();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT(CA::get()->allocate(1000).get() != nullptr);
+  CA::recordHistory(false, nullptr, 1, CA::RecordContext::NEVER, true, {});
+}
+
 /// A pool whose segments another allocator gives, the upper one first: they are numbered as they came.
 static void source(CA::CUDAAllocator* native) {
   const auto upstream = std::make_shared<Upstream>(native);
@@ -423,16 +496,19 @@ static void failing_source(CA::CUDAAllocator* native) {
 static void sharing() {
   c10::DataPtr data = CA::get()->allocate(3 << 20);
   const auto handle = CA::shareIpcHandle(data.get());
-  EXPECT(handle.handle[0] == 2 && (handle.handle[1] == 'e' || handle.handle[1] == 'm'));
+  EXPECT(handle.handle[0] == cuda_mem::handle_version && handle.handle[1] == 'e');
   const auto opened = CA::getIpcDevPtr(handle.handle);
   EXPECT(opened != nullptr && opened == CA::getIpcDevPtr(handle.handle));
-  EXPECT(has(thrown([] { CA::getIpcDevPtr("\003e nonsense of a newer version"); }), "future version"));
+  EXPECT(has(thrown([] { CA::getIpcDevPtr("\004e nonsense of a newer version"); }), "future version"));
   // One piece with a handle of a fabric, which has 64 bytes: the native allocator's.
   const int32_t process = getpid();
   const uint64_t pieces = 1;
   const uint64_t bytes = 2 << 20;
-  std::string fabric(26 + 64, '\xff');
-  fabric[0] = 2;
+  const size_t header = cuda_mem::handle_version == 3 ? 34 : 26;
+  std::string fabric(header + 64, '\xff');
+  const int32_t of_fabric = 2;
+  std::memcpy(&fabric[26], &of_fabric, sizeof of_fabric);
+  fabric[0] = cuda_mem::handle_version;
   fabric[1] = 'e';
   std::memcpy(&fabric[2], &process, sizeof process);
   std::memcpy(&fabric[10], &bytes, sizeof bytes);
@@ -687,6 +763,8 @@ int main(int count, char** words) {
     source(native);
     failing_source(native);
     sharing();
+    breaking();
+    ended_thread();
     settings();
     char text[4096] = "";
     C10_CUDA_CHECK(cudaDeviceSynchronize());

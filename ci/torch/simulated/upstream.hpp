@@ -1,6 +1,8 @@
 // An allocator of somebody else, for a pool that has its segments from there.
 #pragma once
 
+#include "versions.hpp"
+
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <functional>
@@ -55,6 +57,9 @@ class Upstream final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
       bool, c10::cuda::CUDACachingAllocator::CreateContextFn, size_t, c10::cuda::CUDACachingAllocator::RecordContext, bool,
       const std::vector<std::string>&) override { refuse(); }
   void attachOutOfMemoryObserver(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver) override { refuse(); }
+#if CUDA_MEM_HAS_OOM_REJECTION
+  void attachOomRejectionObserver(c10::cuda::CUDACachingAllocator::OomRejectionObserver) override { refuse(); }
+#endif
   void attachAllocatorTraceTracker(c10::cuda::CUDACachingAllocator::AllocatorTraceTracker) override { refuse(); }
   void enablePeerAccess(Index, Index) override { refuse(); }
   cudaError_t memcpyAsync(void*, int, const void*, int, size_t, cudaStream_t, bool) override { refuse(); }

@@ -14,7 +14,8 @@ def main() -> int:
         torch = _torch.load()
         print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.device_count()} devices")
         _shim.load(torch)
-        print(f"shim: {_shim.ALLOCATOR.prebuilt if _shim.ALLOCATOR.prebuilt.is_file() else 'built on this machine'}")
+        prebuilt = _shim.ALLOCATOR.prebuilt(_torch.version_of(torch.__version__))
+        print(f"shim: {prebuilt if prebuilt.is_file() else 'built on this machine'}")
     except Exception as error:
         print(f"error: {error}")
         return 1

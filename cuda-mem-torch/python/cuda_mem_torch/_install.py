@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from types import ModuleType
 from typing import Mapping
 
 from cuda_mem_torch import _library, _settings, _sharing, _shim, _torch, symmetric
@@ -48,7 +49,7 @@ def enable(
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
     symmetric.offer(torch)
-    _sharing.offer(torch)
+    _sharing.give_back_refused(torch)
     if was == 0 and _shim.state(torch) == 2:
         _announce_lost()
 
@@ -84,19 +85,35 @@ def is_enabled() -> bool:
 
 
 def _autoload() -> None:
-    """What PyTorch calls when it is imported: enables if the variable says so."""
-    asked = os.environ.get(_VARIABLE, "0")
-    if asked in ("", "0"):
+    """What PyTorch calls when it is imported: enables if the variable says so. Anything that keeps it from that is a warning, and the
+    program goes on with PyTorch's own allocator, unless the variable insists."""
+    asked = os.environ.get(_VARIABLE, "").strip().lower()
+    torch = sys.modules["torch"]
+    if asked in ("0", "false", "no", "off"):
         return
-    if asked != "1":
-        raise CudaMemError(f"{_VARIABLE} is {asked!r}; accepted: 1 to enable, 0 or nothing to leave PyTorch as it is")
+    if asked == "":
+        # It may be sent tensors by a process where it is enabled.
+        if torch.version.cuda is not None:
+            _sharing.give_back_refused(torch)
+        return
+    try:
+        _enable_at_import(torch, asked)
+    except Exception as error:
+        if asked == "require":
+            raise
+        warnings.warn(f"{_VARIABLE}={asked} does nothing: {error}", stacklevel=2)
+
+
+def _enable_at_import(torch: ModuleType, asked: str) -> None:
+    if asked not in ("1", "true", "yes", "on", "require"):
+        raise CudaMemError(
+            "accepted: 1, true, yes or on to enable, require to do so or fail, 0, false, no, off or nothing to leave PyTorch as it is"
+        )
     # Nothing asks for a GPU here: that may initialise CUDA, after which the program could not fork any more.
-    if sys.modules["torch"].version.cuda is None:
-        warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch was built without CUDA", stacklevel=2)
-        return
+    if torch.version.cuda is None:
+        raise CudaMemError("PyTorch was built without CUDA")
     # Who names another allocator in a script wants that one more than who runs the script wants this one.
     backend = _settings.named(_settings.from_environment(), "backend")
     if backend not in (None, "native"):
-        warnings.warn(f"{_VARIABLE}=1 does nothing: PyTorch's settings ask for backend:{backend}", stacklevel=2)
-        return
+        raise CudaMemError(f"PyTorch's settings ask for backend:{backend}")
     enable()

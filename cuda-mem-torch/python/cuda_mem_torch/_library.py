@@ -10,11 +10,11 @@ from typing import Callable, SupportsIndex
 
 from cuda_mem_torch._errors import CudaMemError
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 
-OK, INVALID_ARGUMENT, FORKED, CAPTURING = 0, 1, 4, 7
+OK, INVALID_ARGUMENT = 0, 1
 
 NOTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -38,11 +38,7 @@ def load() -> ctypes.CDLL:
         ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p
     ]
     library.cuda_mem_torch_write_snapshot.argtypes = [ctypes.c_char_p]
-    library.cuda_mem_torch_ipc_open.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]
-    library.cuda_mem_torch_ipc_close.argtypes = [ctypes.c_void_p]
-    library.cuda_mem_torch_see_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
     library.cuda_mem_torch_forget_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    library.cuda_mem_torch_synchronize.argtypes = [ctypes.c_int]
     return library
 
 

@@ -1,4 +1,4 @@
-"""The C++ side: every virtual function of PyTorch's allocator interface, built for one minor version of it."""
+"""The C++ side: every virtual function of PyTorch's allocator interface, built for each minor version of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import ModuleType
 
 from cuda_mem_torch import _library
 from cuda_mem_torch._errors import CudaMemError
-from cuda_mem_torch._torch import SUPPORTED
+from cuda_mem_torch._torch import version_of
 
 SOURCES = _library.FOLDER / "shim"
 TEXT = 4096
@@ -29,14 +29,12 @@ class Part:
     # What it needs of PyTorch beside the two core libraries.
     needs: tuple[str, ...] = ()
 
-    @property
-    def prebuilt(self) -> Path:
-        """Where a wheel that brings it has it."""
-        return _library.FOLDER / self.file
+    def prebuilt(self, version: tuple[int, int]) -> Path:
+        """Where a wheel has it that brings it for a version of PyTorch."""
+        return _library.FOLDER / self.file(version)
 
-    @property
-    def file(self) -> str:
-        return f"libcuda_mem_torch_{self.name}_{SUPPORTED[0]}_{SUPPORTED[1]}.so"
+    def file(self, version: tuple[int, int]) -> str:
+        return f"libcuda_mem_torch_{self.name}_{version[0]}_{version[1]}.so"
 
     def sources(self, root: Path) -> list[Path]:
         return sorted((root / self.folder).glob("*.cpp"))
@@ -48,17 +46,19 @@ PARTS = [ALLOCATOR, SYMMETRIC]
 
 
 def compile_command(
-    part: Part, compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path, cudart: str
+    part: Part, version: tuple[int, int], compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path
 ) -> list[str]:
-    """How a part is compiled and linked against an installed PyTorch."""
-    words = [compiler, "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-shared", "-DNDEBUG", "-DUSE_CUDA", "-DUSE_C10D", "-o", str(target)]
+    """How a part is compiled and linked against an installed PyTorch. What it calls of CUDA's runtime is found where PyTorch's own
+    library finds it, so that one build serves every CUDA that there is a PyTorch for."""
+    standard = "c++20" if version >= (2, 14) else "c++17"
+    words = [compiler, f"-std={standard}", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-shared", "-DNDEBUG", "-DUSE_CUDA", "-DUSE_C10D", "-o", str(target)]
     words += [str(source) for source in part.sources(SOURCES)]
     for folder in [torch_include, torch_include / "torch/csrc/api/include", *cuda_includes]:
         words += ["-isystem", str(folder)]
     words += ["-I", str(SOURCES), "-I", str(_library.FOLDER / "include")]
     words += [f"-L{torch_lib}", f"-L{_library.FOLDER}", "-Wl,--no-as-needed", "-lcuda_mem_torch", "-lc10", "-lc10_cuda"]
     words += [f"-l{library}" for library in part.needs]
-    return words + [cudart, f"-Wl,-rpath,{_library.FOLDER}"]
+    return words + [f"-Wl,-rpath,{_library.FOLDER}"]
 
 
 def cuda_folders() -> list[Path]:
@@ -66,7 +66,8 @@ def cuda_folders() -> list[Path]:
     try:
         import nvidia
 
-        packages = [folder for root in nvidia.__path__ for folder in Path(root).glob("cu*")]
+        roots = [Path(root) for root in nvidia.__path__]
+        packages = [folder for root in roots for folder in [*root.glob("cu[0-9]*"), root / "cuda_runtime", root / "cuda_nvcc"]]
     except ImportError:
         packages = []
     toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
@@ -92,13 +93,11 @@ def build(torch: ModuleType, part: Part = ALLOCATOR) -> Path:
             "CUDA's headers are needed to build the shim, and crt/host_config.h is not among those of "
             f"{', '.join(map(str, folders))}: pip install nvidia-cuda-crt, or set CUDA_HOME"
         )
-    libraries = [path for folder in folders for path in sorted((folder / "lib").glob("libcudart.so.*"))]
-    cudart = str(libraries[0]) if libraries else "-lcudart"
     root = Path(torch.__file__).resolve().parent
     cache.mkdir(parents=True, exist_ok=True)
     # Made beside and renamed, so that processes that start together do not see half of it.
     partial = cache / f"partial-{part.name}-{os.getpid()}.so"
-    command = compile_command(part, compiler, partial, root / "include", includes, root / "lib", cudart)
+    command = compile_command(part, version_of(torch.__version__), compiler, partial, root / "include", includes, root / "lib")
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise CudaMemError(f"the shim could not be built for PyTorch {torch.__version__}:\n{' '.join(command)}\n{done.stderr}")
@@ -110,7 +109,8 @@ def build(torch: ModuleType, part: Part = ALLOCATOR) -> Path:
 def loaded(torch: ModuleType, part: Part) -> ctypes.CDLL:
     """A part for this PyTorch, loaded once. PyTorch's libraries are loaded already."""
     _library.load()
-    path = part.prebuilt if part.prebuilt.is_file() else build(torch, part)
+    prebuilt = part.prebuilt(version_of(torch.__version__))
+    path = prebuilt if prebuilt.is_file() else build(torch, part)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import importlib
+import re
 from types import ModuleType
 
 from cuda_mem_torch._errors import UnsupportedTorchError
 
-SUPPORTED = (2, 11)
+# What there are shims for. The allocator's interface changes from one minor version to the next, and not within one.
+SUPPORTED = ((2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+_RANGE = f"{SUPPORTED[0][0]}.{SUPPORTED[0][1]} to {SUPPORTED[-1][0]}.{SUPPORTED[-1][1]}"
+_NEWEST = f"pip install 'torch=={SUPPORTED[-1][0]}.{SUPPORTED[-1][1]}.*'"
+
+_RELEASE = re.compile(r"\d+\.\d+\.\d+(\+(cu\d+|cpu|xpu|rocm[\d.]+))?")
 
 
 def version_of(text: str) -> tuple[int, int]:
     """Major and minor of a version such as ``2.11.0+cu130``."""
-    try:
-        major, minor = text.split("+")[0].split(".")[:2]
-        return int(major), int(minor)
-    except ValueError:
-        raise UnsupportedTorchError(f"PyTorch says that its version is {text!r}, which is none") from None
+    found = re.match(r"(\d+)\.(\d+)", text)
+    if found is None:
+        raise UnsupportedTorchError(f"PyTorch says that its version is {text!r}, which is none; supported are the releases {_RANGE}")
+    return int(found[1]), int(found[2])
 
 
 def check_version(text: str) -> None:
-    """Refuses versions whose allocator interface is another than the one that was built for."""
+    """Refuses all but releases of the versions whose allocator interface is known."""
     found = version_of(text)
-    wanted = ".".join(map(str, SUPPORTED))
-    if found < SUPPORTED:
+    if found < SUPPORTED[0]:
+        raise UnsupportedTorchError(f"PyTorch is {text}, which is too old; supported are the releases {_RANGE}: {_NEWEST}")
+    if found > SUPPORTED[-1]:
         raise UnsupportedTorchError(
-            f"PyTorch is {text}, which is too old: cuda_mem_torch needs {wanted}. Upgrade PyTorch: pip install 'torch=={wanted}.*'"
+            f"PyTorch is {text}, which is too new; supported are the releases {_RANGE}: upgrade cuda_mem_torch, or {_NEWEST}"
         )
-    if found > SUPPORTED:
+    if _RELEASE.fullmatch(text) is None:
         raise UnsupportedTorchError(
-            f"PyTorch is {text}, which is too new: this cuda_mem_torch was built for {wanted}. Upgrade cuda_mem_torch, or use"
-            f" PyTorch {wanted}: its allocator interface changes from one minor version to the next"
+            f"PyTorch is {text}, which is no release but a nightly, a candidate or a vendor's build: its allocator interface may be"
+            f" another than the release's; supported are the releases {_RANGE}: pip install 'torch=={found[0]}.{found[1]}.*'"
         )
 
 
@@ -38,10 +44,8 @@ def load() -> ModuleType:
     """PyTorch, if it is one that the allocator can be put into."""
     try:
         torch = importlib.import_module("torch")
-    except ImportError as error:
-        raise UnsupportedTorchError(
-            f"PyTorch could not be imported ({error}). Install it first: pip install 'torch=={'.'.join(map(str, SUPPORTED))}.*'"
-        ) from error
+    except Exception as error:
+        raise UnsupportedTorchError(f"PyTorch could not be imported ({error}). Install it first: {_NEWEST}") from error
     check_version(torch.__version__)
     if torch.version.cuda is None:
         raise UnsupportedTorchError(

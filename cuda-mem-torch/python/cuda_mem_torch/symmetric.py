@@ -54,7 +54,7 @@ def _register(torch: ModuleType) -> ctypes.CDLL:
 
 def offer(torch: ModuleType) -> None:
     """As :func:`register`, where nothing has to be compiled for it."""
-    if not _shim.SYMMETRIC.prebuilt.is_file():
+    if not _shim.SYMMETRIC.prebuilt(_torch.version_of(torch.__version__)).is_file():
         return
     try:
         _register(torch)

@@ -30,14 +30,19 @@ class Versions(unittest.TestCase):
             return _torch.load()
 
     def test_the_supported_one_is_taken(self):
-        self.assertEqual(self.load(fake_torch()).__version__, "2.11.0+cu130")
+        for version in ("2.11.0+cu130", "2.11.0+cu126", "2.12.1", "2.13.0+cu130", "2.14.1", "2.15.0+cu132"):
+            self.assertEqual(self.load(fake_torch(version)).__version__, version)
         self.assertEqual(_torch.version_of("2.11.1a0+git1234"), (2, 11))
 
     def test_others_are_refused_with_what_to_do(self):
         refused = {
-            "2.9.1": "too old.*Upgrade PyTorch",
-            "2.12.0+cu130": "too new.*Upgrade cuda_mem_torch",
-            "main": "which is none",
+            "2.9.1": "2.9.1, which is too old; supported are the releases 2.11 to 2.15: pip install 'torch==2.15",
+            "2.16.0+cu132": "2.16.0.cu132, which is too new; supported.*upgrade cuda_mem_torch",
+            "2.15.0.dev20260901+cu130": "2.15.0.dev20260901.cu130, which is no release but a nightly.*torch==2.15",
+            "2.12.0a0+git1234": "a candidate or a vendor's build.*torch==2.12",
+            "2.13.0a0+1234567890.nv26.06": "a vendor's build",
+            "2.13.0rc1": "a candidate",
+            "main": "which is none; supported",
         }
         for version, text in refused.items():
             with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, text):
@@ -58,85 +63,49 @@ class Versions(unittest.TestCase):
 class Sharing(unittest.TestCase):
     """What goes to other processes, of a PyTorch that is played."""
 
-    def offered(self, handle):
-        """How a tensor with a handle goes out, and how its types are registered; all of it offered twice."""
+    def rebuilt(self, fails, opens=False, known=False, handle=b"\x02e"):
+        """Whether a rebuild of a tensor raised, and how often its count was given back."""
         torch, reductions = fake_torch(), types.ModuleType("torch.multiprocessing.reductions")
-        torch.Tensor, torch.nn = object, types.SimpleNamespace(Parameter=int)
-        torch._tensor_classes = {str}
-        reductions.rebuild_cuda_tensor = lambda: None
-        reduce = mock.Mock(return_value=(reductions.rebuild_cuda_tensor, ("cls", 1, 2, 3, "storage", 5, 6, handle, 8)))
-        reduce.__name__ = "reduce_tensor"
-        del reduce._cuda_mem_torch
-        reductions.reduce_tensor = reduce
+        reductions.shared_cache, storage_class = {}, mock.Mock()
+        reductions.storage_from_cache = lambda cls, key: "storage" if known else None
+
+        def rebuild_cuda_tensor(
+            storage_cls, storage_device, storage_handle, storage_size_bytes, storage_offset_bytes, ref_counter_handle, ref_counter_offset
+        ):
+            if opens:
+                reductions.shared_cache[storage_handle, storage_offset_bytes] = "storage"
+            if fails:
+                raise RuntimeError("pidfd_getfd: Operation not permitted")
+
+        reductions.rebuild_cuda_tensor = rebuild_cuda_tensor
         multiprocessing = types.ModuleType("torch.multiprocessing")
         multiprocessing.reductions = reductions
         modules = {"torch": torch, "torch.multiprocessing": multiprocessing, "torch.multiprocessing.reductions": reductions}
-        with mock.patch.dict(sys.modules, modules), mock.patch("multiprocessing.reduction.register") as register:
-            _sharing.offer(torch)
-            first = reductions.reduce_tensor
-            _sharing.offer(torch)
-        self.assertIs(reductions.reduce_tensor, first)
-        self.assertEqual({call.args for call in register.mock_calls}, {(kind, first) for kind in (object, int, str)})
-        rebuild, words = first("tensor")
-        reduce.assert_called_once_with("tensor")
-        self.assertIs(rebuild, reductions.rebuild_cuda_tensor)
-        return words
+        with mock.patch.dict(sys.modules, modules):
+            _sharing.give_back_refused(torch)
+            first = reductions.rebuild_cuda_tensor
+            _sharing.give_back_refused(torch)
+        self.assertIs(reductions.rebuild_cuda_tensor, first)
+        self.assertEqual(first.__qualname__, rebuild_cuda_tensor.__qualname__)
+        try:
+            first(storage_class, 0, handle, 8, 16, b"counter", ref_counter_offset=5)
+            raised = False
+        except RuntimeError:
+            raised = True
+        for call in storage_class._release_ipc_counter.mock_calls:
+            self.assertEqual(call, mock.call(b"counter", 5, device=0))
+        return raised, storage_class._release_ipc_counter.call_count
 
-    def test_pieces_of_several_sizes_are_opened_by_this_package(self):
-        words = self.offered(b"\x02m rest")
-        self.assertEqual(words, ("cls", 1, 2, 3, _sharing.PieceStorage, 5, 6, b"\x02m rest", 8))
+    def test_a_refused_import_gives_the_count_back(self):
+        self.assertEqual(self.rebuilt(fails=True), (True, 1))
 
-    def test_everything_else_goes_out_as_it_does(self):
-        for handle in (b"\x02e rest", b"\x02c rest", b"m" * 64, b"", None):
-            self.assertEqual(self.offered(handle), ("cls", 1, 2, 3, "storage", 5, 6, handle, 8))
-
-    def test_what_goes_beside_a_capture_is_closed_behind_it(self):
-        capturing, closed = [True, True], []
-
-        def close(number):
-            if not capturing[number]:
-                closed.append(number)
-            return not capturing[number]
-
-        _sharing._leaving += [lambda: close(0), lambda: close(1)]
-        _sharing._close_leaving()
-        self.assertEqual((closed, len(_sharing._leaving)), ([], 2))
-        # One device's capture keeps nothing of another's.
-        for number in (1, 0):
-            capturing[number] = False
-            _sharing._close_leaving()
-            self.assertEqual((closed[-1], len(_sharing._leaving)), (number, number))
-
-    def test_a_forked_child_closes_nothing_of_its_parents(self):
-        for process, closes in ((os.getpid(), 1), (os.getpid() + 1, 0)):
-            memory, close = _sharing._Memory.__new__(_sharing._Memory), mock.Mock(return_value=True)
-            memory._close, memory._process = close, process
-            del memory
-            self.assertEqual(close.call_count, closes)
-        # One that was never opened.
-        _sharing._Memory.__new__(_sharing._Memory).__del__()
-
-    def closed(self, captures=False, waited=_library.OK, code=_library.OK):
-        """What an end of a use says, and what it called."""
-        library, calls = mock.Mock(), mock.Mock()
-        library.cuda_mem_torch_synchronize = calls.synchronize
-        library.cuda_mem_torch_ipc_close = calls.close
-        calls.synchronize.return_value, calls.close.return_value = waited, code
-        with warnings.catch_warnings(record=True) as found, mock.patch.object(_library, "last_error", lambda: "why"):
-            warnings.simplefilter("always")
-            closed = _sharing._close(library, 1, 7, lambda: captures, calls.release)
-        told = ["stays mapped: why" in str(warning.message) for warning in found]
-        return closed, [call[0] for call in calls.mock_calls], told
-
-    def test_the_other_process_is_told_behind_a_wait(self):
-        everything = ["synchronize", "close", "release"]
-        self.assertEqual(self.closed(), (True, everything, []))
-        self.assertEqual(self.closed(captures=True), (False, [], []))
-        self.assertEqual(self.closed(waited=_library.CAPTURING), (False, ["synchronize"], []))
-        self.assertEqual(self.closed(waited=_library.FORKED, code=_library.FORKED), (True, everything, []))
-
-    def test_a_use_that_could_not_be_closed_is_told_and_counted_down(self):
-        self.assertEqual(self.closed(waited=5, code=5), (True, ["synchronize", "close", "release"], [True]))
+    def test_a_count_is_given_back_once(self):
+        self.assertEqual(self.rebuilt(fails=False), (False, 0))
+        # The storage gives it back, or PyTorch did.
+        self.assertEqual(self.rebuilt(fails=True, opens=True), (True, 0))
+        self.assertEqual(self.rebuilt(fails=True, known=True), (True, 0))
+        # Nothing was counted.
+        self.assertEqual(self.rebuilt(fails=True, handle=None), (True, 0))
 
 
 class Settings(unittest.TestCase):
@@ -228,14 +197,32 @@ class Autoload(unittest.TestCase):
             _install._autoload()
 
     def test_nothing_happens_unless_it_is_asked_for(self):
-        with mock.patch.object(_install, "enable") as enable:
-            self.autoload("0", fake_torch())
+        with mock.patch.object(_install, "enable") as enable, mock.patch.object(_sharing, "give_back_refused") as give_back:
+            for value in ("0", "false", "No", "off"):
+                self.autoload(value, fake_torch())
+            give_back.assert_not_called()
+            # A process that asks for nothing gives tensors back that it is sent and cannot open.
             self.autoload("", fake_torch())
+            give_back.assert_called_once()
         enable.assert_not_called()
 
-    def test_other_values_are_refused(self):
-        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "CUDA_MEM_TORCH is 'yes'; accepted: 1"):
-            self.autoload("yes")
+    def test_all_ways_to_say_yes_enable(self):
+        with mock.patch.object(_install, "enable") as enable:
+            for value in ("1", "true", "Yes", "on ", "require"):
+                self.autoload(value, fake_torch())
+        self.assertEqual(enable.call_count, 5)
+
+    def test_what_keeps_it_from_enabling_is_a_warning(self):
+        """Not the end of ``import torch``, unless the variable insists."""
+        with mock.patch.object(_install, "enable", side_effect=cuda_mem_torch.UnsupportedTorchError("PyTorch is 2.99")) as enable:
+            with self.assertWarnsRegex(UserWarning, "CUDA_MEM_TORCH=1 does nothing: PyTorch is 2.99"):
+                self.autoload("1", fake_torch())
+            with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "2.99"):
+                self.autoload("require", fake_torch())
+            self.assertEqual(enable.call_count, 2)
+            with self.assertWarnsRegex(UserWarning, "CUDA_MEM_TORCH=maybe does nothing: accepted: 1, true"):
+                self.autoload("maybe", fake_torch())
+            self.assertEqual(enable.call_count, 2)
 
     def test_without_cuda_it_warns(self):
         with self.assertWarnsRegex(UserWarning, "built without CUDA"):
@@ -273,14 +260,17 @@ class Parts(unittest.TestCase):
 
     def test_a_compiler_is_told_everything(self):
         paths = [Path("/t/include"), [Path("/c/include")], Path("/t/lib")]
-        command = _shim.compile_command(_shim.ALLOCATOR, "c++", Path("/x/shim.so"), *paths, "/c/lib/libcudart.so.13")
+        command = _shim.compile_command(_shim.ALLOCATOR, (2, 11), "c++", Path("/x/shim.so"), *paths)
         sources = {Path(word).name for word in command if word.endswith(".cpp")}
         self.assertEqual(sources, {"checkpoints.cpp", "install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
         self.assertIn("-L/t/lib", command)
-        command = _shim.compile_command(_shim.SYMMETRIC, "c++", Path("/x/symmetric.so"), *paths, "/c/lib/libcudart.so.13")
+        # One build for every CUDA.
+        self.assertFalse([word for word in command if "cudart" in word])
+        command = _shim.compile_command(_shim.SYMMETRIC, (2, 14), "c++", Path("/x/symmetric.so"), *paths)
+        self.assertIn("-std=c++20", command)
         self.assertEqual({Path(word).name for word in command if word.endswith(".cpp")}, {"backend.cpp"})
         self.assertIn("-ltorch_cpu", command)
-        self.assertEqual(_shim.SYMMETRIC.prebuilt.name, "libcuda_mem_torch_symmetric_2_11.so")
+        self.assertEqual(_shim.SYMMETRIC.prebuilt((2, 14)).name, "libcuda_mem_torch_symmetric_2_14.so")
 
     def test_without_headers_the_build_says_what_to_install(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -356,7 +346,7 @@ class Parts(unittest.TestCase):
             self.assertEqual(beside_a_capture(allocate), 0, "it was not forgotten")
             # Once more is nothing.
             forget(), forget()
-            self.assertEqual(beside_a_capture(allocate), _library.CAPTURING, "it has to be seen before")
+            self.assertEqual(beside_a_capture(allocate), 7, "it has to be seen before")
 
     def test_only_streams_of_others_are_forgotten(self):
         forget = cuda_mem_torch.forget_stream

@@ -11,10 +11,10 @@ use std::ffi::{c_int, c_void};
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::segments::Checkpoint;
 
+use super::cuda_mem_torch_pool_id;
 use super::devices::device;
 use super::error::{Failure, entry};
 use super::pointers::{pointer, read, write};
-use super::{cuda_mem_torch_pool_id, ipc};
 
 /// The layout of a pool at one moment.
 #[derive(Debug)]
@@ -66,8 +66,6 @@ pub unsafe extern "C" fn cuda_mem_torch_restore_pool(
         let caching = &self::device(device)?.caching;
         // SAFETY: the caller's promise.
         let restored = unsafe { caching.restore_pool(checkpoint.pool, &checkpoint.layout) }?;
-        // Before anybody is told: nobody opens them any more.
-        restored.freed.iter().for_each(|block| ipc::forget(block.address()));
         for (tell, blocks) in [(freed, restored.freed), (allocated, restored.allocated)] {
             let Some(tell) = tell else { continue };
             for block in blocks {

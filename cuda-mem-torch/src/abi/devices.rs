@@ -3,17 +3,19 @@
 //! # Safety
 //!
 //! Declares functions for C without pointers. What was promised of captures when blocks were let serve them again holds for each
-//! device.
+//! device. A context that is made current is a device's, which lives as long as the process.
 
 #![allow(unsafe_code, reason = "declares functions for C")]
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError};
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
@@ -88,6 +90,36 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     // Seen before anything captures, if that can be.
     let _ = streams::stream(device, std::ptr::null_mut());
     Ok(device)
+}
+
+thread_local! {
+    /// Whether the thread was seen to have a current context.
+    static BOUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has a device's context be current in the calling thread if none is when it first allocates, as CUDA's runtime does: libraries that
+/// ask the driver rely on it.
+pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
+    if BOUND.try_with(|bound| bound.replace(true)).unwrap_or(true) {
+        return Ok(());
+    }
+    let table = device.context.driver().table();
+    let ask = table.cuCtxGetCurrent().map_err(CoreError::from)?;
+    let set = table.cuCtxSetCurrent().map_err(CoreError::from)?;
+    let mut current = std::ptr::null_mut();
+    // SAFETY: one handle to write.
+    let asked = unsafe { ask(&mut current) };
+    if asked != CUresult::CUDA_SUCCESS {
+        return Err(Failure::of_driver("cuCtxGetCurrent", asked));
+    }
+    if current.is_null() {
+        // SAFETY: a context that lives as long as the process.
+        let bound = unsafe { set(device.context.as_raw().cast()) };
+        if bound != CUresult::CUDA_SUCCESS {
+            return Err(Failure::of_driver("cuCtxSetCurrent", bound));
+        }
+    }
+    Ok(())
 }
 
 /// The number of a device that there is.

@@ -9,7 +9,6 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Error as CoreError};
 
@@ -20,12 +19,15 @@ use super::error::{
 use super::memory::block;
 use super::pointers::{list, pointer, write};
 use super::{streams, uncached};
-use crate::ipc::{Exports, Named, ShareableHandle, sized, take};
+use crate::ipc::{Named, ShareableHandle, VERSIONS, legacy, private, sized, take};
+
+/// A device's number, and the bytes that name the memory.
+type Key = (c_int, Vec<u8>);
 
 /// Memory of another process, mapped once however often it is opened.
 #[derive(Debug)]
 struct Opened {
-    key: (c_int, Vec<u8>),
+    key: Key,
     mapping: ImportedMapping,
     device: &'static Device,
     users: usize,
@@ -41,6 +43,13 @@ struct Imports {
 impl Imports {
     fn lock() -> MutexGuard<'static, Self> {
         IMPORTS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is opened already, for one more user.
+    fn find(&mut self, key: &Key) -> Option<u64> {
+        let known = self.opened.iter_mut().find(|opened| opened.key == *key)?;
+        known.users += 1;
+        Some(known.mapping.as_raw())
     }
 
     /// The device itself and those that reach its memory.
@@ -62,22 +71,18 @@ pub(super) fn add_peer(owner: &'static Device, peer: core::Device) -> Result<(),
     Ok(())
 }
 
-static EXPORTS: Exports = Exports::new();
 static IMPORTS: Mutex<Imports> = Mutex::new(Imports { opened: Vec::new(), peers: Vec::new() });
 /// What nobody uses any more and could not be unmapped yet. Whoever opens the same bytes again gets a mapping of its own: by then
 /// they may name other memory.
 static LEAVING: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
 
-/// A block is freed: nobody opens it any more. Who has it open keeps its memory.
-#[inline]
-pub(super) fn forget(address: u64) {
-    EXPORTS.end(address);
-}
-
-/// Tells of a block in PyTorch's format for other processes: `handle` gets up to `capacity` bytes of it, `length` how many there
-/// are, `offset` where in it the block begins. Whoever opens it keeps the memory, but not the block: this process does not free
-/// it before the others are done. Memory that a pool's source gave, or that was made without caching, is told of by the driver's handle,
-/// which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the driver makes none.
+/// Names a block for other processes in PyTorch's format: `handle` gets up to `capacity` bytes, `length` how many there are, `offset`
+/// where in the named memory the block begins. Who opens it keeps the memory, but not the block: this process does not free it before
+/// the others are done.
+///
+/// `version` is 2 for PyTorch 2.11 and 2.12, 3 for later ones. Memory of private pools, and memory that was made without caching, goes by
+/// the driver's handle, which [`cuda_mem_torch_ipc_open`] leaves to the native allocator; `CUDA_MEM_TORCH_UNSUPPORTED` where the
+/// driver makes none.
 ///
 /// # Safety
 ///
@@ -85,14 +90,20 @@ pub(super) fn forget(address: u64) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
     address: *mut c_void,
+    version: u8,
     handle: *mut u8,
     capacity: usize,
     length: *mut usize,
     offset: *mut usize,
 ) -> c_int {
     entry(|| {
-        let address = address.addr() as u64;
-        let told = share(address)?;
+        if !VERSIONS.contains(&version) {
+            let [first, second] = VERSIONS;
+            return Err(Failure::argument(format!(
+                "version is {version}; accepted: {first} (PyTorch 2.11 and 2.12), {second} (later ones)"
+            )));
+        }
+        let told = share(address.addr() as u64, version)?;
         let begins = usize::try_from(told.offset).unwrap_or(0);
         let bytes = told.handle;
         // SAFETY: the caller's promise.
@@ -107,48 +118,35 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
     })
 }
 
-/// Why a block is not told of as mapped memory.
-enum Unmapped {
-    /// Its pool has its memory from another allocator.
-    OfSource(&'static Device),
-    Failed(Failure),
-}
-
-fn share(address: u64) -> Result<ShareableHandle, Failure> {
+fn share(address: u64, version: u8) -> Result<ShareableHandle, Failure> {
     if let Some(ordinal) = uncached::device_of(address) {
-        return legacy(device(ordinal)?, address);
+        let device = device(ordinal)?;
+        // SAFETY: the caller's promise for the block, which keeps the allocation. One byte: the handle is for all of it anyway.
+        return unsafe { legacy(&device.context, address, 1) }.map_err(|error| unshareable(address, &error));
     }
-    let export = || {
-        let exported = block(address, |device| match device.caching.export_block(address) {
-            Err(Error::Core(CoreError::NotShareable { .. })) => Ok(Err(Unmapped::OfSource(device))),
-            exported => exported.map(Ok),
-        });
-        exported.unwrap_or_else(|failure| Err(Unmapped::Failed(failure)))
-    };
-    match EXPORTS.share(address, export) {
-        Ok(told) => Ok(told),
-        Err(Unmapped::Failed(failure)) => Err(failure),
-        Err(Unmapped::OfSource(device)) => legacy(device, address),
-    }
+    let (device, shared) =
+        block(address, |device| Ok((device, device.exports.share(&device.caching, address, version)?)))?;
+    // SAFETY: as above.
+    shared.map_or_else(
+        || unsafe { private(&device.context, address) }.map_err(|error| unshareable(address, &error)),
+        Ok,
+    )
 }
 
-/// By the driver's handle of the whole allocation, as PyTorch's own allocator does. It is for memory of `cuMemAlloc` alone.
-fn legacy(device: &'static Device, address: u64) -> Result<ShareableHandle, Failure> {
-    // SAFETY: the caller's promise for the block, which keeps the allocation. One byte: the handle is for all of it anyway.
-    let told = unsafe { EXPORTS.legacy(&device.context, address, 1) };
-    told.map_err(|error| {
-        Failure::new(
-            CUDA_MEM_TORCH_UNSUPPORTED,
-            format!(
-                "the driver makes no handle for other processes of the memory at {address:#x}, which was not mapped here: {error}. \
-                 Share a copy that is made outside of the pool with caching on (tensor.clone()), or have the pool's allocator use \
-                 cudaMalloc"
-            ),
-        )
-    })
+/// The driver makes handles for other processes of memory of `cuMemAlloc` alone.
+fn unshareable(address: u64, error: &CoreError) -> Failure {
+    Failure::new(
+        CUDA_MEM_TORCH_UNSUPPORTED,
+        format!(
+            "the driver makes no handle for other processes of the memory at {address:#x}, which was not mapped here: {error}. \
+             Share a copy that is made outside of the pool with caching on (tensor.clone()), or have the pool's allocator use \
+             cudaMalloc"
+        ),
+    )
 }
 
 /// Maps what another process told of, for a device. The same bytes give the same address, until all have closed it.
+/// `CUDA_MEM_TORCH_NOT_OURS` for memory of `cuMemAlloc` and for handles of a fabric, which PyTorch's own allocator opens.
 ///
 /// # Safety
 ///
@@ -173,23 +171,26 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_open(
 }
 
 fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
-    let Named::Mapped { pid, pieces } = Named::read(bytes)? else {
+    let Named::Mapped(mapped) = Named::read(bytes)? else {
         return Err(Failure::new(
-            CUDA_MEM_TORCH_UNSUPPORTED,
-            "the handle is of memory of cuMemAlloc, which the native allocator opens",
+            CUDA_MEM_TORCH_NOT_OURS,
+            "the handle is of memory of cuMemAlloc, or of a fabric, which the native allocator opens",
         ));
     };
     unmap_leaving();
     let key = (device.ordinal, bytes.to_vec());
-    let mut imports = Imports::lock();
-    if let Some(known) = imports.opened.iter_mut().find(|opened| opened.key == key) {
-        known.users += 1;
-        return Ok(known.mapping.as_raw());
+    if let Some(address) = Imports::lock().find(&key) {
+        return Ok(address);
     }
-    let descriptors = take(pid, &pieces)?;
-    let pieces = descriptors.iter().zip(&pieces).map(sized).collect::<Result<Vec<_>, _>>()?;
+    // The other process may take its time, for which nobody else waits.
+    let descriptors = take(&mapped)?;
+    let mut imports = Imports::lock();
+    if let Some(address) = imports.find(&key) {
+        return Ok(address);
+    }
+    let handles = sized(&descriptors, mapped.size)?;
     let owner = device.context.device();
-    let mapping = ImportedMapping::import_posix_fds(owner, &pieces, &imports.reaching(device))?;
+    let mapping = ImportedMapping::import_posix_fds(owner, &handles, &imports.reaching(device))?;
     let address = mapping.as_raw();
     imports.opened.push(Opened { key, mapping, device, users: 1 });
     Ok(address)

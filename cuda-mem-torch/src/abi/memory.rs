@@ -53,6 +53,7 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
     if bytes == 0 {
         return Ok(0);
     }
+    devices::bind(device)?;
     let Some(allocator) = streams::find_allocator(device, raw)? else {
         return uncached::allocate(device, bytes, &streams::stream(device, raw)?);
     };
@@ -82,8 +83,6 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     }
     let mut ours = true;
     let code = entry(|| {
-        // Before somebody else can have it.
-        ipc::forget(address);
         if uncached::free(address)? {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 use super::telling::Listeners;
 use crate::devices::{Devices, MOST, PerDevice};
 use crate::error::{Error, Result};
-use crate::ipc::{Exports, Opened};
+use crate::ipc::Opened;
 use crate::lock::lock;
 use crate::uncached::Uncached;
 
@@ -28,7 +28,6 @@ pub(crate) struct Caches {
     /// Their allocations know themselves what uses them.
     pub(super) uncached: Uncached<()>,
     pub(super) listeners: Listeners,
-    pub(crate) exports: Exports,
     pub(crate) opened: Opened,
 }
 
@@ -43,7 +42,6 @@ impl Caches {
             reuse: AtomicBool::new(false),
             uncached: Uncached::new(),
             listeners: Listeners::default(),
-            exports: Exports::default(),
             opened: Opened::new(),
         }
     }
@@ -88,8 +86,14 @@ impl Caches {
         &self,
         mut ask: impl FnMut(&CachingAllocator) -> pool::Result<R>,
     ) -> Result<Option<R>> {
+        self.find_device(|device| ask(&device.caching))
+    }
+
+    /// As [`find`](Self::find), of all that there is of a device.
+    #[inline]
+    pub(crate) fn find_device<R>(&self, ask: impl FnMut(&PerDevice) -> pool::Result<R>) -> Result<Option<R>> {
         refuse_forked()?;
-        Ok(self.devices.search(|device| ask(&device.caching))?)
+        Ok(self.devices.search(ask)?)
     }
 
     /// The current device and its default stream.

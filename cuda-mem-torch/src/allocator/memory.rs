@@ -36,8 +36,6 @@ impl Caches {
         if address == 0 {
             return Ok(());
         }
-        // Before anybody else may have the address, and share it.
-        self.exports.end(address);
         // SAFETY: the caller's promise.
         let freed = self.find(|cache| unsafe { cache.free_by_address(address) })?;
         if freed.is_none() && !self.uncached.free(address, |()| Ok::<_, Error>(()))? {

@@ -8,6 +8,7 @@ mod memory;
 mod native;
 mod pools;
 mod sealed;
+mod sharing;
 mod telling;
 mod types;
 

@@ -87,7 +87,6 @@ impl Caches {
         let found = self.of(device)?;
         // SAFETY: the caller's promise.
         let restored = unsafe { found.caching.restore_pool(state.id, &state.checkpoint) }?;
-        restored.freed.iter().for_each(|block| self.exports.end(block.address()));
         let owner = |block: pool::segments::BlockId| {
             // SAFETY: allocated just now by the restore, which hands each of them to its caller.
             unsafe { DataPtr::from_raw(block.address(), device, deleter.clone()) }

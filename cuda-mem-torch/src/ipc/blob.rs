@@ -1,16 +1,26 @@
-//! The bytes themselves.
+//! Writes and reads the bytes that name shared memory, in the format of PyTorch's expandable segments.
 
 use std::sync::Arc;
 
-/// The version that is written; readers know this one and those before.
-const VERSION: u8 = 2;
-/// The driver's handle.
+/// The versions of the format that are known: PyTorch 2.11 and 2.12 write and read the first, later ones the second. A reader takes
+/// handles of both for memory of `cuMemAlloc`, and of its own alone for mapped memory.
+pub(crate) const VERSIONS: [u8; 2] = [2, 3];
+/// What the header says of its handles from the second on: that they are descriptors, or of a fabric.
+const DESCRIPTORS: i32 = 1;
+const OF_FABRIC: i32 = 2;
+/// Bytes of the driver's handle.
 const HANDLE: usize = 64;
-/// More pieces are no allocation: with the smallest, these are a terabyte.
-const MOST_PIECES: u64 = 1 << 19;
+/// Bytes of the header: process number with its padding, size and count of the handles.
+const HEADER: u64 = 24;
+/// Bytes that the second version has more.
+const HANDLE_TYPE: u64 = 8;
+/// More handles are no allocation: with the smallest, these are a terabyte.
+const MOST_HANDLES: u64 = 1 << 19;
+/// Begins the trailer, which PyTorch's reader does not look at.
+const MAGIC: [u8; 8] = *b"cudamem1";
 
 /// The kinds that there are, for errors.
-const KINDS: &str = "c (cuMemAlloc), e (mapped, pieces of one size), m (mapped, pieces of several sizes)";
+const KINDS: &str = "c (cuMemAlloc), e (mapped)";
 
 /// By which another process opens the memory of an allocation.
 ///
@@ -92,8 +102,9 @@ pub enum HandleError {
     },
     /// The exporter's descriptor was not to be had.
     #[error(
-        "{call} for process {pid} failed: {source}; it must be alive, and this process allowed to take its \
-         descriptors (same user, ptrace_scope, container; Linux 5.6 or newer)"
+        "{call} for process {pid} failed: {source}, and {socket}; the process must be alive, and this one allowed to take its \
+         descriptors (same user, ptrace_scope, container; Linux 5.6 or newer), or to connect to its socket (same user, same \
+         network namespace)"
     )]
     Exporter {
         /// The system call.
@@ -102,6 +113,8 @@ pub enum HandleError {
         pid: i32,
         /// The system's reason.
         source: Arc<std::io::Error>,
+        /// Why its socket was of no use.
+        socket: String,
     },
     /// Somebody else's import or release of the same memory did not end in time.
     #[error("another import or release of the same memory did not end in time")]
@@ -111,40 +124,45 @@ pub enum HandleError {
 /// What bytes say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Named {
+    /// Memory of `cuMemAlloc`, by the driver's handle.
     Legacy([u8; HANDLE]),
-    Mapped { pid: i32, pieces: Vec<Piece> },
+    /// Mapped memory.
+    Mapped(Mapped),
+    /// Mapped memory, by handles of a fabric.
+    Fabric,
 }
 
-/// A piece of mapped memory: its bytes, and the exporter's number for its descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) bytes: u64,
-    pub(crate) descriptor: i32,
+/// Handles of one size, side by side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    /// The exporter.
+    pub(crate) pid: i32,
+    /// Bytes of each handle.
+    pub(crate) size: u64,
+    /// The exporter's number for the descriptor of each handle.
+    pub(crate) descriptors: Vec<i32>,
+    pub(crate) offer: Option<Offer>,
+}
+
+/// Where the exporter hands the same descriptors to a process that may not take them: what the trailer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The name of the exporter's socket.
+    pub(crate) socket: u128,
+    /// The exporter's names for the handles. None is ever another handle's, where a descriptor's number may be.
+    pub(crate) handles: Vec<u64>,
 }
 
 impl Named {
-    pub(crate) fn write(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION];
+    pub(crate) fn write(&self, version: u8) -> Vec<u8> {
+        let mut bytes = vec![version];
         match self {
             Self::Legacy(handle) => {
                 bytes.push(b'c');
                 bytes.extend(handle);
             }
-            Self::Mapped { pid, pieces } => {
-                let size = pieces.first().map_or(0, |piece| piece.bytes);
-                let uniform = pieces.iter().all(|piece| piece.bytes == size);
-                bytes.push(if uniform { b'e' } else { b'm' });
-                bytes.extend(pid.to_ne_bytes());
-                bytes.extend([0; 4]);
-                bytes.extend(if uniform { size } else { 0 }.to_ne_bytes());
-                bytes.extend((pieces.len() as u64).to_ne_bytes());
-                for piece in pieces {
-                    if !uniform {
-                        bytes.extend(piece.bytes.to_ne_bytes());
-                    }
-                    bytes.extend(piece.descriptor.to_ne_bytes());
-                }
-            }
+            Self::Mapped(mapped) => mapped.write(version, &mut bytes),
+            Self::Fabric => bytes.push(b'e'),
         }
         bytes
     }
@@ -157,8 +175,9 @@ impl Named {
         let [version, kind, rest @ ..] = bytes else {
             return Err(HandleError::Length { what: "any kind, at least", expected: 2, found: bytes.len() });
         };
-        if *version == 0 || *version > VERSION {
-            return Err(HandleError::Version { found: *version, known: VERSION });
+        let [_, known] = VERSIONS;
+        if *version == 0 || *version > known {
+            return Err(HandleError::Version { found: *version, known });
         }
         match kind {
             b'c' => match <[u8; HANDLE]>::try_from(rest) {
@@ -169,16 +188,16 @@ impl Named {
                     found: bytes.len(),
                 }),
             },
-            b'e' => Self::read_mapped(rest, true),
-            b'm' => Self::read_mapped(rest, false),
+            b'e' => Self::read_mapped(rest, *version == known),
             &found => Err(HandleError::Kind { found }),
         }
     }
 
-    fn read_mapped(rest: &[u8], uniform: bool) -> Result<Self, HandleError> {
+    fn read_mapped(rest: &[u8], has_type: bool) -> Result<Self, HandleError> {
         let mut reader = Reader(rest);
         let wrong = |expected| HandleError::Length { what: "mapped memory", expected, found: rest.len() + 2 };
-        let short = || wrong(2 + 24);
+        let header = 2 + HEADER + if has_type { HANDLE_TYPE } else { 0 };
+        let short = || wrong(header);
         let pid = i32::from_ne_bytes(reader.take().ok_or_else(short)?);
         let _padding: [u8; 4] = reader.take().ok_or_else(short)?;
         let size = u64::from_ne_bytes(reader.take().ok_or_else(short)?);
@@ -186,30 +205,67 @@ impl Named {
         if pid <= 0 {
             return Err(value("a process", pid, "numbers above 0"));
         }
-        if count == 0 || count > MOST_PIECES {
-            return Err(value("a number of pieces of", count, "1 to 524288"));
+        if size == 0 || size > 1 << 48 {
+            return Err(value("a size of a handle of", size, "1 to 2^48 bytes"));
         }
-        // Of at most 2^19 pieces: it fits.
-        let whole = 2 + 24 + count * if uniform { 4 } else { 12 };
-        if rest.len() as u64 + 2 != whole {
-            return Err(wrong(whole));
+        if count == 0 || count > MOST_HANDLES {
+            return Err(value("a number of handles of", count, "1 to 524288"));
         }
-        let mut pieces = Vec::new();
-        for _ in 0..count {
-            let bytes = match uniform {
-                true => size,
-                false => u64::from_ne_bytes(reader.take().ok_or_else(|| wrong(whole))?),
-            };
-            let descriptor = i32::from_ne_bytes(reader.take().ok_or_else(|| wrong(whole))?);
-            if bytes == 0 || bytes > 1 << 48 {
-                return Err(value("a size of a piece of", bytes, "1 to 2^48 bytes"));
+        let is_fabric = if has_type {
+            let handle_type = i32::from_ne_bytes(reader.take().ok_or_else(short)?);
+            let _padding: [u8; 4] = reader.take().ok_or_else(short)?;
+            if !(0..=OF_FABRIC).contains(&handle_type) {
+                return Err(value("a type of handles of", handle_type, "0, 1 (descriptors) and 2 (fabric)"));
             }
+            handle_type == OF_FABRIC
+        } else {
+            reader.0.len() as u64 == count * HANDLE as u64
+        };
+        if is_fabric {
+            return Ok(Self::Fabric);
+        }
+        // At most 2^19 handles: it fits.
+        let whole = header + count * 4;
+        let mut descriptors = Vec::new();
+        for _ in 0..count {
+            let descriptor = i32::from_ne_bytes(reader.take().ok_or_else(|| wrong(whole))?);
             if descriptor < 0 {
                 return Err(value("a descriptor", descriptor, "numbers from 0 on"));
             }
-            pieces.push(Piece { bytes, descriptor });
+            descriptors.push(descriptor);
         }
-        Ok(Self::Mapped { pid, pieces })
+        // Bytes of somebody else's may follow, as PyTorch has it.
+        let offer = Offer::read(reader, count);
+        Ok(Self::Mapped(Mapped { pid, size, descriptors, offer }))
+    }
+}
+
+impl Mapped {
+    fn write(&self, version: u8, bytes: &mut Vec<u8>) {
+        bytes.push(b'e');
+        bytes.extend(self.pid.to_ne_bytes());
+        // PyTorch finds what it has opened already by all bytes, the padding of its header too.
+        bytes.extend([0; 4]);
+        bytes.extend(self.size.to_ne_bytes());
+        bytes.extend((self.descriptors.len() as u64).to_ne_bytes());
+        if version == VERSIONS[1] {
+            bytes.extend(DESCRIPTORS.to_ne_bytes());
+            bytes.extend([0; 4]);
+        }
+        bytes.extend(self.descriptors.iter().flat_map(|descriptor| descriptor.to_ne_bytes()));
+        if let Some(Offer { socket, handles }) = &self.offer {
+            bytes.extend(MAGIC);
+            bytes.extend(socket.to_ne_bytes());
+            bytes.extend(handles.iter().flat_map(|handle| handle.to_ne_bytes()));
+        }
+    }
+}
+
+impl Offer {
+    fn read(mut reader: Reader<'_>, count: u64) -> Option<Self> {
+        let (magic, socket) = (reader.take()?, u128::from_ne_bytes(reader.take()?));
+        let handles: Vec<u64> = (0..count).map_while(|_| reader.take()).map(u64::from_ne_bytes).collect();
+        (magic == MAGIC && handles.len() as u64 == count).then_some(Self { socket, handles })
     }
 }
 

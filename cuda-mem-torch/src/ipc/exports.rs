@@ -1,4 +1,4 @@
-//! What this process shares.
+//! Shares blocks with other processes.
 //!
 //! # Safety
 //!
@@ -6,137 +6,107 @@
 
 #![allow(unsafe_code, reason = "exports memory by address")]
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
-use cuda_mem_ipc::cuda_mem_pool::caching::BlockExport;
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Pin, Segment};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
 use super::ShareableHandle;
-use super::blob::{Named, Piece};
-use crate::allocator::Caches;
-use crate::error::{Error, Result};
-use crate::lock::lock;
+use super::blob::{Mapped, Named, Offer, VERSIONS};
+use super::{descriptors, socket};
 
-/// The descriptors of mapped memory that is shared, by allocation: importers take them out of this process.
-#[derive(Default)]
+/// How a device's allocator shares its blocks.
+///
+/// A block's memory stays where it is while the block lives, and the block lives while somebody else uses it: that is the promise of
+/// who shares it. So nothing is pinned for longer than an export takes. A descriptor is closed when its handle leaves its addresses.
+#[derive(Debug, Default)]
 pub(crate) struct Exports {
-    /// How many there are, so that the usual free costs one load.
-    count: AtomicUsize,
-    shared: Mutex<BTreeMap<CUdeviceptr, Shared>>,
-}
-
-struct Shared {
-    handle: ShareableHandle,
-    _descriptors: Vec<OwnedFd>,
+    /// The allocator's name among those of this process. Once it has one, handles that leave are watched for.
+    exporter: OnceLock<u64>,
 }
 
 impl Exports {
-    pub(crate) const fn new() -> Self {
-        Self { count: AtomicUsize::new(0), shared: Mutex::new(BTreeMap::new()) }
-    }
-
-    /// The allocation was freed: nobody imports it any more. Who has it open keeps its memory.
-    #[inline]
-    pub(crate) fn end(&self, address: CUdeviceptr) {
-        if self.count.load(Ordering::Relaxed) != 0 {
-            self.end_of_these(address);
-        }
-    }
-
-    #[cold]
-    fn end_of_these(&self, address: CUdeviceptr) {
-        let ended = lock(&self.shared).remove(&address);
-        if ended.is_some() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// A block in mapped memory, which `export` exports if it is not shared yet.
-    pub(crate) fn share<E>(
+    /// The handle of a block of the default pool in a version of the format; none for one of a private pool.
+    pub(crate) fn share(
         &self,
+        caching: &CachingAllocator,
         address: CUdeviceptr,
-        export: impl FnOnce() -> Result<BlockExport, E>,
-    ) -> Result<ShareableHandle, E> {
-        let mut shared = lock(&self.shared);
-        if let Some(known) = shared.get(&address) {
-            return Ok(known.handle.clone());
-        }
-        let export = export()?;
-        let piece = |(bytes, descriptor): &(usize, OwnedFd)| Piece {
-            bytes: *bytes as u64,
-            descriptor: descriptor.as_raw_fd(),
+        version: u8,
+    ) -> pool::Result<Option<ShareableHandle>> {
+        let (base, bytes) = caching.base_allocation(address)?;
+        let pinned = match caching.pin(base, bytes, Pin::Exported) {
+            Err(pool::Error::UnknownAddress { .. }) => return Ok(None),
+            pinned => pinned?,
         };
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let named = Named::Mapped { pid, pieces: export.pieces.iter().map(piece).collect() };
-        let handle = ShareableHandle { offset: address.wrapping_sub(export.base), handle: named.write() };
-        let descriptors = export.pieces.into_iter().map(|(_, descriptor)| descriptor).collect();
-        shared.insert(address, Shared { handle: handle.clone(), _descriptors: descriptors });
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Ok(handle)
+        let segments = pinned.segments()?;
+        let Some(first) = segments.first() else {
+            return Err(pool::Error::UnknownAddress { address });
+        };
+        if segments.iter().any(|segment| segment.bytes != first.bytes) {
+            let what = "PyTorch's handle: its pieces differ in size. Allocate it in a torch.cuda.MemPool";
+            return Err(core::Error::NotShareable { what }.into());
+        }
+        let exporter = self.exporter(caching);
+        let exported = segments.iter().map(|segment| export(caching, exporter, segment));
+        let (descriptors, handles) = exported.collect::<pool::Result<(Vec<_>, Vec<_>)>>()?;
+        let named = Named::Mapped(Mapped {
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            size: first.bytes as u64,
+            descriptors,
+            offer: socket::name().map(|socket| Offer { socket, handles }),
+        });
+        Ok(Some(ShareableHandle {
+            offset: address.wrapping_sub(first.address),
+            handle: named.write(version),
+        }))
     }
 
-    /// Memory of `cuMemAlloc`, by the driver's handle for the whole of it.
-    ///
-    /// # Safety
-    ///
-    /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
-    pub(crate) unsafe fn legacy(
-        &self,
-        context: &Context,
-        address: CUdeviceptr,
-        bytes: usize,
-    ) -> Result<ShareableHandle> {
-        // SAFETY: the caller's promise.
-        let handle = unsafe { MemoryHandle::of_address(context, address, bytes as u64) }?;
-        Ok(ShareableHandle { offset: handle.offset(), handle: Named::Legacy(*handle.base()).write() })
+    fn exporter(&self, caching: &CachingAllocator) -> u64 {
+        *self.exporter.get_or_init(|| {
+            let exporter = descriptors::new_exporter();
+            // Before the handle is released: a descriptor would keep its memory.
+            caching.on_backing_change(move |change| descriptors::close(exporter, change.segment));
+            exporter
+        })
     }
 }
 
-impl Caches {
-    /// # Safety
-    ///
-    /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
-    pub(crate) unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
-        if let Some((address, bytes)) = self.uncached_base(address) {
-            let device = self.context_of(address)?;
-            // SAFETY: the caller's promise.
-            return unsafe { self.exports.legacy(&device, address, bytes) };
-        }
-        let export = || {
-            let found = self.find(|cache| cache.export_block(address))?;
-            found.ok_or(Error::UnknownPointer { address })
-        };
-        match self.exports.share(address, export) {
-            // A private pool's segment that another allocator gave.
-            Err(Error::Pool(pool::Error::Core(core::Error::NotShareable { .. }))) => {
-                let context = self.context_of(address)?;
-                // SAFETY: the caller's promise. One byte: the handle is for the whole allocation anyway.
-                unsafe { self.exports.legacy(&context, address, 1) }
-            }
-            shared => shared,
-        }
+/// The descriptor of a segment that is pinned, and its name.
+fn export(caching: &CachingAllocator, exporter: u64, segment: &Segment) -> pool::Result<(i32, u64)> {
+    if let Some(known) = descriptors::find(exporter, segment.id) {
+        return Ok(known);
     }
-
-    fn context_of(&self, address: CUdeviceptr) -> Result<Context> {
-        for device in self.all()? {
-            let known = core::pointer::attributes(&device.context, address)?;
-            if known.device == device.context.device().as_raw() {
-                return Ok(device.context.clone());
-            }
-        }
-        Err(Error::UnknownPointer { address })
-    }
+    // Not under the lock of the descriptors: it is taken by what watches, under the locks that this takes.
+    let pinned = caching.pin(segment.address, 1, Pin::Exported)?;
+    let exported = pinned.export_posix_fds()?.into_iter().next();
+    let (_, descriptor) = exported.ok_or(pool::Error::UnknownAddress { address: segment.address })?;
+    Ok(descriptors::add(exporter, segment.id, descriptor))
 }
 
-impl fmt::Debug for Exports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exports").finish_non_exhaustive()
-    }
+/// Memory of `cuMemAlloc`, by the driver's handle for the whole of it, in the version that all readers take.
+///
+/// # Safety
+///
+/// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
+pub(crate) unsafe fn legacy(
+    context: &Context,
+    address: CUdeviceptr,
+    bytes: usize,
+) -> core::Result<ShareableHandle> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { MemoryHandle::of_address(context, address, bytes as u64) }?;
+    Ok(ShareableHandle { offset: handle.offset(), handle: Named::Legacy(*handle.base()).write(VERSIONS[0]) })
+}
+
+/// Memory of a private pool, whose segments are `cuMemAlloc`'s.
+///
+/// # Safety
+///
+/// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
+pub(crate) unsafe fn private(context: &Context, address: CUdeviceptr) -> core::Result<ShareableHandle> {
+    // SAFETY: the caller's promise. One byte: the handle is for the whole allocation anyway.
+    unsafe { legacy(context, address, 1) }
 }

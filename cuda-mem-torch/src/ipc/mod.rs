@@ -1,16 +1,18 @@
-//! Allocations for other processes, by bytes in the format of PyTorch 2.11.
+//! Shares allocations with other processes, by bytes in PyTorch's own format.
 //!
 //! The first byte is a version, the second a kind: `c` for memory of `cuMemAlloc`, by the driver's handle of 64 bytes; `e` for mapped
-//! memory in pieces of one size, by the exporter's process number and a descriptor of each, which the importer takes out of that
-//! process. Mapped memory in pieces of several sizes has no kind there; ours is `m`, with a size beside each descriptor, which
-//! PyTorch refuses by its kind. The Python package has it opened here, in processes on PyTorch's own allocator too.
+//! memory in handles of one size, by the exporter's process number and a descriptor of each handle, which the importer takes out of that
+//! process. Ours has a trailer, which PyTorch's reader skips: the name of a socket where the exporter hands out the same
+//! descriptors.
 
 mod blob;
+mod descriptors;
 mod exports;
 mod opened;
+mod socket;
 
-pub(crate) use blob::Named;
 pub use blob::{HandleError, ShareableHandle};
-pub(crate) use exports::Exports;
+pub(crate) use blob::{Named, VERSIONS};
+pub(crate) use exports::{Exports, legacy, private};
 pub use opened::IpcDevPtr;
 pub(crate) use opened::{Opened, sized, take};

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::{ImportedMapping, MemoryHandle, OpenedMemory};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream, StreamUse};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, StreamUse};
 use cuda_mem_ipc::{Departure, ImportError, ImportKey, Imported, Imports};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::HandleError;
-use super::blob::{Named, Piece};
-use crate::allocator::Caches;
+use super::blob::{Mapped, Named};
+use super::{HandleError, socket};
 use crate::error::Result;
 
 /// How long somebody else's import or release of the same memory is waited for.
@@ -72,10 +72,10 @@ impl Opened {
         Self(Imports::new())
     }
 
-    fn open(&self, caches: &Caches, device: Device, handle: &[u8]) -> Result<IpcDevPtr> {
+    pub(crate) fn open(&self, context: &Context, handle: &[u8]) -> Result<IpcDevPtr> {
         let named = Named::read(handle)?;
-        let import = |departure| open(caches, device, &named, departure);
-        match self.0.import(&ImportKey::new(device, handle), LIMIT, import) {
+        let import = |departure| open(context, &named, departure);
+        match self.0.import(&ImportKey::new(context.device(), handle), LIMIT, import) {
             Ok(imported) => Ok(IpcDevPtr(imported)),
             Err(ImportError::Failed(error)) => Err(error),
             Err(ImportError::Forked) => Err(core::Error::Forked.into()),
@@ -84,55 +84,55 @@ impl Opened {
     }
 }
 
-impl Caches {
-    pub(crate) fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
-        self.opened.open(self, self.current_device()?, handle)
-    }
-}
-
-fn open(caches: &Caches, device: Device, named: &Named, departure: Departure) -> Result<Memory> {
+fn open(context: &Context, named: &Named, departure: Departure) -> Result<Memory> {
     match named {
         Named::Legacy(base) => {
             let whole = MemoryHandle::from_parts(*base, 0, 0);
-            let mut memory = OpenedMemory::open(&caches.of(device)?.context, &whole)?;
+            let mut memory = OpenedMemory::open(context, &whole)?;
             memory.drop_after_close(departure);
             Ok(Memory::Legacy(memory))
         }
-        Named::Mapped { pid, pieces } => {
-            let descriptors = take(*pid, pieces)?;
-            let pieces =
-                descriptors.iter().zip(pieces).map(sized).collect::<Result<Vec<_>, HandleError>>()?;
-            let mut memory = ImportedMapping::import_posix_fds(device, &pieces, &[device])?;
+        Named::Mapped(mapped) => {
+            let descriptors = take(mapped)?;
+            let handles = sized(&descriptors, mapped.size)?;
+            let device = context.device();
+            let mut memory = ImportedMapping::import_posix_fds(device, &handles, &[device])?;
             memory.drop_after_unmap(departure);
             Ok(Memory::Mapped(memory))
+        }
+        Named::Fabric => {
+            Err(core::Error::NotShareable { what: "a descriptor: the handle is of a fabric" }.into())
         }
     }
 }
 
-/// Descriptors of another process, as our own.
-pub(crate) fn take(pid: i32, pieces: &[Piece]) -> Result<Vec<OwnedFd>, HandleError> {
-    let failed =
-        |call, error: rustix::io::Errno| HandleError::Exporter { call, pid, source: Arc::new(error.into()) };
-    let process = Pid::from_raw(pid).ok_or(HandleError::Value {
-        what: "a process",
-        found: pid.into(),
-        accepted: "numbers above 0",
-    })?;
-    let process = pidfd_open(process, PidfdFlags::empty()).map_err(|error| failed("pidfd_open", error))?;
-    let take = |piece: &Piece| {
-        let taken = pidfd_getfd(&process, piece.descriptor, PidfdGetfdFlags::empty());
-        taken.map_err(|error| failed("pidfd_getfd", error))
-    };
-    pieces.iter().map(take).collect()
+/// Takes the descriptors of another process, or asks it for them where this one may not.
+pub(crate) fn take(mapped: &Mapped) -> Result<Vec<OwnedFd>, HandleError> {
+    let Mapped { pid, descriptors, offer, .. } = mapped;
+    take_by_number(*pid, descriptors).or_else(|(call, refused)| {
+        let asked = match offer {
+            Some(offer) => socket::ask(*pid, offer),
+            None => Err("it named no socket".into()),
+        };
+        let source = Arc::new(refused.into());
+        asked.map_err(|socket| HandleError::Exporter { call, pid: *pid, source, socket })
+    })
 }
 
-pub(crate) fn sized<'d>(
-    (descriptor, piece): (&'d OwnedFd, &Piece),
-) -> Result<(BorrowedFd<'d>, usize), HandleError> {
-    let bytes = usize::try_from(piece.bytes).map_err(|_| HandleError::Value {
-        what: "a size of a piece of",
-        found: piece.bytes.into(),
+fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Vec<OwnedFd>, (&'static str, Errno)> {
+    let refused = |call| move |error| (call, error);
+    let process = Pid::from_raw(pid).ok_or(("pidfd_open", Errno::SRCH))?;
+    let process = pidfd_open(process, PidfdFlags::empty()).map_err(refused("pidfd_open"))?;
+    let take = |descriptor: &i32| pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty());
+    descriptors.iter().map(take).collect::<Result<_, _>>().map_err(refused("pidfd_getfd"))
+}
+
+/// Descriptors with the size that each of their handles has.
+pub(crate) fn sized(descriptors: &[OwnedFd], size: u64) -> Result<Vec<(BorrowedFd<'_>, usize)>, HandleError> {
+    let bytes = usize::try_from(size).map_err(|_| HandleError::Value {
+        what: "a size of a handle of",
+        found: size.into(),
         accepted: "sizes of the address space",
     })?;
-    Ok((descriptor.as_fd(), bytes))
+    Ok(descriptors.iter().map(|descriptor| (descriptor.as_fd(), bytes)).collect())
 }

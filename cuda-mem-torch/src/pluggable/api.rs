@@ -25,7 +25,7 @@ use crate::allocator::{
 };
 use crate::devices::PerDevice;
 use crate::error::{Error, Result};
-use crate::ipc::ShareableHandle;
+use crate::ipc::{ShareableHandle, legacy};
 use crate::lock::{lock, read};
 
 /// An allocator of two functions. It is initialised, for no device yet, as PyTorch's.
@@ -273,9 +273,7 @@ impl CudaAllocator for PluggableAllocator {
             self.inner.books.with(|state| state.blocks.get(&address).map(|block| (block.device, block.size)));
         match block {
             // SAFETY: the caller's promise.
-            Some((device, size)) => unsafe {
-                caches.exports.legacy(&caches.of(device)?.context, address, size)
-            },
+            Some((device, size)) => unsafe { Ok(legacy(&caches.of(device)?.context, address, size)?) },
             // SAFETY: as above.
             None => unsafe { caches.share_ipc_handle(address) },
         }

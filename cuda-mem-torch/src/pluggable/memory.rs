@@ -74,7 +74,6 @@ impl Inner {
         let Some(mut block) = self.books.with(|state| state.blocks.remove(&address)) else {
             return Ok(false);
         };
-        self.native.caches.exports.end(address);
         self.histories.tell(&block, address, &[Action::FreeRequested]);
         self.books.with(|state| state.count_free_requested(&block));
         if block.uses.is_empty() {

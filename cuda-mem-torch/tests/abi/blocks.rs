@@ -590,3 +590,26 @@ fn the_versions_are_told() {
     assert_eq!(cuda_mem_torch_abi_version(), CUDA_MEM_TORCH_ABI_VERSION);
     assert_ne!(cuda_mem_torch_version(), null());
 }
+
+/// As after `cudaMalloc`: what asks the driver for the current context right after an allocation found none.
+#[test]
+fn a_context_is_current_after_an_allocation() {
+    let _turn = turn();
+    let stream = new_stream().as_raw().addr();
+    let current = || {
+        let ask = driver().table().cuCtxGetCurrent().unwrap();
+        let mut current = null_mut();
+        // SAFETY: one handle to write.
+        assert_eq!(unsafe { ask(&mut current) }, CUresult::CUDA_SUCCESS);
+        current.cast::<c_void>()
+    };
+    let (before, after) = std::thread::spawn(move || {
+        let before = current().addr();
+        let block = allocate(MIB, std::ptr::with_exposed_provenance_mut(stream));
+        delete(block);
+        (before, current().addr())
+    })
+    .join()
+    .unwrap();
+    assert_eq!((before, after), (0, context().as_raw().addr()));
+}

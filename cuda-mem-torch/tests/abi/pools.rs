@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Event, Stream};
 
-use super::sharing::share;
 use super::support::*;
 
 unsafe extern "C" fn of_stream(data: *mut c_void, stream: *mut c_void) -> bool {
@@ -367,16 +366,11 @@ fn a_checkpoint_brings_the_layout_back() {
     succeed(unsafe { cuda_mem_torch_checkpoint_pool(0, pool, &mut checkpoint) });
     let second = allocate(2 * MIB, stream);
     assert_ne!(first, second);
-    let shared = share(second).0;
     let mut allocated: Vec<usize> = Vec::new();
     let data = (&raw mut allocated).cast();
     // SAFETY: nothing uses the blocks; functions that may be called.
     succeed(unsafe { cuda_mem_torch_restore_pool(0, checkpoint, data, Some(ignore), Some(note)) });
     assert_eq!(allocated, [first.addr()]);
-    let mut opened = null_mut();
-    // SAFETY: its descriptors are closed, which is found out.
-    let code = unsafe { cuda_mem_torch_ipc_open(0, shared.as_ptr(), shared.len(), &mut opened) };
-    assert_ne!(code, CUDA_MEM_TORCH_OK, "it was freed");
     // SAFETY: made above.
     unsafe { cuda_mem_torch_free_checkpoint(checkpoint) };
     // SAFETY: freed by the restoring.

@@ -1,23 +1,31 @@
 //! Blocks for other processes, of which this one plays both.
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{
     CUmemLocation, CUmemLocationType, CUresult,
 };
+use cuda_mem_torch::cuda_mem_ipc::transport::MAX_DESCRIPTORS;
 
 use super::support::*;
 
-pub(crate) fn share(block: *mut c_void) -> (Vec<u8>, usize) {
+/// The format's version of PyTorch 2.11.
+const VERSION: u8 = 2;
+
+fn share(block: *mut c_void) -> (Vec<u8>, usize) {
     let (mut length, mut offset) = (0, 0);
     // SAFETY: two places.
-    succeed(unsafe { cuda_mem_torch_ipc_share(block, null_mut(), 0, &mut length, &mut offset) });
+    succeed(unsafe { cuda_mem_torch_ipc_share(block, VERSION, null_mut(), 0, &mut length, &mut offset) });
     let mut bytes = vec![0; length];
     // SAFETY: room for all of it, and two places.
     succeed(unsafe {
-        cuda_mem_torch_ipc_share(block, bytes.as_mut_ptr(), bytes.len(), &mut length, &mut offset)
+        cuda_mem_torch_ipc_share(block, VERSION, bytes.as_mut_ptr(), bytes.len(), &mut length, &mut offset)
     });
     (bytes, offset)
 }
@@ -32,53 +40,143 @@ fn is_mapped(address: *mut c_void) -> bool {
     asked.unwrap() == CUresult::CUDA_SUCCESS
 }
 
+fn open(handle: &[u8]) -> *mut c_void {
+    let mut base = null_mut();
+    // SAFETY: the bytes and a place.
+    succeed(unsafe { cuda_mem_torch_ipc_open(0, handle.as_ptr(), handle.len(), &mut base) });
+    base
+}
+
+fn close(base: *mut c_void) {
+    // SAFETY: nothing uses it.
+    succeed(unsafe { cuda_mem_torch_ipc_close(base) });
+}
+
+fn fill(block: *mut c_void, value: u8, stream: &Stream) {
+    let host = [value; 64];
+    // SAFETY: 64 bytes each, which live until the stream is done.
+    succeed(unsafe {
+        cuda_mem_torch_memcpy_async(block, 0, host.as_ptr().cast(), 0, 64, 0, stream.as_raw(), true)
+    });
+    stream.synchronize().unwrap();
+}
+
+fn read(address: *mut c_void, stream: &Stream) -> [u8; 64] {
+    let mut seen = [0u8; 64];
+    // SAFETY: 64 bytes each, which live until the stream is done.
+    succeed(unsafe {
+        cuda_mem_torch_memcpy_async(seen.as_mut_ptr().cast(), 0, address, 0, 64, 0, stream.as_raw(), true)
+    });
+    stream.synchronize().unwrap();
+    seen
+}
+
+/// The numbers of the descriptors in a handle.
+fn descriptors(handle: &[u8]) -> Vec<i32> {
+    let count = usize::try_from(u64::from_ne_bytes(handle[18..26].try_into().unwrap())).unwrap();
+    handle[26..26 + 4 * count]
+        .chunks(4)
+        .map(|number| i32::from_ne_bytes(number.try_into().unwrap()))
+        .collect()
+}
+
+/// What a descriptor of this process is of, if it is open.
+fn file(descriptor: i32) -> Option<u64> {
+    fs::metadata(format!("/proc/self/fd/{descriptor}")).ok().map(|file| file.ino())
+}
+
 #[test]
 fn a_shared_block_is_seen_by_who_opens_it() {
     let _turn = turn();
     let stream = new_stream();
-    let pool = user_pool();
-    for private in [false, true] {
-        if private {
-            // SAFETY: no filter.
-            succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let block = allocate(3 * MIB, stream.as_raw());
+    fill(block, 4, stream);
+    let (bytes, offset) = share(block);
+    assert_eq!(bytes[..2], [2, b'e'], "PyTorch's version, and its kind");
+    let base = open(&bytes);
+    assert_eq!(base, open(&bytes), "the same bytes are opened once");
+    assert_eq!(read(base.cast::<u8>().wrapping_add(offset).cast(), stream), [4; 64]);
+    close(base);
+    close(base);
+    // SAFETY: closed, which is found out.
+    assert_eq!(unsafe { cuda_mem_torch_ipc_close(base) }, CUDA_MEM_TORCH_NOT_OURS);
+    delete(block);
+    succeed(cuda_mem_torch_synchronize(0));
+    empty_cache(NO_POOL);
+    let mut base = null_mut();
+    // SAFETY: its descriptors are closed, which is found out.
+    let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
+    assert_eq!(code, CUDA_MEM_TORCH_SYSTEM, "{}", message());
+    assert!(message().contains("its socket says that the memory has gone"), "{}", message());
+}
+
+/// Each tensor had descriptors of its own, so that a model of more than a thousand tensors had none left.
+#[test]
+fn a_handle_has_one_descriptor_however_many_blocks_are_shared() {
+    let _turn = turn();
+    let stream = new_stream();
+    let blocks: Vec<_> = (0..200).map(|_| allocate(MIB, stream.as_raw())).collect();
+    let mut all = BTreeSet::new();
+    for _ in 0..2 {
+        for block in &blocks {
+            all.extend(descriptors(&share(*block).0));
         }
-        let block = allocate(3 * MIB, stream.as_raw());
-        let host = [if private { 5u8 } else { 4 }; 64];
-        // SAFETY: 64 bytes each, which live until the stream is done.
-        succeed(unsafe {
-            cuda_mem_torch_memcpy_async(block, 0, host.as_ptr().cast(), 0, 64, 0, stream.as_raw(), true)
-        });
-        stream.synchronize().unwrap();
-        let (bytes, offset) = share(block);
-        assert_eq!(bytes[0], 2, "PyTorch's version");
-        let mut base = null_mut();
-        // SAFETY: the bytes and a place.
-        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) });
-        let mut again = null_mut();
-        // SAFETY: as above.
-        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut again) });
-        assert_eq!(base, again);
-        let mut seen = [0u8; 64];
-        // SAFETY: 64 bytes each, which live until the stream is done.
-        succeed(unsafe {
-            let there = base.cast::<u8>().wrapping_add(offset).cast();
-            cuda_mem_torch_memcpy_async(seen.as_mut_ptr().cast(), 0, there, 0, 64, 0, stream.as_raw(), true)
-        });
-        stream.synchronize().unwrap();
-        assert_eq!(seen, host);
-        for _ in 0..2 {
-            // SAFETY: nothing uses it.
-            succeed(unsafe { cuda_mem_torch_ipc_close(base) });
-        }
-        // SAFETY: closed, which is found out.
-        assert_eq!(unsafe { cuda_mem_torch_ipc_close(base) }, CUDA_MEM_TORCH_NOT_OURS);
-        delete(block);
-        // SAFETY: its descriptors are closed, which is found out.
-        let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
-        assert_ne!(code, CUDA_MEM_TORCH_OK);
     }
-    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
-    succeed(cuda_mem_torch_release_pool(0, pool));
+    // The smallest handles there are have two or more of these blocks.
+    assert!(all.len() <= 100, "{} descriptors", all.len());
+    let files: Vec<_> = all.iter().map(|descriptor| file(*descriptor).unwrap()).collect();
+    blocks.into_iter().for_each(delete);
+    succeed(cuda_mem_torch_synchronize(0));
+    empty_cache(NO_POOL);
+    let left = all.iter().zip(files).filter(|(descriptor, of)| file(**descriptor) == Some(*of));
+    assert_eq!(left.count(), 0, "descriptors keep memory that was given back");
+}
+
+/// An importer that may not trace this process asks it over the socket that the handle names.
+#[test]
+fn what_may_not_be_taken_is_asked_for() {
+    let _turn = turn();
+    let stream = new_stream();
+    // In more handles than a message carries descriptors.
+    let block = allocate(4000 * MIB, stream.as_raw());
+    fill(block, 9, stream);
+    let (mut bytes, offset) = share(block);
+    // Numbers that are no descriptors of this process: as if `pidfd_getfd` were refused.
+    let count = descriptors(&bytes).len();
+    assert!(count > MAX_DESCRIPTORS, "{count}");
+    for place in 0..count {
+        bytes[26 + 4 * place..][..4].copy_from_slice(&i32::MAX.to_ne_bytes());
+    }
+    let base = open(&bytes);
+    assert_eq!(read(base.cast::<u8>().wrapping_add(offset).cast(), stream), [9; 64]);
+    close(base);
+    // Without the trailer there is nobody to ask, and both are said.
+    bytes.truncate(26 + 4 * count);
+    let mut base = null_mut();
+    // SAFETY: the bytes and a place.
+    let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
+    assert_eq!(code, CUDA_MEM_TORCH_SYSTEM);
+    assert!(message().contains("pidfd_getfd") && message().contains("it named no socket"), "{}", message());
+    delete(block);
+}
+
+/// PyTorch's own reader reserves more than the device has for each import.
+#[test]
+fn an_import_reserves_what_it_maps() {
+    let _turn = turn();
+    let block = allocate(3 * MIB, new_stream().as_raw());
+    let (bytes, _) = share(block);
+    let of_handles = u64::from_ne_bytes(bytes[10..18].try_into().unwrap()) * descriptors(&bytes).len() as u64;
+    sim().log().clear();
+    sim().record(true);
+    let base = open(&bytes);
+    sim().record(false);
+    let mut reserved = sim().log().records();
+    reserved.retain(|record| record.function == "cuMemAddressReserve");
+    let [reserved] = &reserved[..] else { panic!("{reserved:?}") };
+    assert!(reserved.arguments.contains(&format!("size={of_handles}")), "{reserved}");
+    close(base);
+    delete(block);
 }
 
 /// A pool's segment, as a source has it that asks the driver.
@@ -136,11 +234,12 @@ fn memory_of_another_allocator_is_shared_by_the_drivers_handle() {
             let mut base = null_mut();
             // SAFETY: the bytes and a place.
             let code = unsafe { cuda_mem_torch_ipc_open(0, handle.as_ptr(), handle.len(), &mut base) };
-            assert_eq!(code, CUDA_MEM_TORCH_UNSUPPORTED, "the native allocator opens it");
+            assert_eq!(code, CUDA_MEM_TORCH_NOT_OURS, "the native allocator opens it");
         } else {
             let (mut length, mut offset) = (0, 0);
             // SAFETY: two places.
-            let code = unsafe { cuda_mem_torch_ipc_share(first, null_mut(), 0, &mut length, &mut offset) };
+            let code =
+                unsafe { cuda_mem_torch_ipc_share(first, VERSION, null_mut(), 0, &mut length, &mut offset) };
             assert!(
                 code == CUDA_MEM_TORCH_UNSUPPORTED && message().contains("Share a copy"),
                 "{}",
@@ -237,7 +336,7 @@ fn what_is_closed_beside_a_capture_is_not_opened_again() {
 fn what_is_no_handle_is_refused() {
     let _turn = turn();
     let mut address = null_mut();
-    for bytes in [&[2u8, b'c', 0][..], &[3, b'e'], &[], &[2, b'e', 1]] {
+    for bytes in [&[2u8, b'c', 0][..], &[4, b'e'], &[], &[2, b'e', 1]] {
         // SAFETY: the bytes and a place.
         let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut address) };
         assert!(
@@ -256,10 +355,10 @@ fn a_handle_says_what_is_wrong_with_it() {
         let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut address) };
         (code, message())
     };
-    let (code, text) = open(&[3, b'e']);
-    assert!(code == CUDA_MEM_TORCH_UNSUPPORTED && text.contains("version 3"), "{code}: {text}");
+    let (code, text) = open(&[4, b'e']);
+    assert!(code == CUDA_MEM_TORCH_UNSUPPORTED && text.contains("version 4"), "{code}: {text}");
     let (code, text) = open(&[&[2, b'c'][..], &[7; 64]].concat());
-    assert!(code == CUDA_MEM_TORCH_UNSUPPORTED && text.contains("cuMemAlloc"), "{code}: {text}");
+    assert!(code == CUDA_MEM_TORCH_NOT_OURS && text.contains("cuMemAlloc"), "{code}: {text}");
     let (code, text) = open(&[2, b'e', 1]);
     assert!(code == CUDA_MEM_TORCH_INVALID_ARGUMENT && text.contains("not 3"), "{code}: {text}");
 }

@@ -1,0 +1,27 @@
+// What each version of PyTorch has. The only place where versions are told apart.
+#pragma once
+
+#include <torch/headeronly/version.h>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15
+#error "the shim is for PyTorch 2.11 to 2.15"
+#endif
+
+// name                              first version  what it is
+// CUDA_MEM_HAS_OOM_REJECTION        2.12           attachOomRejectionObserver, throw_on_cudamalloc_oom, DeviceStats::num_oom_rejections
+// CUDA_MEM_HAS_CONTEXT_FOR_POINTER  2.12           getContextForPointer
+// handle_version                    2.13           the version of handles for other processes
+// CUDA_MEM_HAS_ANNOTATIONS          2.14           supportsUserMetadata, annotateMemory, TraceEntry::ANNOTATE
+//
+// As PyTorch has them by default: markCaptureBegin and markCaptureEnd (2.13) do nothing, allocateWithAddress (2.13) is refused by name,
+// DeviceStats::reserved_bytes_by_private_pools (2.13) has no pools.
+#define CUDA_MEM_HAS_OOM_REJECTION (TORCH_VERSION_MINOR >= 12)
+#define CUDA_MEM_HAS_CONTEXT_FOR_POINTER (TORCH_VERSION_MINOR >= 12)
+#define CUDA_MEM_HAS_ANNOTATIONS (TORCH_VERSION_MINOR >= 14)
+
+namespace cuda_mem {
+
+/// The version of the handles that PyTorch's own allocator makes and opens for other processes.
+constexpr unsigned char handle_version = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
+
+} // namespace cuda_mem

@@ -1,0 +1,108 @@
+//! Hands descriptors to processes that may not take them.
+//!
+//! `pidfd_getfd` needs the right to trace the exporter. Where the system keeps that from a user's own processes, as with Yama's
+//! `ptrace_scope` of 1, they ask the exporter for duplicates, over the socket that the handle names. Both sides look at who is
+//! there first: it must be the same user, and for the importer the process that the handle names.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_ipc::Error;
+use cuda_mem_ipc::transport::{
+    Address, Connection, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
+};
+
+use super::blob::Offer;
+use super::descriptors;
+
+/// Asks for the descriptors of handles; the payload has their names.
+const ASK: u16 = FIRST_KIND;
+/// Has the descriptors.
+const GIVE: u16 = FIRST_KIND + 1;
+/// Says that there is no such handle any more.
+const GONE: u16 = FIRST_KIND + 2;
+
+/// How long the other side may take for a message.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How often the listener looks whether this process was forked.
+const REST: Duration = Duration::from_secs(3600);
+/// How long the listener waits when it has run out of descriptors or threads.
+const BUSY: Duration = Duration::from_millis(20);
+
+/// The name of this process's socket, which is served from the first call on; none if it cannot have one.
+pub(super) fn name() -> Option<u128> {
+    static NAME: OnceLock<Option<u128>> = OnceLock::new();
+    *NAME.get_or_init(|| {
+        let name = random()?;
+        let listener = Listener::bind(&address(name).ok()?, LIMIT).ok()?;
+        thread::Builder::new().name("cuda-mem-share".into()).spawn(move || serve(&listener)).ok()?;
+        Some(name)
+    })
+}
+
+fn random() -> Option<u128> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom").ok()?.read_exact(&mut bytes).ok()?;
+    Some(u128::from_ne_bytes(bytes))
+}
+
+fn address(name: u128) -> Result<Address, Error> {
+    Address::abstract_name(&format!("cuda-mem-torch-{name:032x}"))
+}
+
+/// Lets no client wait for another: each has a thread.
+fn serve(listener: &Listener) {
+    loop {
+        match listener.accept(REST) {
+            Ok(pending) => {
+                // Refused a thread, the client finds its connection closed.
+                let _ = thread::Builder::new().name("cuda-mem-share".into()).spawn(|| answer(pending));
+            }
+            Err(Error::Timeout { .. }) => {}
+            Err(Error::Forked { .. }) => return,
+            Err(_) => thread::sleep(BUSY),
+        }
+    }
+}
+
+/// Answers a client until it goes, says nothing for too long, or says what is not understood.
+fn answer(pending: Pending) {
+    let Ok(connection) = pending.complete(&PeerPolicy::default(), LIMIT) else { return };
+    while let Ok(message) = connection.recv(LIMIT)
+        && message.kind == ASK
+        && give(&connection, &message.payload).is_ok()
+    {}
+}
+
+fn give(connection: &Connection, payload: &[u8]) -> Result<(), Error> {
+    let (names, _) = payload.as_chunks::<8>();
+    let names: Vec<u64> = names.iter().map(|name| u64::from_ne_bytes(*name)).collect();
+    let found = (names.len() <= MAX_DESCRIPTORS).then(|| descriptors::duplicates(&names)).flatten();
+    let Some(found) = found else { return connection.send(GONE, &[], &[], LIMIT) };
+    let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
+    connection.send(GIVE, &[], &found, LIMIT)
+}
+
+/// Asks a process for the descriptors of handles, in their order; says why it did not give them.
+pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Vec<OwnedFd>, String> {
+    let failed = |error: Error| format!("its socket failed: {error}");
+    let is_it = move |peer: &cuda_mem_ipc::transport::Peer| peer.pid().cast_signed() == pid;
+    let policy = PeerPolicy::default().with_predicate(is_it);
+    let connection = address(offer.socket).and_then(|address| Connection::connect(&address, &policy, LIMIT));
+    let connection = connection.map_err(failed)?;
+    let mut descriptors = Vec::new();
+    for names in offer.handles.chunks(MAX_DESCRIPTORS) {
+        let payload: Vec<u8> = names.iter().flat_map(|name| name.to_ne_bytes()).collect();
+        connection.send(ASK, &payload, &[], LIMIT).map_err(failed)?;
+        let message = connection.recv(LIMIT).map_err(failed)?;
+        if message.kind != GIVE || message.descriptors.len() != names.len() {
+            return Err("its socket says that the memory has gone".into());
+        }
+        descriptors.extend(message.descriptors);
+    }
+    Ok(descriptors)
+}
