@@ -68,7 +68,7 @@ impl Exports {
         *self.exporter.get_or_init(|| {
             let exporter = descriptors::new_exporter();
             // Before the handle is released: a descriptor would keep its memory.
-            caching.on_backing_change(move |change| descriptors::close(exporter, change.segment));
+            caching.attach_backing_watcher(move |change| descriptors::close(exporter, change.segment));
             exporter
         })
     }

@@ -102,7 +102,7 @@ pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Vec<OwnedFd>, String> {
         if message.kind != GIVE || message.descriptors.len() != names.len() {
             return Err("its socket says that the memory has gone".into());
         }
-        descriptors.extend(message.descriptors);
+        descriptors.extend(message.descriptors.into_vec());
     }
     Ok(descriptors)
 }
