@@ -36,48 +36,58 @@ fn is_mapped(address: *mut c_void) -> bool {
 fn a_shared_block_is_seen_by_who_opens_it() {
     let _turn = turn();
     let stream = new_stream();
-    let pool = user_pool();
-    for private in [false, true] {
-        if private {
-            // SAFETY: no filter.
-            succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
-        }
-        let block = allocate(3 * MIB, stream.as_raw());
-        let host = [if private { 5u8 } else { 4 }; 64];
-        // SAFETY: 64 bytes each, which live until the stream is done.
-        succeed(unsafe {
-            cuda_mem_torch_memcpy_async(block, 0, host.as_ptr().cast(), 0, 64, 0, stream.as_raw(), true)
-        });
-        stream.synchronize().unwrap();
-        let (bytes, offset) = share(block);
-        assert_eq!(bytes[0], 2, "PyTorch's version");
-        let mut base = null_mut();
-        // SAFETY: the bytes and a place.
-        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) });
-        let mut again = null_mut();
-        // SAFETY: as above.
-        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut again) });
-        assert_eq!(base, again);
-        let mut seen = [0u8; 64];
-        // SAFETY: 64 bytes each, which live until the stream is done.
-        succeed(unsafe {
-            let there = base.cast::<u8>().wrapping_add(offset).cast();
-            cuda_mem_torch_memcpy_async(seen.as_mut_ptr().cast(), 0, there, 0, 64, 0, stream.as_raw(), true)
-        });
-        stream.synchronize().unwrap();
-        assert_eq!(seen, host);
-        for _ in 0..2 {
-            // SAFETY: nothing uses it.
-            succeed(unsafe { cuda_mem_torch_ipc_close(base) });
-        }
-        // SAFETY: closed, which is found out.
-        assert_eq!(unsafe { cuda_mem_torch_ipc_close(base) }, CUDA_MEM_TORCH_NOT_OURS);
-        delete(block);
-        // SAFETY: its descriptors are closed, which is found out.
-        let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
-        assert_ne!(code, CUDA_MEM_TORCH_OK);
+    let block = allocate(3 * MIB, stream.as_raw());
+    let host = [4u8; 64];
+    // SAFETY: 64 bytes each, which live until the stream is done.
+    succeed(unsafe {
+        cuda_mem_torch_memcpy_async(block, 0, host.as_ptr().cast(), 0, 64, 0, stream.as_raw(), true)
+    });
+    stream.synchronize().unwrap();
+    let (bytes, offset) = share(block);
+    assert_eq!(bytes[0], 2, "PyTorch's version");
+    let mut base = null_mut();
+    // SAFETY: the bytes and a place.
+    succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) });
+    let mut again = null_mut();
+    // SAFETY: as above.
+    succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut again) });
+    assert_eq!(base, again);
+    let mut seen = [0u8; 64];
+    // SAFETY: 64 bytes each, which live until the stream is done.
+    succeed(unsafe {
+        let there = base.cast::<u8>().wrapping_add(offset).cast();
+        cuda_mem_torch_memcpy_async(seen.as_mut_ptr().cast(), 0, there, 0, 64, 0, stream.as_raw(), true)
+    });
+    stream.synchronize().unwrap();
+    assert_eq!(seen, host);
+    for _ in 0..2 {
+        // SAFETY: nothing uses it.
+        succeed(unsafe { cuda_mem_torch_ipc_close(base) });
     }
+    // SAFETY: closed, which is found out.
+    assert_eq!(unsafe { cuda_mem_torch_ipc_close(base) }, CUDA_MEM_TORCH_NOT_OURS);
+    delete(block);
+    // SAFETY: its descriptors are closed, which is found out.
+    let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
+    assert_ne!(code, CUDA_MEM_TORCH_OK);
+}
+
+/// Memory of a pool is told of as PyTorch's own allocator tells of its memory, which opens it.
+#[test]
+fn a_pools_block_is_told_of_by_the_drivers_handle() {
+    let _turn = turn();
+    let (stream, pool) = (new_stream(), user_pool());
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let [first, second] = [MIB, MIB].map(|bytes| allocate(bytes, stream.as_raw()));
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let (bytes, offset) = share(second);
+    assert_eq!((&bytes[..2], bytes.len(), offset), (&[2, b'c'][..], 66, MIB));
+    let mut base = null_mut();
+    // SAFETY: the bytes and a place.
+    let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
+    assert_eq!(code, CUDA_MEM_TORCH_UNSUPPORTED);
+    [first, second].into_iter().for_each(delete);
     succeed(cuda_mem_torch_release_pool(0, pool));
 }
 
