@@ -16,6 +16,7 @@ use cuda_mem_core::{Context, MemorySource, Stream, forked};
 use super::index::number_of;
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
+use super::private::set_limit;
 use super::shared::{Shared, limit, refuse_forked};
 use crate::error::{Error, Result};
 use crate::primitive::Ordering;
@@ -136,7 +137,9 @@ impl CachingAllocator {
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
-        let Some(found) = shared.map.find(address) else { return shared.record_private(address, stream) };
+        let Some(found) = shared.map.find(address) else {
+            return shared.pools().record_stream(address, stream);
+        };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         if !shared.is_in_use(slot, number_of(found)) {
             return Err(Error::UnknownAddress { address });
@@ -170,8 +173,8 @@ impl CachingAllocator {
         self.shared().forget_stream(stream)
     }
 
-    /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait: what the device still
-    /// uses stays.
+    /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait for that work: what the
+    /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
     ///
     /// # Errors
     ///
@@ -207,7 +210,7 @@ impl CachingAllocator {
         refuse_forked()?;
         let shared = self.shared();
         let bytes = limit(fraction, shared.total)?;
-        shared.set_limit(bytes)?;
+        set_limit(shared, bytes)?;
         shared.fraction.store(fraction.to_bits(), Ordering::Relaxed);
         Ok(())
     }

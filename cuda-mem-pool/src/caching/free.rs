@@ -72,7 +72,7 @@ impl Shared {
         for waiting in self.pending.poll(&self.observer) {
             self.complete(&waiting);
         }
-        self.poll_private();
+        self.pools().poll();
     }
 
     /// Gives the blocks of a heap back that have this size and whose uses are over.

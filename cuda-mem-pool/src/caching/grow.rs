@@ -5,6 +5,7 @@ use cuda_mem_core::{DriverError, Stream};
 use super::callbacks::refuse_watchers;
 use super::hot::Request;
 use super::pending::Waiting;
+use super::private::collect_garbage;
 use super::shared::{AllHeaps, Shared, refuse_forked};
 use super::slot::StreamSlot;
 use crate::engine::paged::{Climb, GrowError, Load, SLAB, Step, Wanted, climb};
@@ -32,7 +33,7 @@ impl Shared {
         }
         self.context.driver().reclaim();
         self.poll();
-        self.collect_garbage();
+        collect_garbage(self);
         let held = self.source.held();
         match self.look_for(slot, request) {
             Ok(Some(address)) => Ok(address),
@@ -57,7 +58,7 @@ impl Shared {
             return Ok(Some(address));
         }
         match slot.owner.stream() {
-            Some(stream) => self.borrow_on_oom(request.requested, &stream),
+            Some(stream) => self.pools().borrow_on_oom(request.requested, &stream),
             None => Ok(None),
         }
     }
@@ -184,7 +185,7 @@ impl Shared {
     /// Waits on the host for blocks that nobody could be made to wait for, and for free memory that the device still uses, which
     /// only then can be given back. Streams that capture are not waited for.
     fn wait_for_pending(&self) -> Result<bool> {
-        let mut waited = self.reclaim_waiting();
+        let mut waited = self.pools().reclaim_waiting();
         for point in self.pending.points() {
             // Whatever a wait says, what has not ended is found out by the poll.
             waited |= point.wait().is_ok();
@@ -224,7 +225,7 @@ impl Shared {
         drop(source);
         let mut released = self.slots.iter().map(|slot| self.release_free(slot, usize::MAX));
         let bytes = released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
-        Ok(bytes.saturating_add(self.reclaim_released()?))
+        Ok(bytes.saturating_add(self.pools().reclaim_released()?))
     }
 }
 
@@ -249,7 +250,9 @@ impl Climb for Climber<'_> {
                 unless_lost(shared.trim(slot, request))?;
                 true
             }
-            Step::ReleasedPools => unless_lost(shared.reclaim_released())?.is_none_or(|bytes| bytes > 0),
+            Step::ReleasedPools => {
+                unless_lost(shared.pools().reclaim_released())?.is_none_or(|bytes| bytes > 0)
+            }
             Step::PendingBlocks => shared.order_all(shared.pending.take_marked()) > 0,
             Step::HostWait => {
                 let waited = unless_lost(shared.wait_for_pending())?.unwrap_or(true);

@@ -45,7 +45,7 @@ impl Shared {
     /// Allocates for work of a stream; the address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
-        self.allocate_by(requested, || self.allocate_routed(requested, stream), || self.slot(stream))
+        self.allocate_by(requested, || self.pools().allocate(requested, stream), || self.slot(stream))
     }
 
     /// As [`Shared::allocate`], for the stream that a slot had.
@@ -55,7 +55,7 @@ impl Shared {
             return Err(Error::StreamEnded);
         }
         let routed = || match slot.owner.stream() {
-            Some(stream) => self.allocate_routed(requested, &stream),
+            Some(stream) => self.pools().allocate(requested, &stream),
             None => Err(Error::StreamEnded),
         };
         self.allocate_by(requested, routed, || Ok(slot))
@@ -155,7 +155,7 @@ impl Shared {
         if forked() {
             return Err(cuda_mem_core::Error::Forked.into());
         }
-        let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
+        let Some(found) = self.map.find(address) else { return self.pools().free(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
         let elsewhere = stream.filter(|stream| !slot.owner.is(stream.id().as_raw()));
         if (elsewhere.is_some() || !self.pending.is_empty())

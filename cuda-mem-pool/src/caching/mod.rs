@@ -38,7 +38,7 @@ pub use observer::{CallObserver, DriverCall};
 pub use of_stream::StreamAllocator;
 pub use options::CachingOptions;
 pub use pins::{Pin, Pinned, PinnedRange};
-pub use private::BlockExport;
+pub use private::{BlockExport, PoolRoute, PrivatePool, ThreadRoute};
 pub use seeing::TraceRecording;
 pub use segment::{BackingChange, Segment, SegmentState};
 pub use sizes::StreamSegmentSize;

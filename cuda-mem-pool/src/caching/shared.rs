@@ -16,7 +16,7 @@ use super::owner::End;
 use super::page_map::PageMap;
 use super::pending::Pending;
 use super::pins::Pins;
-use super::private::Private;
+use super::private::{Private, can_map, set_limit};
 use super::record::Record;
 use super::rounding::Rounding;
 use super::slot::{Slots, StreamSlot};
@@ -103,6 +103,9 @@ impl Shared {
         source.record_moves();
         let counter = PeakCounter::default();
         let private = Private::new(context, counter.shard(), options.segments);
+        if !can_map(context)? {
+            private.serve_default();
+        }
         let shared = Self {
             // 0 names none.
             id: by_heap::next_id() + 1,
@@ -127,7 +130,7 @@ impl Shared {
             moves: options.moves,
             fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         };
-        shared.set_limit(limit)?;
+        set_limit(&shared, limit)?;
         Ok(shared)
     }
 

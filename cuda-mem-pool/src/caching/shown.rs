@@ -33,7 +33,7 @@ impl Shared {
         let mut device_traces = vec![Vec::new(); device as usize];
         device_traces.push(self.history.entries());
         drop(source);
-        segments.extend(self.private_segments(device, &known.stacks));
+        segments.extend(self.private.segments(device, &known.stacks));
         // The next one shows it: what a program did last is the last entry of this one.
         self.tell_snapshot(active);
         Snapshot { segments, device_traces, allocator_settings: self.private.settings() }

@@ -38,8 +38,8 @@ impl CachingAllocator {
     /// [`Error::InCallback`](crate::Error::InCallback); `Forked` in [`Error::Core`](crate::Error::Core).
     pub fn largest_free_block(&self) -> Result<usize> {
         let shared = self.shared();
-        let private = shared.largest_free_private()?;
         drop(shared.source()?);
+        let private = shared.private.largest_free();
         let of_heaps = shared.slots.iter().map(|slot| largest_free(&shared.pieces(slot)));
         Ok(of_heaps.fold(private, usize::max))
     }

@@ -237,6 +237,23 @@ pub enum Error {
         /// The pool.
         id: MempoolId,
     },
+    /// A pool's own source panicked when it was given memory back, which stays in the pool.
+    #[error(
+        "the source of a private pool panicked when it was to take back the segment at {address:#x}; the pool keeps it"
+    )]
+    SourcePanicked {
+        /// Where the segment begins.
+        address: u64,
+    },
+    /// Mapped memory has no handle of `cuIpcGetMemHandle`.
+    #[error(
+        "the block at {address:#x} is of the default pool, whose memory is mapped and has no legacy IPC handle: allocate it in a \
+         private pool, or export descriptors (CachingAllocator::export_block)"
+    )]
+    NoLegacyHandle {
+        /// What was passed.
+        address: u64,
+    },
 }
 
 impl Error {

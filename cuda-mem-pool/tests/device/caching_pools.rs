@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options, PoolError};
-use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
 
 use crate::common::World;
 use crate::common::gate::Gate;
@@ -345,4 +345,55 @@ fn threads_share_a_pool() {
     assert_eq!(allocator.statistics().allocation.all.allocated, 4 * 99 * 3);
     allocator.end_allocate_to_pool(id).unwrap();
     allocator.release_pool(id).unwrap();
+}
+
+/// A pool that is held by its value is used as long as that and its routes are there.
+#[test]
+fn a_pool_by_value_ends_its_uses() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), world.new_stream());
+    let pool = allocator.private_pool().unwrap();
+    let id = pool.id();
+    let route = pool.route(Filter::stream(stream.id().as_raw())).unwrap();
+    assert_eq!(allocator.pool_use_count(id), 2);
+    let again = pool.route_this_thread().unwrap_err();
+    assert!(matches!(again, Error::Pool(PoolError::AlreadyRouted { .. })), "{again}");
+    let block = allocator.allocate_by_address(3 << 20, &stream).unwrap();
+    assert_eq!(allocator.base_allocation(block).unwrap(), (block, 20 << 20));
+    // It may end in another thread, for it is of a stream.
+    thread::scope(|scope| drop(scope.spawn(move || drop(route))));
+    assert_eq!(allocator.pool_use_count(id), 1);
+    {
+        let _route = pool.route_this_thread().unwrap();
+        free(&allocator, block);
+        assert_eq!(allocator.allocate_by_address(3 << 20, &stream).unwrap(), block);
+    }
+    let elsewhere = allocator.allocate_by_address(3 << 20, &stream).unwrap();
+    assert_ne!(allocator.base_allocation(elsewhere).unwrap().0, block);
+    [block, elsewhere].into_iter().for_each(|block| free(&allocator, block));
+    // Ended by its name, its end by value does nothing.
+    let route = pool.route_this_thread().unwrap();
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.release_pool(id).unwrap();
+    drop(route);
+    assert_eq!(allocator.pool_use_count(id), 1);
+}
+
+#[test]
+fn a_pool_by_value_has_its_own_source() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let source = StatisticsAdaptor::new(device(&world));
+    let pool = allocator.private_pool_with_source(source.raw()).unwrap();
+    let block = {
+        let _route = pool.route_this_thread().unwrap();
+        allocator.allocate(100_000, &world.stream).unwrap()
+    };
+    assert_eq!(source.statistics().bytes.current, 2 << 20);
+    drop((block, pool));
+    world.stream.synchronize().unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), 2 << 20);
+    assert_eq!(source.statistics().bytes.current, 0);
+    let own = allocator.private_pool_with_source(allocator.raw()).unwrap_err();
+    assert!(matches!(own, Error::OwnSource { .. }), "{own}");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cuda_mem_core::Stream;
+use cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::{BlockState, SegmentInfo};
@@ -10,6 +11,7 @@ use cuda_mem_pool::statistics::PoolSize;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
 
 use crate::common::World;
+use crate::common::capture::{Capture, GLOBAL};
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
 use crate::support::{device, shown};
@@ -29,11 +31,20 @@ fn free(allocator: &CachingAllocator, address: u64) {
     unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
+/// The legacy handle of a block, which no process opens.
+fn handle_of(
+    allocator: &CachingAllocator,
+    block: u64,
+) -> cuda_mem_pool::Result<cuda_mem_core::ipc::MemoryHandle> {
+    // SAFETY: nobody opens it.
+    unsafe { allocator.ipc_handle(block) }
+}
+
 #[test]
 fn memory_stays_while_its_stream_runs() {
     let world = World::new();
     let (allocator, id) = (allocator(&world), MempoolId::for_user());
-    let (stream, other) = (world.new_stream(), world.new_stream());
+    let stream = world.new_stream();
     allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
     let block = allocator.allocate_by_address(MIB, &stream).unwrap();
     allocator.end_allocate_to_pool(id).unwrap();
@@ -44,9 +55,7 @@ fn memory_stays_while_its_stream_runs() {
     assert_eq!(allocator.reserved_bytes(), 2 * MIB);
     gate.open();
     stream.synchronize().unwrap();
-    let elsewhere = Gate::before(&other);
-    assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB, "what others run does not matter");
-    elsewhere.open();
+    assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB);
     assert_eq!(allocator.reserved_bytes(), 0);
 }
 
@@ -161,6 +170,37 @@ fn peers_reach_what_there_is_and_what_comes() {
         }
     }
     allocator.end_allocate_to_pool(id).unwrap();
+    allocator.release_pool(id).unwrap();
+}
+
+/// Graphs' buffers travel to other processes by `cudaIpcGetMemHandle`, which the driver answers for `cuMemAlloc` alone.
+#[test]
+fn private_memory_has_legacy_handles_also_while_a_stream_captures() {
+    let world = World::new();
+    let (allocator, id, stream) = (allocator(&world), MempoolId::for_graph(), world.new_stream());
+    let common = allocator.allocate_by_address(MIB, &stream).unwrap();
+    let capture = Capture::begin(&stream, GLOBAL);
+    allocator.begin_allocate_to_pool(id, on(&stream)).unwrap();
+    let [first, second] =
+        [3 * MIB, 5 * MIB].map(|bytes| allocator.allocate_by_address(bytes, &stream).unwrap());
+    let [of_first, of_second] = [first, second].map(|block| handle_of(&allocator, block).unwrap());
+    allocator.end_allocate_to_pool(id).unwrap();
+    drop(capture.end().expect("the capture survives"));
+    assert_eq!(of_first.base(), of_second.base(), "they share a segment");
+    assert_eq!((of_first.offset(), of_first.len()), (0, 3 << 20));
+    assert_eq!((of_second.offset(), of_second.len()), (3 << 20, 5 << 20));
+    // SAFETY: nobody opens it.
+    let drivers = unsafe { MemoryHandle::of_address(&world.context, second, 5 << 20) }.unwrap();
+    assert_eq!(drivers, of_second);
+
+    let refused = handle_of(&allocator, common).unwrap_err();
+    assert!(matches!(refused, Error::NoLegacyHandle { address } if address == common), "{refused}");
+    assert!(refused.to_string().contains("private pool"), "{refused}");
+    let refused = allocator.export_block(first).unwrap_err();
+    assert!(refused.to_string().contains("ipc_handle"), "{refused}");
+    [first, second, common].into_iter().for_each(|block| free(&allocator, block));
+    let refused = handle_of(&allocator, first).unwrap_err();
+    assert!(matches!(refused, Error::UnknownAddress { .. }), "{refused}");
     allocator.release_pool(id).unwrap();
 }
 

@@ -1,15 +1,18 @@
 //! Sources of private pools of `CachingAllocator` that call the driver as CUDA's runtime does, and what their segments count.
 
 use std::alloc::Layout;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::history::TraceTracker;
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{MemoryResource, MempoolId, RawResource, StatisticsAdaptor};
+use cuda_mem_pool::snapshot::{Action, TraceEntry};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, RawResource, StatisticsAdaptor};
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL, exchange_mode, thread_mode};
@@ -142,4 +145,128 @@ fn segments_of_the_device_are_whole_pages() {
         assert_eq!(allocator.reserved_bytes(), held);
         assert_eq!(allocator.statistics().reserved_bytes.all.current, held as u64);
     }
+}
+
+/// What a pool's source and a tracker hear, in order.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<&'static str>>);
+
+impl Heard {
+    fn add(&self, what: &'static str) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn take(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl TraceTracker for Heard {
+    fn track(&self, entry: &TraceEntry) {
+        match entry.action {
+            Action::SegmentFree => self.add("segment ends"),
+            Action::SegmentAlloc => self.add("segment begins"),
+            _ => {}
+        }
+    }
+}
+
+/// A source that does as it is told when it gets memory back.
+#[derive(Debug)]
+struct Told {
+    below: Arc<dyn RawResource>,
+    heard: Arc<Heard>,
+    returns: Mutex<VecDeque<Return>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Return {
+    Takes,
+    Refuses,
+    Panics,
+}
+
+// SAFETY: the memory is that of the resource below.
+unsafe impl MemorySource for Told {
+    unsafe fn deallocate(
+        &self,
+        address: CUdeviceptr,
+        layout: Layout,
+        stream: &Stream,
+    ) -> cuda_mem_core::Result<()> {
+        let next = self.returns.lock().unwrap().pop_front();
+        match next.unwrap_or(Return::Takes) {
+            Return::Takes => {}
+            Return::Refuses => return Err(cuda_mem_core::Error::NotAllocated { address }),
+            Return::Panics => resume_unwind(Box::new("a source that panics")),
+        }
+        self.heard.add("source takes");
+        // SAFETY: the caller's promise.
+        unsafe { self.below.deallocate(address, layout, stream) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl RawResource for Told {
+    fn allocate(&self, layout: Layout, stream: &Stream) -> cuda_mem_pool::Result<CUdeviceptr> {
+        self.heard.add("source gives");
+        self.below.allocate(layout, stream)
+    }
+}
+
+/// A pool over [`Told`] with so many free segments of 2 MiB, released.
+fn released_pool(
+    allocator: &CachingAllocator,
+    world: &World,
+    segments: usize,
+    returns: &[Return],
+) -> (MempoolId, Arc<Heard>) {
+    let (id, heard) = (MempoolId::for_user(), Arc::<Heard>::default());
+    let returns = Mutex::new(returns.iter().copied().collect());
+    let source = Arc::new(Told { below: device(world).raw(), heard: Arc::clone(&heard), returns });
+    allocator.create_or_incref_pool(id, Some(source)).unwrap();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    let streams: Vec<Stream> = (0..segments).map(|_| world.new_stream()).collect();
+    let blocks: Vec<_> =
+        streams.iter().map(|stream| allocator.allocate_by_address(MIB, stream).unwrap()).collect();
+    allocator.end_allocate_to_pool(id).unwrap();
+    blocks.into_iter().for_each(|block| free(allocator, block));
+    [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
+    heard.take();
+    (id, heard)
+}
+
+/// NCCL ends its registration of a segment when it hears of the segment's end: the memory must not be another's by then.
+#[test]
+fn trackers_hear_of_a_segments_end_before_its_source_has_it() {
+    let world = World::new();
+    let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
+    let returns = [Return::Refuses, Return::Takes];
+    let (id, heard) = released_pool(&allocator, &world, 1, &returns);
+    let tracker = allocator.history().attach(heard.clone());
+    allocator.empty_pool_cache(id).unwrap_err();
+    assert_eq!(heard.take(), ["segment ends", "segment begins"], "it was refused");
+    assert_eq!(allocator.reserved_bytes(), 2 * MIB);
+    assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
+    assert_eq!(heard.take(), ["segment ends", "source takes"]);
+    allocator.history().detach(tracker);
+}
+
+#[test]
+fn a_source_that_panics_when_it_gets_memory_back_loses_nothing() {
+    let world = World::new();
+    let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
+    let returns = [Return::Panics, Return::Takes, Return::Refuses];
+    let (id, heard) = released_pool(&allocator, &world, 4, &returns);
+    let error = allocator.empty_pool_cache(id).unwrap_err();
+    assert!(matches!(error, Error::SourcePanicked { .. }), "the first that went wrong: {error}");
+    assert_eq!(heard.take(), ["source takes"; 2]);
+    let statistics = allocator.statistics();
+    assert_eq!((allocator.reserved_bytes(), statistics.reserved_bytes.all.current), (4 * MIB, 4 << 20));
+    assert_eq!(statistics.segment.all.current, 2);
+    assert_eq!(allocator.snapshot().segments.len(), 2);
+    // Both are the pool's again, which is forgotten with them.
+    assert_eq!(allocator.empty_pool_cache(id).unwrap(), 4 * MIB);
+    assert_eq!((heard.take(), allocator.reserved_bytes()), (vec!["source takes"; 2], 0));
+    allocator.create_or_incref_pool(id, None).unwrap();
 }

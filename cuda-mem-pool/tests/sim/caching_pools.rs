@@ -4,7 +4,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
@@ -198,28 +198,44 @@ fn nothing_is_asked_of_a_stream_that_captures() {
     });
 }
 
-/// What the driver neither lets the device in to nor takes away again is held until the allocator ends.
+/// What a source gives and does not take back is held until the allocator ends.
 #[test]
 fn memory_of_a_segment_that_cannot_be_undone_stays_claimed() {
     on(Sim::builder().memory(64 << 20), |sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
-        let stream = Stream::new(context).unwrap();
+        let (stream, source) =
+            (Stream::new(context).unwrap(), DeviceMemoryResource::new(context, None).unwrap());
         let id = MempoolId::for_graph();
+        allocator.create_or_incref_pool(id, Some(source.raw())).unwrap();
         allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
-        for function in ["cuMemSetAccess", "cuMemUnmap"] {
+        for function in ["cuStreamSynchronize", "cuMemFreeAsync"] {
             sim.fail_call(function, 1, CUresult::CUDA_ERROR_UNKNOWN);
         }
-        allocator.allocate(4 << 20, &stream).unwrap_err();
+        allocator.allocate(MIB, &stream).unwrap_err();
         assert_eq!(sim.struck().len(), 2);
-        let held = allocator.reserved_bytes();
-        assert!(held > 0, "its memory is still there");
-        assert_eq!(context.driver().release_failures(), 0);
-        drop(allocator.allocate(4 << 20, &stream).unwrap());
-        assert_eq!(allocator.reserved_bytes(), 2 * held);
+        assert_eq!(allocator.reserved_bytes(), 2 * MIB, "its memory is still there");
+        drop(allocator.allocate(MIB, &stream).unwrap());
+        assert_eq!(allocator.reserved_bytes(), 4 * MIB);
         allocator.end_allocate_to_pool(id).unwrap();
-        allocator.release_pool(id).unwrap();
+        [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
         stream.synchronize().unwrap();
         allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved_bytes(), held);
+        assert_eq!(allocator.reserved_bytes(), 2 * MIB);
+    });
+}
+
+/// Of work in the context the driver waits when it frees a segment; it is not asked to while the pool's own stream runs.
+#[test]
+fn a_segment_that_is_refused_stays_and_is_freed_later() {
+    small(|sim, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        free(&allocator, routed(&allocator, id, MIB, stream).unwrap());
+        allocator.release_pool(id).unwrap();
+        stream.synchronize().unwrap();
+        sim.fail_call("cuMemFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        allocator.empty_cache().unwrap_err();
+        assert_eq!(allocator.reserved_bytes(), 2 * MIB);
+        assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB);
+        assert_eq!((allocator.reserved_bytes(), context.driver().release_failures()), (0, 0));
     });
 }

@@ -103,7 +103,7 @@ fn a_segment_that_is_put_back_keeps_its_stack() {
         let block = released(allocator, id, MIB, stream).unwrap();
         free(allocator, block);
         stream.synchronize().unwrap();
-        sim.fail_call("cuMemUnmap", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        sim.fail_call("cuMemFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
         allocator.empty_pool_cache(id).unwrap_err();
         let snapshot = allocator.snapshot();
         let segment = snapshot.segments.iter().find(|segment| segment.segment_pool_id == id).unwrap();

@@ -40,3 +40,4 @@ mod release_failures;
 mod rig;
 mod scenarios;
 mod stream_ends;
+mod without_mapping;

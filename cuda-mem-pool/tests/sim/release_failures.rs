@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::{MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::caching_watchers::within_a_minute;
@@ -69,30 +68,6 @@ fn the_hook_may_look_at_all_figures() {
         },
     );
     assert!(calls > 0);
-}
-
-/// Addresses of a segment that was not made are kept from the driver while private memory is locked.
-#[test]
-fn the_hook_may_get_private_memory() {
-    let id = MempoolId::for_graph();
-    let calls = with_hook(
-        move |sim, context, allocator| {
-            let stream = Stream::new(context).unwrap();
-            allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
-            sim.fail_call("cuMemMap", 1, CUresult::CUDA_ERROR_UNKNOWN);
-            for _ in 0..2 {
-                sim.fail_call("cuMemAddressFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
-            }
-            allocator.allocate(4 * MIB, &stream).unwrap_err();
-            allocator.end_allocate_to_pool(id).unwrap();
-            allocator.release_pool(id).unwrap();
-        },
-        |context, allocator| {
-            let stream = Stream::new(context).unwrap();
-            drop(allocator.allocate(4 * MIB, &stream).unwrap());
-        },
-    );
-    assert_eq!(calls, 1);
 }
 
 /// The end of a stream that was forgotten is looked for while all streams' numbers are locked.

@@ -179,6 +179,25 @@ fn an_import_reserves_what_it_maps() {
     delete(block);
 }
 
+/// Memory of a pool is told of as PyTorch's own allocator tells of its memory, which opens it.
+#[test]
+fn a_pools_block_is_told_of_by_the_drivers_handle() {
+    let _turn = turn();
+    let (stream, pool) = (new_stream(), user_pool());
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let [first, second] = [MIB, MIB].map(|bytes| allocate(bytes, stream.as_raw()));
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let (bytes, offset) = share(second);
+    assert_eq!((&bytes[..2], bytes.len(), offset), (&[2, b'c'][..], 66, MIB));
+    let mut base = null_mut();
+    // SAFETY: the bytes and a place.
+    let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
+    assert_eq!(code, CUDA_MEM_TORCH_UNSUPPORTED);
+    [first, second].into_iter().for_each(delete);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+}
+
 /// A pool's segment, as a source has it that asks the driver.
 unsafe extern "C" fn alloc_by_driver(_: *mut c_void, bytes: usize) -> *mut c_void {
     let alloc = driver().table().cuMemAlloc().unwrap();

@@ -112,6 +112,18 @@ fn a_block_of_the_default_pool_goes_both_ways() {
 }
 
 #[test]
+fn a_block_of_a_private_pool_goes_both_ways() {
+    goes_both_ways(test_name!(), b'c', |world, allocator| {
+        let (device, id) = (world.context.device(), MempoolId::for_user());
+        allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
+        allocator.malloc(SOME, device, &world.stream).unwrap();
+        let block = allocator.malloc(SOME, device, &world.stream).unwrap();
+        allocator.end_allocate_to_pool(device, id).unwrap();
+        block
+    });
+}
+
+#[test]
 fn memory_straight_from_the_driver_goes_both_ways() {
     goes_both_ways(test_name!(), b'c', |world, allocator| {
         allocator.enable(false);

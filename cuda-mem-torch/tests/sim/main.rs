@@ -5,4 +5,3 @@
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
 mod current;
-mod sharing;

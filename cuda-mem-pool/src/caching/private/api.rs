@@ -2,20 +2,25 @@
 //!
 //! # Safety
 //!
-//! Declares an unsafe function; nothing is called here.
+//! Declares unsafe functions; nothing is called here.
 
-#![allow(unsafe_code, reason = "declares an unsafe function")]
+#![allow(unsafe_code, reason = "declares unsafe functions")]
 
 use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use cuda_mem_core::Device;
+use cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Device, Error as CoreError, Stream};
 
-use super::State;
-use crate::caching::CachingAllocator;
+use super::PoolState;
+use super::memory::set_garbage_threshold;
 use crate::caching::callbacks::refuse_watchers;
-use crate::caching::shared::{Shared, refuse_forked};
+use crate::caching::shared::refuse_forked;
+use crate::caching::{CachingAllocator, Pin};
+use crate::engine::paged::SLAB;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
@@ -27,23 +32,21 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-/// use cuda_mem_pool::segments::Filter;
-/// use cuda_mem_pool::MempoolId;
+/// use cuda_mem_pool::MemoryResource;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 ///
-/// let id = MempoolId::for_graph();
-/// allocator.begin_allocate_to_pool(id, Filter::this_thread())?;
-/// let block = allocator.allocate_by_address(3 << 20, &stream)?; // of the pool
-/// allocator.end_allocate_to_pool(id)?;
-/// assert_eq!(allocator.base_allocation(block)?, (block, 20 << 20)); // its segment
-/// // SAFETY: nothing uses it.
-/// unsafe { allocator.free_by_address(block) }?;
-/// allocator.release_pool(id)?;
-/// assert_eq!(allocator.empty_pool_cache(id)?, 20 << 20);
+/// let pool = allocator.private_pool()?;
+/// let route = pool.route_this_thread()?;
+/// let block = allocator.allocate(3 << 20, &stream)?; // of the pool
+/// drop(route);
+/// assert_eq!(allocator.reserved_bytes(), 20 << 20); // its segment
+/// drop(block);
+/// drop(pool);
+/// assert_eq!(allocator.empty_cache()?, 20 << 20);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 ///
@@ -57,9 +60,34 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// ([`record_stream`](Self::record_stream)) stay away while a graph may be captured from their pool: as long as allocations go
 /// to it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
+    /// Makes a private pool, which is in use until the result is dropped. Its segments are memory of `cuMemAlloc`, of which there
+    /// are [legacy handles](Self::ipc_handle).
+    ///
+    /// # Errors
+    ///
+    /// `Forked` in [`Error::Core`].
+    pub fn private_pool(&self) -> Result<PrivatePool> {
+        self.named_pool(MempoolId::for_user(), None)
+    }
+
+    /// As [`CachingAllocator::private_pool`], with segments from another source
+    /// ([`create_or_incref_pool`](Self::create_or_incref_pool) says how it is asked).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OwnSource`] if the source is this allocator; `Forked` in [`Error::Core`].
+    pub fn private_pool_with_source(&self, source: Arc<dyn RawResource>) -> Result<PrivatePool> {
+        self.named_pool(MempoolId::for_user(), Some(source))
+    }
+
+    fn named_pool(&self, id: MempoolId, source: Option<Arc<dyn RawResource>>) -> Result<PrivatePool> {
+        self.create_or_incref_pool(id, source)?;
+        Ok(PrivatePool { allocator: self.clone(), id })
+    }
+
     /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked on an internal stream
     /// that the host waits for, in the thread's relaxed capture mode, and must give memory at multiples of 512, as pools of the driver do and an
-    /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; else they are memory of the device, in handles that can be exported.
+    /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; else they are memory of `cuMemAlloc`, of which there are [legacy handles](Self::ipc_handle).
     ///
     /// # Errors
     ///
@@ -72,7 +100,7 @@ impl CachingAllocator {
         }
         // Refused, the source goes without the lock.
         let kept = source.clone();
-        let made = self.shared().pools()?.pools.create_or_incref(id, source);
+        let made = self.pool_state()?.pools.create_or_incref(id, source);
         drop(kept);
         Ok(made?)
     }
@@ -80,7 +108,7 @@ impl CachingAllocator {
     /// How often the pool is in use; 0 if there is none, or its last use has ended.
     #[must_use]
     pub fn pool_use_count(&self, id: MempoolId) -> u64 {
-        self.shared().pools().map_or(0, |state| state.pools.use_count(id))
+        self.pool_state().map_or(0, |mut state| state.pools.in_use(id).map_or(0, |pool| pool.uses))
     }
 
     /// From here on allocations that the filter accepts go to the pool, which is made if there is none and has one use more.
@@ -94,10 +122,10 @@ impl CachingAllocator {
         refuse_forked()?;
         let shared = self.shared();
         // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
-        shared.poll_private();
+        shared.pools().poll();
         // Refused, the filter goes without the lock.
         let kept = filter.clone();
-        let begun = shared.pools()?.pools.begin_allocate(id, filter);
+        let begun = self.pool_state()?.pools.begin_allocate(id, filter);
         drop(kept);
         begun?;
         shared.private.routes.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +140,7 @@ impl CachingAllocator {
     /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) in [`Error::Pool`].
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
         let shared = self.shared();
-        let ended = shared.pools()?.pools.end_allocate(id);
+        let ended = self.pool_state()?.pools.end_allocate(id);
         // Dropped without the lock.
         let filter = ended?;
         shared.private.routes.fetch_sub(1, Ordering::Relaxed);
@@ -129,7 +157,7 @@ impl CachingAllocator {
     ///
     /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released before, or allocations go to it.
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
-        Ok(self.shared().pools()?.pools.release_pool(id)?)
+        Ok(self.pool_state()?.pools.release_pool(id)?)
     }
 
     /// Whether the pool's free memory may serve requests of its streams that would else be out of memory. It serves none once the
@@ -139,7 +167,8 @@ impl CachingAllocator {
     ///
     /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, or it was released.
     pub fn set_use_on_oom(&self, id: MempoolId, use_on_oom: bool) -> Result<()> {
-        Ok(self.shared().pools()?.pools.set_use_on_oom(id, use_on_oom)?)
+        self.pool_state()?.pools.in_use(id)?.use_on_oom = use_on_oom;
+        Ok(())
     }
 
     /// Whether each request to the pool gets the whole of the free block that is found for it.
@@ -148,7 +177,8 @@ impl CachingAllocator {
     ///
     /// As [`CachingAllocator::set_use_on_oom`].
     pub fn set_no_split(&self, id: MempoolId, no_split: bool) -> Result<()> {
-        Ok(self.shared().pools()?.pools.set_no_split(id, no_split)?)
+        self.pool_state()?.pools.in_use(id)?.heap.set_no_split(no_split);
+        Ok(())
     }
 
     /// As [`CachingAllocator::empty_cache`], for one private pool alone, which must have been released: a pool in use keeps its
@@ -164,11 +194,11 @@ impl CachingAllocator {
         if id == MempoolId::NONE {
             return self.empty_cache();
         }
-        let shared = self.shared();
-        drop(shared.pools()?);
+        refuse_forked()?;
         refuse_watchers()?;
+        let shared = self.shared();
         shared.poll();
-        shared.reclaim_pool(id)
+        shared.pools().reclaim_pool(id)
     }
 
     /// The options of private pools that hold from here on, as a whole. Segments and blocks stay as they are. Their rounding
@@ -179,12 +209,11 @@ impl CachingAllocator {
     /// `Forked` in [`Error::Core`].
     pub fn set_segment_options(&self, options: Options) -> Result<()> {
         let shared = self.shared();
-        let mut state = shared.pools()?;
-        state.options = options;
+        let mut state = self.pool_state()?;
         state.pools.set_options(options);
         shared.rounding.set(&options);
         drop(state);
-        shared.set_garbage(options.garbage_collection_threshold());
+        set_garbage_threshold(shared, options.garbage_collection_threshold());
         Ok(())
     }
 
@@ -198,7 +227,7 @@ impl CachingAllocator {
     /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it:
     /// while allocations go to it, and where one of the streams captures. [`Error::Core`] of the driver if that fails what is waited for.
     pub fn checkpoint_pool(&self, id: MempoolId) -> Result<Checkpoint> {
-        self.shared().checkpoint_pool(id)
+        self.shared().pools().checkpoint(id)
     }
 
     /// Makes a pool's layout what it was at a checkpoint: all its blocks are freed, and those of the checkpoint are allocated again,
@@ -213,7 +242,7 @@ impl CachingAllocator {
     /// What [`Restored`] calls freed is not used any more, as for [`CachingAllocator::free_by_address`], and is not freed by anybody
     /// else. What it calls allocated is used behind all that used that memory before.
     pub unsafe fn restore_pool(&self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
-        self.shared().restore_pool(id, checkpoint)
+        self.shared().pools().restore(id, checkpoint)
     }
 
     /// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
@@ -226,20 +255,42 @@ impl CachingAllocator {
         id: MempoolId,
         addresses: &HashSet<CUdeviceptr>,
     ) -> Result<bool> {
-        Ok(self.shared().pools()?.pools.get(id)?.heap().check_live_allocations(addresses))
+        Ok(self.pool_state()?.pools.get(id)?.heap.check_live_allocations(addresses))
     }
 
-    /// Lets another device reach all memory of this allocator, what it has and what it gets; nothing if that is so already. An
-    /// upstream's memory is the upstream's to share.
+    /// Lets another device reach all memory of this allocator, what it has and what it gets; nothing if that is so already. Memory of
+    /// private pools is in reach of the device's primary context alone, which this makes if there is none yet
+    /// ([`Context::enable_peer_access`](cuda_mem_core::Context::enable_peer_access) is for others). An upstream's memory is the upstream's to
+    /// share.
     ///
-    /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) for each mapping.
+    /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) for each mapping, and
+    /// [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
     ///
     /// # Errors
     ///
     /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory may be in its
     /// reach.
     pub fn enable_peer_access(&self, peer: Device) -> Result<()> {
-        self.shared().enable_peer_access(peer)
+        refuse_forked()?;
+        let shared = self.shared();
+        let owner = shared.context.device();
+        if peer.driver() != owner.driver() {
+            return Err(CoreError::ForeignContext { what: "the peer device" }.into());
+        }
+        let mut source = shared.source()?;
+        if source.backend().reached_by().contains(&peer) {
+            return Ok(());
+        }
+        if !peer.can_access_peer(owner)? {
+            return Err(Error::NoPeerAccess { device: peer, owner });
+        }
+        for (address, bytes) in source.mapped() {
+            source.backend_mut().set_access_of(peer, address, bytes)?;
+        }
+        // Before the default pool's are told, which is what says that all is done.
+        shared.private.memory.add_peer(peer)?;
+        source.backend_mut().add_peer(peer);
+        Ok(())
     }
 
     /// The address and the bytes of what a block lies in: its segment, for a block of a private pool, else the whole pages of 2 MiB.
@@ -248,7 +299,7 @@ impl CachingAllocator {
     ///
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
     pub fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
-        self.shared().base_allocation(address)
+        self.shared().pools().base_allocation(address)
     }
 
     /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
@@ -258,13 +309,213 @@ impl CachingAllocator {
     ///
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
     pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
-        self.shared().block_bytes(address)
+        self.shared().pools().block_bytes(address)
+    }
+
+    /// Memory as of [`CachingAllocator::allocate_by_address`], if it goes to a private pool; none if it would go to the default
+    /// one.
+    ///
+    /// # Capture
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn allocate_in_pool(&self, bytes: usize, stream: &Stream) -> Result<Option<CUdeviceptr>> {
+        refuse_forked()?;
+        let shared = self.shared();
+        if shared.private.is_routed() { shared.pools().allocate(bytes, stream) } else { Ok(None) }
+    }
+
+    /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.
+    ///
+    /// Whoever opens it reads and writes the whole segment, and has closed it before the block is freed: the segment then serves others.
+    ///
+    /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let pool = allocator.private_pool()?;
+    /// let _route = pool.route_this_thread()?;
+    /// let [_, block] = [4096, 1000].map(|bytes| allocator.allocate_by_address(bytes, &stream));
+    /// // SAFETY: nobody opens it.
+    /// let handle = unsafe { allocator.ipc_handle(block?) }?;
+    /// assert_eq!((handle.offset(), handle.len()), (4096, 1024));
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLegacyHandle`](crate::Error::NoLegacyHandle) for memory of the default pool; [`Error::UnknownAddress`](crate::Error::UnknownAddress) if no
+    /// block begins there; [`Error::Core`](crate::Error::Core): code 1 if the pool's own source gave memory that is not of `cuMemAlloc`.
+    ///
+    /// # Safety
+    ///
+    /// No other process has the memory open by it when its segment is freed, which is at the earliest when all blocks in it are: CUDA does not say
+    /// what comes of that.
+    pub unsafe fn ipc_handle(&self, address: CUdeviceptr) -> Result<MemoryHandle> {
+        refuse_forked()?;
+        let shared = self.shared();
+        if shared.map.find(address).is_some() {
+            return Err(Error::NoLegacyHandle { address });
+        }
+        let pools = shared.pools();
+        let (segment, _) = pools.base_allocation(address)?;
+        let bytes = pools.block_bytes(address)?;
+        // SAFETY: the caller's promise.
+        unsafe { shared.private.memory.ipc_handle(segment, address, bytes) }
+    }
+
+    /// Descriptors of the memory that a block lies in. Whoever has them sees all of it, blocks beside this one too, and keeps
+    /// the memory. It stays this block's for as long as the block is not freed.
+    ///
+    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    ///
+    /// # Capture
+    ///
+    /// May be called while streams capture.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`](crate::Error::UnknownAddress) if no block begins there; [`Error::Core`](crate::Error::Core): code 1 if memory of the device cannot be shared this
+    /// way, `NotShareable` for memory of a private pool, which has a [legacy handle](Self::ipc_handle); [`Error::InCallback`](crate::Error::InCallback).
+    pub fn export_block(&self, address: CUdeviceptr) -> Result<BlockExport> {
+        let shared = self.shared();
+        let (base, bytes) = shared.pools().base_allocation(address)?;
+        if shared.map.find(address).is_none() {
+            let what = "a descriptor, only by its legacy handle (CachingAllocator::ipc_handle)";
+            return Err(CoreError::NotShareable { what }.into());
+        }
+        // Pages that a block is in stay where they are; the pin says so while the descriptors are made.
+        let pinned = self.pin(base, bytes.next_multiple_of(SLAB), Pin::Exported)?;
+        let pieces = pinned.export_posix_fds()?;
+        let base = pieces.first().map_or(base, |(segment, _)| segment.address);
+        Ok(BlockExport {
+            base,
+            pieces: pieces.into_iter().map(|(segment, fd)| (segment.bytes, fd)).collect(),
+        })
+    }
+
+    /// Whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended.
+    /// They may not at first. PyTorch's `graph_capture_record_stream_reuse`.
+    ///
+    /// A block may if each stream that used it was [recorded](Self::record_stream) while it took part in the capture that the
+    /// block's own stream is part of when the block is freed. It is free again for its own stream once that stream comes, by the
+    /// edges of the graph, after all that those streams had been given by then: the next allocation looks. Where that cannot be
+    /// told, and where this is off, it waits until the capture has ended.
+    ///
+    /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) when streams are recorded,
+    /// such blocks are freed, and while they wait when their streams allocate; and
+    /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) once for each node.
+    ///
+    /// # Errors
+    ///
+    /// `Forked` in [`Error::Core`](crate::Error::Core).
+    ///
+    /// # Safety
+    ///
+    /// While it is on, memory is not allocated for a stream that captures, nor a block freed that such a stream used, beside
+    /// another thread that gives a stream of the same capture anything, changes its graph, or ends it. Who changes the graph, or
+    /// what a stream's next node comes after, leaves what came before a node before it.
+    pub unsafe fn set_graph_capture_record_stream_reuse(&self, reuse: bool) -> Result<()> {
+        refuse_forked()?;
+        self.shared().private.captures.set_reused(reuse);
+        Ok(())
+    }
+
+    fn pool_state(&self) -> Result<MutexGuard<'_, PoolState>> {
+        refuse_forked()?;
+        Ok(lock(&self.shared().private.state))
     }
 }
 
-impl Shared {
-    pub(super) fn pools(&self) -> Result<MutexGuard<'_, State>> {
-        refuse_forked()?;
-        Ok(lock(&self.private.state))
+/// A private pool of a caching allocator, in use until it is dropped. Its memory goes back with
+/// [`CachingAllocator::empty_cache`], or when there is no other. [`CachingAllocator::private_pool`] has an example.
+#[derive(Debug)]
+#[must_use = "the pool's use ends when this is dropped"]
+pub struct PrivatePool {
+    allocator: CachingAllocator,
+    id: MempoolId,
+}
+
+impl PrivatePool {
+    /// The pool's name, for those of the allocator's functions that take one.
+    #[must_use]
+    pub fn id(&self) -> MempoolId {
+        self.id
     }
+
+    /// Has allocations that the filter accepts go to the pool until the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::begin_allocate_to_pool`]: a pool has one route at a time.
+    pub fn route(&self, filter: Filter) -> Result<PoolRoute<'_>> {
+        self.allocator.begin_allocate_to_pool(self.id, filter)?;
+        Ok(PoolRoute { pool: self })
+    }
+
+    /// Has allocations of the calling thread go to the pool until the result is dropped, which stays in this thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`PrivatePool::route`].
+    pub fn route_this_thread(&self) -> Result<ThreadRoute<'_>> {
+        let route = self.route(Filter::this_thread())?;
+        Ok(ThreadRoute { _route: route, _not_send: PhantomData })
+    }
+}
+
+impl Drop for PrivatePool {
+    fn drop(&mut self) {
+        // Refused in a forked child alone, where the pool is the parent's.
+        let _ = self.allocator.release_pool(self.id);
+    }
+}
+
+/// Allocations go to a private pool until this is dropped. [`CachingAllocator::private_pool`] has an example.
+#[derive(Debug)]
+#[must_use = "the route ends when this is dropped"]
+pub struct PoolRoute<'p> {
+    pool: &'p PrivatePool,
+}
+
+impl Drop for PoolRoute<'_> {
+    fn drop(&mut self) {
+        let PrivatePool { allocator, id } = self.pool;
+        // As for the pool, unless somebody ended it by its name.
+        if allocator.end_allocate_to_pool(*id).is_ok() {
+            let _ = allocator.release_pool(*id);
+        }
+    }
+}
+
+/// Allocations of this thread go to a private pool until this is dropped. [`CachingAllocator::private_pool`] has an example.
+#[derive(Debug)]
+#[must_use = "the route ends when this is dropped"]
+pub struct ThreadRoute<'p> {
+    _route: PoolRoute<'p>,
+    /// The filter is this thread's.
+    _not_send: PhantomData<*mut ()>,
+}
+
+/// The memory that a block lies in, for another process to map: its pieces one behind the other.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BlockExport {
+    /// Where the first piece begins here.
+    pub base: CUdeviceptr,
+    /// A descriptor of each piece, with its bytes.
+    pub pieces: Vec<(usize, OwnedFd)>,
 }

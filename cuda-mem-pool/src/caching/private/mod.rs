@@ -1,44 +1,39 @@
 //! Private pools: memory that serves nobody else, in PyTorch's segment layout, which never moves.
 //!
-//! The books are those of [`crate::segments`], behind one lock that nobody has while the driver, an upstream, a filter or a
-//! tracker is called.
+//! [`api`] is what users call, [`blocks`] allocates and frees, [`memory`] gets segments and gives them back, [`graph`] serves
+//! captures and checkpoints, [`reclaim`] is what is tried without memory. The tables are those of [`crate::segments`], behind one
+//! lock that nobody has while the driver, an upstream, a filter or a tracker is called.
 
-mod allocate;
 mod api;
-mod captured;
-mod checkpoint;
-mod free;
-mod handed_out;
-mod ladder;
-mod left;
-mod limit;
+mod blocks;
+mod graph;
 mod memory;
-mod peers;
 mod reclaim;
-mod routes;
-mod share;
-mod shown;
 mod streams;
-mod told;
 
-pub use share::BlockExport;
+pub use api::{BlockExport, PoolRoute, PrivatePool, ThreadRoute};
+pub(super) use memory::{can_map, collect_garbage, set_limit};
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_mem_core::Context;
 
-use self::captured::Captures;
-use self::handed_out::HandedOut;
-use self::memory::Memory;
-use self::streams::Streams;
-use super::pending::Pending;
+use self::blocks::Entry;
+use self::graph::{Captures, PoolPending};
+use self::memory::SegmentMemory;
+use self::streams::PoolStreams;
+use super::shared::Shared;
+use super::slot::shown_handle;
+use crate::engine::paged::SLAB;
+use crate::engine::segments::PoolTable;
+use crate::error::{CachePool, CachedMemory};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
-use crate::segments::{Options, PrivatePool, PrivatePools};
-use crate::snapshot::Frames;
-use crate::statistics::Shard;
+use crate::segments::{Block, BlockState as State, Options, SegmentKind, SegmentView};
+use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
+use crate::statistics::{PoolSize, Shard};
 
 /// The private pools of an allocator.
 #[derive(Debug)]
@@ -46,75 +41,92 @@ pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
     /// How many freed blocks wait for streams that still use them.
-    waiting: AtomicUsize,
+    pending_blocks: AtomicUsize,
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     /// The bytes of all segments.
     reserved: AtomicUsize,
     /// The most that may be held, with the default pool's.
     limit: AtomicUsize,
-    /// From how many bytes on garbage is collected; the largest number for never.
-    garbage: AtomicUsize,
-    state: Mutex<State>,
-    /// As the books have them.
-    pub(super) streams: Arc<Streams>,
-    /// Who finds out which streams nobody has any more.
-    leaving: Mutex<()>,
+    /// From how many held bytes on free memory is given back; the largest number for never.
+    garbage_threshold: AtomicUsize,
+    state: Mutex<PoolState>,
+    /// As the state has them.
+    pub(super) streams: Arc<PoolStreams>,
     captures: Captures,
-    memory: Memory,
+    memory: SegmentMemory,
     shard: Shard,
 }
 
 #[derive(Debug)]
-struct State {
-    options: Options,
-    pools: PrivatePools<Arc<dyn RawResource>>,
-    /// What the books do not know of a pool.
-    notes: HashMap<MempoolId, Notes>,
-    blocks: HandedOut,
+struct PoolState {
+    pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
+    /// Allocated blocks by address.
+    live: HashMap<u64, Entry>,
+    /// Freed blocks that streams still use.
+    freed: HashMap<u64, Entry>,
     /// The streams that blocks belong to.
-    streams: Arc<Streams>,
+    streams: Arc<PoolStreams>,
     /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
     /// does.
-    makers: HashMap<u64, Frames>,
+    segment_stacks: HashMap<u64, Frames>,
 }
 
-#[derive(Debug, Default)]
-struct Notes {
-    pending: Arc<Pending>,
-}
-
-impl State {
+impl PoolState {
     /// Whether graphs may use the pool's memory, wherever they are launched.
     fn is_captured(&self, id: MempoolId) -> bool {
-        self.pools.get(id).is_ok_and(PrivatePool::is_captured)
+        self.pools.get(id).is_ok_and(|pool| pool.is_captured)
+    }
+
+    /// A block that is not free.
+    fn block(&self, entry: Entry) -> Option<Block> {
+        self.pools.get(entry.pool).ok()?.heap.get(entry.block)
+    }
+
+    fn pending(&self, id: MempoolId) -> Option<Arc<PoolPending>> {
+        self.pools.get(id).ok().map(|pool| Arc::clone(&pool.notes))
+    }
+
+    fn segments(&self) -> impl Iterator<Item = (MempoolId, SegmentView<'_>)> {
+        self.pools.iter().flat_map(|(id, pool)| pool.heap.segments().map(move |segment| (id, segment)))
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = Block> {
+        self.segments().flat_map(|(_, segment)| segment.blocks())
     }
 }
 
 impl Private {
     pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
-        let streams = Arc::<Streams>::default();
-        let state = State {
-            options,
-            pools: PrivatePools::new(options),
-            notes: HashMap::new(),
-            blocks: HandedOut::default(),
+        let streams = Arc::<PoolStreams>::default();
+        let state = PoolState {
+            pools: PoolTable::new(options),
+            live: HashMap::new(),
+            freed: HashMap::new(),
             streams: Arc::clone(&streams),
-            makers: HashMap::new(),
+            segment_stacks: HashMap::new(),
         };
         Self {
             routes: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
+            pending_blocks: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
-            garbage: AtomicUsize::new(usize::MAX),
+            garbage_threshold: AtomicUsize::new(usize::MAX),
             state: Mutex::new(state),
             streams,
-            leaving: Mutex::new(()),
             captures: Captures::default(),
-            memory: Memory::new(context),
+            memory: SegmentMemory::new(context),
             shard,
+        }
+    }
+
+    /// Serves every request that goes to no private pool from segments of `cuMemAlloc` too, for a device or a driver that does not
+    /// map memory: the default pool is then one more pool of this kind, called [`MempoolId::NONE`], which is always routed. To be
+    /// called before the first request.
+    pub(super) fn serve_default(&self) {
+        if lock(&self.state).pools.serve_default() {
+            self.routes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -139,13 +151,142 @@ impl Private {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Host memory that the books take.
+    /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        lock(&self.state).blocks.metadata_bytes()
+        let state = lock(&self.state);
+        (state.live.capacity() + state.freed.capacity()) * size_of::<(u64, Entry)>()
     }
 
     /// Gives all memory back, at the end: nobody has a block and the device is done. What a call refuses stays.
     pub(super) fn close(&self) {
         self.memory.close();
+    }
+
+    /// The option of that name, as it is now.
+    pub(super) fn max_split_size(&self) -> Option<u64> {
+        lock(&self.state).pools.options().max_split_size()
+    }
+
+    /// How the allocator is set up now.
+    pub(super) fn settings(&self) -> AllocatorSettings {
+        let state = lock(&self.state);
+        let options = state.pools.options();
+        AllocatorSettings {
+            max_split_size: options.max_split_size(),
+            garbage_collection_threshold: options.garbage_collection_threshold().unwrap_or(0.0),
+            // Only the default pool grows by pages, and it always does where memory is mapped.
+            expandable_segments: state.pools.get(MempoolId::NONE).is_err(),
+            graph_capture_record_stream_reuse: self.captures.are_reused(),
+            roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
+        }
+    }
+
+    /// The segments of all private pools.
+    pub(super) fn segments(&self, device: u32, stacks: &HashMap<u64, Frames>) -> Vec<SegmentInfo> {
+        let state = lock(&self.state);
+        let block = |block: Block| BlockInfo {
+            address: block.address,
+            size: block.size,
+            requested_size: block.requested,
+            state: match block.state {
+                State::ActiveAllocated => BlockState::ActiveAllocated,
+                State::ActivePendingFree => BlockState::ActivePendingFree,
+                State::Inactive => BlockState::Inactive,
+            },
+            frames: stacks.get(&block.address).filter(|_| block.state != State::Inactive).cloned(),
+        };
+        let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
+            stream: state.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
+            segment_pool_id: id,
+            serial: Some(segment.serial),
+            frames: state.segment_stacks.get(&segment.address).cloned(),
+            ..SegmentInfo::of(device, pool_of(segment.kind), segment.blocks().map(block).collect())
+        };
+        state.segments().map(info).collect()
+    }
+
+    /// What each pool has free, and each stream of the default pool, of those that have any.
+    pub(super) fn cached(&self) -> Vec<CachedMemory> {
+        let state = lock(&self.state);
+        let mut all = Vec::<CachedMemory>::new();
+        for (id, segment) in state.segments() {
+            let pool = match state.streams.get(segment.stream) {
+                Some(stream) if id == MempoolId::NONE => CachePool::Stream(stream.id()),
+                _ => CachePool::Private(id),
+            };
+            for block in segment.blocks().filter(|block| block.state == State::Inactive) {
+                let size = block.size as usize;
+                match all.iter_mut().find(|cached| cached.pool == pool) {
+                    Some(cached) => {
+                        (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));
+                    }
+                    None => all.push(CachedMemory { pool, bytes: size, largest: size }),
+                }
+            }
+        }
+        all
+    }
+
+    /// The largest block that a stream would get of a private pool, when there is so much room for a segment of the device's own
+    /// memory; for [`MempoolId::NONE`] of those that lend in need too.
+    pub(super) fn largest(&self, id: MempoolId, stream: u64, room: usize) -> usize {
+        let state = lock(&self.state);
+        let is_default = id == MempoolId::NONE;
+        let lending = state.pools.iter().filter(|(_, pool)| is_default && pool.lends());
+        let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0, 1)).max().unwrap_or(0);
+        let own = state.pools.get(id).map_or(0, |pool| {
+            // What another source would have given nobody knows.
+            let room = if pool.source.is_some() { 0 } else { room };
+            pool.heap.largest_for(stream, room as u64, SLAB as u64)
+        });
+        lent.max(own) as usize
+    }
+
+    /// The largest block that is free in any pool.
+    pub(super) fn largest_free(&self) -> usize {
+        let state = lock(&self.state);
+        let free = state.blocks().filter(|block| block.state == State::Inactive);
+        free.map(|block| block.size as usize).max().unwrap_or(0)
+    }
+
+    /// How many allocated blocks, and how many segments, have `least` bytes or more.
+    pub(super) fn oversize(&self, least: u64) -> (u64, u64) {
+        let state = lock(&self.state);
+        let blocks =
+            state.blocks().filter(|block| block.state == State::ActiveAllocated && block.size >= least);
+        (blocks.count() as u64, state.segments().filter(|(_, segment)| segment.bytes >= least).count() as u64)
+    }
+
+    /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
+    pub(super) fn splits(&self) -> [(u64, u64); 2] {
+        let state = lock(&self.state);
+        [SegmentKind::Small, SegmentKind::Large].map(|kind| {
+            let totals = state.pools.iter().map(|(_, pool)| pool.heap.totals_of(kind));
+            totals.fold((0, 0), |(count, bytes), totals| {
+                (count + totals.inactive_splits, bytes + totals.inactive_split)
+            })
+        })
+    }
+}
+
+/// The operations of private pools, which need the whole allocator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PrivatePools<'s> {
+    shared: &'s Shared,
+    private: &'s Private,
+}
+
+impl Shared {
+    /// Its private pools.
+    pub(super) fn pools(&self) -> PrivatePools<'_> {
+        PrivatePools { shared: self, private: &self.private }
+    }
+}
+
+/// Which of the statistics' pools a segment and its blocks count in.
+fn pool_of(kind: SegmentKind) -> PoolSize {
+    match kind {
+        SegmentKind::Small => PoolSize::Small,
+        SegmentKind::Large => PoolSize::Large,
     }
 }

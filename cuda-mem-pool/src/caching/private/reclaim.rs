@@ -1,217 +1,327 @@
-//! What pools that were released had goes back to where it came from.
+//! What is tried when a private pool has no memory for a request, and how segments go back to where they came from.
 
-use std::collections::HashMap;
 use std::hint;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::{Stream, StreamId, Uses};
+use cuda_mem_core::{Stream, Uses};
 
-use super::State;
-use super::allocate::pool_of;
-use super::streams::Known;
+use super::blocks::{Found, Routed};
+use super::graph::PoolPending;
+use super::memory::{collect_garbage, unclaim};
+use super::{PoolState, PrivatePools};
+use crate::caching::callbacks::refuse_watchers;
+use crate::caching::grow::unless_lost;
 use crate::caching::owner::{End, Served};
-use crate::caching::shared::{Shared, wait_for};
+use crate::caching::shared::wait_for;
 use crate::caching::slot::shown_handle;
+use crate::engine::segments::TakenSegment;
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::resource::RawResource;
-use crate::segments::{FreeSegment, PoolError, SegmentKind, TakenSegment};
+use crate::segments::{FreeSegment, SegmentRequest};
 use crate::snapshot::{Action, Frames};
 
 /// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.
 #[derive(Debug)]
-pub(super) struct Leaving {
-    taken: TakenSegment<Arc<dyn RawResource>>,
-    captured: bool,
+struct Leaving {
+    taken: TakenSegment,
+    is_captured: bool,
     /// The stream of its blocks.
     owner: Option<Stream>,
     /// The stack of the request that it was made for.
-    maker: Option<Frames>,
+    stack: Option<Frames>,
+}
+
+/// Whether to wait on the host for work that may use a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    No,
+    Yes,
+}
+
+impl PrivatePools<'_> {
+    /// The ladder: a block after everything that helps, the cheapest first. The host waits in the last step of each round alone,
+    /// and where `cuMemFree` does.
+    #[cold]
+    pub(super) fn reclaim_and_retry(self, routed: Routed<'_>) -> Result<Found> {
+        refuse_watchers()?;
+        self.shared.poll();
+        collect_garbage(self.shared);
+        // Freed meanwhile, abandoned by a stream, or of a new segment.
+        if let Some(found) = self.look_or_extend(routed)? {
+            return Ok(found);
+        }
+        lock(&self.shared.counts).num_alloc_retries += 1;
+        for round in 0..2 {
+            // What the program frees may need each of the steps again.
+            if round > 0 && !self.shared.callbacks.reclaim(routed.requested) {
+                break;
+            }
+            for wait in [Wait::No, Wait::Yes] {
+                if wait == Wait::Yes {
+                    self.wait_for_streams()?;
+                    self.wait_for_uses();
+                }
+                if let Some(found) = self.make_room(routed, wait)? {
+                    return Ok(found);
+                }
+            }
+        }
+        if routed.pool == MempoolId::NONE
+            && let Some(lent) = self.borrow_on_oom(routed.requested, routed.stream)?
+        {
+            return Ok(Found::Block(lent));
+        }
+        let slot = self.shared.slot(routed.stream)?;
+        let refused = match self.shared.request(routed.requested) {
+            Some(request) => self.shared.give_up(slot, request, routed.pool),
+            None => self.shared.refuse_too_large(|| Ok(slot), routed.requested, routed.pool),
+        };
+        refused.map(Found::Block)
+    }
+
+    /// A block once what is free elsewhere went back.
+    fn make_room(self, routed: Routed<'_>, wait: Wait) -> Result<Option<Found>> {
+        let wanted = match self.look(routed)? {
+            Found::Miss(wanted, _) => wanted,
+            found => return Ok(Some(found)),
+        };
+        let leaving = self.take_available(routed.pool, &wanted);
+        self.give_back(leaving, wait)?;
+        // What the driver refuses stays, and the request may do without.
+        unless_lost(self.shared.empty_cache())?;
+        unless_lost(self.reclaim(MempoolId::NONE, wait))?;
+        self.look_or_extend(routed)
+    }
+
+    /// A free block, also of a stream that nobody has any more, else one of a new segment. None if there is no memory for it.
+    fn look_or_extend(self, routed: Routed<'_>) -> Result<Option<Found>> {
+        match self.look(routed)? {
+            Found::Miss(wanted, source) => match self.look_at_abandoned(routed)? {
+                None => self.extend(routed, wanted, source.as_ref()),
+                found => Ok(found),
+            },
+            found => Ok(Some(found)),
+        }
+    }
+
+    /// Takes segments out of the pool that are too large to be cut for the request, so that there is room for one that is not.
+    /// Not those of graphs: a graph goes on using what was freed while it was captured.
+    fn take_available(self, id: MempoolId, wanted: &SegmentRequest) -> Vec<Leaving> {
+        let mut state = lock(&self.private.state);
+        if state.is_captured(id) {
+            return Vec::new();
+        }
+        let taken = state.pools.take_available(id, wanted);
+        leaving(&mut state, taken)
+    }
+
+    /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
+    /// default pool: a stream that never asked for memory has no heap.
+    fn wait_for_streams(self) -> Result<()> {
+        lock(&self.shared.counts).num_sync_all_streams += 1;
+        for slot in self.shared.slots.iter() {
+            // Whatever else it fails with, the events tell what is done.
+            unless_lost(slot.owner.wait().map_err(Error::Core))?;
+        }
+        // Those that have no heap, and that nobody else has any more: their memory can be had once they are done.
+        for stream in self.private.streams.with_at_most(1) {
+            unless_lost(wait_for(&stream).map_err(Error::Core))?;
+        }
+        for point in self.shared.pending.points() {
+            unless_lost(point.wait().map_err(Error::Core))?;
+        }
+        self.shared.poll();
+        Ok(())
+    }
+
+    /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
+    fn wait_for_uses(self) {
+        self.uncaptured().iter().for_each(|deferred| self.wait_for_pending(deferred));
+    }
+
+    fn wait_for_pending(self, deferred: &PoolPending) {
+        let _moving = deferred.moving();
+        for waiting in deferred.pending.take_marked() {
+            if waiting.wait().is_ok() {
+                self.complete(waiting.block.address);
+            } else {
+                deferred.pending.put_back(waiting);
+            }
+        }
+    }
+
+    /// As [`PrivatePools::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
+    /// for.
+    pub(super) fn reclaim_pool(self, id: MempoolId) -> Result<usize> {
+        let state = lock(&self.private.state);
+        let released = state.pools.get(id).ok().filter(|pool| pool.is_freeable());
+        let deferred = released.map(|pool| pool.notes.clone());
+        drop(state);
+        if let Some(deferred) = deferred {
+            self.wait_for_pending(&deferred);
+        }
+        self.reclaim(id, Wait::Yes)
+    }
+
+    /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
+    pub(in crate::caching) fn reclaim_waiting(self) -> bool {
+        if self.private.reserved() == 0 {
+            return false;
+        }
+        self.wait_for_uses();
+        self.reclaim(MempoolId::NONE, Wait::Yes).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Gives back what released pools have and nothing uses; how many bytes.
+    pub(in crate::caching) fn reclaim_released(self) -> Result<usize> {
+        self.reclaim(MempoolId::NONE, Wait::No)
+    }
+
+    /// Gives the segments back that nothing is in and nothing uses, of one released pool or, for [`MempoolId::NONE`], of
+    /// all; how many bytes.
+    fn reclaim(self, id: MempoolId, wait: Wait) -> Result<usize> {
+        // Also without memory: a pool that was released keeps its source until it is forgotten.
+        let mut state = lock(&self.private.state);
+        let (taken, over) = state.pools.take_cached(id);
+        let leaving = leaving(&mut state, taken);
+        drop(state);
+        let released = self.give_back(leaving, wait);
+        // The last handle to an upstream is somebody else's code.
+        drop(over);
+        released
+    }
+
+    /// Gives segments back. A segment that is used yet, or is not taken, is put back.
+    fn give_back(self, leaving: Vec<Leaving>, wait: Wait) -> Result<usize> {
+        if leaving.is_empty() {
+            self.forget_streams_without_pools();
+            return Ok(0);
+        }
+        let until = Instant::now() + REACHED;
+        let (mut bytes, mut result) = (0usize, Ok(()));
+        for leaving in leaving {
+            let users = self.users(&leaving, wait);
+            // Of another thread's default stream nothing can be asked.
+            let asked: Vec<&Stream> =
+                users.iter().filter(|user| !self.private.streams.has_ended(user)).collect();
+            let outcome = if !users.is_empty() && are_quiet(&asked, wait, until) {
+                self.release(leaving)
+            } else {
+                self.put_back(leaving).map(|()| 0)
+            };
+            match outcome {
+                Ok(released) => bytes = bytes.saturating_add(released),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        self.forget_streams_without_pools();
+        if bytes > 0 {
+            self.forget_abandoned();
+        }
+        result.map(|()| bytes)
+    }
+
+    /// Gives a segment back that nothing uses; how many bytes.
+    fn release(self, leaving: Leaving) -> Result<usize> {
+        let FreeSegment { address, bytes, kind, .. } = leaving.taken.segment;
+        let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
+        let event = |action| Event { action, address, size: bytes, stream, pool };
+        // Before the memory is somebody else's: trackers end what they registered of it.
+        self.emit_segment(event(Action::SegmentFree), leaving.stack.clone());
+        if let Err(refusal) = self.private.memory.release(address) {
+            let stack = leaving.stack.clone();
+            let kept = self.put_back(leaving);
+            self.emit_segment(event(Action::SegmentAlloc), stack);
+            return kept.and(Err(refusal));
+        }
+        unclaim(self.shared, bytes as usize);
+        self.count_segment(kind, bytes, false);
+        let over = lock(&self.private.state).pools.given_back(&leaving.taken);
+        drop(over);
+        Ok(bytes as usize)
+    }
+
+    fn put_back(self, leaving: Leaving) -> Result<()> {
+        let Leaving { taken, owner, stack, .. } = leaving;
+        let mut state = lock(&self.private.state);
+        state.pools.put_back(&taken)?;
+        // Nobody but who took it may have had its stream.
+        if let Some(owner) = &owner {
+            state.streams.keep(owner);
+        }
+        if let Some(stack) = stack {
+            state.segment_stacks.insert(taken.segment.address, stack);
+        }
+        Ok(())
+    }
+
+    /// Forgets the streams when there are no pools. A graph may run on any of them while its pool is there, which it is until its
+    /// last segment has gone.
+    fn forget_streams_without_pools(self) {
+        let state = lock(&self.private.state);
+        let none = state.pools.iter().next().is_none();
+        let gone = state.streams.take(|_| none);
+        drop(state);
+        drop(gone);
+    }
+
+    /// The streams whose work may use a segment. A graph may have been launched on any. None if it was launched on one that has ended
+    /// and may run yet.
+    fn users(self, leaving: &Leaving, wait: Wait) -> Vec<Stream> {
+        let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
+        if !leaving.is_captured {
+            return users;
+        }
+        users.extend(self.private.streams.all());
+        for slot in self.shared.slots.iter() {
+            let is_done = match slot.owner.served() {
+                Served::By(stream) => {
+                    users.push(stream);
+                    true
+                }
+                Served::Nobody(End::Done) => true,
+                Served::Nobody(End::At(point)) if wait == Wait::Yes => point.synchronize().is_ok(),
+                Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
+                Served::Nobody(End::Unknown) => false,
+            };
+            if !is_done {
+                return Vec::new();
+            }
+        }
+        users
+    }
+}
+
+/// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
+fn leaving(state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
+    let leaving = taken.into_iter().map(|taken| Leaving {
+        is_captured: state.is_captured(taken.id),
+        owner: state.streams.get(taken.segment.stream),
+        stack: state.segment_stacks.remove(&taken.segment.address),
+        taken,
+    });
+    leaving.collect()
 }
 
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
 
-/// Whether to wait on the host for work that may use a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    None,
-    Wait,
-}
-
-impl Shared {
-    /// Gives the segments back that nothing is in and nothing uses, of one released pool or, for [`MempoolId::NONE`], of
-    /// all; how many bytes.
-    pub(super) fn reclaim(&self, id: MempoolId, patience: Patience) -> Result<usize> {
-        let mut state = lock(&self.private.state);
-        // Also without memory: a pool that was released keeps its source until it is forgotten.
-        if state.pools.iter().next().is_none() {
-            return Ok(0);
-        }
-        // Kept until the lock is gone: the last handle to an upstream is somebody else's code.
-        let upstreams: Vec<_> = state.pools.iter().filter_map(|(_, pool)| pool.source().cloned()).collect();
-        let taken = state.pools.take_cached(id).into_iter();
-        let leaving = taken.map(|taken| state.leaving(taken)).collect();
-        drop(state);
-        let released = self.give_back(leaving, patience);
-        drop(upstreams);
-        released
-    }
-
-    /// Gives segments back. What is used yet, or is not taken, is put back.
-    pub(super) fn give_back(&self, leaving: Vec<Leaving>, patience: Patience) -> Result<usize> {
-        let users: Vec<_> = leaving.iter().map(|leaving| self.users(leaving, patience)).collect();
-        let mut streams = Asked::new(patience, &users);
-        let (mut bytes, mut result) = (0usize, Ok(()));
-        for (leaving, users) in leaving.into_iter().zip(&users) {
-            let FreeSegment { address, bytes: size, kind, .. } = leaving.taken.segment;
-            // Of another thread's default stream nothing can be asked.
-            let mut is_quiet = |user| self.private.streams.has_ended(user) || streams.is_quiet(user);
-            let quiet = !users.is_empty() && users.iter().all(&mut is_quiet);
-            let refusal = if quiet { self.private.memory.release(address).err() } else { None };
-            if !quiet || refusal.is_some() {
-                let kept = lock(&self.private.state).put_back(leaving).map_err(Error::Pool);
-                result = result.and(refusal.map_or(Ok(()), |error| Err(error.into()))).and(kept);
-                continue;
-            }
-            self.unclaim(size as usize);
-            self.count_segment(kind, size, false);
-            let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
-            let gone = Event { action: Action::SegmentFree, address, size, stream, pool };
-            self.tell_segment(gone, leaving.maker);
-            lock(&self.private.state).pools.given_back(&leaving.taken);
-            bytes = bytes.saturating_add(size as usize);
-        }
-        let forgotten = lock(&self.private.state).forget();
-        drop((forgotten, streams, users));
-        if bytes > 0 {
-            self.let_go_of_left();
-        }
-        result.map(|()| bytes)
-    }
-
-    /// The streams whose work may use a segment. A graph may have been launched on any. None if it was launched on one that has ended and
-    /// may run yet.
-    fn users(&self, leaving: &Leaving, patience: Patience) -> Vec<Stream> {
-        let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
-        if leaving.captured {
-            users.extend(self.private.streams.all());
-            for slot in self.slots.iter() {
-                let is_done = match slot.owner.served() {
-                    Served::By(stream) => {
-                        users.push(stream);
-                        true
-                    }
-                    Served::Nobody(End::Done) => true,
-                    Served::Nobody(End::At(point)) if patience == Patience::Wait => {
-                        point.synchronize().is_ok()
-                    }
-                    Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
-                    Served::Nobody(End::Unknown) => false,
-                };
-                if !is_done {
-                    return Vec::new();
-                }
-            }
-        }
-        users
-    }
-
-    pub(super) fn count_segment(&self, kind: SegmentKind, bytes: u64, came: bool) {
-        let mut counts = lock(&self.counts);
-        let pool = pool_of(kind);
-        if came {
-            counts.segment.increase(pool, 1);
-            counts.reserved_bytes.increase(pool, bytes);
-            counts.num_device_alloc += 1;
-        } else {
-            counts.segment.decrease(pool, 1);
-            counts.reserved_bytes.decrease(pool, bytes);
-            counts.num_device_free += 1;
-        }
-    }
-}
-
-/// Streams that are asked whether they run nothing, each once. Not by themselves, where a capture may begin meanwhile, which the
-/// question would end. Of one that captures nothing can be said.
-#[derive(Debug)]
-struct Asked {
-    patience: Patience,
-    /// What they were given so far, of those that nobody waits for.
-    given: HashMap<StreamId, Uses>,
-    until: Instant,
-    quiet: HashMap<StreamId, bool>,
-}
-
-impl Asked {
-    fn new(patience: Patience, users: &[Vec<Stream>]) -> Self {
-        let mut given = HashMap::<StreamId, Uses>::new();
-        for user in users.iter().flatten().filter(|_| patience == Patience::None) {
-            given.entry(user.id()).or_insert_with(|| {
-                let mut uses = Uses::new();
-                // The point behind them is recorded by the first question, for all streams before any of them is waited for. A
-                // stream without an answer is not quiet.
-                let _ = uses.record_stream(user).and_then(|()| uses.are_over());
-                uses
-            });
-        }
-        Self { patience, given, until: Instant::now() + REACHED, quiet: HashMap::new() }
-    }
-
-    fn is_quiet(&mut self, stream: &Stream) -> bool {
-        let Self { patience, given, until, quiet } = self;
-        *quiet.entry(stream.id()).or_insert_with(|| match patience {
-            Patience::None => given.get_mut(&stream.id()).is_some_and(|given| are_over(given, *until)),
-            Patience::Wait => wait_for(stream).is_ok(),
-        })
-    }
-}
-
-/// Whether uses are over, as soon as that is known of idle streams.
-fn are_over(uses: &mut Uses, until: Instant) -> bool {
-    if uses.is_empty() {
-        // Its stream could not be entered.
+/// Whether streams run nothing of what they were given so far. Not asked of themselves, where a capture may begin meanwhile, which
+/// the question would end. Of one that captures nothing can be said.
+fn are_quiet(users: &[&Stream], wait: Wait, until: Instant) -> bool {
+    let mut uses = Uses::new();
+    if users.iter().any(|user| uses.record_stream(user).is_err()) {
         return false;
     }
     loop {
-        match uses.are_over() {
-            Ok(false) if Instant::now() < until => hint::spin_loop(),
-            answer => return answer.unwrap_or(false),
+        match wait {
+            Wait::Yes => return uses.wait().is_ok(),
+            Wait::No => match uses.are_over() {
+                Ok(false) if Instant::now() < until => hint::spin_loop(),
+                answer => return answer.unwrap_or(false),
+            },
         }
-    }
-}
-
-impl State {
-    /// From here on its address may become another segment's.
-    pub(super) fn leaving(&mut self, taken: TakenSegment<Arc<dyn RawResource>>) -> Leaving {
-        let captured = self.is_captured(taken.id);
-        let owner = self.streams.get(taken.segment.stream);
-        let maker = self.makers.remove(&taken.segment.address);
-        Leaving { taken, captured, owner, maker }
-    }
-
-    fn put_back(&mut self, leaving: Leaving) -> std::result::Result<(), PoolError> {
-        self.pools.put_back(&leaving.taken)?;
-        // Nobody but who took it may have had its stream.
-        if let Some(owner) = &leaving.owner {
-            self.streams.keep(owner);
-        }
-        if let Some(maker) = leaving.maker {
-            self.makers.insert(leaving.taken.segment.address, maker);
-        }
-        Ok(())
-    }
-
-    /// Forgets the notes of pools that are no more, and the streams when there are none: to be dropped without the lock. A graph may
-    /// run on any of the streams while its pool is there, which it is until its last segment has gone.
-    fn forget(&mut self) -> (Vec<super::Notes>, Vec<Known>) {
-        let gone: Vec<MempoolId> =
-            self.notes.keys().copied().filter(|id| self.pools.get(*id).is_err()).collect();
-        let notes = gone.into_iter().filter_map(|id| self.notes.remove(&id)).collect();
-        let none = self.pools.iter().next().is_none();
-        (notes, self.streams.take(|_| none))
     }
 }

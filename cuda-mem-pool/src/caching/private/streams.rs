@@ -1,25 +1,35 @@
-//! The streams that blocks of private pools belong to.
+//! The streams that blocks of private pools belong to, and the memory of those that nobody else has any more.
+//!
+//! Such a stream is given nothing else, so once it is done another stream can have all that it had, also allocated blocks: as
+//! with the heaps of the default pool it is as if it had been one stream all the time. What a graph may use stays as it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cuda_mem_core::{Stream, forked};
 
-use crate::caching::owner::Owner;
+use super::PrivatePools;
+use super::blocks::{Found, Routed};
+use crate::caching::owner::{Owner, is_done};
 use crate::caching::thread_slots;
-use crate::primitive::{Arc, Mutex, lock};
+use crate::error::Result;
+use crate::primitive::{Arc, Mutex, lock, lock_over_calls};
 
-/// By id, behind a lock in which no other is taken: who ends the stream of a heap asks for them too.
+/// Streams by id, behind a lock in which no other is taken: who ends the stream of a heap asks for them too.
 #[derive(Debug, Default)]
-pub(in crate::caching) struct Streams(Mutex<HashMap<u64, Known>>);
+pub(in crate::caching) struct PoolStreams {
+    known: Mutex<HashMap<u64, KnownStream>>,
+    /// Held by the thread that looks for streams that nobody has: its handles would count as somebody's.
+    looking: Mutex<()>,
+}
 
 /// A stream, and for the default stream of a thread who knows whether that has ended.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownStream {
     stream: Stream,
     thread: Option<Arc<Owner>>,
 }
 
-impl Known {
+impl KnownStream {
     fn new(stream: &Stream) -> Self {
         let thread = stream.is_per_thread().then(|| {
             let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
@@ -34,7 +44,7 @@ impl Known {
     }
 }
 
-impl Drop for Known {
+impl Drop for KnownStream {
     fn drop(&mut self) {
         // In a forked child somebody may have had the lock who does not run there.
         if let Some(thread) = self.thread.take().filter(|_| !forked()) {
@@ -43,11 +53,11 @@ impl Drop for Known {
     }
 }
 
-impl Streams {
-    /// A stream has a block.
+impl PoolStreams {
+    /// Enters the stream of a block.
     pub(super) fn add(&self, stream: &Stream) {
-        let known = || Known::new(stream);
-        let mut streams = lock(&self.0);
+        let known = || KnownStream::new(stream);
+        let mut streams = lock(&self.known);
         let at = streams.entry(stream.id().as_raw()).or_insert_with(known);
         // A destructor that runs late in its thread has it come back.
         let before = at.has_ended().then(|| std::mem::replace(at, known()));
@@ -55,52 +65,109 @@ impl Streams {
         drop(before);
     }
 
-    /// A stream has memory that was on its way out.
+    /// Enters the stream of a segment that was put back.
     pub(super) fn keep(&self, stream: &Stream) {
-        let known = || Known { stream: stream.clone(), thread: None };
-        lock(&self.0).entry(stream.id().as_raw()).or_insert_with(known);
+        let known = || KnownStream { stream: stream.clone(), thread: None };
+        lock(&self.known).entry(stream.id().as_raw()).or_insert_with(known);
     }
 
     pub(super) fn get(&self, id: u64) -> Option<Stream> {
-        lock(&self.0).get(&id).map(|known| known.stream.clone())
+        lock(&self.known).get(&id).map(|known| known.stream.clone())
     }
 
     pub(in crate::caching) fn all(&self) -> Vec<Stream> {
-        lock(&self.0).values().map(|known| known.stream.clone()).collect()
+        lock(&self.known).values().map(|known| known.stream.clone()).collect()
     }
 
-    /// Those that there are at most so many handles to, with the one that is here.
-    pub(super) fn left_to(&self, handles: usize) -> Vec<Stream> {
-        let streams = lock(&self.0);
+    /// The streams that there are at most so many handles to, with the one that is here.
+    pub(super) fn with_at_most(&self, handles: usize) -> Vec<Stream> {
+        let streams = lock(&self.known);
         let left = streams.values().map(|known| &known.stream).filter(|stream| stream.is_left_to(handles));
         left.cloned().collect()
     }
 
     /// Whether there are at most `others` handles to a stream beside the one that may be here.
     pub(in crate::caching) fn is_left_to(&self, stream: &Stream, others: usize) -> bool {
-        let streams = lock(&self.0);
+        let streams = lock(&self.known);
         let here = usize::from(streams.contains_key(&stream.id().as_raw()));
         stream.is_left_to(others.saturating_add(here))
     }
 
-    /// The default streams of threads that have ended, done, by id.
-    pub(super) fn ended(&self) -> Vec<u64> {
-        let streams = lock(&self.0);
-        streams.iter().filter(|(_, known)| known.has_ended()).map(|(id, _)| *id).collect()
-    }
-
-    /// Whether a stream is a thread's that has not ended.
-    pub(super) fn is_in_use(&self, id: u64) -> bool {
-        lock(&self.0).get(&id).is_some_and(|known| known.thread.is_some() && !known.has_ended())
-    }
-
     /// Whether a stream is a thread's that has ended, done.
     pub(super) fn has_ended(&self, stream: &Stream) -> bool {
-        lock(&self.0).get(&stream.id().as_raw()).is_some_and(Known::has_ended)
+        lock(&self.known).get(&stream.id().as_raw()).is_some_and(KnownStream::has_ended)
     }
 
     /// Takes streams out, to be dropped without a lock.
-    pub(super) fn take(&self, mut is_wanted: impl FnMut(u64) -> bool) -> Vec<Known> {
-        lock(&self.0).extract_if(|id, _| is_wanted(*id)).map(|(_, known)| known).collect()
+    pub(super) fn take(&self, mut is_wanted: impl FnMut(u64) -> bool) -> Vec<KnownStream> {
+        lock(&self.known).extract_if(|id, _| is_wanted(*id)).map(|(_, known)| known).collect()
+    }
+}
+
+impl PrivatePools<'_> {
+    /// Looks again with the pool's memory of streams that nobody has, of one after the other until that will do. The host waits for
+    /// nothing.
+    pub(super) fn look_at_abandoned(self, routed: Routed<'_>) -> Result<Option<Found>> {
+        let abandoned = self.abandoned_streams();
+        let found = abandoned.iter().find_map(|&from| {
+            let found = self.adopt(routed, from).then(|| self.look(routed))?;
+            (!matches!(found, Ok(Found::Miss(..)))).then_some(found)
+        });
+        self.forget_without_memory(&abandoned);
+        found.transpose()
+    }
+
+    /// Forgets those of the streams that nobody has that have no memory either.
+    pub(super) fn forget_abandoned(self) {
+        self.forget_without_memory(&self.abandoned_streams());
+    }
+
+    fn forget_without_memory(self, abandoned: &[u64]) {
+        if abandoned.is_empty() {
+            return;
+        }
+        let state = lock(&self.private.state);
+        let with_memory: HashSet<u64> = state.segments().map(|(_, segment)| segment.stream).collect();
+        let gone = state.streams.take(|id| abandoned.contains(&id) && !with_memory.contains(&id));
+        drop(state);
+        drop(gone);
+    }
+
+    /// The streams that nobody else has any more and that are done, by id. They stay so, but for that of a thread: a destructor that
+    /// runs late there may use it.
+    fn abandoned_streams(self) -> Vec<u64> {
+        let known = &self.private.streams;
+        let _alone = lock_over_calls(&known.looking);
+        // One handle is with the pools and one with a heap, if the stream has any.
+        let streams = known.with_at_most(2);
+        let is_abandoned = |stream: &Stream| match self.shared.slot_of(stream.id()) {
+            Some(slot) => slot.owner.is_left(stream, |own| known.is_left_to(own, 2)),
+            None => known.is_left_to(stream, 1) && is_done(stream),
+        };
+        let abandoned = streams.iter().filter(|stream| is_abandoned(stream));
+        let mut ids: Vec<u64> = abandoned.map(|stream| stream.id().as_raw()).collect();
+        let streams = lock(&known.known);
+        ids.extend(streams.iter().filter(|(_, known)| known.has_ended()).map(|(id, _)| *id));
+        ids
+    }
+
+    /// Gives a request's stream the memory that another has in the pool; whether there was any.
+    fn adopt(self, routed: Routed<'_>, from: u64) -> bool {
+        let Routed { pool: id, stream, .. } = routed;
+        let to = stream.id().as_raw();
+        let mut state = lock(&self.private.state);
+        let is_in_use = lock(&state.streams.known)
+            .get(&from)
+            .is_some_and(|known| known.thread.is_some() && !known.has_ended());
+        let Ok(pool) = state.pools.get_mut(id) else { return false };
+        if pool.is_captured || is_in_use || !pool.heap.segments().any(|segment| segment.stream == from) {
+            return false;
+        }
+        pool.heap.adopt(from, to);
+        let state = &mut *state;
+        let entries = state.live.values_mut().chain(state.freed.values_mut());
+        entries.filter(|entry| entry.pool == id && entry.stream == from).for_each(|entry| entry.stream = to);
+        state.streams.add(stream);
+        true
     }
 }

@@ -1,17 +1,16 @@
-//! Blocks: the pieces that segments are cut into.
+//! Blocks and segments, as a heap describes them.
 
-use std::fmt;
+use std::ops::Add;
 
 use super::options::SMALL_SIZE;
-use crate::engine::slab::NONE;
 
-/// The name of one block that was handed out. What has its number or its address later has another name.
+/// Names one block that was allocated. A later block with its number or its address has another name.
 /// [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     pub(super) address: u64,
     pub(super) number: u32,
-    /// How many blocks the heap had handed out before.
+    /// How many blocks the heap had allocated before.
     pub(super) serial: u64,
 }
 
@@ -23,10 +22,10 @@ impl BlockId {
     }
 }
 
-/// What a block is doing, in PyTorch's words. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
+/// The state of a block, in PyTorch's words. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockState {
-    /// In somebody's hands.
+    /// Allocated.
     ActiveAllocated,
     /// Freed, and still in use on other streams.
     ActivePendingFree,
@@ -46,7 +45,7 @@ impl BlockState {
     }
 }
 
-/// Which of a heap's two sorts of segments. [`SegmentHeap`](super::SegmentHeap) has an example.
+/// Which of a heap's two kinds of segments. [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// For blocks of at most 1 MiB.
@@ -61,15 +60,6 @@ impl SegmentKind {
     }
 }
 
-impl fmt::Display for SegmentKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Small => "small",
-            Self::Large => "large",
-        })
-    }
-}
-
 /// A block as it is at the moment. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
@@ -81,41 +71,86 @@ pub struct Block {
     pub requested: u64,
     /// The stream it belongs to.
     pub stream: u64,
-    /// What it is doing.
+    /// Its state.
     pub state: BlockState,
-    /// The sort of its segment.
+    /// The kind of its segment.
     pub kind: SegmentKind,
 }
 
-/// What the heap knows of a block.
-#[derive(Debug, Clone)]
-pub(super) struct Record {
-    /// The address of its segment.
-    pub(super) segment: u64,
-    pub(super) block: Block,
-    /// Of its [`BlockId`], while it is active.
-    pub(super) serial: u64,
-    /// The neighbours in the segment.
-    pub(super) before: u32,
-    pub(super) after: u32,
-    /// How many searches its pool had seen when it became free.
-    pub(super) free_since: u64,
+/// What [`SegmentHeap::allocate`](super::SegmentHeap::allocate) found. [`SegmentHeap`](super::SegmentHeap) has an example.
+#[derive(Debug)]
+#[must_use]
+pub enum Allocation {
+    /// A block.
+    Hit(BlockId),
+    /// No free block fits. [`SegmentHeap::add_segment`](super::SegmentHeap::add_segment) goes on from here.
+    Miss(SegmentRequest),
 }
 
-impl Record {
-    /// A free block.
-    pub(super) fn free(segment: u64, block: Block, before: u32, after: u32) -> Self {
-        let block = Block { state: BlockState::Inactive, requested: 0, ..block };
-        Self { segment, block, serial: 0, before, after, free_since: 0 }
+/// The segment that a request needs. [`SegmentHeap`](super::SegmentHeap) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentRequest {
+    pub(super) stream: u64,
+    pub(super) requested: u64,
+    pub(super) size: u64,
+    pub(super) bytes: u64,
+}
+
+impl SegmentRequest {
+    /// The bytes that the segment must have.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// The name under which it was handed out last.
-    pub(super) fn id(&self, number: u32) -> BlockId {
-        BlockId { address: self.block.address, number, serial: self.serial }
+    /// The same request, for memory that comes in whole pieces of so many bytes.
+    pub(crate) fn in_pieces_of(self, piece: u64) -> Self {
+        Self { bytes: self.bytes.next_multiple_of(piece.max(1)), ..self }
     }
+}
 
-    /// Whether it is only a part of its segment.
-    pub(super) fn is_split(&self) -> bool {
-        self.before != NONE || self.after != NONE
+/// A segment that was taken out of its heap. [`SegmentHeap`](super::SegmentHeap) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "the memory is to be given back"]
+pub struct FreeSegment {
+    /// Where it starts.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The stream that its blocks belonged to.
+    pub stream: u64,
+    /// Its kind.
+    pub kind: SegmentKind,
+}
+
+/// Counts and bytes of a heap, of one kind of its segments or of both.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Segments.
+    pub(crate) segments: u64,
+    /// The bytes of all segments.
+    pub(crate) reserved: u64,
+    /// The bytes of blocks that are not free, also of those that other streams still use.
+    pub(crate) active: u64,
+    /// Blocks that were freed and that other streams still use.
+    pub(crate) pending: u64,
+    /// Free blocks that share their segment with others, so that it cannot be released.
+    pub(crate) inactive_splits: u64,
+    /// Their bytes.
+    pub(crate) inactive_split: u64,
+}
+
+impl Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            segments: self.segments + other.segments,
+            reserved: self.reserved + other.reserved,
+            active: self.active + other.active,
+            pending: self.pending + other.pending,
+            inactive_splits: self.inactive_splits + other.inactive_splits,
+            inactive_split: self.inactive_split + other.inactive_split,
+        }
     }
 }

@@ -1,5 +1,9 @@
-//! What can be set, and its rules.
+//! What can be set, and which bytes a request and its segment get by that.
 
+use crate::error::SegmentError;
+
+/// Blocks start at multiples of this many bytes, and are multiples of it.
+pub const MIN_BLOCK_SIZE: u64 = 512;
 /// Sizes up to this one come from small segments, in bytes.
 pub const SMALL_SIZE: u64 = 1 << 20;
 /// The bytes of a small segment.
@@ -37,13 +41,7 @@ pub struct Options {
 impl Options {
     /// PyTorch's defaults, to be changed.
     pub fn builder() -> OptionsBuilder {
-        OptionsBuilder {
-            large_segment_size: LARGE_SEGMENT,
-            max_split_size: None,
-            max_non_split_rounding: None,
-            roundup_power2_divisions: [0; 16],
-            garbage_collection_threshold: None,
-        }
+        OptionsBuilder { options: Self::default(), max_non_split_rounding: None }
     }
 
     /// The segment that sizes between [`SMALL_SIZE`] and [`MIN_LARGE_ALLOCATION`] share, in bytes.
@@ -94,24 +92,22 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct OptionsBuilder {
-    large_segment_size: u64,
-    max_split_size: Option<u64>,
+    options: Options,
+    /// The large segment's size if none was set.
     max_non_split_rounding: Option<u64>,
-    roundup_power2_divisions: [u64; 16],
-    garbage_collection_threshold: Option<f64>,
 }
 
 impl OptionsBuilder {
     /// See [`Options::large_segment_size`]. Whole MiB, more than 10 of them; 20 MiB by default. A segment of the device's own memory
     /// takes whole pages of 2 MiB, and has all of them.
     pub fn large_segment_size(mut self, bytes: u64) -> Self {
-        self.large_segment_size = bytes;
+        self.options.large_segment_size = bytes;
         self
     }
 
     /// See [`Options::max_split_size`]. At least the large segment's size; none by default.
     pub fn max_split_size(mut self, bytes: Option<u64>) -> Self {
-        self.max_split_size = bytes;
+        self.options.max_split_size = bytes;
         self
     }
 
@@ -123,13 +119,13 @@ impl OptionsBuilder {
 
     /// See [`Options::roundup_power2_divisions`]. Each is 0 or a power of two; 0 by default.
     pub fn roundup_power2_divisions(mut self, divisions: [u64; 16]) -> Self {
-        self.roundup_power2_divisions = divisions;
+        self.options.roundup_power2_divisions = divisions;
         self
     }
 
     /// See [`Options::garbage_collection_threshold`]. Above 0 and below 1; none by default.
     pub fn garbage_collection_threshold(mut self, threshold: Option<f64>) -> Self {
-        self.garbage_collection_threshold = threshold;
+        self.options.garbage_collection_threshold = threshold;
         self
     }
 
@@ -139,11 +135,12 @@ impl OptionsBuilder {
     ///
     /// [`OptionsError`] names the first bad value and what is accepted.
     pub fn build(self) -> Result<Options, OptionsError> {
-        let large = self.large_segment_size;
+        let options = self.options;
+        let large = options.large_segment_size;
         if large <= MIN_LARGE_ALLOCATION || !large.is_multiple_of(MIB) || large >= MOST {
             return Err(OptionsError::LargeSegmentSize { bytes: large });
         }
-        if let Some(bytes) = self.max_split_size.filter(|&bytes| bytes < large) {
+        if let Some(bytes) = options.max_split_size.filter(|&bytes| bytes < large) {
             return Err(OptionsError::MaxSplitSize { bytes, least: large });
         }
         let rounding = self.max_non_split_rounding.unwrap_or(large);
@@ -151,46 +148,84 @@ impl OptionsBuilder {
             return Err(OptionsError::MaxNonSplitRounding { bytes: rounding, least: large });
         }
         let bad = |&(_, &divisions): &(usize, &u64)| divisions != 0 && !u64::is_power_of_two(divisions);
-        if let Some((place, &divisions)) = self.roundup_power2_divisions.iter().enumerate().find(bad) {
+        if let Some((place, &divisions)) = options.roundup_power2_divisions.iter().enumerate().find(bad) {
             return Err(OptionsError::RoundupPower2Divisions { place, divisions });
         }
         let outside = |threshold: &f64| !(*threshold > 0.0 && *threshold < 1.0);
-        if let Some(threshold) = self.garbage_collection_threshold.filter(outside) {
+        if let Some(threshold) = options.garbage_collection_threshold.filter(outside) {
             return Err(OptionsError::GarbageCollectionThreshold { threshold });
         }
-        Ok(Options {
-            large_segment_size: large,
-            max_split_size: self.max_split_size,
-            max_non_split_rounding: rounding,
-            roundup_power2_divisions: self.roundup_power2_divisions,
-            garbage_collection_threshold: self.garbage_collection_threshold,
-        })
+        Ok(Options { max_non_split_rounding: rounding, ..options })
     }
 }
 
 /// Requests and segments are smaller than this, in bytes; PyTorch says the same. Sums of a few of them do not overflow.
 pub(crate) const MOST: u64 = 1 << 60;
 
-/// The bytes that [`SegmentHeap::set_limit`](super::SegmentHeap::set_limit) takes for a fraction of a device's memory, as
-/// PyTorch counts its `set_per_process_memory_fraction`: none for the whole.
-///
-/// ```
-/// use cuda_mem_pool::segments::memory_limit;
-///
-/// assert_eq!(memory_limit(0.5, 80 << 30)?, Some(40 << 30));
-/// assert_eq!(memory_limit(1.0, 80 << 30)?, None);
-/// # Ok::<(), cuda_mem_pool::segments::OptionsError>(())
-/// ```
-///
-/// # Errors
-///
-/// [`OptionsError::MemoryFraction`] outside of 0 to 1.
-pub fn memory_limit(fraction: f64, total: u64) -> Result<Option<u64>, OptionsError> {
-    if !(0.0..=1.0).contains(&fraction) {
-        return Err(OptionsError::MemoryFraction { fraction });
+impl Options {
+    /// The bytes of the block for a request of `bytes` bytes; the smallest block for none.
+    ///
+    /// ```
+    /// use cuda_mem_pool::segments::Options;
+    ///
+    /// assert_eq!(Options::default().block_size(513)?, 1024);
+    /// let quarters = Options::builder().roundup_power2_divisions([4; 16]).build()?;
+    /// assert_eq!(quarters.block_size(1100 << 20)?, 1280 << 20); // 1, 1.25, 1.5, 1.75, 2 GiB
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError::TooLarge`] from 1 EiB on.
+    pub fn block_size(&self, bytes: u64) -> Result<u64, SegmentError> {
+        if bytes >= MOST {
+            return Err(SegmentError::TooLarge { requested: bytes, most: MOST - 1 });
+        }
+        Ok(in_steps(bytes, self.roundup_power2_divisions[size_class(bytes)]))
     }
-    // To the nearest byte: whoever says so many bytes by their share may have them.
-    Ok((fraction < 1.0).then_some((fraction * total as f64).round() as u64))
+
+    /// The largest block that has no more than so many bytes.
+    pub(super) fn largest_block(&self, bytes: u64) -> u64 {
+        in_whole_steps(bytes, self.roundup_power2_divisions[size_class(bytes)])
+    }
+
+    /// The bytes of the segment that a block of `block` bytes needs when nothing free fits.
+    #[must_use]
+    pub fn segment_size(&self, block: u64) -> u64 {
+        if block <= SMALL_SIZE {
+            SMALL_SEGMENT
+        } else if block < MIN_LARGE_ALLOCATION {
+            self.large_segment_size
+        } else {
+            block.next_multiple_of(ROUND_LARGE)
+        }
+    }
+}
+
+/// Which of [`Options::roundup_power2_divisions`] a request of `bytes` bytes goes by.
+pub(crate) fn size_class(bytes: u64) -> usize {
+    const LAST: usize = 15;
+    (bytes.max(1).ilog2().saturating_sub(20) as usize).min(LAST)
+}
+
+/// The bytes of the block for a request below 1 EiB, in so many steps between two powers of two.
+pub(crate) fn in_steps(bytes: u64, divisions: u64) -> u64 {
+    if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
+        // More than 512 bytes for each step, so a step is a power of two of at least 512.
+        let step = (1 << bytes.ilog2()) / divisions;
+        return bytes.next_multiple_of(step);
+    }
+    bytes.max(1).next_multiple_of(MIN_BLOCK_SIZE)
+}
+
+/// The largest size of [`in_steps`] up to this.
+fn in_whole_steps(bytes: u64, divisions: u64) -> u64 {
+    let step = if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
+        (1 << bytes.ilog2()) / divisions
+    } else {
+        MIN_BLOCK_SIZE
+    };
+    bytes / step * step
 }
 
 /// A value that an option does not take. [`Options`] has an example.
@@ -234,11 +269,5 @@ pub enum OptionsError {
     GarbageCollectionThreshold {
         /// What was passed.
         threshold: f64,
-    },
-    /// See [`memory_limit`].
-    #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
-    MemoryFraction {
-        /// What was passed.
-        fraction: f64,
     },
 }

@@ -1,7 +1,7 @@
 //! Rounding, and what the options take.
 
 use super::support::{KIB, MIB};
-use crate::engine::segments::{Options, OptionsError, SegmentError, memory_limit};
+use crate::engine::segments::{Options, OptionsError, SegmentError};
 
 fn refused(result: Result<Options, OptionsError>) -> String {
     result.unwrap_err().to_string()
@@ -99,14 +99,9 @@ fn a_bad_option_is_named_with_what_is_accepted() {
             "{message}"
         );
     }
-    for fraction in [-0.1, 1.1, f64::NAN] {
-        let message = memory_limit(fraction, MIB).unwrap_err().to_string();
-        assert!(message.contains(&fraction.to_string()) && message.contains("from 0 to 1"), "{message}");
-    }
 }
 
 #[test]
 fn what_is_built_without_changes_is_the_default() {
     assert_eq!(Options::builder().build(), Ok(Options::default()));
-    assert_eq!(memory_limit(0.0, MIB), Ok(Some(0)));
 }

@@ -1,7 +1,6 @@
 //! The layout against what PyTorch does, and against a model that is too simple to be wrong.
 
 mod knobs;
-mod ladder;
 mod largest;
 mod model;
 mod order;

@@ -1,7 +1,8 @@
 //! A heap that looks at everything each time.
 
 use super::support::Layout;
-use crate::engine::segments::{Block, BlockState, Options, SegmentKind, Totals};
+use crate::engine::segments::block::Totals;
+use crate::engine::segments::{Block, BlockState, Options, SegmentKind};
 
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
@@ -17,7 +18,6 @@ struct Piece {
     size: u64,
     requested: u64,
     state: BlockState,
-    since: u64,
 }
 
 #[derive(Debug)]
@@ -25,8 +25,6 @@ pub(super) struct Model {
     options: Options,
     pub(super) no_split: bool,
     pub(super) segments: Vec<Segment>,
-    /// Of small ones and large ones.
-    searches: [u64; 2],
 }
 
 pub(super) fn kind_of(size: u64) -> SegmentKind {
@@ -35,13 +33,12 @@ pub(super) fn kind_of(size: u64) -> SegmentKind {
 
 impl Model {
     pub(super) fn new(options: Options) -> Self {
-        Self { options, no_split: false, segments: Vec::new(), searches: [0; 2] }
+        Self { options, no_split: false, segments: Vec::new() }
     }
 
     /// Best fit: the address.
     pub(super) fn allocate(&mut self, stream: u64, size: u64, requested: u64) -> Option<u64> {
         let kind = kind_of(size);
-        self.searches[kind as usize] += 1;
         let mut best: Option<(u64, u64)> = None;
         for segment in self.segments.iter().filter(|s| s.stream == stream && s.kind == kind) {
             let mut address = segment.address;
@@ -68,8 +65,7 @@ impl Model {
     /// A new segment, and the request from it.
     pub(super) fn grow(&mut self, stream: u64, size: u64, requested: u64, address: u64, bytes: u64) {
         let kind = kind_of(size);
-        let since = self.searches[kind as usize];
-        let pieces = vec![Piece { size: bytes, requested: 0, state: BlockState::Inactive, since }];
+        let pieces = vec![Piece { size: bytes, requested: 0, state: BlockState::Inactive }];
         self.segments.push(Segment { address, bytes, stream, kind, pieces });
         self.segments.sort_by_key(|segment| segment.address);
         self.take(address, size, requested);
@@ -91,7 +87,6 @@ impl Model {
         let (segment, place) = self.piece(address);
         let (no_split, most) = (self.no_split, self.options.max_split_size().unwrap_or(u64::MAX));
         let segment = &mut self.segments[segment];
-        let since = self.searches[segment.kind as usize];
         let piece = &mut segment.pieces[place];
         let rest = piece.size - size;
         let split = match segment.kind {
@@ -102,7 +97,7 @@ impl Model {
         piece.requested = requested;
         if split && !no_split {
             piece.size = size;
-            let rest = Piece { size: rest, requested: 0, state: BlockState::Inactive, since };
+            let rest = Piece { size: rest, requested: 0, state: BlockState::Inactive };
             segment.pieces.insert(place + 1, rest);
         }
     }
@@ -117,24 +112,19 @@ impl Model {
         let segment = &mut self.segments[segment];
         segment.pieces[place].state = BlockState::Inactive;
         segment.pieces[place].requested = 0;
-        segment.pieces[place].since = self.searches[segment.kind as usize];
         for left in [place, place.wrapping_sub(1)] {
             let both = segment.pieces.get(left).zip(segment.pieces.get(left.wrapping_add(1)));
             let free = |piece: &Piece| piece.state == BlockState::Inactive;
             if both.is_some_and(|(one, other)| free(one) && free(other)) {
                 let gone = segment.pieces.remove(left + 1);
                 segment.pieces[left].size += gone.size;
-                segment.pieces[left].since = self.searches[segment.kind as usize];
             }
         }
     }
 
-    /// Free pieces are as young as if they had been freed now.
     pub(super) fn adopt(&mut self, from: u64, to: u64) {
         for segment in self.segments.iter_mut().filter(|segment| segment.stream == from) {
             segment.stream = to;
-            let since = self.searches[segment.kind as usize];
-            segment.pieces.iter_mut().for_each(|piece| piece.since = since);
         }
     }
 
@@ -153,8 +143,8 @@ impl Model {
         gone
     }
 
-    pub(super) fn release_available(&mut self, stream: u64, size: u64) -> (Vec<u64>, bool) {
-        let Some(most) = self.options.max_split_size() else { return (Vec::new(), false) };
+    pub(super) fn release_available(&mut self, stream: u64, size: u64) -> Vec<u64> {
+        let Some(most) = self.options.max_split_size() else { return Vec::new() };
         let room = size.max(most);
         let mine = |s: &&Segment| s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s);
         let mut whole: Vec<(u64, u64)> =
@@ -164,7 +154,6 @@ impl Model {
         let mut bytes = 0;
         if let Some(&(_, address)) = whole.iter().find(|&&(bytes, _)| bytes >= room) {
             gone.push(address);
-            bytes = room;
         } else {
             for &(size, address) in whole.iter().rev().filter(|&&(size, _)| size >= most) {
                 if bytes < room {
@@ -174,44 +163,18 @@ impl Model {
             }
         }
         self.remove(&gone);
-        (gone, bytes >= room)
-    }
-
-    pub(super) fn collect_garbage(&mut self, excess: u64) -> Vec<u64> {
-        let mut all = Vec::new();
-        let mut bytes = 0;
-        let now = self.searches[SegmentKind::Large as usize];
-        while bytes < excess {
-            let old: Vec<(f64, u64, u64)> = self
-                .segments
-                .iter()
-                .filter(|s| s.kind == SegmentKind::Large && Self::is_whole(s))
-                .map(|s| ((now - s.pieces[0].since) as f64, s.address, s.bytes))
-                .collect();
-            let average = old.iter().map(|&(age, ..)| age).sum::<f64>() / old.len() as f64;
-            let old: Vec<_> = old.into_iter().filter(|&(age, ..)| age >= average).collect();
-            if old.is_empty() {
-                break;
-            }
-            let gone: Vec<u64> = old.iter().map(|&(_, address, _)| address).collect();
-            bytes += old.iter().map(|&(.., bytes)| bytes).sum::<u64>();
-            self.remove(&gone);
-            all.extend(gone);
-        }
-        all
+        gone
     }
 
     /// Makes the segments that were there then what they were, and all others free.
     pub(super) fn restore(&mut self, then: &[Segment]) {
         for segment in &mut self.segments {
-            let since = self.searches[segment.kind as usize];
             let was = then.iter().find(|was| was.address == segment.address);
             if was.is_none() && Self::is_whole(segment) {
                 continue;
             }
-            let free = Piece { size: segment.bytes, requested: 0, state: BlockState::Inactive, since };
+            let free = Piece { size: segment.bytes, requested: 0, state: BlockState::Inactive };
             segment.pieces = was.map_or(vec![free], |was| was.pieces.clone());
-            segment.pieces.iter_mut().for_each(|piece| piece.since = since);
         }
     }
 
@@ -240,14 +203,9 @@ impl Model {
             totals.segments += 1;
             totals.reserved += segment.bytes;
             for piece in &segment.pieces {
-                if piece.state == BlockState::ActiveAllocated {
-                    totals.allocations += 1;
-                    totals.allocated += piece.size;
-                }
                 if piece.state != BlockState::Inactive {
-                    totals.active_blocks += 1;
                     totals.active += piece.size;
-                    totals.requested += piece.requested;
+                    totals.pending += u64::from(piece.state == BlockState::ActivePendingFree);
                 } else if segment.pieces.len() > 1 {
                     totals.inactive_splits += 1;
                     totals.inactive_split += piece.size;

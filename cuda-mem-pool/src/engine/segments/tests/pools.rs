@@ -3,15 +3,19 @@
 use std::slice;
 
 use super::support::{MIB, allocate_at};
-use crate::engine::segments::{Filter, Options, PoolError, PrivatePools, SegmentError};
+use crate::engine::segments::{Filter, Options, PoolError, PoolTable, SegmentError, TakenSegment};
 use crate::mempool_id::MempoolId;
 
 const BASE: u64 = 1 << 40;
 const ONE: MempoolId = MempoolId(0, 1);
 const TWO: MempoolId = MempoolId(2, 0);
 
-fn pools() -> PrivatePools<&'static str> {
-    PrivatePools::new(Options::default())
+fn pools() -> PoolTable<&'static str, ()> {
+    PoolTable::new(Options::default())
+}
+
+fn take_cached(pools: &mut PoolTable<&'static str, ()>, id: MempoolId) -> Vec<TakenSegment> {
+    pools.take_cached(id).0
 }
 
 #[test]
@@ -26,19 +30,19 @@ fn uses_are_counted_and_the_last_one_makes_it_freeable() {
         pools.begin_allocate(ONE, Filter::new(|_| true)).unwrap_err(),
         PoolError::AlreadyRouted { id: ONE }
     );
-    assert_eq!(pools.use_count(ONE), 2);
+    assert_eq!(pools.get(ONE).unwrap().uses, 2);
     pools.release_pool(ONE).unwrap();
     assert_eq!(pools.release_pool(ONE), Err(PoolError::StillRouted { id: ONE }));
     pools.end_allocate(ONE).unwrap();
     assert_eq!(pools.end_allocate(ONE).unwrap_err(), PoolError::NotRouted { id: ONE });
     pools.release_pool(ONE).unwrap();
-    assert_eq!(pools.use_count(ONE), 0);
+    assert_eq!(pools.get(ONE).unwrap().uses, 0);
     let released = PoolError::Released { id: ONE };
     assert_eq!(pools.release_pool(ONE), Err(released));
     assert_eq!(pools.create_or_incref(ONE, None), Err(released));
-    assert_eq!(pools.set_use_on_oom(ONE, true), Err(released));
+    assert_eq!(pools.in_use(ONE).unwrap_err(), released);
     assert_eq!(pools.checkpoint(ONE).unwrap_err(), released);
-    assert!(pools.take_cached(MempoolId::NONE).is_empty());
+    assert!(take_cached(pools, MempoolId::NONE).is_empty());
     assert_eq!(pools.get(ONE).unwrap_err(), PoolError::Unknown { id: ONE }, "forgotten without segments");
     pools.create_or_incref(ONE, None).unwrap();
 }
@@ -56,7 +60,7 @@ fn the_innermost_filter_that_accepts_has_the_allocation() {
     pools.end_allocate(ONE).unwrap();
     assert_eq!((pools.routes().find(7), pools.routes().find(8)), (Some(TWO), None));
     pools.end_allocate(TWO).unwrap();
-    assert!(pools.routes().is_empty());
+    assert_eq!(pools.routes().find(7), None);
 }
 
 #[test]
@@ -64,33 +68,33 @@ fn blocks_outlive_their_pool_and_its_memory_goes_where_it_came_from() {
     let pools = &mut pools();
     pools.create_or_incref(ONE, Some("theirs")).unwrap();
     pools.create_or_incref(TWO, None).unwrap();
-    let block = allocate_at(pools.get_mut(ONE).unwrap().heap_mut(), 0, MIB, BASE);
-    let other = allocate_at(pools.get_mut(TWO).unwrap().heap_mut(), 0, 30 * MIB, 2 * BASE);
-    pools.get_mut(TWO).unwrap().heap_mut().free(other).unwrap();
-    assert!(pools.take_cached(TWO).is_empty() && pools.take_cached(MempoolId::NONE).is_empty(), "in use");
+    let block = allocate_at(&mut pools.get_mut(ONE).unwrap().heap, 0, MIB, BASE);
+    let other = allocate_at(&mut pools.get_mut(TWO).unwrap().heap, 0, 30 * MIB, 2 * BASE);
+    pools.get_mut(TWO).unwrap().heap.free(other).unwrap();
+    assert!(take_cached(pools, TWO).is_empty() && take_cached(pools, MempoolId::NONE).is_empty(), "in use");
 
     pools.release_pool(ONE).unwrap();
     pools.release_pool(TWO).unwrap();
-    assert!(pools.take_cached(ONE).is_empty(), "a block is left");
-    let taken = pools.take_cached(MempoolId::NONE);
+    assert!(take_cached(pools, ONE).is_empty(), "a block is left");
+    let taken = take_cached(pools, MempoolId::NONE);
     assert_eq!(taken.len(), 1);
-    assert_eq!((taken[0].id, taken[0].source, taken[0].segment.address), (TWO, None, 2 * BASE));
+    assert_eq!((taken[0].id, taken[0].segment.address), (TWO, 2 * BASE));
     let released = PoolError::Released { id: TWO };
     assert_eq!(pools.create_or_incref(TWO, None), Err(released), "its memory is on its way");
-    assert!(pools.take_cached(MempoolId::NONE).is_empty() && pools.get(TWO).is_ok());
-    pools.given_back(&taken[0]);
+    assert!(take_cached(pools, MempoolId::NONE).is_empty() && pools.get(TWO).is_ok());
+    assert!(pools.given_back(&taken[0]).is_some_and(|over| over.source.is_none()));
     assert!(pools.get(TWO).is_err());
     assert_eq!(pools.put_back(&taken[0]), Err(PoolError::Unknown { id: TWO }), "it went");
 
-    pools.get_mut(ONE).unwrap().heap_mut().free(block).unwrap();
-    let taken = pools.take_cached(ONE).remove(0);
-    assert_eq!((taken.source, taken.segment.address, taken.segment.bytes), (Some("theirs"), BASE, 2 * MIB));
+    pools.get_mut(ONE).unwrap().heap.free(block).unwrap();
+    let taken = take_cached(pools, ONE).remove(0);
+    assert_eq!((taken.segment.address, taken.segment.bytes), (BASE, 2 * MIB));
     // The source did not take it.
     pools.put_back(&taken).unwrap();
-    assert_eq!(pools.get(ONE).unwrap().heap().totals().reserved, 2 * MIB);
-    assert_eq!(pools.take_cached(ONE), slice::from_ref(&taken));
-    pools.given_back(&taken);
-    assert!(pools.take_cached(ONE).is_empty(), "there is no such pool, and that is no error");
+    assert_eq!(pools.get(ONE).unwrap().heap.totals().reserved, 2 * MIB);
+    assert_eq!(take_cached(pools, ONE), slice::from_ref(&taken));
+    assert_eq!(pools.given_back(&taken).unwrap().source, Some("theirs"));
+    assert!(take_cached(pools, ONE).is_empty(), "there is no such pool, and that is no error");
 }
 
 #[test]
@@ -98,23 +102,23 @@ fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
     let pools = &mut pools();
     for (id, address) in [(ONE, BASE), (TWO, 2 * BASE)] {
         pools.create_or_incref(id, None).unwrap();
-        let heap = pools.get_mut(id).unwrap().heap_mut();
+        let heap = &mut pools.get_mut(id).unwrap().heap;
         let block = allocate_at(heap, 0, 30 * MIB, address);
         heap.free(block).unwrap();
     }
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
-    pools.set_use_on_oom(TWO, true).unwrap();
+    pools.in_use(TWO).unwrap().use_on_oom = true;
     assert_eq!(pools.allocate_on_oom(1, 20 * MIB), Ok(None), "another stream");
     let (id, block) = pools.allocate_on_oom(0, 20 * MIB).unwrap().unwrap();
     assert_eq!((id, block.address()), (TWO, 2 * BASE));
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "10 MiB are left");
-    pools.get_mut(TWO).unwrap().heap_mut().free(block).unwrap();
-    pools.set_use_on_oom(TWO, false).unwrap();
+    pools.get_mut(TWO).unwrap().heap.free(block).unwrap();
+    pools.in_use(TWO).unwrap().use_on_oom = false;
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
-    pools.set_use_on_oom(ONE, true).unwrap();
-    pools.get_mut(ONE).unwrap().note_capture();
+    pools.in_use(ONE).unwrap().use_on_oom = true;
+    pools.get_mut(ONE).unwrap().is_captured = true;
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "a graph's");
-    pools.set_use_on_oom(TWO, true).unwrap();
+    pools.in_use(TWO).unwrap().use_on_oom = true;
     pools.release_pool(TWO).unwrap();
     assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "released");
 }
@@ -123,8 +127,8 @@ fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
 fn a_pool_without_splits_hands_out_whole_segments() {
     let pools = &mut pools();
     pools.create_or_incref(ONE, None).unwrap();
-    pools.set_no_split(ONE, true).unwrap();
-    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    pools.in_use(ONE).unwrap().heap.set_no_split(true);
+    let heap = &mut pools.get_mut(ONE).unwrap().heap;
     let block = allocate_at(heap, 0, 1000, BASE);
     assert_eq!(heap.get(block).unwrap().size, 2 * MIB);
     let next = allocate_at(heap, 0, 1000, 2 * BASE);
@@ -138,7 +142,7 @@ fn options_hold_for_pools_that_are_there_and_those_to_come() {
     pools.set_options(Options::builder().large_segment_size(64 * MIB).build().unwrap());
     pools.create_or_incref(TWO, None).unwrap();
     for (id, address) in [(ONE, BASE), (TWO, 2 * BASE)] {
-        let heap = pools.get_mut(id).unwrap().heap_mut();
+        let heap = &mut pools.get_mut(id).unwrap().heap;
         allocate_at(heap, 0, 2 * MIB, address);
         assert_eq!(heap.totals().reserved, 64 * MIB);
     }
@@ -148,14 +152,14 @@ fn options_hold_for_pools_that_are_there_and_those_to_come() {
 fn a_checkpoint_brings_the_blocks_of_its_time_back() {
     let pools = &mut pools();
     pools.create_or_incref(ONE, None).unwrap();
-    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let heap = &mut pools.get_mut(ONE).unwrap().heap;
     let first = allocate_at(heap, 0, 4 * MIB, BASE);
     let second = allocate_at(heap, 0, 4 * MIB, BASE);
     heap.free(first).unwrap();
     let checkpoint = pools.checkpoint(ONE).unwrap();
 
     // Later the first has shrunk, the second is gone, and there is a segment more.
-    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let heap = &mut pools.get_mut(ONE).unwrap().heap;
     let smaller = allocate_at(heap, 0, 2 * MIB, BASE);
     heap.free(second).unwrap();
     let large = allocate_at(heap, 0, 40 * MIB, 2 * BASE);
@@ -163,22 +167,38 @@ fn a_checkpoint_brings_the_blocks_of_its_time_back() {
     assert_eq!(restored.freed, [smaller, large]);
     let addresses: Vec<u64> = restored.allocated.iter().map(|block| block.address()).collect();
     assert_eq!(addresses, [second.address()]);
-    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let heap = &mut pools.get_mut(ONE).unwrap().heap;
     assert!(heap.check_live_allocations(&[second.address()].into()));
     assert_eq!(allocate_at(heap, 0, 4 * MIB, 0).address(), BASE, "free again, as it was");
 
     // The same once more: a checkpoint is not used up.
     assert_eq!(pools.restore(ONE, &checkpoint).unwrap().allocated.len(), 1);
-    let heap = pools.get_mut(ONE).unwrap().heap_mut();
-    let id = heap.block_at(second.address()).unwrap();
+    let heap = &mut pools.get_mut(ONE).unwrap().heap;
+    let id = heap.allocated().next().unwrap();
     heap.free_pending(id).unwrap();
     let pending = PoolError::Segment(SegmentError::Pending { address: id.address() });
     assert_eq!(pools.restore(ONE, &checkpoint), Err(pending));
     assert_eq!(pools.checkpoint(ONE).unwrap_err(), pending);
-    let heap = pools.get_mut(ONE).unwrap().heap_mut();
+    let heap = &mut pools.get_mut(ONE).unwrap().heap;
     heap.complete(id).unwrap();
     assert_eq!(heap.release_cached().len(), 2);
     allocate_at(heap, 0, 4 * MIB, BASE);
     let missing = SegmentError::MissingSegment { address: BASE, bytes: 20 * MIB };
     assert_eq!(pools.restore(ONE, &checkpoint), Err(PoolError::Segment(missing)));
+}
+
+#[test]
+fn the_pool_of_all_other_requests_gives_back_what_is_free_and_is_nobodys_to_release() {
+    let pools = &mut pools();
+    assert!(pools.serve_default() && !pools.serve_default());
+    let none = MempoolId::NONE;
+    let block = allocate_at(&mut pools.get_mut(none).unwrap().heap, 0, MIB, BASE);
+    assert!(take_cached(pools, none).is_empty());
+    pools.get_mut(none).unwrap().heap.free(block).unwrap();
+    let taken = take_cached(pools, none).remove(0);
+    assert!(pools.given_back(&taken).is_none() && pools.get(none).is_ok(), "it goes on");
+    let unknown = PoolError::Unknown { id: none };
+    assert_eq!(pools.release_pool(none), Err(unknown));
+    assert_eq!(pools.checkpoint(none).unwrap_err(), unknown);
+    assert_eq!(pools.create_or_incref(none, None), Err(PoolError::NoPool));
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::support::MIB;
-use crate::engine::segments::{Allocation, BlockId, Filter, Options, PoolError, PrivatePools};
+use crate::engine::segments::{Allocation, BlockId, Filter, Options, PoolError, PoolTable};
 use crate::mempool_id::MempoolId;
 
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ struct Pool {
 }
 
 struct Machine {
-    pools: PrivatePools<u8>,
+    pools: PoolTable<u8, ()>,
     model: BTreeMap<u64, Pool>,
     routes: Vec<(u64, Option<u64>)>,
     /// By address: pool, source, bytes.
@@ -49,7 +49,7 @@ fn id(number: u64) -> MempoolId {
 impl Machine {
     fn new() -> Self {
         Self {
-            pools: PrivatePools::new(Options::default()),
+            pools: PoolTable::new(Options::default()),
             model: BTreeMap::new(),
             routes: Vec::new(),
             segments: HashMap::new(),
@@ -106,14 +106,14 @@ impl Machine {
                 assert_eq!(self.reserved(), held, "grew");
             }
             Step::SetOnOom(pool, on_oom) => {
-                let done = self.pools.set_use_on_oom(id(pool), on_oom).is_ok();
+                let done = self.pools.in_use(id(pool)).map(|pool| pool.use_on_oom = on_oom).is_ok();
                 let known = self.model.get_mut(&pool).filter(|pool| pool.uses > 0);
                 assert_eq!(done, known.is_some());
                 known.into_iter().for_each(|pool| pool.on_oom = on_oom);
             }
             Step::Free(index) if !self.blocks.is_empty() => {
                 let (pool, block) = self.blocks.swap_remove(index.index(self.blocks.len()));
-                self.pools.get_mut(id(pool)).unwrap().heap_mut().free(block).unwrap();
+                self.pools.get_mut(id(pool)).unwrap().heap.free(block).unwrap();
             }
             Step::Free(_) => {}
             Step::Take(pool, refuse) => self.take(pool, refuse),
@@ -139,12 +139,12 @@ impl Machine {
         assert_eq!(self.pools.routes().find(stream), routed.map(id));
         let Some(pool) = routed else { return };
         let private = self.pools.get_mut(id(pool)).unwrap();
-        let source = private.source().copied();
-        let block = match private.heap_mut().allocate(stream, bytes).unwrap() {
+        let source = private.source;
+        let block = match private.heap.allocate(stream, bytes).unwrap() {
             Allocation::Hit(block) => block,
             Allocation::Miss(wanted) => {
                 self.segments.insert(self.next, (pool, source, wanted.bytes()));
-                let block = private.heap_mut().add_segment(&wanted, self.next).unwrap();
+                let block = private.heap.add_segment(&wanted, self.next).unwrap();
                 self.next += wanted.bytes();
                 block
             }
@@ -157,10 +157,10 @@ impl Machine {
     }
 
     fn take(&mut self, pool: u64, refuse: bool) {
-        for taken in self.pools.take_cached(id(pool)) {
+        for taken in self.pools.take_cached(id(pool)).0 {
             let address = taken.segment.address;
-            let (of, source, bytes) = self.segments[&address];
-            assert_eq!((taken.id, taken.source, taken.segment.bytes), (id(of), source, bytes));
+            let (of, _, bytes) = self.segments[&address];
+            assert_eq!((taken.id, taken.segment.bytes), (id(of), bytes));
             assert!(pool == 0 || pool == of);
             assert_eq!(self.model[&of].uses, 0, "a pool that is in use");
             if refuse {
@@ -178,19 +178,19 @@ impl Machine {
     }
 
     fn reserved(&self) -> u64 {
-        self.pools.iter().map(|(_, pool)| pool.heap().totals().reserved).sum()
+        self.pools.iter().map(|(_, pool)| pool.heap.totals().reserved).sum()
     }
 
     fn check(&self) {
-        let here: Vec<_> = self.pools.iter().map(|(id, pool)| (id.1, pool.use_count())).collect();
+        let here: Vec<_> = self.pools.iter().map(|(id, pool)| (id.1, pool.uses)).collect();
         let expected: Vec<_> = self.model.iter().map(|(&number, pool)| (number, pool.uses)).collect();
         assert_eq!(here, expected);
         assert_eq!(self.reserved(), self.segments.values().map(|&(.., bytes)| bytes).sum::<u64>());
         for (MempoolId(_, number), pool) in self.pools.iter() {
-            assert_eq!(pool.source().copied(), self.model[&number].source);
+            assert_eq!(pool.source, self.model[&number].source);
             let mine = self.blocks.iter().filter(|&&(of, _)| of == number);
             let addresses = mine.map(|(_, block)| block.address()).collect();
-            assert!(pool.heap().check_live_allocations(&addresses));
+            assert!(pool.heap.check_live_allocations(&addresses));
         }
     }
 }
@@ -236,13 +236,13 @@ proptest! {
         let numbers: Vec<u64> = machine.model.keys().rev().copied().collect();
         for pool in numbers {
             machine.step(&Step::End(pool));
-            while machine.pools.use_count(id(pool)) > 0 {
+            while machine.pools.get(id(pool)).is_ok_and(|pool| pool.uses > 0) {
                 machine.step(&Step::Release(pool));
             }
         }
         machine.step(&Step::Take(0, false));
         while let Some((pool, block)) = machine.blocks.pop() {
-            machine.pools.get_mut(id(pool)).unwrap().heap_mut().free(block).unwrap();
+            machine.pools.get_mut(id(pool)).unwrap().heap.free(block).unwrap();
         }
         machine.step(&Step::Take(0, false));
         prop_assert!(machine.segments.is_empty(), "leaked {:?}", machine.segments);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 
-use super::support::Bump;
+use super::support::allocate_at;
 use crate::engine::segments::{BlockId, Options, SegmentHeap};
 
 /// The most that was reserved, here and in the trace's header.
@@ -17,14 +17,16 @@ fn replay(trace: &[u8]) -> (u64, u64) {
     let pending: HashSet<&str> =
         events.lines().filter_map(|line| line.strip_prefix("c,")?.split(',').next()).collect();
     let mut blocks: HashMap<&str, BlockId> = HashMap::new();
-    let (mut heap, mut source, mut peak) = (SegmentHeap::new(Options::default()), Bump::endless(), 0);
+    let (mut heap, mut peak, mut next) = (SegmentHeap::new(Options::default()), 0, 1 << 40);
     for line in events.lines() {
         let [op, id, size, stream] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
         match op {
             "a" => {
                 let (size, stream) = (size.parse().unwrap(), stream.parse().unwrap());
-                blocks.insert(id, heap.allocate_from(stream, size, &mut source).unwrap());
-                peak = peak.max(heap.totals().reserved);
+                let before = heap.totals().reserved;
+                blocks.insert(id, allocate_at(&mut heap, stream, size, next));
+                let reserved = heap.totals().reserved;
+                (peak, next) = (peak.max(reserved), next + reserved - before);
             }
             "f" if pending.contains(id) => heap.free_pending(blocks[id]).map(drop).unwrap(),
             "f" => heap.free(blocks[id]).map(drop).unwrap(),

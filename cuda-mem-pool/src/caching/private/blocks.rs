@@ -1,0 +1,417 @@
+//! Blocks: how requests get them, how they come back, and what the history hears of both.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Error as CoreError, Stream};
+
+use super::graph::PoolPending;
+use super::memory::Claim;
+use super::{PoolState, PrivatePools, pool_of};
+use crate::caching::index::number_of;
+use crate::caching::page_map::Found as InMap;
+use crate::caching::pending::Freed;
+use crate::caching::shared::refuse_forked;
+use crate::caching::slot::shown_handle;
+use crate::engine::paged::{BlockNumber, SLAB, Tier};
+use crate::error::{Error, Result};
+use crate::history::{Event, RecordContext};
+use crate::mempool_id::MempoolId;
+use crate::primitive::{Ordering, lock};
+use crate::resource::RawResource;
+use crate::segments::{Allocation, Block, BlockId, PoolError, SegmentError, SegmentKind, SegmentRequest};
+use crate::snapshot::{Action, Frames};
+
+/// What stands for a heap and a number where blocks wait that are found by their addresses.
+const NO_HEAP: u32 = u32::MAX;
+
+/// A block that is not free.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) pool: MempoolId,
+    pub(super) block: BlockId,
+    /// The stream that it belongs to, by id.
+    pub(super) stream: u64,
+}
+
+/// A request that goes to a private pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Routed<'s> {
+    pub(super) pool: MempoolId,
+    pub(super) stream: &'s Stream,
+    pub(super) requested: usize,
+}
+
+/// What a look into a pool gave.
+#[derive(Debug)]
+pub(super) enum Found {
+    Block(u64),
+    /// No free block fits. The segment that is needed, and where it comes from.
+    Miss(SegmentRequest, Option<Arc<dyn RawResource>>),
+    /// The pool was released meanwhile.
+    Gone,
+}
+
+thread_local! {
+    static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is in somebody's upstream or filter. What that allocates goes to no private pool, which would ask it
+/// again.
+#[derive(Debug)]
+pub(super) struct Unrouted {
+    before: bool,
+}
+
+impl Unrouted {
+    pub(super) fn enter() -> Self {
+        // A thread at its end has routes as it had.
+        Self { before: IN_FOREIGN_CODE.try_with(|inside| inside.replace(true)).unwrap_or(false) }
+    }
+}
+
+impl Drop for Unrouted {
+    fn drop(&mut self) {
+        let _ = IN_FOREIGN_CODE.try_with(|inside| inside.set(self.before));
+    }
+}
+
+impl<'s> PrivatePools<'s> {
+    /// Allocates from the private pool that the request goes to, if it goes to one.
+    #[cold]
+    pub(in crate::caching) fn allocate(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
+        while let Some(pool) = self.route(stream.id().as_raw()) {
+            if stream.context() != &self.shared.context {
+                return Err(CoreError::ForeignContext { what: "the stream" }.into());
+            }
+            self.note_capture(pool, stream)?;
+            self.reuse_captured(pool, stream);
+            let routed = Routed { pool, stream, requested };
+            let found = match self.look(routed)? {
+                Found::Miss(..) => self.reclaim_and_retry(routed)?,
+                found => found,
+            };
+            if let Found::Block(address) = found {
+                return Ok(Some(address));
+            }
+            // The pool was released while it was asked, and its route ended before: others are asked.
+        }
+        Ok(None)
+    }
+
+    /// The pool that an allocation for a stream goes to.
+    fn route(self, stream: u64) -> Option<MempoolId> {
+        let state = lock(&self.private.state);
+        let default = state.pools.get(MempoolId::NONE).is_ok().then_some(MempoolId::NONE);
+        if IN_FOREIGN_CODE.try_with(Cell::get).unwrap_or(false) {
+            return default;
+        }
+        // The filters are somebody else's code: they are asked, and dropped, without the lock.
+        let routes = Arc::clone(state.pools.routes());
+        drop(state);
+        let _unrouted = Unrouted::enter();
+        routes.find(stream).or(default)
+    }
+
+    /// Notes whether graphs may use what the pool hands out from now on.
+    fn note_capture(self, id: MempoolId, stream: &Stream) -> Result<()> {
+        let is_known = lock(&self.private.state).is_captured(id);
+        if !is_known
+            && id != MempoolId::NONE
+            && stream.is_capturing()?
+            && let Ok(pool) = lock(&self.private.state).pools.get_mut(id)
+        {
+            pool.is_captured = true;
+        }
+        Ok(())
+    }
+
+    /// Looks for a block in the pool as it is.
+    pub(super) fn look(self, routed: Routed<'_>) -> Result<Found> {
+        let Routed { pool: id, stream, requested } = routed;
+        let mut state = lock(&self.private.state);
+        let Some(pool) = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable()) else {
+            return Ok(Found::Gone);
+        };
+        let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
+        match found.map_err(|error| refused(error, requested))? {
+            Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
+            Allocation::Hit(block) => {
+                self.add_live(&mut state, id, block, stream);
+                drop(state);
+                self.emit_block(Action::Alloc, id, block.address(), requested, Some(stream));
+                Ok(Found::Block(block.address()))
+            }
+        }
+    }
+
+    /// Gives the pool a new segment, and allocates from it. None if there is no memory for it.
+    pub(super) fn extend(
+        self,
+        routed: Routed<'_>,
+        wanted: SegmentRequest,
+        source: Option<&Arc<dyn RawResource>>,
+    ) -> Result<Option<Found>> {
+        let Routed { pool: id, stream, requested } = routed;
+        // What is not used of a page is held all the same.
+        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(SLAB as u64) };
+        let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
+        let Some(claim) = Claim::new(self.shared, bytes)? else { return Ok(None) };
+        let memory = &self.private.memory;
+        let Some((address, claim)) = memory.acquire(bytes, source, claim)? else { return Ok(None) };
+        if self.shared.map.find(address).is_some() {
+            // The address is a block's of this allocator, and stands for that block.
+            memory.release_claimed(address, claim)?;
+            return Err(Error::OwnSource { id });
+        }
+        let stack = self.shared.history.frames(RecordContext::State);
+        let mut state = lock(&self.private.state);
+        let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
+        let block = match in_use.map(|pool| pool.heap.add_segment(&wanted, address)) {
+            Some(Ok(block)) => block,
+            refusal => {
+                drop(state);
+                memory.release_claimed(address, claim)?;
+                return match refusal {
+                    Some(Err(error)) => Err(refused(error, requested)),
+                    _ => Ok(Some(Found::Gone)),
+                };
+            }
+        };
+        self.add_live(&mut state, id, block, stream);
+        let kind = state.pools.get(id).ok().and_then(|pool| pool.heap.get(block)).map(|block| block.kind);
+        if let Some(stack) = stack.clone() {
+            state.segment_stacks.insert(address, stack);
+        }
+        drop(state);
+        claim.keep();
+        self.count_segment(kind.unwrap_or(SegmentKind::Large), bytes as u64, true);
+        let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
+        self.emit_segment(Event { action, address, size, stream: handle, pool: id }, stack);
+        self.emit_block(Action::Alloc, id, address, requested, Some(stream));
+        Ok(Some(Found::Block(address)))
+    }
+
+    /// A free block of a private pool that lends in need.
+    pub(in crate::caching) fn borrow_on_oom(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
+        if self.private.reserved() == 0 {
+            return Ok(None);
+        }
+        let mut state = lock(&self.private.state);
+        let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
+        let Some((id, block)) = lent.map_err(|error| refused(error, requested))? else { return Ok(None) };
+        self.add_live(&mut state, id, block, stream);
+        drop(state);
+        self.emit_block(Action::Alloc, id, block.address(), requested, Some(stream));
+        Ok(Some(block.address()))
+    }
+
+    /// Enters and counts an allocated block.
+    pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: BlockId, stream: &Stream) {
+        let entry = Entry { pool, block, stream: stream.id().as_raw() };
+        state.streams.add(stream);
+        state.live.insert(block.address(), entry);
+        if let Some(block) = state.block(entry) {
+            let (size, requested) = sizes(&block);
+            self.shared.count_in(&self.private.shard, pool_of(block.kind), size, requested);
+            self.private.active.fetch_add(size, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees a block, ordered on its own stream, or behind another that used it last.
+    #[cold]
+    pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
+        let mut state = lock(&self.private.state);
+        let entry = state.live.remove(&address).ok_or(Error::UnknownAddress { address })?;
+        let owner = state.streams.get(entry.stream);
+        let found = state.block(entry).zip(state.pending(entry.pool));
+        drop(state);
+        let Some((block, deferred)) = found else { return Err(Error::UnknownAddress { address }) };
+        if let Some(other) = stream.filter(|stream| stream.id().as_raw() != entry.stream)
+            && let Err(error) = deferred.pending.record_stream(address, other, self.capture_of(other))
+        {
+            lock(&self.private.state).live.insert(address, entry);
+            return Err(error);
+        }
+        let uses = if deferred.pending.is_empty() { None } else { deferred.pending.take_uses(address) };
+        let (size, requested) = sizes(&block);
+        self.emit_block(Action::FreeRequested, entry.pool, address, requested, owner.as_ref());
+        let Some(mut used) = uses else {
+            self.emit_block(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
+            let mut state = lock(&self.private.state);
+            state.pools.get_mut(entry.pool)?.heap.free(entry.block).map_err(PoolError::from)?;
+            self.private.shard.hold().free(pool_of(block.kind), size, requested);
+            self.private.active.fetch_sub(size, Ordering::Relaxed);
+            return Ok(());
+        };
+        let captured = owner.and_then(|owner| self.captured(&owner, &mut used));
+        // Until it is among the pending blocks, a checkpoint waits for it.
+        let _moving = deferred.moving();
+        let mut state = lock(&self.private.state);
+        state.pools.get_mut(entry.pool)?.heap.free_pending(entry.block).map_err(PoolError::from)?;
+        state.freed.insert(address, entry);
+        self.private.pending_blocks.store(state.freed.len(), Ordering::Relaxed);
+        self.private.shard.hold().request_free(pool_of(block.kind), size);
+        drop(state);
+        let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
+        deferred.pending.push(block, used.uses, captured, &self.shared.observer);
+        Ok(())
+    }
+
+    /// Enters a stream as a user of a block.
+    pub(in crate::caching) fn record_stream(self, address: u64, stream: &Stream) -> Result<()> {
+        let state = lock(&self.private.state);
+        let entry = state.live.get(&address).copied().ok_or(Error::UnknownAddress { address })?;
+        let deferred = state.pending(entry.pool).ok_or(Error::UnknownAddress { address })?;
+        drop(state);
+        if entry.stream == stream.id().as_raw() {
+            return Ok(());
+        }
+        deferred.pending.record_stream(address, stream, self.capture_of(stream))
+    }
+
+    /// Completes the frees whose uses are over, but for pools that a graph may be captured from now.
+    pub(in crate::caching) fn poll(self) {
+        for deferred in self.uncaptured() {
+            let _moving = deferred.moving();
+            for waiting in deferred.pending.poll(&self.shared.observer) {
+                self.complete(waiting.block.address);
+            }
+        }
+    }
+
+    /// The pending blocks of the pools that no graph is captured from: those that were never captured from, or that no allocations
+    /// go to.
+    pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
+        if self.private.pending_blocks.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let state = lock(&self.private.state);
+        let routes = state.pools.routes();
+        let pools = state.pools.iter().filter(|(id, pool)| !(pool.is_captured && routes.has(*id)));
+        pools.map(|(_, pool)| Arc::clone(&pool.notes)).collect()
+    }
+
+    /// Completes the free of a block whose uses are over.
+    pub(super) fn complete(self, address: u64) {
+        let mut state = lock(&self.private.state);
+        let Some(entry) = state.freed.remove(&address) else { return };
+        self.private.pending_blocks.store(state.freed.len(), Ordering::Relaxed);
+        let Some(block) = state.block(entry) else { return };
+        let (size, requested) = sizes(&block);
+        if self.shared.history.awaits_frees() {
+            let owner = state.streams.get(entry.stream);
+            drop(state);
+            // Before anybody else may have it.
+            self.emit_block(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
+            state = lock(&self.private.state);
+        }
+        if let Ok(pool) = state.pools.get_mut(entry.pool)
+            && pool.heap.complete(entry.block).is_ok()
+        {
+            self.private.shard.hold().complete_free(pool_of(block.kind), size, requested);
+            self.private.active.fetch_sub(size, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the memory that a block lies in begins, and its bytes.
+    pub(super) fn base_allocation(self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        refuse_forked()?;
+        let Some(found) = self.shared.map.find(address) else {
+            let unknown = || Error::UnknownAddress { address };
+            let state = lock(&self.private.state);
+            let entry = state.live.get(&address).ok_or_else(unknown)?;
+            let segment = state.pools.get(entry.pool)?.heap.segment_at(address).ok_or_else(unknown)?;
+            return Ok((segment.address, segment.bytes as usize));
+        };
+        let size = self.default_bytes(address, found)?;
+        let before = (address % SLAB as u64) as usize;
+        Ok((address - before as u64, before.saturating_add(size).next_multiple_of(SLAB)))
+    }
+
+    /// The bytes of a block.
+    pub(super) fn block_bytes(self, address: CUdeviceptr) -> Result<usize> {
+        refuse_forked()?;
+        if let Some(found) = self.shared.map.find(address) {
+            return self.default_bytes(address, found);
+        }
+        let state = lock(&self.private.state);
+        let block = state.live.get(&address).and_then(|&entry| state.block(entry));
+        Ok(block.ok_or(Error::UnknownAddress { address })?.size as usize)
+    }
+
+    fn default_bytes(self, address: CUdeviceptr, found: InMap) -> Result<usize> {
+        let unknown = || Error::UnknownAddress { address };
+        let slot = self.shared.slots.get(found.owner).ok_or_else(unknown)?;
+        let block = self.shared.look_at(slot, |heap| heap.block(number_of(found)));
+        Ok(block.ok_or_else(unknown)?.size)
+    }
+
+    pub(super) fn count_segment(self, kind: SegmentKind, bytes: u64, is_new: bool) {
+        let mut counts = lock(&self.shared.counts);
+        let pool = pool_of(kind);
+        if is_new {
+            counts.segment.increase(pool, 1);
+            counts.reserved_bytes.increase(pool, bytes);
+            counts.num_device_alloc += 1;
+        } else {
+            counts.segment.decrease(pool, 1);
+            counts.reserved_bytes.decrease(pool, bytes);
+            counts.num_device_free += 1;
+        }
+    }
+
+    /// Tells the history of a block that is allocated or freed.
+    fn emit_block(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: Option<&Stream>) {
+        let history = &self.shared.history;
+        if !history.awaits_frees() {
+            return;
+        }
+        let of_alloc = match action {
+            Action::FreeRequested => self.shared.stack(address),
+            Action::FreeCompleted => self.shared.keep_stack(address, None),
+            _ => None,
+        };
+        if !history.is_listening() {
+            return;
+        }
+        let stream = stream.map_or(0, shown_handle);
+        let is_alloc = action == Action::Alloc;
+        let frames = history.frames(if is_alloc { RecordContext::State } else { RecordContext::All });
+        if is_alloc {
+            self.shared.keep_stack(address, frames.clone());
+        }
+        self.shared.tell_noted(frames.as_ref());
+        self.shared.tell(Event { action, address, size: size as u64, stream, pool }, frames.or(of_alloc));
+    }
+
+    /// Tells the history of a segment that comes or goes: with the stack of the request that it was made for, where stacks of
+    /// frees are not recorded.
+    pub(super) fn emit_segment(self, event: Event, stack: Option<Frames>) {
+        let history = &self.shared.history;
+        if !history.is_listening() {
+            return;
+        }
+        let frames = match event.action {
+            Action::SegmentFree => history.frames(RecordContext::All),
+            _ => stack.clone(),
+        };
+        self.shared.tell_noted(frames.as_ref());
+        self.shared.tell(event, frames.or(stack));
+    }
+}
+
+/// A block's bytes, and those that were asked for. Blocks are of this machine's memory, so they fit.
+pub(super) fn sizes(block: &Block) -> (usize, usize) {
+    (block.size as usize, block.requested as usize)
+}
+
+/// A heap's refusal as the error of a request.
+fn refused(error: SegmentError, requested: usize) -> Error {
+    match error {
+        SegmentError::TooLarge { .. } => Error::TooLarge { bytes: requested },
+        SegmentError::Full => Error::TooManyBlocks,
+        error => Error::Pool(error.into()),
+    }
+}

@@ -1,0 +1,308 @@
+//! Private pools by name: their uses, which allocations go to them, and how their memory leaves them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+
+use super::block::{Allocation, BlockId, FreeSegment, SegmentRequest};
+use super::checkpoint::{Checkpoint, Restored};
+use super::heap::SegmentHeap;
+use super::options::Options;
+use crate::error::{PoolError, SegmentError};
+use crate::mempool_id::MempoolId;
+
+/// Says of an allocation for a stream, in the thread that makes it, whether it goes to a pool.
+///
+/// ```
+/// use cuda_mem_pool::segments::Filter;
+///
+/// assert!(Filter::stream(7).accepts(7) && !Filter::stream(7).accepts(8));
+/// let here = Filter::this_thread();
+/// assert!(here.accepts(7));
+/// assert!(!std::thread::spawn(move || here.accepts(7)).join().unwrap());
+/// ```
+#[derive(Clone)]
+pub struct Filter(Arc<dyn Fn(u64) -> bool + Send + Sync>);
+
+impl Filter {
+    /// What `accepts` says of a stream, asked in the allocating thread.
+    pub fn new(accepts: impl Fn(u64) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(accepts))
+    }
+
+    /// All allocations for this stream.
+    #[must_use]
+    pub fn stream(stream: u64) -> Self {
+        Self::new(move |asked| asked == stream)
+    }
+
+    /// All allocations that the calling thread makes.
+    #[must_use]
+    pub fn this_thread() -> Self {
+        let this = thread::current().id();
+        Self::new(move |_| thread::current().id() == this)
+    }
+
+    /// Whether an allocation for the stream, in the calling thread, goes to the pool.
+    #[must_use]
+    pub fn accepts(&self, stream: u64) -> bool {
+        (self.0)(stream)
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filter").finish_non_exhaustive()
+    }
+}
+
+/// The routes at one moment, the innermost last. They are asked through a shared handle where no lock is held: filters are other
+/// people's code.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Routes(Vec<(MempoolId, Filter)>);
+
+impl Routes {
+    /// The pool that an allocation for the stream, in the calling thread, goes to: of the filters that accept it, the one that
+    /// was begun last decides.
+    pub(crate) fn find(&self, stream: u64) -> Option<MempoolId> {
+        self.0.iter().rev().find(|(_, filter)| filter.accepts(stream)).map(|&(id, _)| id)
+    }
+
+    /// Whether allocations go to the pool.
+    pub(crate) fn has(&self, id: MempoolId) -> bool {
+        self.0.iter().any(|&(routed, _)| routed == id)
+    }
+}
+
+/// One private pool. `S` is where its segments come from if not from where the owner's own do, `N` what the owner notes of it.
+#[derive(Debug)]
+pub(crate) struct Pool<S, N> {
+    /// How often it is in use.
+    pub(crate) uses: u64,
+    pub(crate) heap: SegmentHeap,
+    pub(crate) source: Option<S>,
+    /// Whether its free memory may serve others before they run out of memory.
+    pub(crate) use_on_oom: bool,
+    /// Whether a graph may use its memory, what is free too: a stream captured when it was asked for a block.
+    pub(crate) is_captured: bool,
+    pub(crate) notes: N,
+    /// How many segments were taken out and neither went nor came back yet.
+    leaving: usize,
+}
+
+impl<S, N: Default> Pool<S, N> {
+    fn new(options: Options, source: Option<S>) -> Self {
+        Self {
+            uses: 1,
+            heap: SegmentHeap::new(options),
+            source,
+            use_on_oom: false,
+            is_captured: false,
+            notes: N::default(),
+            leaving: 0,
+        }
+    }
+
+    /// Whether its last use has ended, so that its memory can be given back.
+    pub(crate) fn is_freeable(&self) -> bool {
+        self.uses == 0
+    }
+
+    /// Whether its free memory serves others in need.
+    pub(crate) fn lends(&self) -> bool {
+        self.use_on_oom && !self.is_captured && !self.is_freeable()
+    }
+
+    /// Whether nobody uses it and it has no memory, not even on its way out.
+    fn is_over(&self) -> bool {
+        self.is_freeable() && self.leaving == 0 && self.heap.totals().segments == 0
+    }
+}
+
+/// A segment that was taken out of a pool, to be given back. The pool is there until it is told what became of it, with
+/// [`PoolTable::given_back`] or [`PoolTable::put_back`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "the memory is to be given back"]
+pub(crate) struct TakenSegment {
+    /// The pool that it was in.
+    pub(crate) id: MempoolId,
+    pub(crate) segment: FreeSegment,
+}
+
+/// All private pools of a device by name, with PyTorch's rules.
+#[derive(Debug)]
+pub(crate) struct PoolTable<S, N> {
+    options: Options,
+    pools: BTreeMap<MempoolId, Pool<S, N>>,
+    routes: Arc<Routes>,
+}
+
+impl<S, N: Default> PoolTable<S, N> {
+    /// Without pools.
+    pub(crate) fn new(options: Options) -> Self {
+        Self { options, pools: BTreeMap::new(), routes: Arc::default() }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        self.options
+    }
+
+    /// The options that hold from here on, for all pools.
+    pub(crate) fn set_options(&mut self, options: Options) {
+        self.options = options;
+        self.pools.values_mut().for_each(|pool| pool.heap.set_options(options));
+    }
+
+    /// Makes the pool, with another source of segments if there is one, or adds a use to it.
+    /// [`PoolError::NoPool`]; [`PoolError::SourceIsSet`] if it exists and a source is passed; [`PoolError::Released`].
+    pub(crate) fn create_or_incref(&mut self, id: MempoolId, source: Option<S>) -> Result<(), PoolError> {
+        if id == MempoolId::NONE {
+            return Err(PoolError::NoPool);
+        }
+        match self.pools.get_mut(&id) {
+            Some(pool) if pool.is_freeable() => return Err(PoolError::Released { id }),
+            Some(_) if source.is_some() => return Err(PoolError::SourceIsSet { id }),
+            Some(pool) => pool.uses = pool.uses.saturating_add(1),
+            None => {
+                self.pools.insert(id, Pool::new(self.options, source));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the pool that serves all requests which go to no other; false if there is one. It is [`MempoolId::NONE`], of which
+    /// callers cannot end the use, and which gives back what it has free as if it were released.
+    pub(crate) fn serve_default(&mut self) -> bool {
+        let pool = Pool::new(self.options, None);
+        self.pools.insert(MempoolId::NONE, pool).is_none()
+    }
+
+    /// From here on allocations that the filter accepts go to the pool, which is made if there is none and has one use more.
+    /// [`PoolTable::end_allocate`] ends the first, [`PoolTable::release_pool`] the second. [`PoolError::NoPool`],
+    /// [`PoolError::AlreadyRouted`], [`PoolError::Released`].
+    pub(crate) fn begin_allocate(&mut self, id: MempoolId, filter: Filter) -> Result<(), PoolError> {
+        if self.routes.has(id) {
+            return Err(PoolError::AlreadyRouted { id });
+        }
+        self.create_or_incref(id, None)?;
+        Arc::make_mut(&mut self.routes).0.push((id, filter));
+        Ok(())
+    }
+
+    /// Ends what [`PoolTable::begin_allocate`] began, whichever was begun after it. The filter comes back, to be dropped where no
+    /// lock is held. [`PoolError::NotRouted`].
+    pub(crate) fn end_allocate(&mut self, id: MempoolId) -> Result<Filter, PoolError> {
+        let place = self.routes.0.iter().position(|&(routed, _)| routed == id);
+        let place = place.ok_or(PoolError::NotRouted { id })?;
+        Ok(Arc::make_mut(&mut self.routes).0.remove(place).1)
+    }
+
+    /// Which allocations go to which pool.
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    /// Ends one use of the pool. After the last one its memory can be given back, with [`PoolTable::take_cached`]; blocks that
+    /// still exist stay valid until they are freed. [`PoolError::Unknown`], [`PoolError::Released`], and
+    /// [`PoolError::StillRouted`] for the last use.
+    pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<(), PoolError> {
+        let is_routed = self.routes.has(id);
+        let pool = self.in_use(id)?;
+        if pool.uses == 1 && is_routed {
+            return Err(PoolError::StillRouted { id });
+        }
+        pool.uses -= 1;
+        Ok(())
+    }
+
+    /// A free block of one of the pools that lend, for a request that no private pool was meant for. The block stays that pool's.
+    /// None of a pool whose memory a graph may use, which goes on using what is free. [`SegmentError::TooLarge`].
+    pub(crate) fn allocate_on_oom(
+        &mut self,
+        stream: u64,
+        bytes: u64,
+    ) -> Result<Option<(MempoolId, BlockId)>, SegmentError> {
+        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| pool.lends()) {
+            if let Allocation::Hit(block) = pool.heap.allocate(stream, bytes)? {
+                return Ok(Some((id, block)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The layout of a pool as it is. [`PoolError::Unknown`], [`PoolError::Released`], [`SegmentError::Pending`].
+    pub(crate) fn checkpoint(&mut self, id: MempoolId) -> Result<Checkpoint, PoolError> {
+        Ok(self.in_use(id)?.heap.checkpoint()?)
+    }
+
+    /// Makes a pool's layout what it was. [`PoolError::Unknown`], [`PoolError::Released`], and those of the heap.
+    pub(crate) fn restore(&mut self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored, PoolError> {
+        Ok(self.in_use(id)?.heap.restore(checkpoint)?)
+    }
+
+    /// A pool, in use or not. [`PoolError::Unknown`].
+    pub(crate) fn get(&self, id: MempoolId) -> Result<&Pool<S, N>, PoolError> {
+        self.pools.get(&id).ok_or(PoolError::Unknown { id })
+    }
+
+    /// A pool, in use or not. [`PoolError::Unknown`].
+    pub(crate) fn get_mut(&mut self, id: MempoolId) -> Result<&mut Pool<S, N>, PoolError> {
+        self.pools.get_mut(&id).ok_or(PoolError::Unknown { id })
+    }
+
+    /// A private pool in use. [`PoolError::Unknown`], [`PoolError::Released`].
+    pub(crate) fn in_use(&mut self, id: MempoolId) -> Result<&mut Pool<S, N>, PoolError> {
+        let named = self.pools.get_mut(&id).filter(|_| id != MempoolId::NONE);
+        let pool = named.ok_or(PoolError::Unknown { id })?;
+        if pool.is_freeable() { Err(PoolError::Released { id }) } else { Ok(pool) }
+    }
+
+    /// All pools by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (MempoolId, &Pool<S, N>)> {
+        self.pools.iter().map(|(&id, pool)| (id, pool))
+    }
+
+    /// Takes the wholly free segments out of a pool whose last use has ended, or of all such pools for [`MempoolId::NONE`]. None
+    /// of a pool that is in use, or is not there. Pools that had no segments are forgotten, and come back to be dropped.
+    ///
+    /// Complete first what other streams are done with: what is pending stays.
+    pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S, N>>) {
+        let mut taken = Vec::new();
+        let freeable = |of: MempoolId, pool: &Pool<S, N>| {
+            (pool.is_freeable() || of == MempoolId::NONE) && (id == MempoolId::NONE || id == of)
+        };
+        for (&of, pool) in self.pools.iter_mut().filter(|(of, pool)| freeable(**of, pool)) {
+            let segments = pool.heap.release_cached();
+            pool.leaving += segments.len();
+            taken.extend(segments.into_iter().map(|segment| TakenSegment { id: of, segment }));
+        }
+        let over: Vec<MempoolId> =
+            self.pools.iter().filter(|(_, pool)| pool.is_over()).map(|(&of, _)| of).collect();
+        let over = over.into_iter().filter(|&of| id == MempoolId::NONE || id == of);
+        (taken, over.filter_map(|of| self.pools.remove(&of)).collect())
+    }
+
+    /// Takes segments out of a pool, in use or not, that are too large to be cut for a request. None of one that is not there.
+    pub(crate) fn take_available(&mut self, id: MempoolId, wanted: &SegmentRequest) -> Vec<TakenSegment> {
+        let Some(pool) = self.pools.get_mut(&id) else { return Vec::new() };
+        let segments = pool.heap.release_available(wanted);
+        pool.leaving += segments.len();
+        segments.into_iter().map(|segment| TakenSegment { id, segment }).collect()
+    }
+
+    /// A segment has left. A released pool is forgotten with its last one, and comes back to be dropped.
+    pub(crate) fn given_back(&mut self, taken: &TakenSegment) -> Option<Pool<S, N>> {
+        let pool = self.pools.get_mut(&taken.id)?;
+        pool.leaving = pool.leaving.saturating_sub(1);
+        if pool.is_over() { self.pools.remove(&taken.id) } else { None }
+    }
+
+    /// Puts a segment back that stays. It can be taken again. [`PoolError::Unknown`] if the pool was told already that all its
+    /// segments went; in [`PoolError::Segment`] that its addresses have become another segment's, or that there are too many blocks.
+    pub(crate) fn put_back(&mut self, taken: &TakenSegment) -> Result<(), PoolError> {
+        let pool = self.get_mut(taken.id)?;
+        pool.leaving = pool.leaving.saturating_sub(1);
+        Ok(pool.heap.put_back(&taken.segment)?)
+    }
+}
