@@ -35,7 +35,7 @@ fn free(allocator: &CachingAllocator, address: u64) {
 fn handle_of(
     allocator: &CachingAllocator,
     block: u64,
-) -> cuda_mem_pool::Result<cuda_mem_core::ipc::MemoryHandle> {
+) -> cuda_mem_pool::Result<MemoryHandle> {
     // SAFETY: nobody opens it.
     unsafe { allocator.ipc_handle(block) }
 }
