@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 use std::os::unix::fs::FileExt;
 
@@ -309,7 +310,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
                 Quiet::Yes(copied) => copied?,
                 Quiet::Unknown(error) => {
                     // The device may read it still.
-                    std::mem::forget(memory);
+                    let _ = ManuallyDrop::new(memory);
                     return Err(error);
                 }
             }

@@ -30,7 +30,8 @@ opaque! {
 /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let event = InterprocessEvent::new(&context)?;
 /// Stream::new(&context)?.record(event.event())?;
-/// let bytes = *event.handle()?.as_bytes(); // to be sent; there: OpenedEvent::open(&context, &EventHandle::from_bytes(bytes))
+/// // SAFETY: the event stays until the other process has dropped its own.
+/// let bytes = *unsafe { event.handle() }?.as_bytes(); // to be sent; there: OpenedEvent::open(&context, &EventHandle::from_bytes(bytes))
 /// # let _ = bytes;
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
@@ -64,7 +65,12 @@ impl InterprocessEvent {
     /// What another process opens it by. It takes this process to be alive.
     ///
     /// Wraps [`cuIpcGetEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    pub fn handle(&self) -> Result<EventHandle> {
+    ///
+    /// # Safety
+    ///
+    /// No other process uses the event by the result when this value destroys it: that is undefined
+    /// ([`cuIpcOpenEventHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+    pub unsafe fn handle(&self) -> Result<EventHandle> {
         let context = self.event.context();
         let (_relaxed, _bound) = context.bind_relaxed()?;
         let mut handle = CUipcEventHandle_v1::default();

@@ -150,7 +150,8 @@ fn is_of_no_use(mut all: Everything, driver: Driver) -> Result<(), String> {
             "OpenedMemory::open",
             OpenedMemory::open(&context, &MemoryHandle::from_parts([0; 64], 0, 1)).map(drop),
         ),
-        ("InterprocessEvent::handle", all.interprocess.handle().map(drop)),
+        // SAFETY: nobody is given it.
+        ("InterprocessEvent::handle", unsafe { all.interprocess.handle() }.map(drop)),
         ("ShareableMemory::export_posix_fd", all.shareable.export_posix_fd().map(drop)),
         ("PhysicalMemory::properties", all.shareable.memory().properties().map(drop)),
         ("ImportedMapping::on", all.imported.on(&stream).map(drop)),

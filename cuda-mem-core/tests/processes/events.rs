@@ -48,7 +48,8 @@ fn an_event_orders_the_work_of_two_processes() {
         let consumer = cast.start("consumer");
         // SAFETY: the memory stays until the peer has closed what it opened.
         consumer.send(&encode(&unsafe { memory.handle(0..LEN) }.unwrap()), &[]);
-        consumer.send(event.handle().unwrap().as_bytes(), &[]);
+        // SAFETY: the event stays until the consumer has dropped its own.
+        consumer.send(unsafe { event.handle() }.unwrap().as_bytes(), &[]);
         assert_eq!(consumer.receive().bytes, b"waiting");
         gate.open();
         assert_eq!(consumer.receive().words(), [checksum(&pattern(LEN, 11))]);
@@ -65,7 +66,9 @@ fn an_event_orders_the_work_of_two_processes() {
 #[test]
 fn handles_of_events_are_checked() {
     let world = World::new();
-    let own = InterprocessEvent::new(&world.context).unwrap().handle().unwrap();
+    let own = InterprocessEvent::new(&world.context).unwrap();
+    // SAFETY: nobody is given it.
+    let own = unsafe { own.handle() }.unwrap();
     let own = OpenedEvent::open(&world.context, &own);
     record!("of this process", &own);
     assert_eq!(own.unwrap_err().code().map(|code| code.0), Some(201));

@@ -53,7 +53,7 @@ impl Pending {
             match point.wait() {
                 Err(error @ Error::StillInUse { .. }) => {
                     // Leaked, and its segment with it.
-                    std::mem::forget(share);
+                    let _ = std::mem::ManuallyDrop::new(share);
                     point.stream().context().driver().report_release_failure(&error);
                 }
                 // Whatever else a wait says: nothing of it runs any more.

@@ -67,7 +67,7 @@ impl Flight {
             Quiet::Unknown(error) => {
                 // Nobody gets the slot again, nor the ring's memory.
                 self.is_in_use.store(true, Ordering::Release);
-                std::mem::forget(slot);
+                let _ = ManuallyDrop::new(slot);
                 Err(error)
             }
         }

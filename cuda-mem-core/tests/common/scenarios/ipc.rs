@@ -60,7 +60,9 @@ pub(super) fn legacy_handles(context: &Context) -> Result<()> {
     }
     let event = InterprocessEvent::new(context)?;
     stream.record(event.event())?;
-    expect_own(OpenedEvent::open(context, &EventHandle::from_bytes(*event.handle()?.as_bytes())))?;
+    // SAFETY: no other process is given it.
+    let handle = unsafe { event.handle() }?;
+    expect_own(OpenedEvent::open(context, &EventHandle::from_bytes(*handle.as_bytes())))?;
     event.event().synchronize()?;
     memory.close()?;
     drop(DeviceAllocation::new(context, LEN)?);
