@@ -10,6 +10,10 @@
 //! A message is words of eight bytes, little-endian: 2, the number of the agreement, rank, ranks, kind, size, number of the allocation, then the
 //! numbers of the allocations that this rank has freed. The second is the same without those, with kind 0, and the
 //! third with kind 5: there the size is 1 after a failure, and the number of the allocation 1 if there is something to undo.
+//!
+//! # Safety
+//!
+//! Its tests implement an unsafe trait; nothing is called here.
 
 use std::time::Duration;
 
