@@ -14,7 +14,7 @@ use cuda_mem_pool::cuda_mem_core::forked;
 
 use crate::primitive::lock;
 
-/// How long a job runs before the next one gets a thread of its own.
+/// How long a job runs before the next one gets a thread of its own, for each thread that runs one.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long a thread without work stays.
@@ -212,7 +212,9 @@ impl State {
     fn next_pause(&self) -> Option<Duration> {
         // The one that began last may end at any moment, and take the next.
         let last = self.running.iter().max().map_or(Duration::MAX, Instant::elapsed);
-        let job = (!self.queue.is_empty()).then(|| PATIENCE.saturating_sub(last));
+        // With each thread more it takes longer until there is another one: where processors are busy, short jobs take long too.
+        let patience = PATIENCE.saturating_mul(u32::try_from(self.running.len()).unwrap_or(u32::MAX));
+        let job = (!self.queue.is_empty()).then(|| patience.saturating_sub(last));
         let look = self.due.map(|due| due.saturating_duration_since(Instant::now()));
         job.into_iter().chain(look).min()
     }

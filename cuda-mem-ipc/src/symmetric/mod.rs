@@ -49,29 +49,23 @@
 //! ```
 
 mod backend;
-#[cfg(feature = "registry")]
 mod backends;
-#[cfg(feature = "registry")]
 mod buffer;
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 mod engine;
 mod error;
 mod exchange;
 mod memory;
-#[cfg(feature = "registry")]
 mod mempool;
 mod native;
 
 pub use backend::{Allocated, DeviceType, SymmetricBackend};
-#[cfg(feature = "registry")]
 pub use backends::Backends;
-#[cfg(feature = "registry")]
 pub use buffer::SymmetricBuffer;
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 pub use engine::{EngineBackend, EngineOptions};
 pub use error::{Error, Result, Why};
 pub use exchange::Exchange;
 pub use memory::{PeerBuffer, SymmetricMemory};
-#[cfg(feature = "registry")]
 pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm_free};
 pub use native::{CHANNELS, Freed, Group, GroupBuffer, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

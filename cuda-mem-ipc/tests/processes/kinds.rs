@@ -15,7 +15,7 @@ use crate::link::{
     LIMIT, SHORT, download, enqueue_upload, eventually, export_to, import_from, invite, invited, kinds,
     options, upload,
 };
-use crate::raw::{accept, accepted, hand, heard, offer, say};
+use crate::raw::{accept, accepted, hand, heard, offer, say, wake};
 
 const LEN: usize = 100_000;
 
@@ -348,6 +348,8 @@ fn tells_twice(first: &Channel) {
             &words,
             HandOver { sequence: number, segment: number, offset: 0, len: 1, line: 0, generation: 1 },
         );
+        // The importer may sleep.
+        wake(&words);
     }
     assert_eq!(last.receive().bytes, b"seen");
     drop((mine, theirs));
