@@ -682,13 +682,13 @@ static void late(CA::CUDAAllocator* native) {
   void* raw = native->raw_alloc(1 << 20);
   native->beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   char text[4096] = "";
-  EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "use_mem_pool is active"));
+  EXPECT(cuda_mem_torch_shim_install(TORCH_VERSION, text, sizeof text) == 1 && has(text, "use_mem_pool is active"));
   native->endAllocateToPool(0, id);
   native->releasePool(0, id);
   // Another thread captures, into a pool of the native allocator's.
   const auto captured = c10::cuda::getStreamFromPool(true, 0);
   std::thread([&] { C10_CUDA_CHECK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeRelaxed)); }).join();
-  EXPECT(cuda_mem_torch_shim_install("2.11.0", text, sizeof text) == 1 && has(text, "a CUDA graph is being captured"));
+  EXPECT(cuda_mem_torch_shim_install(TORCH_VERSION, text, sizeof text) == 1 && has(text, "a CUDA graph is being captured"));
   cudaGraph_t graph = nullptr;
   C10_CUDA_CHECK(cudaStreamEndCapture(captured, &graph));
   native->setMemoryFraction(0.5, 0);

@@ -68,7 +68,9 @@ impl Exports {
         *self.exporter.get_or_init(|| {
             let exporter = descriptors::new_exporter();
             // Before the handle is released: a descriptor would keep its memory.
-            caching.attach_backing_watcher(move |change| descriptors::close(exporter, change.segment));
+            caching.attach_backing_watcher(move |change| {
+                descriptors::close(exporter, change.segment, change.address);
+            });
             exporter
         })
     }
@@ -76,14 +78,14 @@ impl Exports {
 
 /// The descriptor of a segment that is pinned, and its name.
 fn export(caching: &CachingAllocator, exporter: u64, segment: &Segment) -> pool::Result<(i32, u64)> {
-    if let Some(known) = descriptors::find(exporter, segment.id) {
+    if let Some(known) = descriptors::find(exporter, segment) {
         return Ok(known);
     }
     // Not under the lock of the descriptors: it is taken by what watches, under the locks that this takes.
     let pinned = caching.pin(segment.address, 1, Pin::Exported)?;
     let exported = pinned.export_posix_fds()?.into_iter().next();
     let (_, descriptor) = exported.ok_or(pool::Error::UnknownAddress { address: segment.address })?;
-    Ok(descriptors::add(exporter, segment.id, descriptor))
+    Ok(descriptors::add(exporter, segment, descriptor))
 }
 
 /// Memory of `cuMemAlloc`, by the driver's handle for the whole of it, in the version that all readers take.

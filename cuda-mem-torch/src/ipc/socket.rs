@@ -44,6 +44,11 @@ pub(super) fn name() -> Option<u128> {
     })
 }
 
+/// Anybody may connect to an abstract name.
+fn this_user() -> PeerPolicy {
+    PeerPolicy::default().with_uids([rustix::process::geteuid().as_raw()])
+}
+
 fn random() -> Option<u128> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").ok()?.read_exact(&mut bytes).ok()?;
@@ -71,7 +76,7 @@ fn serve(listener: &Listener) {
 
 /// Answers a client until it goes, says nothing for too long, or says what is not understood.
 fn answer(pending: Pending) {
-    let Ok(connection) = pending.complete(&PeerPolicy::default(), LIMIT) else { return };
+    let Ok(connection) = pending.complete(&this_user(), LIMIT) else { return };
     while let Ok(message) = connection.recv(LIMIT)
         && message.kind == ASK
         && give(&connection, &message.payload).is_ok()
@@ -91,7 +96,7 @@ fn give(connection: &Connection, payload: &[u8]) -> Result<(), Error> {
 pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Vec<OwnedFd>, String> {
     let failed = |error: Error| format!("its socket failed: {error}");
     let is_it = move |peer: &cuda_mem_ipc::transport::Peer| peer.pid().cast_signed() == pid;
-    let policy = PeerPolicy::default().with_predicate(is_it);
+    let policy = this_user().with_predicate(is_it);
     let connection = address(offer.socket).and_then(|address| Connection::connect(&address, &policy, LIMIT));
     let connection = connection.map_err(failed)?;
     let mut descriptors = Vec::new();
