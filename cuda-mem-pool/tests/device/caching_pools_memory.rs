@@ -32,10 +32,7 @@ fn free(allocator: &CachingAllocator, address: u64) {
 }
 
 /// The legacy handle of a block, which no process opens.
-fn handle_of(
-    allocator: &CachingAllocator,
-    block: u64,
-) -> cuda_mem_pool::Result<MemoryHandle> {
+fn handle_of(allocator: &CachingAllocator, block: u64) -> cuda_mem_pool::Result<MemoryHandle> {
     // SAFETY: nobody opens it.
     unsafe { allocator.ipc_handle(block) }
 }
