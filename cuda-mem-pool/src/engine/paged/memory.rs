@@ -110,7 +110,8 @@ impl Range {
         (self.start..)
             .step_by(self.unit)
             .zip(&self.slots)
-            .filter_map(|(address, slot)| (slot.handle != NONE).then(|| (address, self.content(address))))
+            .filter(|(_, slot)| slot.handle != NONE)
+            .map(|(address, _)| (address, self.content(address)))
     }
 
     fn slot_mut(&mut self, address: u64) -> Option<&mut Slot> {
