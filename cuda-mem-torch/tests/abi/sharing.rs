@@ -193,7 +193,7 @@ fn a_pools_block_is_told_of_by_the_drivers_handle() {
     let mut base = null_mut();
     // SAFETY: the bytes and a place.
     let code = unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) };
-    assert_eq!(code, CUDA_MEM_TORCH_UNSUPPORTED);
+    assert_eq!(code, CUDA_MEM_TORCH_NOT_OURS);
     [first, second].into_iter().for_each(delete);
     succeed(cuda_mem_torch_release_pool(0, pool));
 }

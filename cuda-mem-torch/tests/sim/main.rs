@@ -5,3 +5,4 @@
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
 mod current;
+mod sharing;
