@@ -6,10 +6,7 @@
 //! contract of `free_by_address` what used it came before that free on its stream, which was seen idle since, and so was every
 //! stream of the allocator if a graph may use it.
 
-#![allow(
-    unsafe_code,
-    reason = "gives memory back to upstreams, names it for other processes, and unmaps a page"
-)]
+#![allow(unsafe_code, reason = "gives memory back to upstreams, names it for others, and unmaps a page")]
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;

@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn nothing_measured_is_nothing_met() {
         let verdicts = verdicts(&Figures::default());
-        assert_eq!(verdicts.len(), 15 + 4 + 4 + 3 + 6 + 1);
+        assert_eq!(verdicts.len(), 15 + 4 + 2 + 3 + 6 + 1);
         assert!(verdicts.iter().all(|verdict| verdict.verdict == "not measured"), "{verdicts:?}");
     }
 
