@@ -54,8 +54,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 for an imported pool, whose attributes are its own process's to ask;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`]: code 1 for an imported pool, whose attributes are its own process's to ask;
+    /// [`Error::Forked`].
     pub fn attributes(&self) -> Result<PoolAttributes> {
         Ok(PoolAttributes {
             reuse_follow_event_dependencies: self
@@ -107,8 +107,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as
-    /// [`MemoryPool::flag`]; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`]: code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as
+    /// [`MemoryPool::flag`]; [`Error::Forked`].
     pub fn set_flag(&self, attribute: CUmemPool_attribute, value: bool) -> Result<()> {
         self.set_number(attribute, u64::from(value))
     }

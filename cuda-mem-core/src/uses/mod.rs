@@ -78,7 +78,7 @@ pub(crate) struct OpenUse<'u> {
     stream: &'u Stream,
 }
 
-/// A use of memory on a stream, from [`DeviceBuffer::on`] and its like: the address to hand to a kernel.
+/// A use of memory on a stream, from [`DeviceBuffer::on`](crate::DeviceBuffer::on) and its like: the address to hand to a kernel.
 ///
 /// The stream is ordered behind the uses that came before, and later uses, the release among them, are ordered behind what
 /// the stream is given while this lives. [`Uses`] has an example.

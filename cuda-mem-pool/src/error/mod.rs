@@ -277,7 +277,7 @@ impl Error {
     }
 }
 
-/// Why private pools refused. Nothing was changed. [`PrivatePools`](crate::segments::PrivatePools) has an example.
+/// Why private pools refused. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {

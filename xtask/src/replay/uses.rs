@@ -35,10 +35,6 @@ impl<B> Uses<B> {
         })
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &B> {
-        self.queues.values().flatten().map(|(_, block)| block)
-    }
-
     /// Those that are wanted, each with the point until which it is used.
     pub(crate) fn take_if(&mut self, mut is_wanted: impl FnMut(&B) -> bool) -> Vec<(Fence, B)> {
         let wanted = |queue: &mut VecDeque<(Fence, B)>| {

@@ -11,7 +11,7 @@ use super::spans::{Piece, Spans};
 const SPARE: usize = 1;
 
 /// The most bytes of blocks on quick lists, of each kind of slab.
-const QUICK_BYTES: usize = 32 << 20;
+const QUICK_BYTES: usize = 80 << 20;
 
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
 const JOINS_FROM_BYTES: usize = 96 << 20;

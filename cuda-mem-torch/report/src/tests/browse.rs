@@ -93,10 +93,10 @@ fn our_snapshot_shows_its_statistics_in_a_browser() {
     let figures = HashMap::from([
         ("peak-live", statistics["allocated_bytes.peak"]),
         ("peak-reserved", statistics["reserved_bytes.peak"]),
-        ("allocations", statistics["allocation.all.allocated"]),
+        ("allocations", statistics["allocation.allocated"]),
         ("out-of-memory", 1),
     ]);
-    let rows = statistics["allocation.all.allocated"] as usize;
+    let rows = statistics["allocation.allocated"] as usize;
     let dom = open(&files.arguments("snapshot.pickle"), &figures, rows);
     assert!(dom.contains("snapshot::main"));
 }

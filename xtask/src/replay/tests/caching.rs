@@ -17,30 +17,34 @@ const TRACES: [&str; 6] = [
     "vision_multires",
 ];
 
-/// What the recorded programs may take at the most. The aims are lower: docs/replay.md has what is reached.
+/// Without a limit the recorded programs hold about what they hold with expandable segments. docs/replay.md has what is reached.
 #[test]
-fn recorded_programs_take_little_more_than_is_in_use() {
+fn recorded_programs_take_little_more_than_with_expandable_segments() {
     for name in TRACES {
         let trace = read_trace(&ci_trace(name)).unwrap();
-        let (ratio, share) = if name.contains("three_streams") { (1.05, 0.02) } else { (1.03, 0.012) };
+        let (_, expandable, _) = checked(&trace, &setting(Allocator::Expandable, 100, 1), None);
         let setting = setting(Allocator::Caching, 100, 1);
         let (plan, outcome, sums) = checked(&trace, &setting, None);
         assert_eq!((outcome.oom, outcome.costs.syncs, sums.waits), (0, 0, 0));
         assert!(outcome.peaks.mappings <= 200_000);
+        let most = expandable.peaks.reserved / 100 * 106;
+        assert!(outcome.peaks.reserved <= most, "{name}: {} of {most}", outcome.peaks.reserved);
         let row = Row::new(&plan, &setting, outcome, None).json();
-        assert!(row["ratio"].as_f64().unwrap() <= ratio, "{name}: {row}");
-        assert!(row["driver_share"].as_f64().unwrap() <= share, "{name}: {row}");
+        assert_eq!(row["stream_waits"], 0, "{name}: {row}");
+        assert!(row["driver_share"].as_f64().unwrap() <= 0.02, "{name}: {row}");
     }
 }
 
+/// Where the device has little more than is in use, pages that move make the difference.
 #[test]
-fn pages_that_stay_where_they_are_make_for_more_memory() {
+fn a_program_fits_only_if_pages_move() {
     let trace = read_trace(&ci_trace("gnn_sampling")).unwrap();
     let [moving, staying] = [Allocator::Caching, Allocator::CachingNoMove].map(|allocator| {
-        let (_, outcome, _) = checked(&trace, &setting(allocator, 0, 1), None);
-        outcome.peaks.reserved
+        let setting = setting(allocator, 0, 1);
+        let active = Plan::new("t", &trace).unwrap().peak_active;
+        checked(&trace, &setting, Some((active as f64 * 1.08) as u64)).1.oom
     });
-    assert!(staying > moving + moving / 10, "{staying} bytes without moving, {moving} with");
+    assert!(moving == 0 && staying > 0, "{moving} times out of memory with moves, {staying} without");
 }
 
 #[test]
