@@ -35,16 +35,18 @@ fn recorded_programs_take_little_more_than_with_expandable_segments() {
     }
 }
 
-/// Where the device has little more than is in use, pages that move make the difference.
+/// Where the device has little more than is in use, what does not move goes back to the driver and is made anew.
 #[test]
-fn a_program_fits_only_if_pages_move() {
+fn pages_that_stay_where_they_are_are_made_anew() {
     let trace = read_trace(&ci_trace("gnn_sampling")).unwrap();
     let [moving, staying] = [Allocator::Caching, Allocator::CachingNoMove].map(|allocator| {
         let setting = setting(allocator, 0, 1);
         let active = Plan::new("t", &trace).unwrap().peak_active;
-        checked(&trace, &setting, Some((active as f64 * 1.08) as u64)).1.oom
+        let (plan, outcome, _) = checked(&trace, &setting, Some((active as f64 * 1.03) as u64));
+        assert_eq!(outcome.oom, 0);
+        Row::new(&plan, &setting, outcome, None).json()["driver_calls"]["create"].as_u64().unwrap()
     });
-    assert!(moving == 0 && staying > 0, "{moving} times out of memory with moves, {staying} without");
+    assert!(staying > 2 * moving, "{moving} handles are made with moves, {staying} without");
 }
 
 #[test]
