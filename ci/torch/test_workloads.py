@@ -20,12 +20,12 @@ class Clock:
     def monotonic(self):
         return self.now
 
-    def run(self, script, name, is_ours, history, limit):
-        self.runs.append((name, is_ours))
+    def run(self, script, name, arm, history, limit):
+        self.runs.append((name, arm))
         self.now += min(limit, 1.0)
         if limit < 1.0 or name in self.failing:
             return {"failed": "it ended without a word"}
-        whose = "cuda-mem" if is_ours else "native"
+        whose = "cuda-mem" if arm == "cuda-mem" else "native"
         return {
             "backend": whose, "seconds": 1.0, "steps": 0.5, "reserved": 101, "active": 100, "driver": 101, "losses": ["0x1p+0"],
             "last_loss": 1.0,
@@ -40,21 +40,22 @@ def take(clock, names, rounds, seconds):
 
 
 class TurnsTest(unittest.TestCase):
-    def test_each_round_is_told_and_the_next_one_begins_the_other_way_round(self):
+    def test_each_round_is_told_and_the_next_one_begins_with_another(self):
         clock = Clock()
         turns, told, _ = take(clock, ["one", "two"], 2, 1000)
         self.assertEqual([(row["workload"], row["rounds"]) for row in told], [("one", 1), ("two", 1), ("one", 2), ("two", 2)])
-        of_one = [is_ours for name, is_ours in clock.runs if name == "one"]
-        self.assertEqual(of_one, [False, False, True, True, False], "one that warms, then two pairs")
-        self.assertEqual([(len(turn.native), len(turn.ours)) for turn in turns], [(2, 2), (2, 2)])
+        of_one = [arm for name, arm in clock.runs if name == "one"]
+        first, second = ["native", "expandable", "cuda-mem"], ["expandable", "cuda-mem", "native"]
+        self.assertEqual(of_one, ["native", *first, *second], "one that warms, then two rounds")
+        self.assertEqual([len(runs) for turn in turns for runs in turn.of.values()], [2] * 6)
         self.assertEqual(told[0]["losses"], "equal")
 
     def test_the_end_cuts_a_run_off_and_leaves_what_was_whole(self):
         clock = Clock()
-        turns, told, said = take(clock, ["one", "two"], 9, 7.5)
-        self.assertEqual(clock.now, 7.5, "the last run had what was left")
+        turns, told, said = take(clock, ["one", "two"], 9, 9.5)
+        self.assertEqual(clock.now, 9.5, "the last run had what was left")
         self.assertEqual([(row["workload"], row["rounds"]) for row in told], [("one", 1), ("two", 1)])
-        self.assertEqual([(len(turn.native), len(turn.ours)) for turn in turns], [(1, 1), (1, 1)], "half a pair does not count")
+        self.assertEqual([len(runs) for turn in turns for runs in turn.of.values()], [1] * 6, "half a round does not count")
         self.assertFalse(any(turn.failed for turn in turns), "it is no failure")
         self.assertNotIn("failed", said)
 

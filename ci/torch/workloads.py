@@ -1,4 +1,4 @@
-"""Workloads with the native allocator and with ours, by turns:
+"""Workloads with the native allocator, with the same and expandable segments, and with ours, by turns:
 `python3 ci/torch/workloads.py --peers DIR`, in an environment that has the wheel.
 
 DIR holds `workloads.py` and `workloads_streams.py`; with `--programs` it is `programs.py` beside this file that is run. Everything is imported once; each run is a forked child, so that what is timed is the
@@ -8,7 +8,7 @@ says the device held more than before (NVML, looked at from this process every 5
 
 All workloads have a round before any has the next, and after each round there is its line and the file of `--out` anew: who ends it early has
 seen what there was. Ends with 1 where a run failed or a workload had no round, where losses are equal natively and differ with ours, and where
-ours holds more than the bounds below. Time decides nothing: hosts differ more than it may.
+ours reserves more than the bounds below. Time decides nothing: hosts differ more than it may.
 """
 
 import argparse
@@ -39,8 +39,10 @@ MODULES = [
     "transformers.models.t5.modeling_t5",
 ]
 MIB = 1 << 20
-# What may be reserved for each byte that is active, in any round, and MiB that the driver may have given beyond that, more than natively.
-HELD, HELD_BY_MANY, BEYOND = 1.02, 1.03, 64
+ARMS = ("native", "expandable", "cuda-mem")
+# What may be reserved for each byte that is reserved with expandable segments, with one stream and with several, and MiB that the driver may
+# have given beyond what is reserved, more than natively.
+HELD, HELD_BY_MANY, BEYOND = 1.06, 1.12, 64
 
 
 class Device:
@@ -110,12 +112,14 @@ def imported():
     return torch
 
 
-def child(torch, script, name, ours, history, traces):
+def child(torch, script, name, arm, history, traces):
     """Runs the script as it is; what it printed and what PyTorch says afterwards."""
-    if ours:
+    if arm == "cuda-mem":
         import cuda_mem_torch
 
         cuda_mem_torch.enable()
+    elif arm == "expandable":
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     losses, backward, to, moved = [], torch.Tensor.backward, torch.nn.Module.to, [0.0]
 
     def moving(self, *arguments, **named):
@@ -132,7 +136,7 @@ def child(torch, script, name, ours, history, traces):
         raise SystemExit(code)
 
     torch.Tensor.backward, torch.nn.Module.to, os_exit, os._exit = remembering, moving, os._exit, ended
-    folder = traces if traces and not ours else tempfile.mkdtemp()
+    folder = traces if traces and arm == "native" else tempfile.mkdtemp()
     sys.argv = [str(script), name, str(folder)] + (["record"] if history else [])
     printed, sys.stdout = sys.stdout, io.StringIO()
     space = {"__name__": "__main__", "__file__": str(script)}
@@ -157,7 +161,7 @@ def child(torch, script, name, ours, history, traces):
     }
 
 
-def run(torch, device, traces, script, name, ours, history, limit):
+def run(torch, device, traces, script, name, arm, history, limit):
     """One run in a child; what came of it, or the reason that nothing did."""
     before = device.settled()
     read, write = os.pipe()
@@ -165,7 +169,7 @@ def run(torch, device, traces, script, name, ours, history, limit):
     if process == 0:
         os.close(read)
         try:
-            text = json.dumps(child(torch, script, name, ours, history, traces))
+            text = json.dumps(child(torch, script, name, arm, history, traces))
         except BaseException:
             text = json.dumps({"failed": traceback.format_exc()})
         with os.fdopen(write, "w") as out:
@@ -212,7 +216,7 @@ def missed(row):
     """What the row has that it must not have."""
     most = HELD_BY_MANY if row["workload"] in MANY_STREAMS else HELD
     found = {
-        f"holds {row['ours_held']:.4f} of what is active, more than {most}": row["ours_held"] > most,
+        f"reserves {row['ours_of_expandable']:.4f} of what expandable segments reserve, more than {most}": row["ours_of_expandable"] > most,
         f"the driver gave {row['driver_beyond_native_mib']:.0f} MiB more, of at most {BEYOND}": row["driver_beyond_native_mib"] > BEYOND,
         f"losses: {row['losses']}": row["losses"] not in ("equal", "vary natively"),
     }
@@ -225,7 +229,7 @@ def paired(ours, native, key):
     return statistics.median(ratios), *interval(ratios)
 
 
-def row_of(name, history, native, ours):
+def row_of(name, history, native, expandable, ours):
     """What the rounds say together."""
     beyond = lambda runs: statistics.median(run["driver"] - run["reserved"] for run in runs)
     losses = {tuple(run["losses"]) for run in native}
@@ -237,11 +241,14 @@ def row_of(name, history, native, ours):
         "ours_seconds": statistics.median(run["seconds"] for run in ours),
         "time": paired(ours, native, "seconds"),
         "time_of_steps": paired(ours, native, "steps"),
+        "time_of_steps_expandable": paired(expandable, native, "steps"),
         "native_held": max(run["reserved"] / run["active"] for run in native),
         "ours_held": max(run["reserved"] / run["active"] for run in ours),
         # What is active depends on who has streams wait for each other: these can be compared.
         "native_reserved_mib": max(run["reserved"] for run in native) / MIB,
+        "expandable_reserved_mib": max(run["reserved"] for run in expandable) / MIB,
         "ours_reserved_mib": max(run["reserved"] for run in ours) / MIB,
+        "ours_of_expandable": max(run["reserved"] for run in ours) / max(run["reserved"] for run in expandable),
         # Of the driver's figure the context's own share is what the native allocator does not reserve either.
         "driver_beyond_native_mib": (beyond(ours) - beyond(native)) / MIB,
         "losses": compared(losses, {tuple(run["losses"]) for run in ours}),
@@ -254,46 +261,47 @@ class Turns:
 
     def __init__(self, script, name, history):
         self.script, self.name, self.history = script, name, history
-        self.native, self.ours, self.is_warm, self.failed = [], [], False, False
+        self.of, self.is_warm, self.failed = {arm: [] for arm in ARMS}, False, False
 
     def __str__(self):
         return f"{self.name}, history" if self.history else self.name
 
-    def run(self, again, is_ours, limit, end):
+    def run(self, again, arm, limit, end):
         """One run; nothing if it failed, or the time was over before it was."""
         left = end - time.monotonic()
         if left <= 0:
             return None
-        found = again(self.script, self.name, is_ours, self.history, min(limit, left))
+        found = again(self.script, self.name, arm, self.history, min(limit, left))
         if not found.get("failed"):
             return found
         if time.monotonic() < end:
             self.failed = True
-            print(f"failed   {self} {'ours' if is_ours else 'native'}: {found['failed']}", flush=True)
+            print(f"failed   {self} {arm}: {found['failed']}", flush=True)
         return None
 
     def round(self, number, again, limit, end):
-        """One run of each, which count if both ended in time; whether they did."""
-        self.is_warm = self.is_warm or self.run(again, False, limit, end) is not None
+        """One run of each, which count if all ended in time; whether they did."""
+        self.is_warm = self.is_warm or self.run(again, "native", limit, end) is not None
         if not self.is_warm:
             return False
-        pair = []
-        # Whoever goes second finds the device as the first left it.
-        for is_ours in (False, True) if number % 2 == 1 else (True, False):
-            found = self.run(again, is_ours, limit, end)
-            if found is None:
+        found = {}
+        # Whoever goes next finds the device as the last left it.
+        first = (number - 1) % len(ARMS)
+        for arm in ARMS[first:] + ARMS[:first]:
+            run = self.run(again, arm, limit, end)
+            if run is None:
                 return False
-            whose = "cuda-mem" if is_ours else "native"
-            assert found["backend"] == whose, found["backend"]
-            held, loss = found["reserved"] / found["active"], found["last_loss"]
-            print(f"ok       {self} {whose} {number}: {found['seconds']:.3f} s, {found['steps']:.3f} of steps, held {held:.4f}, last loss {loss}", flush=True)
-            pair.append((self.ours if is_ours else self.native, found))
-        for into, found in pair:
-            into.append(found)
+            backend = "cuda-mem" if arm == "cuda-mem" else "native"
+            assert run["backend"] == backend, run["backend"]
+            held, loss = run["reserved"] / run["active"], run["last_loss"]
+            print(f"ok       {self} {arm} {number}: {run['seconds']:.3f} s, {run['steps']:.3f} of steps, held {held:.4f}, last loss {loss}", flush=True)
+            found[arm] = run
+        for arm, run in found.items():
+            self.of[arm].append(run)
         return True
 
     def row(self):
-        return row_of(self.name, self.history, self.native, self.ours) if self.ours else None
+        return row_of(self.name, self.history, *self.of.values()) if self.of["native"] else None
 
 
 def take_turns(workloads, rounds, limit, seconds, again, tell):
@@ -314,10 +322,11 @@ def line(row):
         str(row["rounds"]),
         f"{row['ours_seconds']:.2f}",
         f"{row['native_seconds']:.2f}",
-        *("{:.3f} ({:.3f}–{:.3f})".format(*row[key]) for key in ("time", "time_of_steps")),
+        *("{:.3f} ({:.3f}–{:.3f})".format(*row[key]) for key in ("time", "time_of_steps", "time_of_steps_expandable")),
         f"{row['native_held']:.3f}",
         f"{row['ours_held']:.4f}",
         f"{row['native_reserved_mib']:.0f}",
+        f"{row['expandable_reserved_mib']:.0f}",
         f"{row['ours_reserved_mib']:.0f}",
         f"{row['driver_beyond_native_mib']:+.0f}",
         row["losses"],
@@ -327,7 +336,7 @@ def line(row):
 
 
 def table(rows):
-    head = ["workload", "history", "rounds", "ours s", "native s", "ours/native (95 %)", "of the steps", "held, native", "held, ours", "MiB, native", "MiB, ours", "driver, MiB more", "losses", "last loss"]
+    head = ["workload", "history", "rounds", "ours s", "native s", "ours/native (95 %)", "of the steps", "expandable, of the steps", "held, native", "held, ours", "MiB, native", "MiB, expandable", "MiB, ours", "driver, MiB more", "losses", "last loss"]
     print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
     print("\n".join(line(row) for row in rows))
 
@@ -395,7 +404,7 @@ def main():
     rows, failed = rows_so_far(), sum(turns.failed for turns in workloads)
     if rows:
         table(rows)
-    not_reached = [str(turns) for turns in workloads if not turns.ours and not turns.failed]
+    not_reached = [str(turns) for turns in workloads if not turns.of["native"] and not turns.failed]
     if not_reached:
         print(f"no round in {arguments.seconds:.0f} s: {'; '.join(not_reached)}")
     beyond = [(row["workload"], what) for row in rows for what in missed(row)]
