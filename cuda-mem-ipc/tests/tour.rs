@@ -88,7 +88,8 @@ fn a_training_run_is_replayed_beside_what_pytorch_reserved() {
     assert!(!out.contains("divided"), "{out}");
     let (_, reserved) = out.split_once("\nreserved  ").unwrap();
     let ours: f64 = reserved.split_whitespace().next().unwrap().parse().unwrap();
-    assert!((1.0..1.1).contains(&ours), "{out}");
+    // Expandable segments held 1.367 of it.
+    assert!((1.0..1.367).contains(&ours), "{out}");
     assert!(out.contains("3.406 times by PyTorch's own"), "{out}");
     let (_, path) = out.split_once("\nsnapshot  ").unwrap();
     let pickle = fs::read(path.lines().next().unwrap()).unwrap();

@@ -52,7 +52,7 @@
 //! let size = block_size(100_000_000).unwrap_or_default();
 //! let wanted = Wanted { size, unused: 0, load: Load { active: 0, peak: 0 } };
 //! let block = source.grow(0, &mut heaps, wanted, &NoIndex).map_err(|_| "no memory")?;
-//! assert_eq!(source.reserved(), 6 * (16 << 20)); // handles of 16 MiB
+//! assert_eq!(source.reserved(), 5 * (20 << 20)); // handles of 20 MiB
 //! heaps.0.free(block.number, &NoIndex);
 //! assert!(heaps.0.allocate(size, 0, &NoIndex).is_some(), "without the source");
 //! # Ok::<(), &str>(())
