@@ -138,7 +138,9 @@ pub(crate) fn on_interrupted(test: impl FnOnce(&'static Sim, &Context)) {
 /// As [`on_interrupted`], with a machine to choose.
 pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Context)) {
     let _turn = lock(&TURNS);
-    let sim: &Sim = Box::leak(Box::new(builder.record(true).build()));
+    let place = Box::into_raw(Box::new(builder.record(true).build()));
+    // SAFETY: it stays until nobody has it any more, at the end.
+    let sim: &'static Sim = unsafe { &*place };
     *lock(&SIM) = Some(sim);
     let lookup = |symbol: &CStr| match symbol.to_bytes() {
         b"cuGetProcAddress_v2" => ptr::null(),
@@ -156,8 +158,12 @@ pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Con
     let context = driver.device(0).unwrap().primary_context().unwrap();
     test(sim, &context);
     until("all is undone", || driver.registrations_left() == 0);
-    drop(context);
+    drop((context, driver));
     expect_clean(sim);
+    // A process has room for few simulators at a time.
+    *lock(&SIM) = None;
+    // SAFETY: made above; the driver and all that was made with it are gone.
+    drop(unsafe { Box::from_raw(place) });
 }
 
 /// Runs a test with the legacy stream of a context and a blocking stream, whose captures what names the other one ends.
