@@ -180,7 +180,8 @@ impl Background {
         mut state: std::sync::MutexGuard<'static, State>,
     ) -> std::sync::MutexGuard<'static, State> {
         let began = Instant::now();
-        let job = state.queue.pop_front();
+        // A look that is due says nothing of the patience with the jobs that run.
+        let job = if state.job_pause() == Some(Duration::ZERO) { state.queue.pop_front() } else { None };
         let resting =
             if job.is_none() { state.due.take().map(|_| mem::take(&mut state.resting)) } else { None };
         state.running.push(began);
@@ -210,13 +211,17 @@ impl Background {
 impl State {
     /// How long until there is something to do for a thread that is free: zero for now, none if nothing is known.
     fn next_pause(&self) -> Option<Duration> {
+        let look = self.due.map(|due| due.saturating_duration_since(Instant::now()));
+        self.job_pause().into_iter().chain(look).min()
+    }
+
+    /// How long until a thread that is free takes the next job; none if there is no job.
+    fn job_pause(&self) -> Option<Duration> {
         // The one that began last may end at any moment, and take the next.
         let last = self.running.iter().max().map_or(Duration::MAX, Instant::elapsed);
         // With each thread more it takes longer until there is another one: where processors are busy, short jobs take long too.
         let patience = PATIENCE.saturating_mul(u32::try_from(self.running.len()).unwrap_or(u32::MAX));
-        let job = (!self.queue.is_empty()).then(|| patience.saturating_sub(last));
-        let look = self.due.map(|due| due.saturating_duration_since(Instant::now()));
-        job.into_iter().chain(look).min()
+        (!self.queue.is_empty()).then(|| patience.saturating_sub(last))
     }
 }
 
