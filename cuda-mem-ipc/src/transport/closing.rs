@@ -24,14 +24,17 @@ static CLOSING: Background = Background::new("cuda-mem-close", MOST_THREADS);
 
 /// Descriptors that a peer has sent. Dropped, they are closed in the background: nothing that the peer chose is waited for.
 ///
-/// ```no_run
-/// # fn message() -> cuda_mem_ipc::transport::Message { unimplemented!() }
-/// let message = message();
-/// for descriptor in &*message.descriptors {
-///     println!("{descriptor:?}");
-/// }
+/// ```
+/// use std::fs::File;
+/// use cuda_mem_ipc::transport::Descriptors;
+///
+/// // As a message has them.
+/// let descriptors = Descriptors::from(vec![File::open("/dev/null")?.into()]);
+/// assert_eq!(descriptors.len(), 1);
 /// // The caller's, who closes it: any file of the peer's choice.
-/// let own = message.descriptors.into_vec();
+/// let own = descriptors.into_vec();
+/// # drop(own);
+/// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct Descriptors(Vec<OwnedFd>);
