@@ -31,7 +31,7 @@ use crate::error::{CachePool, CachedMemory};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
-use crate::segments::{Block, BlockState as State, Options, SegmentKind, SegmentView};
+use crate::segments::{Block, Options, SegmentKind, SegmentView};
 use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
 use crate::statistics::{PoolSize, Shard};
 
@@ -188,12 +188,8 @@ impl Private {
             address: block.address,
             size: block.size,
             requested_size: block.requested,
-            state: match block.state {
-                State::ActiveAllocated => BlockState::ActiveAllocated,
-                State::ActivePendingFree => BlockState::ActivePendingFree,
-                State::Inactive => BlockState::Inactive,
-            },
-            frames: stacks.get(&block.address).filter(|_| block.state != State::Inactive).cloned(),
+            state: block.state,
+            frames: stacks.get(&block.address).filter(|_| block.state != BlockState::Inactive).cloned(),
         };
         let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
             stream: state.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
@@ -214,7 +210,7 @@ impl Private {
                 Some(stream) if id == MempoolId::NONE => CachePool::Stream(stream.id()),
                 _ => CachePool::Private(id),
             };
-            for block in segment.blocks().filter(|block| block.state == State::Inactive) {
+            for block in segment.blocks().filter(|block| block.state == BlockState::Inactive) {
                 let size = block.size as usize;
                 match all.iter_mut().find(|cached| cached.pool == pool) {
                     Some(cached) => {
@@ -245,7 +241,7 @@ impl Private {
     /// The largest block that is free in any pool.
     pub(super) fn largest_free(&self) -> usize {
         let state = lock(&self.state);
-        let free = state.blocks().filter(|block| block.state == State::Inactive);
+        let free = state.blocks().filter(|block| block.state == BlockState::Inactive);
         free.map(|block| block.size as usize).max().unwrap_or(0)
     }
 
@@ -253,7 +249,7 @@ impl Private {
     pub(super) fn oversize(&self, least: u64) -> (u64, u64) {
         let state = lock(&self.state);
         let blocks =
-            state.blocks().filter(|block| block.state == State::ActiveAllocated && block.size >= least);
+            state.blocks().filter(|block| block.state == BlockState::ActiveAllocated && block.size >= least);
         (blocks.count() as u64, state.segments().filter(|(_, segment)| segment.bytes >= least).count() as u64)
     }
 

@@ -3,6 +3,7 @@
 use std::ops::Add;
 
 use super::options::SMALL_SIZE;
+pub use crate::snapshot::BlockState;
 
 /// Names one block that was allocated. A later block with its number or its address has another name.
 /// [`SegmentHeap`](super::SegmentHeap) has an example.
@@ -19,29 +20,6 @@ impl BlockId {
     #[must_use]
     pub fn address(self) -> u64 {
         self.address
-    }
-}
-
-/// The state of a block, in PyTorch's words. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BlockState {
-    /// Allocated.
-    ActiveAllocated,
-    /// Freed, and still in use on other streams.
-    ActivePendingFree,
-    /// Free.
-    Inactive,
-}
-
-impl BlockState {
-    /// The state in PyTorch's words.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ActiveAllocated => "active_allocated",
-            Self::ActivePendingFree => "active_pending_free",
-            Self::Inactive => "inactive",
-        }
     }
 }
 
