@@ -142,7 +142,7 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::AlreadyRouted`] if allocations go there already.
+    /// [`PoolError::AlreadyRouted`](crate::segments::PoolError::AlreadyRouted) if allocations go there already.
     pub fn begin_allocate_to_pool(
         &self,
         id: MempoolId,
@@ -158,7 +158,7 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::NotRouted`] if that was not begun.
+    /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) if that was not begun.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
         if forked() {
             return Err(Error::Forked.into());
@@ -175,7 +175,7 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::UnknownPool`], [`PinnedCacheError::StillRouted`].
+    /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
     pub fn release_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
         if forked() {
             return Err(Error::Forked.into());
@@ -189,7 +189,7 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::UnknownPool`].
+    /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
     pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
         if forked() {
             return Err(Error::Forked.into());

@@ -1,7 +1,6 @@
 //! Errors of the pinned cache.
 
 use crate::error::{Error, PoolError};
-use crate::mempool_id::MempoolId;
 
 /// Why the pinned cache refused.
 ///
@@ -61,34 +60,9 @@ pub enum PinnedCacheError {
         /// The bytes that are possible.
         most: usize,
     },
-    /// Allocations go to this private pool already.
-    #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]
-    AlreadyRouted {
-        /// The pool.
-        id: MempoolId,
-    },
-    /// No allocations go to this private pool.
-    #[error(
-        "no allocations go to the private pool {id}; begin_allocate_to_pool has not been called, or was ended"
-    )]
-    NotRouted {
-        /// The pool.
-        id: MempoolId,
-    },
-    /// The last use of a private pool cannot be released while allocations go to it.
-    #[error(
-        "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
-    )]
-    StillRouted {
-        /// The pool.
-        id: MempoolId,
-    },
-    /// There is no such private pool.
-    #[error("there is no private pool {id}: it was never begun, or was released")]
-    UnknownPool {
-        /// The pool.
-        id: MempoolId,
-    },
+    /// A private pool refused. Nothing was changed.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
 }
 
 impl From<PinnedCacheError> for Error {
@@ -103,10 +77,7 @@ impl From<PinnedCacheError> for Error {
                 Self::OutOfMemory { requested, used: held, limit, source: None }
             }
             PinnedCacheError::TooLarge { requested, .. } => Self::TooLarge { bytes: requested },
-            PinnedCacheError::AlreadyRouted { id } => Self::Pool(PoolError::AlreadyRouted { id }),
-            PinnedCacheError::NotRouted { id } => Self::Pool(PoolError::NotRouted { id }),
-            PinnedCacheError::StillRouted { id } => Self::Pool(PoolError::StillRouted { id }),
-            PinnedCacheError::UnknownPool { id } => Self::Pool(PoolError::Unknown { id }),
+            PinnedCacheError::Pool(error) => Self::Pool(error),
         }
     }
 }

@@ -8,6 +8,7 @@ use cuda_mem_core::StreamId;
 
 use super::arena::Arena;
 use super::error::PinnedCacheError;
+use crate::error::PoolError;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 
@@ -44,7 +45,7 @@ impl Pools {
     pub(super) fn begin(&self, id: MempoolId, filter: Arc<Filter>) -> Result<(), PinnedCacheError> {
         let mut state = lock(&self.state);
         if state.routes.iter().any(|(routed, _)| *routed == id) {
-            return Err(PinnedCacheError::AlreadyRouted { id });
+            return Err(PoolError::AlreadyRouted { id }.into());
         }
         state.pools.entry(id).or_default().uses += 1;
         state.routes.push((id, filter));
@@ -55,7 +56,7 @@ impl Pools {
     pub(super) fn end(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
         let mut state = lock(&self.state);
         let place = state.routes.iter().position(|(routed, _)| *routed == id);
-        let route = state.routes.remove(place.ok_or(PinnedCacheError::NotRouted { id })?);
+        let route = state.routes.remove(place.ok_or(PoolError::NotRouted { id })?);
         self.routes.store(state.routes.len(), Ordering::Release);
         drop(state);
         // What the filter has captured is dropped outside the lock.
@@ -67,13 +68,13 @@ impl Pools {
     pub(super) fn release(&self, id: MempoolId) -> Result<Vec<Arc<Arena>>, PinnedCacheError> {
         let mut state = lock(&self.state);
         let routed = state.routes.iter().any(|(routed, _)| *routed == id);
-        let pool = state.pools.get_mut(&id).ok_or(PinnedCacheError::UnknownPool { id })?;
+        let pool = state.pools.get_mut(&id).ok_or(PoolError::Unknown { id })?;
         if pool.uses > 1 {
             pool.uses -= 1;
             return Ok(Vec::new());
         }
         if routed {
-            return Err(PinnedCacheError::StillRouted { id });
+            return Err(PoolError::StillRouted { id }.into());
         }
         Ok(state.pools.remove(&id).into_iter().flat_map(|pool| pool.arenas.into_values()).collect())
     }
@@ -103,7 +104,7 @@ impl Pools {
     /// The arenas of one pool.
     pub(super) fn arenas_of(&self, id: MempoolId) -> Result<Vec<Arc<Arena>>, PinnedCacheError> {
         let state = lock(&self.state);
-        let pool = state.pools.get(&id).ok_or(PinnedCacheError::UnknownPool { id })?;
+        let pool = state.pools.get(&id).ok_or(PoolError::Unknown { id })?;
         Ok(pool.arenas.values().cloned().collect())
     }
 

@@ -2,6 +2,7 @@
 
 use cuda_mem_core::{Error, Stream, StreamId};
 use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::segments::PoolError;
 use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
 
 use crate::common::World;
@@ -94,19 +95,22 @@ fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     for _ in 0..2 {
         allocator.begin_allocate_to_pool(POOL, everything).unwrap();
         let twice = allocator.begin_allocate_to_pool(POOL, everything).unwrap_err();
-        assert!(matches!(twice, PinnedCacheError::AlreadyRouted { id: POOL }));
+        assert!(matches!(twice, PinnedCacheError::Pool(PoolError::AlreadyRouted { id: POOL })));
         allocator.end_allocate_to_pool(POOL).unwrap();
     }
     assert!(matches!(
         allocator.end_allocate_to_pool(POOL).unwrap_err(),
-        PinnedCacheError::NotRouted { id: POOL }
+        PinnedCacheError::Pool(PoolError::NotRouted { id: POOL })
     ));
     allocator.begin_allocate_to_pool(POOL, everything).unwrap();
     let mut block = allocator.allocate(3 * MIB).unwrap();
     drop(allocator.allocate(5 * MIB).unwrap());
     allocator.release_pool(POOL).unwrap();
     allocator.release_pool(POOL).unwrap();
-    assert!(matches!(allocator.release_pool(POOL).unwrap_err(), PinnedCacheError::StillRouted { id: POOL }));
+    assert!(matches!(
+        allocator.release_pool(POOL).unwrap_err(),
+        PinnedCacheError::Pool(PoolError::StillRouted { id: POOL })
+    ));
     allocator.end_allocate_to_pool(POOL).unwrap();
     assert_eq!(allocator.statistics().allocations.current, 2);
     allocator.release_pool(POOL).unwrap();

@@ -298,7 +298,7 @@ fn memory_keeps_the_resource_and_the_resource_the_allocator() {
 #[test]
 fn errors_of_the_cache_stay_what_they_are() {
     let pool = MempoolId(0, 9);
-    let error = Error::from(PinnedCacheError::UnknownPool { id: pool });
+    let error = Error::from(PinnedCacheError::Pool(PoolError::Unknown { id: pool }));
     assert!(matches!(error, Error::Pool(PoolError::Unknown { id }) if id == pool));
     let error = Error::from(PinnedCacheError::TooLarge { requested: 5, most: 4 });
     assert!(matches!(error, Error::TooLarge { bytes: 5 }));
