@@ -119,7 +119,10 @@ fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     drop(block);
     assert_eq!(allocator.statistics().allocations.current, 0);
     let gone = allocator.release_pool(POOL).unwrap_err();
-    assert_eq!(gone.to_string(), "there is no private pool (0, 1): it was never begun, or was released");
+    assert_eq!(
+        gone.to_string(),
+        "there is no private pool (0, 1): it was never made, or was released and its memory given back"
+    );
 }
 
 #[test]
