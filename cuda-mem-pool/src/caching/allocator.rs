@@ -7,27 +7,28 @@
 #![allow(unsafe_code, reason = "is a resource, and takes memory back by address")]
 
 use std::alloc::Layout;
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, MemorySource, Stream, forked};
+use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
+use super::callbacks::refuse_forked;
 use super::index::number_of;
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
-use super::private::set_limit;
-use super::shared::{Shared, limit, refuse_forked};
+use super::shared::Shared;
+use super::slot::StreamSlot;
 use crate::error::{Error, Result};
-use crate::primitive::Ordering;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
 ///
 /// Clones are handles to the same allocator. See `docs/allocator.md` for how it works.
 ///
-/// In a forked child all of it is the parent's: what can fail is `Forked` in [`Error::Core`], and what cannot does nothing and tells of
-/// nothing. It takes no lock there, which a thread of the parent may have held.
+/// In a forked child all of it is the parent's: what can fail is `Forked` in [`Error::Core`], and what cannot does nothing.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -57,16 +58,16 @@ pub(super) struct Inner {
 }
 
 impl CachingAllocator {
-    /// An allocator of the memory of the context's device. It holds nothing before the first request.
+    /// Makes an allocator of the memory of the context's device. It holds nothing before the first request.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidFraction`]; [`Error::Core`] of the driver.
+    /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
         Self::with(context, options, Observer::default())
     }
 
-    /// As [`CachingAllocator::new`], with somebody who hears of the driver's calls.
+    /// Makes an allocator as [`CachingAllocator::new`], with somebody who hears of the driver's calls.
     ///
     /// # Errors
     ///
@@ -89,12 +90,8 @@ impl CachingAllocator {
         &self.inner.shared
     }
 
-    /// Memory of `bytes` bytes for work of a stream, by its address: a multiple of 512. It is leaked unless
-    /// [`CachingAllocator::free_by_address`] gets it. No call of the driver is made as long as memory is cached.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
+    /// Allocates memory for work of a stream; its address, a multiple of 512. It is leaked unless [`CachingAllocator::free_by_address`] gets
+    /// it. No call of the driver is made as long as memory is cached. May be called while streams capture.
     ///
     /// # Errors
     ///
@@ -102,6 +99,19 @@ impl CachingAllocator {
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.shared().allocate(bytes, stream)
+    }
+
+    /// This allocator for work of a stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`] if it is a stream of another context, or another thread's default stream;
+    /// [`Error::TooManyStreams`].
+    pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
+        refuse_forked()?;
+        let shared = self.shared();
+        let slot = shared.slot(stream)?;
+        Ok(StreamAllocator { shared, slot, stream: stream.id(), _here: PhantomData })
     }
 
     /// Takes memory back, ordered on the stream that it was allocated for: work of that stream may have it again at once.
@@ -158,8 +168,8 @@ impl CachingAllocator {
     /// Streams that were made by [`Stream::new`] and its like need not be forgotten: once nobody else has a handle to one, and its work is
     /// done, the next new stream takes what it had.
     ///
-    /// The default stream of a thread is forgotten by itself when the thread ends, if it has no work then. A thread that leaves work in it
-    /// calls this before it ends: nobody can ask about the stream afterwards, and its memory would stay away from everybody.
+    /// The default stream of a thread is forgotten by itself when the thread ends. If it has work then, its memory serves others once there is
+    /// no other, and no stream captures: the host then waits for all work of the context.
     ///
     /// # Errors
     ///
@@ -170,7 +180,7 @@ impl CachingAllocator {
     ///
     /// Nobody allocates for the stream meanwhile, and what it is given from now on uses no memory that was allocated for it before.
     pub unsafe fn forget_stream(&self, stream: &Stream) -> Result<()> {
-        self.shared().forget_stream(stream)
+        self.shared().streams.forget(stream)
     }
 
     /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait for that work: what the
@@ -183,8 +193,18 @@ impl CachingAllocator {
         self.shared().empty_cache()
     }
 
-    /// Sets the share of the device's memory that this allocator may hold, from 0 to 1; 1 is no limit. What it holds already
-    /// stays until it is free.
+    /// Gives memory back as [`CachingAllocator::empty_cache`], until no more than `bytes` bytes are held: whole handles, and segments of
+    /// released private pools last. The bytes that went.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`] of the driver.
+    pub fn trim_to(&self, bytes: usize) -> Result<usize> {
+        self.shared().trim_to(bytes)
+    }
+
+    /// Sets the share of the device's memory that this allocator may hold, from 0 to 1; 1 is no limit but
+    /// [`CachingOptions::max_bytes`]. What it holds already stays until it is free. Makes no driver call.
     ///
     /// ```
     /// use cuda_mem_core::Driver;
@@ -199,26 +219,17 @@ impl CachingAllocator {
     /// # Ok::<(), cuda_mem_pool::Error>(())
     /// ```
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture: it is no driver call.
-    ///
     /// # Errors
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        refuse_forked()?;
-        let shared = self.shared();
-        let bytes = limit(fraction, shared.total)?;
-        set_limit(shared, bytes)?;
-        shared.fraction.store(fraction.to_bits(), Ordering::Relaxed);
-        Ok(())
+        self.shared().set_memory_fraction(fraction)
     }
 
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        f64::from_bits(self.shared().fraction.load(Ordering::Relaxed))
+        self.shared().memory_fraction()
     }
 
     /// The physical memory that is held now, in bytes, that of private pools included.
@@ -227,7 +238,7 @@ impl CachingAllocator {
         if forked() {
             return 0;
         }
-        self.shared().source.held().saturating_add(self.shared().private.reserved())
+        self.shared().source.reserved()
     }
 
     /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike
@@ -237,7 +248,7 @@ impl CachingAllocator {
         if forked() {
             return 0;
         }
-        usize::try_from(self.shared().most_reserved()).unwrap_or(usize::MAX)
+        usize::try_from(self.shared().figures.most_reserved()).unwrap_or(usize::MAX)
     }
 
     /// Host memory that the allocator's books take, in bytes.
@@ -249,7 +260,60 @@ impl CachingAllocator {
     /// How many calls of the driver were made for memory, mappings and order.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
-        if forked() { 0 } else { self.shared().calls().total() }
+        if forked() { 0 } else { self.shared().source.calls().total() }
+    }
+}
+
+/// An allocator for work of one stream: for whoever allocates on the same few streams all the time, and remembers this.
+///
+/// It stays in its thread: the default stream of a thread ends with it, and what belonged to that serves another stream then.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let on_stream = allocator.of_stream(&stream)?;
+/// let address = on_stream.allocate_by_address(1000)?;
+/// // SAFETY: nothing uses it.
+/// unsafe { allocator.free_by_address(address) }?;
+/// assert_eq!(on_stream.allocate_by_address(900)?, address);
+/// # unsafe { allocator.free_by_address(address) }?;
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct StreamAllocator<'a> {
+    shared: &'a Shared,
+    slot: &'a StreamSlot,
+    stream: StreamId,
+    /// Another thread could use it while the stream ends.
+    _here: PhantomData<*const ()>,
+}
+
+impl<'a> StreamAllocator<'a> {
+    /// As [`CachingAllocator::allocate_by_address`] for the stream.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Error::StreamEnded`].
+    #[inline]
+    pub fn allocate_by_address(&self, bytes: usize) -> Result<CUdeviceptr> {
+        self.shared.allocate_in(self.slot, self.stream, bytes)
+    }
+
+    /// The stream.
+    #[must_use]
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+}
+
+impl fmt::Debug for StreamAllocator<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamAllocator").field("stream", &self.stream()).finish_non_exhaustive()
     }
 }
 

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
+use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{catch_panic, forked};
 
-use super::segment::BackingChange;
 use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::primitive::{Mutex, Ordering, lock};
 
@@ -14,6 +14,21 @@ use crate::primitive::{Mutex, Ordering, lock};
 /// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallbackId(u64);
+
+/// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
+/// [pinned](super::CachingAllocator::pin), never leaves.
+///
+/// [`CachingAllocator::attach_backing_watcher`](super::CachingAllocator::attach_backing_watcher) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackingChange {
+    /// The [`Segment`](super::Segment) whose memory it is.
+    pub segment: u64,
+    /// The first address.
+    pub address: CUdeviceptr,
+    /// How many.
+    pub bytes: usize,
+}
 
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
@@ -63,8 +78,15 @@ fn is_set(flag: &'static std::thread::LocalKey<Cell<bool>>) -> bool {
     flag.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Refuses what would wait for locks that the calling thread has, because it is in a watcher.
+/// Refuses calls in a forked child, where all is the parent's. To be asked before a lock, which a thread of the parent may have held: that
+/// one does not run there.
+pub(super) fn refuse_forked() -> Result<()> {
+    if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
+}
+
+/// Refuses what would wait for locks that the calling thread has, because it is in a watcher, and what [`refuse_forked`] does.
 pub(super) fn refuse_watchers() -> Result<()> {
+    refuse_forked()?;
     if is_watching() { Err(Error::InCallback) } else { Ok(()) }
 }
 

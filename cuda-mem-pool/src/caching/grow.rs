@@ -1,18 +1,19 @@
-//! The slow path of an allocation: more memory, and what is tried when there is none.
+//! The slow path of an allocation: more memory, and what is tried when there is none. And that of a free: blocks that other streams use.
 
-use cuda_mem_core::{DriverError, Stream};
+use cuda_mem_core::{DriverError, Error as CoreError, Stream, Uses};
 
 use super::callbacks::refuse_watchers;
-use super::hot::Request;
-use super::pending::Waiting;
-use super::private::collect_garbage;
-use super::shared::{AllHeaps, Shared, refuse_forked};
+use super::hot::{Request, pool_of};
+use super::pending::{Freed, Waiting};
+use super::record::event;
+use super::shared::{AllHeaps, Shared};
 use super::slot::StreamSlot;
-use crate::engine::paged::{Climb, GrowError, Load, SLAB, Step, Wanted, climb};
+use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, Step, StreamHeap, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
+use crate::history::RecordContext;
 use crate::mempool_id::MempoolId;
-use crate::primitive::lock;
+use crate::snapshot::Action;
 
 /// What the page source's error is for the caller; out of memory has a ladder of its own before it is one.
 fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
@@ -33,7 +34,7 @@ impl Shared {
         }
         self.context.driver().reclaim();
         self.poll();
-        collect_garbage(self);
+        self.collect_garbage();
         let held = self.source.held();
         match self.look_for(slot, request) {
             Ok(Some(address)) => Ok(address),
@@ -53,7 +54,7 @@ impl Shared {
         if let Some(address) = self.try_grow(slot, request)? {
             return Ok(Some(address));
         }
-        lock(&self.counts).num_alloc_retries += 1;
+        self.figures.change(|counts| counts.num_alloc_retries += 1);
         if let Some(address) = climb(&mut Climber { shared: self, slot, request })? {
             return Ok(Some(address));
         }
@@ -69,12 +70,12 @@ impl Shared {
         // The page source knows nothing of private blocks.
         let others = self.private.active();
         let load = Load {
-            active: bytes(self.counter.active_bytes()).saturating_sub(others),
-            peak: bytes(self.counter.peak_active_bytes()).saturating_sub(others),
+            active: bytes(self.figures.counter.active_bytes()).saturating_sub(others),
+            peak: bytes(self.figures.counter.peak_active_bytes()).saturating_sub(others),
         };
-        let mut source = self.source()?;
+        let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
-        let room = self.total.saturating_sub(self.private.reserved()).min(source.limit());
+        let room = self.total.saturating_sub(self.source.segments()).min(source.limit());
         if request.size > room.max(source.reserved()).saturating_sub(load.active) {
             return Ok(None);
         }
@@ -126,8 +127,14 @@ impl Shared {
     /// [`MempoolId::NONE`].
     pub(super) fn give_up(&self, slot: &StreamSlot, request: Request, pool: MempoolId) -> Result<u64> {
         let report = self.report(slot, request, pool)?;
-        lock(&self.counts).num_ooms += 1;
-        self.tell_out_of_memory(slot, request);
+        self.figures.change(|counts| counts.num_ooms += 1);
+        let record = &self.record;
+        if record.history.is_listening() {
+            // Taken before the driver is asked: the stack is the request's. A driver that does not even tell what is free has none.
+            let frames = record.history.frames(RecordContext::Alloc);
+            let free = self.context.memory_info().map_or(0, |memory| memory.free as u64);
+            record.tell(event(Action::Oom, slot.handle(), free, request.size), frames);
+        }
         self.callbacks.observe(&report);
         Err(Error::DeviceOutOfMemory(Box::new(report)))
     }
@@ -191,41 +198,209 @@ impl Shared {
             waited |= point.wait().is_ok();
         }
         let busy: Vec<_> = {
-            let source = self.source()?;
+            let source = self.source.lock()?;
             let is_busy =
                 |slot: &&StreamSlot| slot.heap.with(|heap, _| source.movable(slot.number, heap) > 0);
             self.slots.iter().filter(is_busy).collect()
         };
-        for slot in busy {
-            waited |= slot.owner.wait().is_ok();
+        let waits: Vec<_> = busy.into_iter().map(|slot| slot.owner.wait()).collect();
+        waited |= waits.iter().any(Result::is_ok);
+        if waits.iter().any(|wait| matches!(wait, Err(CoreError::WrongThread))) {
+            waited |= self.wait_for_lost_streams();
         }
         if waited {
-            lock(&self.counts).num_sync_all_streams += 1;
+            self.figures.change(|counts| counts.num_sync_all_streams += 1);
         }
         Ok(waited)
     }
 
+    /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
+    /// beside a capture, which that would end. Whether they are done now.
+    fn wait_for_lost_streams(&self) -> bool {
+        let private = self.private.streams.all();
+        let served = self.slots.iter().filter_map(|slot| slot.owner.stream());
+        if served.chain(private).any(|stream| stream.is_capturing().unwrap_or(false)) {
+            return false;
+        }
+        let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
+        let lost: Vec<_> =
+            of_slots.chain(self.private.streams.owners()).filter(|owner| owner.is_lost()).collect();
+        let is_done = !lost.is_empty() && self.wait_for_context();
+        if is_done {
+            lost.iter().for_each(|owner| owner.found_done());
+        }
+        is_done
+    }
+
     /// Gives free memory of a heap that nothing uses back to the driver, `most` bytes of it; how many bytes.
     fn release_free(&self, slot: &StreamSlot, most: usize) -> Result<usize> {
-        let mut source = self.source()?;
+        let mut source = self.source.lock()?;
         let released = source.release_free(slot.number, &mut AllHeaps(self), most);
         drop(source);
-        self.tell_moves();
+        self.record.tell_moves();
         released.map_err(grow_error)
+    }
+
+    /// Gives free memory back when more is held than the threshold of garbage collection allows.
+    pub(super) fn collect_garbage(&self) {
+        if self.source.has_garbage() {
+            // What the driver refuses stays; whoever asks for memory goes on without.
+            let _ = self.empty_cache();
+        }
     }
 
     /// Gives everything back to the driver that nothing is in and nothing uses; how many bytes.
     pub(super) fn empty_cache(&self) -> Result<usize> {
-        refuse_forked()?;
+        self.trim_to(0)
+    }
+
+    /// Gives memory back to the driver that nothing is in and nothing uses, until no more than so many bytes are held; how many went.
+    pub(super) fn trim_to(&self, bytes: usize) -> Result<usize> {
         refuse_watchers()?;
         self.take_back();
         // Handles were mapped for other heaps before: each needs its point before any of them gives memory back.
-        let mut source = self.source()?;
+        let mut source = self.source.lock()?;
         self.slots.iter().for_each(|slot| source.mark_free(slot.number, &mut AllHeaps(self)));
         drop(source);
-        let mut released = self.slots.iter().map(|slot| self.release_free(slot, usize::MAX));
-        let bytes = released.try_fold(0, |sum: usize, bytes| Ok::<_, Error>(sum.saturating_add(bytes?)))?;
-        Ok(bytes.saturating_add(self.pools().reclaim_released()?))
+        let mut released = 0usize;
+        for slot in self.slots.iter() {
+            let excess = if bytes == 0 { usize::MAX } else { self.source.reserved().saturating_sub(bytes) };
+            if excess > 0 {
+                released = released.saturating_add(self.release_free(slot, excess)?);
+            }
+        }
+        if bytes == 0 || self.source.reserved() > bytes {
+            released = released.saturating_add(self.pools().reclaim_released()?);
+        }
+        Ok(released)
+    }
+}
+
+/// Blocks that are freed while other streams use them: how they wait, and come back.
+impl Shared {
+    /// The uses of a block by other streams that a free has to wait for: those that were recorded, and that of the stream that frees it.
+    /// None if there are none.
+    #[cold]
+    pub(super) fn take_uses(&self, address: u64, elsewhere: Option<&Stream>) -> Option<Uses> {
+        let uses = self.pending.take_uses(address).map(|used| used.uses);
+        if elsewhere.is_some() { Some(uses.unwrap_or_default()) } else { uses }
+    }
+
+    /// Frees a block once the streams that used it have come past this point.
+    #[cold]
+    pub(super) fn free_behind(
+        &self,
+        slot: &StreamSlot,
+        address: u64,
+        number: BlockNumber,
+        uses: Uses,
+        elsewhere: Option<&Stream>,
+    ) -> Result<()> {
+        if let Some(stream) = elsewhere
+            && let Err(error) = uses.record_stream(stream)
+        {
+            // The block is still its owner's, and used by the streams that it was.
+            self.pending.keep_uses(address, uses);
+            return Err(error.into());
+        }
+        let found = slot.heap.with(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.drain(slot, heap, guard);
+            }
+            let block = heap.block(number)?;
+            guard.request_free(pool_of(block.size), block.size);
+            Some((block.size, heap.requested(number)?))
+        });
+        let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
+        self.tell_block(Action::FreeRequested, slot, address, requested);
+        let block = Freed { address, heap: slot.number, number, size };
+        self.pending.push(block, uses, None, &self.observer);
+        slot.waiting.add(size);
+        Ok(())
+    }
+
+    /// A block for a program that is listened to.
+    #[cold]
+    pub(super) fn allocate_and_tell(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        let address = self.obtain(slot, request);
+        match address {
+            Ok(address) => self.tell_block(Action::Alloc, slot, address, request.requested),
+            Err(_) => self.record.tell_moves(),
+        }
+        address
+    }
+
+    /// Tells of a block that goes back and that nobody uses.
+    #[cold]
+    pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
+        match self.look_at(slot, |heap| heap.requested(number)) {
+            Some(requested) => [Action::FreeRequested, Action::FreeCompleted]
+                .into_iter()
+                .for_each(|action| self.tell_block(action, slot, address, requested)),
+            None => drop(self.record.keep_stack(address, None)),
+        }
+    }
+
+    fn tell_block(&self, action: Action, slot: &StreamSlot, address: u64, size: usize) {
+        if self.record.history.awaits_frees() {
+            self.record.tell_block(event(action, slot.handle(), address, size));
+        }
+    }
+
+    /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
+    pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> bool {
+        self.look_at(slot, |heap| heap.block(number).is_some())
+    }
+
+    /// Looks at a heap once all that was left to it is free.
+    pub(super) fn look_at<R>(&self, slot: &StreamSlot, look: impl FnOnce(&StreamHeap) -> R) -> R {
+        slot.heap.with(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.drain(slot, heap, guard);
+            }
+            look(heap)
+        })
+    }
+
+    /// Gives the blocks back whose uses are over.
+    pub(super) fn poll(&self) {
+        for waiting in self.pending.poll(&self.observer) {
+            self.complete(&waiting);
+        }
+        self.pools().poll();
+    }
+
+    /// Gives the blocks of a heap back that have this size and whose uses are over.
+    #[cold]
+    pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize) {
+        for waiting in self.pending.poll_for(slot, size, &self.observer) {
+            self.complete(&waiting);
+        }
+    }
+
+    /// Has a freed block wait on that was taken out.
+    pub(super) fn put_back_waiting(&self, waiting: Waiting) {
+        let block = waiting.block;
+        self.pending.put_back(waiting);
+        if let Some(slot) = self.slots.get(block.heap) {
+            slot.waiting.add(block.size);
+        }
+    }
+
+    /// A freed block is free now.
+    pub(super) fn complete(&self, waiting: &Waiting) {
+        let Freed { address, heap, number, .. } = waiting.block;
+        let Some(slot) = self.slots.get(heap) else { return };
+        if self.record.history.awaits_frees()
+            && let Some(requested) = self.look_at(slot, |heap| heap.requested(number))
+        {
+            self.tell_block(Action::FreeCompleted, slot, address, requested);
+        }
+        slot.heap.with(|heap, guard| {
+            let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };
+            let requested = freed.size - freed.unused;
+            guard.complete_free(pool_of(freed.size), freed.size, requested);
+        });
     }
 }
 

@@ -42,6 +42,12 @@ pub(super) fn pool_of(size: usize) -> PoolSize {
 }
 
 impl Shared {
+    /// The slot of a stream, which is made when the stream comes for the first time.
+    #[inline]
+    pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
+        self.streams.slot(stream, &self.figures.counter)
+    }
+
     /// Allocates for work of a stream; the address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
@@ -81,7 +87,7 @@ impl Shared {
             return self.refuse_too_large(slot, requested, MempoolId::NONE);
         };
         let slot = slot()?;
-        if self.history.is_listening() {
+        if self.record.history.is_listening() {
             self.allocate_and_tell(slot, request)
         } else {
             self.obtain(slot, request)
@@ -113,7 +119,7 @@ impl Shared {
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
-        guard: &mut ShardGuard<'_>,
+        guard: &ShardGuard<'_>,
         request: Request,
     ) -> Option<u64> {
         if !slot.remote.is_empty() {
@@ -138,7 +144,7 @@ impl Shared {
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
-        guard: &mut ShardGuard<'_>,
+        guard: &ShardGuard<'_>,
         Request { requested, size }: Request,
     ) {
         if !guard.allocate_below_peak(pool_of(size), size, requested) {
@@ -164,7 +170,7 @@ impl Shared {
             return self.free_behind(slot, address, number_of(found), uses, elsewhere);
         }
         // By the thread that frees it, before any other may have it.
-        if self.history.awaits_frees() {
+        if self.record.history.awaits_frees() {
             self.tell_freed(slot, address, number_of(found));
         }
         let (tier, record) = (tier_of(found), found.record);
@@ -184,7 +190,7 @@ impl Shared {
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
-        guard: &mut ShardGuard<'_>,
+        guard: &ShardGuard<'_>,
         tier: Tier,
         record: u32,
     ) -> bool {
@@ -202,7 +208,7 @@ impl Shared {
 impl Shared {
     /// Takes in what other threads left in a heap's rings.
     #[cold]
-    pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
+    pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &ShardGuard<'_>) {
         slot.remote.drain(|number| {
             let (tier, record) = BlockNumber(number).parts();
             self.put_back(slot, heap, guard, tier, record);
@@ -225,15 +231,15 @@ impl Shared {
 
     /// Counts a block of a private pool.
     pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
-        let mut guard = shard.hold();
+        let guard = shard.hold();
         if !guard.allocate_below_peak(pool, size, requested) {
-            self.count_at_peak(&mut guard, pool, size, requested);
+            self.count_at_peak(&guard, pool, size, requested);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn count_at_peak(&self, guard: &mut ShardGuard<'_>, pool: PoolSize, size: usize, requested: usize) {
+    fn count_at_peak(&self, guard: &ShardGuard<'_>, pool: PoolSize, size: usize, requested: usize) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
             // Counted here: the other shard would have to become active for it.
             slot.heap.try_with(|heap, _| self.drain(slot, heap, guard));

@@ -1,19 +1,23 @@
 //! How a caching allocator is made.
 
+use crate::engine::paged::Hold;
+use crate::error::{Error, Result};
 use crate::segments::Options;
 
 /// How a [`CachingAllocator`](super::CachingAllocator) is made. The defaults are what the figures in `docs/allocator.md` were
 /// measured with.
 ///
 /// ```
-/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::MemoryResource;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
-/// let options = CachingOptions::default().with_memory_fraction(0.5);
+/// let stream = Stream::new(&context)?;
+/// let options = CachingOptions::default().with_max_bytes(64 << 20);
 /// let allocator = CachingAllocator::new(&context, &options)?;
-/// assert_eq!(allocator.statistics().allocation.all.current, 0);
+/// assert!(allocator.allocate(65 << 20, &stream).is_err());
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,15 +25,29 @@ use crate::segments::Options;
 pub struct CachingOptions {
     /// Whether free pages may be mapped elsewhere rather than new memory be made.
     pub moves: bool,
+    /// How much free memory is kept while others could use it.
+    pub hold: Hold,
+    /// The most bytes that may be held; `usize::MAX` for no limit.
+    pub max_bytes: usize,
     /// The share of the device's memory that may be held, from 0 to 1; 1 is no limit.
     pub memory_fraction: f64,
+    /// The bytes of the device that are left to other libraries as long as something else helps; None for a hundredth of its memory, from
+    /// 256 MiB to 1 GiB.
+    pub reserve_bytes: Option<usize>,
     /// What private pools do; its rounding and its threshold of garbage collection count for the default pool too.
     pub segments: Options,
 }
 
 impl Default for CachingOptions {
     fn default() -> Self {
-        Self { moves: true, memory_fraction: 1.0, segments: Options::default() }
+        Self {
+            moves: true,
+            hold: Hold::Ample,
+            max_bytes: usize::MAX,
+            memory_fraction: 1.0,
+            reserve_bytes: None,
+            segments: Options::default(),
+        }
     }
 }
 
@@ -40,15 +58,54 @@ impl CachingOptions {
         Self { moves, ..self }
     }
 
+    /// Sets [`hold`](Self::hold).
+    #[must_use]
+    pub fn with_hold(self, hold: Hold) -> Self {
+        Self { hold, ..self }
+    }
+
+    /// Sets [`max_bytes`](Self::max_bytes).
+    #[must_use]
+    pub fn with_max_bytes(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
+    }
+
     /// Sets [`memory_fraction`](Self::memory_fraction).
     #[must_use]
     pub fn with_memory_fraction(self, memory_fraction: f64) -> Self {
         Self { memory_fraction, ..self }
     }
 
+    /// Sets [`reserve_bytes`](Self::reserve_bytes).
+    #[must_use]
+    pub fn with_reserve_bytes(self, reserve_bytes: usize) -> Self {
+        Self { reserve_bytes: Some(reserve_bytes), ..self }
+    }
+
     /// Sets [`segments`](Self::segments).
     #[must_use]
     pub fn with_segments(self, segments: Options) -> Self {
         Self { segments, ..self }
+    }
+
+    /// The most bytes that may be held of so many; `usize::MAX` for no limit.
+    pub(super) fn limit(&self, total: usize) -> Result<usize> {
+        let fraction = self.memory_fraction;
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::InvalidFraction { fraction });
+        }
+        // To the nearest byte: whoever says so many bytes by their share may have them.
+        let share = if fraction < 1.0 { (total as f64 * fraction).round() as usize } else { usize::MAX };
+        Ok(share.min(self.max_bytes))
+    }
+
+    /// [`Error::InvalidOverPeak`] if [`Hold::Tight`] would hold less than is in use.
+    pub(super) fn check_hold(&self) -> Result<()> {
+        match self.hold {
+            Hold::Tight { over_peak } if !(1.0..f64::INFINITY).contains(&over_peak) => {
+                Err(Error::InvalidOverPeak { over_peak })
+            }
+            _ => Ok(()),
+        }
     }
 }

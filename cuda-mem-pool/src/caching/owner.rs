@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Error, Event, Stream};
+use cuda_mem_core::{Error, Event, Stream, Uses};
 
-use super::shared::wait_for;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock, lock_over_calls};
 
 /// No stream has this number.
@@ -39,6 +38,8 @@ pub(super) enum End<E> {
     At(E),
     /// It is being looked for.
     Unknown,
+    /// Its thread ended while it was busy, and nobody can name it: a wait for the whole context tells.
+    Lost,
 }
 
 /// Whom a heap serves.
@@ -129,7 +130,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         let is_done = match &*state {
             State::Ended(_, End::Done) => true,
             State::Ended(_, End::At(point)) => is_reached(point),
-            State::Ended(_, End::Unknown) | State::Live(_) | State::Closed => false,
+            State::Ended(_, End::Unknown | End::Lost) | State::Live(_) | State::Closed => false,
         };
         if !is_done {
             return None;
@@ -139,6 +140,23 @@ impl<S: Clone, E: Clone> Owner<S, E> {
             State::Live(last) | State::Ended(last, _) => Some(last),
             State::Closed => None,
         }
+    }
+
+    /// Whether the stream is a thread's that ended while it was busy.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(&*lock(&self.state), State::Ended(_, End::Lost))
+    }
+
+    /// All that a lost stream was given is known to be done.
+    pub(super) fn found_done(&self) {
+        if let State::Ended(_, end @ End::Lost) = &mut *lock(&self.state) {
+            *end = End::Done;
+        }
+    }
+
+    /// Whether the stream has ended, and is done.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(&*lock(&self.state), State::Ended(_, End::Done) | State::Closed)
     }
 
     /// The heap is no more. What is left of its stream goes here, whoever else may look.
@@ -151,14 +169,14 @@ impl<S: Clone, E: Clone> Owner<S, E> {
 
 impl Owner {
     /// The thread ends whose default stream this is. In a thread-local's destructor: it asks the driver only what is answered at once, also
-    /// beside a free that waits for the device (docs/measurements.md), which a record of an event is not. A stream that is busy, or
-    /// cannot be asked, stays: nobody can name it any more, and so its memory serves nobody else.
+    /// beside a free that waits for the device (docs/measurements.md), which a record of an event is not. The memory of a stream that is
+    /// busy, or cannot be asked, serves others once somebody has waited for the context.
     pub(super) fn end_with_thread(&self, id: u64) {
         self.end(id, |stream| {
             // Not while it captures, which it does by this thread's doing alone: no capture begins between the two. A driver that has
             // left the thread might mean another stream.
             let is_it = Stream::per_thread(stream.context()).is_ok_and(|own| own == *stream);
-            (is_it && stream.is_idle().unwrap_or(false)).then_some(End::Done)
+            Some(if is_it && stream.is_idle().unwrap_or(false) { End::Done } else { End::Lost })
         });
     }
 
@@ -190,6 +208,14 @@ pub(super) fn is_done(stream: &Stream) -> bool {
     !stream.is_capturing().unwrap_or(true) && stream.is_idle().unwrap_or(false)
 }
 
+/// Waits for all that a stream was given: not by the stream, if a capture may begin there meanwhile, which the wait would end.
+/// [`Capturing`](Error::Capturing) if it captures.
+pub(super) fn wait_for(stream: &Stream) -> cuda_mem_core::Result<()> {
+    let uses = Uses::new();
+    uses.record_stream(stream)?;
+    uses.wait()
+}
+
 impl Served<Stream, Arc<Event>> {
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
@@ -198,6 +224,7 @@ impl Served<Stream, Arc<Event>> {
             Self::Nobody(End::Done) => Ok(()),
             Self::Nobody(End::At(point)) => point.synchronize(),
             Self::Nobody(End::Unknown) => Err(Error::Disowned),
+            Self::Nobody(End::Lost) => Err(Error::WrongThread),
         }
     }
 }

@@ -4,8 +4,8 @@
 //! heap's lock empties the rings of all threads.
 
 use std::cell::RefCell;
+use std::sync::atomic;
 
-use super::by_heap::{ByHeap, next_id};
 use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock, try_lock};
 
 /// How many frees of one thread wait for a drain. A power of two.
@@ -48,13 +48,38 @@ pub(super) struct Pusher {
     drained: u32,
 }
 
+/// The rings that a thread pushes to, by heap.
+struct Pushers {
+    /// The one that was asked for last: a thread that stays with one heap finds it with one comparison.
+    recent: usize,
+    entries: Vec<(u64, Pusher)>,
+}
+
 thread_local! {
-    static LOCAL: RefCell<ByHeap<Pusher>> = const { RefCell::new(ByHeap::new()) };
+    static LOCAL: RefCell<Pushers> = const { RefCell::new(Pushers { recent: 0, entries: Vec::new() }) };
+}
+
+impl Pushers {
+    #[inline]
+    fn get(&mut self, heap: u64) -> Option<&mut Pusher> {
+        if self.entries.get(self.recent).is_none_or(|(id, _)| *id != heap) {
+            self.recent = self.position(heap)?;
+        }
+        self.entries.get_mut(self.recent).map(|(_, pusher)| pusher)
+    }
+
+    #[inline(never)]
+    fn position(&self, heap: u64) -> Option<usize> {
+        self.entries.iter().position(|(id, _)| *id == heap)
+    }
 }
 
 impl RemoteFrees {
     pub(super) fn new() -> Self {
-        Self { id: next_id(), rings: Mutex::new(Vec::new()), pending: AtomicBool::new(false) }
+        // Not one of a model's: its value goes on from one to the next.
+        static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, rings: Mutex::new(Vec::new()), pending: AtomicBool::new(false) }
     }
 
     /// Leaves a free for whoever drains next.
@@ -112,12 +137,13 @@ impl RemoteFrees {
     }
 
     #[cold]
-    fn join(&self, pushers: &mut ByHeap<Pusher>, record: u32) -> Result<(), Full> {
+    fn join(&self, pushers: &mut Pushers, record: u32) -> Result<(), Full> {
         // Those of heaps that have ended.
-        pushers.retain(|pusher| Arc::get_mut(&mut pusher.ring).is_none());
+        pushers.entries.retain_mut(|(_, pusher)| Arc::get_mut(&mut pusher.ring).is_none());
         let mut pusher = self.pusher();
         let pushed = pusher.push(record);
-        pushers.add(self.id, pusher);
+        pushers.recent = pushers.entries.len();
+        pushers.entries.push((self.id, pusher));
         pushed
     }
 

@@ -1,27 +1,64 @@
-//! What the allocator tells of itself.
+//! What the allocator tells of itself, and whom it calls.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use cuda_mem_core::forked;
+use cuda_mem_core::{StreamId, forked};
 
-use super::CachingAllocator;
-use super::shared::refuse_forked;
+use super::callbacks::{BackingChange, CallbackId, refuse_forked};
+use super::{CachingAllocator, OutOfMemoryReport};
+use crate::error::Result;
 use crate::history::{History, TrackerId};
 use crate::snapshot::Snapshot;
-use crate::statistics::DeviceStatistics;
+use crate::statistics::{DeviceStatistics, PoolSize};
 use crate::trace::{Header, TraceRecorder};
 
+/// What a stream has of the default pool for blocks of one size class.
+/// [`CachingAllocator::stream_segment_sizes`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamSegmentSize {
+    /// The stream; or the last one, if that has ended.
+    pub stream: StreamId,
+    /// Its handle, as it is or was; the default streams of all threads have the same.
+    pub handle: u64,
+    /// The blocks that are cut from it: small for pages that are cut up.
+    pub pool: PoolSize,
+    /// The bytes that are mapped, in use or free.
+    pub mapped: u64,
+}
+
+/// Statistics, history, snapshots and callbacks. Makes no driver call.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::history::HistoryOptions;
+/// use cuda_mem_pool::MemoryResource;
+/// use cuda_mem_pool::snapshot::Action;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// allocator.history().start(&HistoryOptions::default());
+/// let block = allocator.allocate(1000, &stream)?;
+/// let actions: Vec<Action> = allocator.history().entries().iter().map(|entry| entry.action).collect();
+/// assert_eq!(actions, [Action::SegmentMap, Action::Alloc]);
+/// let snapshot = allocator.snapshot();
+/// assert_eq!(snapshot.segments[0].requested_size, 1000);
+/// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
+/// # drop(block);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 impl CachingAllocator {
-    /// The statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
+    /// Reads the statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
     ///
-    /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count under the pool of the
-    /// block that needed them, and `reserved_bytes` of small blocks are their pages and what was made for those as long as nothing else is
-    /// in it. Segments of private pools count under their own kind. `inactive_split` and its bytes, free blocks beside others, are those of private pools alone, as with
-    /// PyTorch's expandable segments; so is `oversize_segments`. They, `oversize_allocations` and the memory of small blocks are counted
-    /// when they are asked for, so their peaks are the most that any call of this has told, and what small blocks have is in the peak of large ones too.
-    ///
-    /// Makes no driver call, and takes each stream's heap for a moment.
+    /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count as large, and
+    /// `reserved_bytes` of small blocks are their pages. Segments of private pools count under their own kind. `inactive_split` and its
+    /// bytes, free blocks beside others, are those of private pools alone, as with PyTorch's expandable segments; so is `oversize_segments`.
+    /// They, `oversize_allocations` and the memory of small blocks are counted when they are asked for: their peaks are the most that any
+    /// call of this has told.
     #[must_use]
     pub fn statistics(&self) -> DeviceStatistics {
         if forked() { DeviceStatistics::default() } else { self.shared().statistics() }
@@ -41,57 +78,57 @@ impl CachingAllocator {
         }
     }
 
+    /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InCallback`](crate::Error::InCallback); `Forked` in [`Error::Core`](crate::Error::Core).
+    pub fn largest_free_block(&self) -> Result<usize> {
+        self.shared().largest_free_block()
+    }
+
+    /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
+    /// left out.
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::MemoryResource;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    /// use cuda_mem_pool::statistics::PoolSize;
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let block = allocator.allocate(10 << 20, &stream)?;
+    /// let sizes = allocator.stream_segment_sizes()?;
+    /// assert_eq!((sizes[0].stream, sizes[0].pool), (stream.id(), PoolSize::Large));
+    /// assert!(sizes[0].mapped >= 10 << 20);
+    /// # drop(block);
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::largest_free_block`].
+    pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
+        self.shared().stream_segment_sizes()
+    }
+
     /// What happened lately, once it is recorded: blocks that come and go, requests that fail, and addresses that get and lose
     /// memory. What moves is unmapped where it was and mapped where it is, also where the driver keeps the old mapping for
     /// later: at any point of the history what is mapped is what is held.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    /// use cuda_mem_pool::history::HistoryOptions;
-    /// use cuda_mem_pool::MemoryResource;
-    /// use cuda_mem_pool::snapshot::Action;
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// allocator.history().start(&HistoryOptions::default());
-    /// drop(allocator.allocate(4_000_000, &stream)?);
-    /// let actions: Vec<Action> = allocator.history().entries().iter().map(|entry| entry.action).collect();
-    /// assert_eq!(actions[0], Action::SegmentMap);
-    /// assert!(actions.ends_with(&[Action::Alloc, Action::FreeRequested, Action::FreeCompleted]));
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
     #[must_use]
     pub fn history(&self) -> &History {
-        &self.shared().history
+        &self.shared().record.history
     }
 
-    /// All memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one expandable
-    /// segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id, also those
+    /// Takes a snapshot of all memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one
+    /// expandable segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id, also those
     /// of released pools that are still here.
     ///
-    /// No memory comes, goes or moves meanwhile, and each stream's blocks are those of one moment. Blocks that other threads
-    /// take or free at this very time may be in the history and not yet in the segments, or the other way round. The private
-    /// pools' blocks are of one moment too. Makes no driver call.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    /// use cuda_mem_pool::MemoryResource;
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let block = allocator.allocate(1000, &stream)?;
-    /// let snapshot = allocator.snapshot();
-    /// assert_eq!(snapshot.segments[0].requested_size, 1000);
-    /// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
-    /// # drop(block);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// No memory comes, goes or moves meanwhile, and the blocks of each stream, and of private pools, are those of one moment. Blocks that
+    /// other threads take or free at this very time may be in the history and not yet in the segments, or the other way round.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         if forked() { Snapshot::default() } else { self.shared().snapshot() }
@@ -112,6 +149,95 @@ impl CachingAllocator {
         let recorder = Arc::new(TraceRecorder::new(target, header)?);
         let tracker = self.history().attach(recorder.clone());
         Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
+    }
+
+    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the
+    /// allocator can do by itself. It gets the bytes that were asked for, frees what it can, in whichever allocator, and says
+    /// whether it did; then everything is tried once more.
+    ///
+    /// Called by the thread that allocates, with no lock held: it may use this allocator. A request of its own that fails does
+    /// not call it again. A panic of it is the request's. A handle of this allocator in it keeps that alive until
+    /// [`CachingAllocator::detach`].
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::MemoryResource;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let most = driver.device(0)?.total_memory()? / 4 * 3;
+    /// let cache = Mutex::new(Some(allocator.allocate(most, &stream)?));
+    /// let id = allocator
+    ///     .attach_oom_reclaimer(move |_bytes| cache.lock().is_ok_and(|mut cache| cache.take().is_some()));
+    /// let block = allocator.allocate(most, &stream)?;
+    /// # drop(block);
+    /// # allocator.detach(id);
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    pub fn attach_oom_reclaimer(
+        &self,
+        reclaimer: impl Fn(usize) -> bool + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.reclaimers.add(Arc::new(reclaimer))
+    }
+
+    /// Has `observer` be told of each request that fails for lack of memory, before its caller is.
+    ///
+    /// Called as what [`CachingAllocator::attach_oom_reclaimer`] attaches.
+    pub fn attach_oom_observer(
+        &self,
+        observer: impl Fn(&OutOfMemoryReport) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.observers.add(Arc::new(observer))
+    }
+
+    /// Has `watcher` be called before memory leaves addresses, by the thread that moves it or gives it back. It may happen that
+    /// it does not leave after all, because a driver call fails.
+    ///
+    /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
+    /// snapshot. What needs the page source, such as to grow, to pin or to empty the cache, is
+    /// [`Error::InCallback`](crate::Error::InCallback), in this allocator and in others. The history is told of it once the watcher has
+    /// returned. The watcher must not wait for threads that allocate. A panic ends in the watcher, and the change goes on. A handle of this
+    /// allocator in the watcher keeps it alive until [`CachingAllocator::detach`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::MemoryResource;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let gone = Arc::new(AtomicUsize::new(0));
+    /// let counted = Arc::clone(&gone);
+    /// let id = allocator.attach_backing_watcher(move |change| {
+    ///     counted.fetch_add(change.bytes, Ordering::Relaxed);
+    /// });
+    /// drop(allocator.allocate(10 << 20, &stream)?);
+    /// stream.synchronize()?;
+    /// assert_eq!(allocator.empty_cache()?, gone.load(Ordering::Relaxed));
+    /// assert!(allocator.detach(id));
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    pub fn attach_backing_watcher(
+        &self,
+        watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.watchers.add(Arc::new(watcher))
+    }
+
+    /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.
+    pub fn detach(&self, id: CallbackId) -> bool {
+        self.shared().callbacks.remove(id)
     }
 }
 

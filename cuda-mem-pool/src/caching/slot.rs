@@ -1,11 +1,6 @@
 //! What the allocator has for each stream.
-//!
-//! # Safety
-//!
-//! Relies on [`Shard`] being a lock: between taking it and dropping its guard nobody else has it.
 
-#![allow(unsafe_code, reason = "shares a heap under the lock that counts its blocks")]
-
+use std::ops::Deref;
 use std::sync::OnceLock;
 
 use cuda_mem_core::sys::CU_STREAM_LEGACY;
@@ -13,12 +8,30 @@ use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::owner::Owner;
 use super::remote::RemoteFrees;
-use super::shared::Apart;
 use super::size_set::SizeSet;
-use super::thread_slots;
+use super::streams;
 use crate::engine::paged::StreamHeap;
-use crate::primitive::{Arc, AtomicU64, AtomicUsize, Ordering, UnsafeCell};
-use crate::statistics::{Shard, ShardGuard};
+use crate::primitive::{Arc, AtomicU64, AtomicUsize, Ordering};
+use crate::statistics::{CountedCell, Shard};
+
+/// A value on cache lines of its own: it is written all the time, and what would lie beside it read all the time.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(T);
+
+impl<T> Apart<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(value)
+    }
+}
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
 
 /// A heap, the stream that it serves, and the frees that other threads left for it.
 #[derive(Debug)]
@@ -27,7 +40,8 @@ pub(super) struct StreamSlot {
     pub(super) number: u32,
     /// Shared with the thread whose default stream it is.
     pub(super) owner: Arc<Owner>,
-    pub(super) heap: HeapCell,
+    /// Behind the lock in which its blocks are counted.
+    pub(super) heap: CountedCell<StreamHeap>,
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
     pub(super) waiting: SizeSet,
@@ -51,7 +65,7 @@ pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
         let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
-        let heap = HeapCell::new(shard, StreamHeap::new());
+        let heap = CountedCell::new(shard, StreamHeap::new());
         let taker = Apart::new(AtomicUsize::new(NOBODY));
         Self {
             number,
@@ -81,7 +95,7 @@ impl StreamSlot {
 
     /// The calling thread comes to allocate here.
     pub(super) fn note_taker(&self) {
-        let token = thread_slots::token();
+        let token = streams::token();
         let _ = self.taker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taker| match taker {
             NOBODY => Some(token),
             taker if taker == token => None,
@@ -93,7 +107,7 @@ impl StreamSlot {
     #[inline]
     pub(super) fn is_anothers(&self) -> bool {
         let taker = self.taker.load(Ordering::Relaxed);
-        taker != MANY && taker != thread_slots::token()
+        taker != MANY && taker != streams::token()
     }
 }
 
@@ -105,52 +119,6 @@ impl Drop for StreamSlot {
         }
     }
 }
-
-/// A heap behind the lock in which its blocks are counted: one atomic exchange serves both.
-#[derive(Debug)]
-pub(super) struct HeapCell {
-    shard: Shard,
-    heap: UnsafeCell<StreamHeap>,
-}
-
-impl HeapCell {
-    fn new(shard: Shard, heap: StreamHeap) -> Self {
-        Self { shard, heap: UnsafeCell::new(heap) }
-    }
-
-    /// Runs `body` on the heap, unless somebody has it.
-    #[inline]
-    pub(super) fn try_with<R>(
-        &self,
-        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
-    ) -> Option<R> {
-        let mut guard = self.shard.try_hold()?;
-        Some(self.lend(&mut guard, body))
-    }
-
-    /// Runs `body` on the heap when nobody has it.
-    #[inline]
-    pub(super) fn with<R>(&self, body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R) -> R {
-        let mut guard = self.shard.hold();
-        self.lend(&mut guard, body)
-    }
-
-    #[inline]
-    fn lend<R>(
-        &self,
-        guard: &mut ShardGuard<'_>,
-        body: impl FnOnce(&mut StreamHeap, &mut ShardGuard<'_>) -> R,
-    ) -> R {
-        self.heap.with_mut(|heap| {
-            // SAFETY: `guard` is this shard's, made by the callers above, so nobody else has the heap until it is dropped; it is
-            // borrowed mutably here, so the heap is lent once at a time.
-            body(unsafe { &mut *heap }, guard)
-        })
-    }
-}
-
-// SAFETY: one thread at a time has the heap, under the shard, and it moves between threads as a whole.
-unsafe impl Sync for HeapCell {}
 
 /// The slots by number: they only become more, so that a number is looked up without a lock.
 #[derive(Debug)]

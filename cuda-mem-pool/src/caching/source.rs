@@ -1,31 +1,68 @@
-//! The page source of an allocator: whoever has it, and what everybody else sees of it.
+//! The page source of an allocator with its lock, and the limit that private pools share with it.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::callbacks::{is_watching, refuse_watchers};
-use super::shared::{Apart, Shared, refuse_forked};
+use super::record::Record;
+use super::sharing::Pins;
+use super::slot::{Apart, Slots};
 use super::vmm::{Calls, Vmm};
 use crate::engine::paged::PageSource;
 use crate::error::Result;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
 
 /// The page source, and its figures as of the last time that somebody had it: those answer in watchers too, whose thread has it.
 #[derive(Debug)]
 pub(super) struct SourceCell {
     source: Mutex<PageSource<Vmm>>,
+    slots: Arc<Slots>,
+    record: Arc<Record>,
+    pub(super) pins: Pins,
     held: Apart<AtomicUsize>,
     metadata: AtomicUsize,
     calls: Mutex<Calls>,
+    /// The bytes of all segments of private pools.
+    segments: AtomicUsize,
+    /// The most bytes that may be held, those of private pools included.
+    limit: AtomicUsize,
+    /// The bits of the part of the limit from which on free memory is given back; 0 for never.
+    garbage_threshold: AtomicU64,
 }
 
 impl SourceCell {
-    pub(super) fn new(source: PageSource<Vmm>) -> Self {
+    pub(super) fn new(source: PageSource<Vmm>, slots: Arc<Slots>, record: Arc<Record>) -> Self {
         Self {
             source: Mutex::new(source),
+            slots,
+            record,
+            pins: Pins::default(),
             held: Apart::new(AtomicUsize::new(0)),
             metadata: AtomicUsize::new(0),
             calls: Mutex::default(),
+            segments: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
+            garbage_threshold: AtomicU64::new(0),
         }
+    }
+
+    /// Locks the page source, which knows of all pins then. [`Error::InCallback`](crate::Error::InCallback) in watchers, whose thread has
+    /// it; `Forked` in a forked child.
+    pub(super) fn lock(&self) -> Result<Source<'_>> {
+        refuse_watchers()?;
+        let mut source = self.lock_unchecked();
+        source.unpin(&self.pins.take_dropped());
+        Ok(source)
+    }
+
+    /// Locks the page source while everything is looked at. None in a watcher, whose thread may have it.
+    pub(super) fn lock_to_look(&self) -> Option<Source<'_>> {
+        (!is_watching()).then(|| self.lock_unchecked())
+    }
+
+    /// Locks the page source for who is in no watcher.
+    pub(super) fn lock_unchecked(&self) -> Source<'_> {
+        Source { cell: self, source: lock_over_calls(&self.source) }
     }
 
     /// The physical memory of the default pool, in bytes.
@@ -33,22 +70,86 @@ impl SourceCell {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Host memory that its books take, in bytes.
+    /// The bytes of all segments of private pools.
+    pub(super) fn segments(&self) -> usize {
+        self.segments.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that are held in all.
+    pub(super) fn reserved(&self) -> usize {
+        self.held().saturating_add(self.segments())
+    }
+
+    /// Host memory that the page source takes, in bytes.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
     }
 
-    /// What the driver was asked so far, by call.
+    /// The driver's calls so far.
     pub(super) fn calls(&self) -> Calls {
         *lock(&self.calls)
+    }
+
+    /// The most bytes that may be held, by the default pool and private ones together.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets the most bytes that may be held in all.
+    pub(super) fn set_limit(&self, limit: usize) -> Result<()> {
+        let mut source = self.lock()?;
+        self.limit.store(limit, Ordering::Relaxed);
+        source.set_segments(self.segments());
+        Ok(())
+    }
+
+    /// Sets from which part of the limit on free memory is given back.
+    pub(super) fn set_garbage_threshold(&self, threshold: Option<f64>) {
+        self.garbage_threshold.store(threshold.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Whether more is held than the threshold of garbage collection allows.
+    pub(super) fn has_garbage(&self) -> bool {
+        let threshold = f64::from_bits(self.garbage_threshold.load(Ordering::Relaxed));
+        let limit = self.limit();
+        threshold > 0.0 && limit != usize::MAX && self.reserved() > (threshold * limit as f64) as usize
+    }
+
+    /// Sets bytes of the limit aside for a segment of a private pool. None if it has not as many left.
+    pub(super) fn claim(&self, bytes: usize) -> Result<Option<Claim<'_>>> {
+        let mut source = self.lock()?;
+        let segments = self.segments().saturating_add(bytes);
+        if source.reserved().saturating_add(segments) > self.limit() {
+            return Ok(None);
+        }
+        source.set_segments(segments);
+        Ok(Some(Claim { cell: self, bytes }))
+    }
+
+    /// Makes the bytes of a segment the limit's again.
+    pub(super) fn unclaim(&self, bytes: usize) {
+        let mut source = self.lock_unchecked();
+        source.set_segments(self.segments().saturating_sub(bytes));
     }
 }
 
 /// The page source, for the one who has it. What changed is published when it goes.
 #[derive(Debug)]
 pub(super) struct Source<'s> {
-    shared: &'s Shared,
+    cell: &'s SourceCell,
     source: OverCalls<'s, PageSource<Vmm>>,
+}
+
+impl Source<'_> {
+    /// Sets the bytes of all segments of private pools, which the default pool may not hold.
+    fn set_segments(&mut self, segments: usize) {
+        self.cell.segments.store(segments, Ordering::Relaxed);
+        let limit = match self.cell.limit() {
+            usize::MAX => usize::MAX,
+            limit => limit.saturating_sub(segments),
+        };
+        self.source.set_limit(limit);
+    }
 }
 
 impl Deref for Source<'_> {
@@ -67,31 +168,33 @@ impl DerefMut for Source<'_> {
 
 impl Drop for Source<'_> {
     fn drop(&mut self) {
-        let cell = &self.shared.source;
+        let cell = self.cell;
         cell.held.store(self.source.reserved(), Ordering::Relaxed);
         cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
         *lock(&cell.calls) = self.source.backend().calls();
-        self.shared.note_moves(&mut self.source);
+        cell.record.note_moves(&cell.slots, &mut self.source);
     }
 }
 
-impl Shared {
-    /// The page source, which knows of all pins; not for watchers, who have it, nor in a forked child.
-    pub(super) fn source(&self) -> Result<Source<'_>> {
-        refuse_forked()?;
-        refuse_watchers()?;
-        let mut source = self.source_unchecked();
-        source.unpin(&self.pins.take_dropped());
-        Ok(source)
-    }
+/// Bytes of the limit that are set aside for a segment, until they are kept.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Claim<'s> {
+    cell: &'s SourceCell,
+    bytes: usize,
+}
 
-    /// The page source while everything is looked at: no memory comes, goes or moves meanwhile. None in a watcher, whose thread may have it.
-    pub(super) fn source_to_look(&self) -> Option<Source<'_>> {
-        (!is_watching()).then(|| self.source_unchecked())
+impl Claim<'_> {
+    /// There is a segment of them now, or memory that cannot be given back.
+    pub(super) fn keep(mut self) {
+        self.bytes = 0;
     }
+}
 
-    /// The page source for who is in no watcher.
-    pub(super) fn source_unchecked(&self) -> Source<'_> {
-        Source { shared: self, source: lock_over_calls(&self.source.source) }
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.cell.unclaim(self.bytes);
+        }
     }
 }

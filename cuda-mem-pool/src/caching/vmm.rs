@@ -12,18 +12,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::sys::{CUdeviceptr, CUresult};
+use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result, Stream};
 
-use super::callbacks::{List, Watcher};
+use super::callbacks::{BackingChange, List, Watcher};
+use super::figures::Figures;
 use super::observer::{DriverCall, Observer};
 use super::owner::{End, Served};
-use super::segment::BackingChange;
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, Change, SLAB};
-use crate::primitive::{Mutex, lock};
-use crate::statistics::{DeviceStatistics, PoolSize};
+use crate::statistics::PoolSize;
 
 /// Memory of a device by the calls for virtual memory management.
 #[derive(Debug)]
@@ -39,14 +38,14 @@ pub(super) struct Vmm {
     watchers: Arc<List<Watcher>>,
     calls: Calls,
     begun: Instant,
-    counts: Arc<Mutex<DeviceStatistics>>,
+    figures: Arc<Figures>,
     observer: Observer,
 }
 
 /// Who is told of the driver's calls, and of what they change.
 #[derive(Debug)]
 pub(super) struct Told {
-    pub(super) counts: Arc<Mutex<DeviceStatistics>>,
+    pub(super) figures: Arc<Figures>,
     pub(super) observer: Observer,
     pub(super) watchers: Arc<List<Watcher>>,
 }
@@ -74,7 +73,7 @@ impl Calls {
 
 impl Vmm {
     pub(super) fn new(context: &Context, slots: Arc<Slots>, told: Told) -> Result<Self> {
-        let Told { counts, observer, watchers } = told;
+        let Told { figures, observer, watchers } = told;
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -86,7 +85,7 @@ impl Vmm {
             watchers,
             calls: Calls::default(),
             begun: Instant::now(),
-            counts,
+            figures,
             observer,
         })
     }
@@ -216,11 +215,8 @@ impl Backend for Vmm {
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
         )?;
         if made.is_some() {
-            let mut counts = lock(&self.counts);
             // Each may serve blocks of all sizes: the slabs for small ones are counted when somebody asks.
-            counts.segment.increase(PoolSize::Large, 1);
-            counts.reserved_bytes.increase(PoolSize::Large, bytes as u64);
-            counts.num_device_alloc += 1;
+            self.figures.add_segment(PoolSize::Large, bytes as u64);
         }
         Ok(made)
     }
@@ -282,10 +278,7 @@ impl Backend for Vmm {
             let _ = refused.owner.into_raw();
             refused.error
         })?;
-        let mut counts = lock(&self.counts);
-        counts.segment.decrease(PoolSize::Large, 1);
-        counts.reserved_bytes.decrease(PoolSize::Large, bytes as u64);
-        counts.num_device_free += 1;
+        self.figures.remove_segment(PoolSize::Large, bytes as u64);
         Ok(())
     }
 
@@ -294,7 +287,7 @@ impl Backend for Vmm {
         let stream = match slot.owner.served() {
             Served::By(stream) => stream,
             Served::Nobody(End::At(point)) => return Ok(Some(point)),
-            Served::Nobody(End::Unknown) => return Ok(None),
+            Served::Nobody(End::Unknown | End::Lost) => return Ok(None),
             // One that was never recorded has been reached.
             Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };
@@ -327,4 +320,35 @@ impl Backend for Vmm {
         let Change { id, address, bytes } = change;
         self.watchers.tell(&BackingChange { segment: id, address, bytes });
     }
+}
+
+/// Whether memory can be mapped: the device says that it can, and the driver maps a page as a trial. Some drivers of virtual
+/// machines refuse calls for mapping though the device says that it can.
+///
+/// # Errors
+///
+/// Of a device that is lost, where nothing helps.
+pub(super) fn can_map(context: &Context) -> Result<bool> {
+    let device = context.device();
+    if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
+        return Ok(false);
+    }
+    match map_page(device) {
+        // A full device says nothing about mapping.
+        Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(true),
+        Err(Error::Driver(error)) if !error.context_is_lost() => Ok(false),
+        mapped => mapped.map(|()| true),
+    }
+}
+
+/// Maps a page, and takes it away again.
+fn map_page(device: Device) -> Result<()> {
+    let memory = PhysicalMemory::create(device, SLAB, &CreateOptions::supported_by(device)?)?;
+    let range = AddressRange::reserve(device, SLAB, SLAB)?;
+    range.map(0, &memory)?;
+    let access = range.set_access(0, SLAB, &[device], Access::ReadWrite);
+    // SAFETY: nobody was told of it.
+    let unmap = || unsafe { range.unmap(0, SLAB) };
+    // Once more, because the driver reports older errors of others in any call.
+    access.and(unmap().or_else(|_| unmap()))
 }

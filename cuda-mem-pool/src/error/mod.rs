@@ -140,6 +140,12 @@ pub enum Error {
         /// What was passed.
         fraction: f64,
     },
+    /// A factor of the peak that may be held is below 1.
+    #[error("over_peak is {over_peak}; it must be a number from 1.0 on")]
+    InvalidOverPeak {
+        /// What was passed.
+        over_peak: f64,
+    },
     /// An alignment that the resource does not give.
     #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
     Alignment {

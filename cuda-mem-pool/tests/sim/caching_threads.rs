@@ -10,6 +10,7 @@ use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource};
 use cuda_mem_sim::Sim;
 
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::rig::{expect_clean, on};
 
@@ -133,9 +134,9 @@ fn memory_of_a_stream_that_was_forgotten_is_used_behind_its_work() {
     });
 }
 
-/// Nobody can say when it is done, and nobody waits for a whole context beside whom something may capture.
+/// Nobody can name the stream any more: its memory is there for others once the host has waited for all work of the context.
 #[test]
-fn memory_that_a_thread_leaves_with_work_in_it_is_nobodys() {
+fn memory_that_a_thread_leaves_with_work_in_it_serves_others_once_that_is_done() {
     on_small(|_, context| {
         let allocator = allocator(context);
         let gate = in_a_thread(|| {
@@ -146,20 +147,49 @@ fn memory_that_a_thread_leaves_with_work_in_it_is_nobodys() {
             gate
         });
         let stream = Stream::new(context).unwrap();
-        let full = allocator.allocate(60 * MIB, &stream);
-        assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+        thread::scope(|scope| {
+            let asked = scope.spawn(|| allocator.allocate(60 * MIB, &stream).map(|block| block.len()));
+            thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!asked.is_finished(), "the host waits");
+            gate.open();
+            assert_eq!(asked.join().unwrap().unwrap(), 60 * MIB);
+        });
         let in_another = in_a_thread(|| {
             let own = Stream::per_thread(context).unwrap();
-            allocator.allocate(40 * MIB, &own).map(drop)
+            allocator.allocate(60 * MIB, &own).map(|block| block.len())
         });
-        assert!(matches!(in_another, Err(Error::DeviceOutOfMemory(_))), "{in_another:?}");
+        assert_eq!(in_another.unwrap(), 60 * MIB);
+    });
+}
+
+/// A wait for the context would end the capture.
+#[test]
+fn memory_that_a_thread_leaves_with_work_in_it_is_nobodys_beside_a_capture() {
+    on_small(|sim, context| {
+        let allocator = allocator(context);
+        let gate = in_a_thread(|| {
+            let own = Stream::per_thread(context).unwrap();
+            let gate = Gate::before(&own);
+            let mut block = allocator.allocate(40 * MIB, &own).unwrap();
+            block.as_device_range().fill_bytes(&own, 1).unwrap();
+            gate
+        });
+        let [stream, capturing] = [(); 2].map(|()| Stream::new(context).unwrap());
+        drop(allocator.allocate(MIB, &capturing).unwrap());
+        let waits = sim.log().count("cuCtxSynchronize");
+        let capture = Capture::begin(&capturing, RELAXED);
+        let full = allocator.allocate(60 * MIB, &stream);
+        assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
+        capture.end().unwrap();
+        assert_eq!(sim.log().count("cuCtxSynchronize"), waits);
         gate.open();
+        assert_eq!(allocator.allocate(60 * MIB, &stream).unwrap().len(), 60 * MIB);
     });
 }
 
 /// A driver that does not say whether the stream is done may have it run yet.
 #[test]
-fn a_stream_that_cannot_be_asked_stays() {
+fn a_stream_that_cannot_be_asked_is_waited_for_with_its_context() {
     on(Sim::builder().memory(64 << 20), |sim, context| {
         let allocator = allocator(context);
         in_a_thread(|| {
@@ -168,10 +198,12 @@ fn a_stream_that_cannot_be_asked_stays() {
             sim.fail_call("cuStreamQuery", 1, CUresult::CUDA_ERROR_UNKNOWN);
         });
         let stream = Stream::new(context).unwrap();
+        (0..100).for_each(|_| sim.fail_call("cuCtxSynchronize", 1, CUresult::CUDA_ERROR_UNKNOWN));
         let full = allocator.allocate(60 * MIB, &stream);
         assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
-        assert_eq!(sim.misuse().len(), 0);
         sim.clear_faults();
+        assert_eq!(allocator.allocate(60 * MIB, &stream).unwrap().len(), 60 * MIB);
+        assert_eq!(sim.misuse().len(), 0);
     });
 }
 

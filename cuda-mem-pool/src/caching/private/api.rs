@@ -8,26 +8,22 @@
 
 use std::collections::HashSet;
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use cuda_mem_core::ipc::MemoryHandle;
+use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Device, Error as CoreError, Stream};
 
 use super::PoolState;
-use super::memory::set_garbage_threshold;
-use crate::caching::callbacks::refuse_watchers;
-use crate::caching::shared::refuse_forked;
-use crate::caching::{CachingAllocator, Pin};
-use crate::engine::paged::SLAB;
+use crate::caching::CachingAllocator;
+use crate::caching::callbacks::{refuse_forked, refuse_watchers};
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::{MemoryResource, RawResource};
 use crate::segments::{Checkpoint, Filter, Options, Restored};
 
-/// Private pools: memory that serves nobody else, in segments that never move, with PyTorch's names and rules.
+/// Private pools: memory that serves nobody else, in segments that never move, with PyTorch's names and rules. What refuses a call
+/// for the pool's sake is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -52,13 +48,11 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 ///
 /// # Capture
 ///
-/// All of these may be called while streams capture, and no call of theirs disturbs a capture. A block that was allocated while
-/// its stream captured, and its allocations went to a pool, may be used by the graph, wherever that is launched: the pool keeps its
-/// memory until the last [`release_pool`](Self::release_pool), whatever was freed meanwhile. A block that was allocated before the
-/// capture is freed behind the graph's last launch, and not sooner: nothing here sees that a graph uses it
-/// ([`free_by_address`](Self::free_by_address) says all of it). Blocks that wait for other streams
-/// ([`record_stream`](Self::record_stream)) stay away while a graph may be captured from their pool: as long as allocations go
-/// to it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
+/// No call disturbs a capture. A block that was allocated while its stream captured may be used by the graph, wherever that is
+/// launched: the pool keeps its memory until the last [`release_pool`](Self::release_pool), whatever was freed meanwhile. A block that
+/// was allocated before the capture is freed behind the graph's last launch ([`free_by_address`](Self::free_by_address)). Blocks that
+/// wait for other streams ([`record_stream`](Self::record_stream)) stay away as long as allocations go to their pool, if a graph may be
+/// captured from it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
     /// Makes a private pool, which is in use until the result is dropped. Its segments are memory of `cuMemAlloc`, of which there
     /// are [legacy handles](Self::ipc_handle).
@@ -67,32 +61,30 @@ impl CachingAllocator {
     ///
     /// `Forked` in [`Error::Core`].
     pub fn private_pool(&self) -> Result<PrivatePool> {
-        self.named_pool(MempoolId::for_user(), None)
+        let id = MempoolId::for_user();
+        self.create_or_incref_pool(id, None)?;
+        Ok(PrivatePool { allocator: self.clone(), id })
     }
 
-    /// As [`CachingAllocator::private_pool`], with segments from another source
-    /// ([`create_or_incref_pool`](Self::create_or_incref_pool) says how it is asked).
+    /// Makes a private pool with segments from another source, as [`create_or_incref_pool`](Self::create_or_incref_pool).
     ///
     /// # Errors
     ///
     /// [`Error::OwnSource`] if the source is this allocator; `Forked` in [`Error::Core`].
     pub fn private_pool_with_source(&self, source: Arc<dyn RawResource>) -> Result<PrivatePool> {
-        self.named_pool(MempoolId::for_user(), Some(source))
-    }
-
-    fn named_pool(&self, id: MempoolId, source: Option<Arc<dyn RawResource>>) -> Result<PrivatePool> {
-        self.create_or_incref_pool(id, source)?;
+        let id = MempoolId::for_user();
+        self.create_or_incref_pool(id, Some(source))?;
         Ok(PrivatePool { allocator: self.clone(), id })
     }
 
-    /// Makes the pool, or adds a use to it. Its segments come from `source` if one is named, which is asked on an internal stream
-    /// that the host waits for, in the thread's relaxed capture mode, and must give memory at multiples of 512, as pools of the driver do and an
-    /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; else they are memory of `cuMemAlloc`, of which there are [legacy handles](Self::ipc_handle).
+    /// Makes the pool, or adds a use to it. A `source` gives its segments at multiples of 512, as pools of the driver do and an
+    /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; it is asked on an internal stream that the host waits for, in the thread's relaxed
+    /// capture mode. Without one they are memory of `cuMemAlloc`.
     ///
     /// # Errors
     ///
-    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] for [`MempoolId::NONE`], for a pool that exists if a source is named, and for one that
-    /// was released; [`Error::OwnSource`] if the source is this allocator.
+    /// [`Error::Pool`] for [`MempoolId::NONE`], for a pool that exists if a source is named, and for one that was released;
+    /// [`Error::OwnSource`] if the source is this allocator.
     pub fn create_or_incref_pool(&self, id: MempoolId, source: Option<Arc<dyn RawResource>>) -> Result<()> {
         let address = |source: &Arc<dyn RawResource>| Arc::as_ptr(source).cast::<()>().addr();
         if source.as_ref().is_some_and(|source| address(source) == address(&self.raw())) {
@@ -105,19 +97,19 @@ impl CachingAllocator {
         Ok(made?)
     }
 
-    /// How often the pool is in use; 0 if there is none, or its last use has ended.
+    /// Counts the uses of the pool: 0 if there is none, or its last use has ended.
     #[must_use]
     pub fn pool_use_count(&self, id: MempoolId) -> u64 {
         self.pool_state().map_or(0, |mut state| state.pools.in_use(id).map_or(0, |pool| pool.uses))
     }
 
-    /// From here on allocations that the filter accepts go to the pool, which is made if there is none and has one use more.
-    /// Of several filters that accept one, the one that was begun last decides. A filter is asked in the allocating thread, with
-    /// the [id](cuda_mem_core::StreamId::as_raw) of the stream; what it allocates itself goes to no private pool.
+    /// Has allocations that the filter accepts go to the pool, which is made if there is none and has one use more. Of several filters
+    /// that accept one, the one that was begun last decides. A filter is asked in the allocating thread, with the
+    /// [id](cuda_mem_core::StreamId::as_raw) of the stream; what it allocates itself goes to no private pool.
     ///
     /// # Errors
     ///
-    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`].
+    /// [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`].
     pub fn begin_allocate_to_pool(&self, id: MempoolId, filter: Filter) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
@@ -137,7 +129,7 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) in [`Error::Pool`].
+    /// [`Error::Pool`] if no allocations go to the pool.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
         let shared = self.shared();
         let ended = self.pool_state()?.pools.end_allocate(id);
@@ -150,28 +142,27 @@ impl CachingAllocator {
     }
 
     /// Ends one use of the pool. After the last one nothing is allocated from it any more, and its memory goes back with
-    /// [`CachingAllocator::empty_cache`], or when there is no other; blocks that still exist stay valid until they are freed. Pools
-    /// may be released in any order.
+    /// [`CachingAllocator::empty_cache`], or when there is no other; blocks that still exist stay valid until they are freed.
     ///
     /// # Errors
     ///
-    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released before, or allocations go to it.
+    /// [`Error::Pool`] if there is no such pool, it was released before, or allocations go to it.
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
         Ok(self.pool_state()?.pools.release_pool(id)?)
     }
 
-    /// Whether the pool's free memory may serve requests of its streams that would else be out of memory. It serves none once the
+    /// Sets whether the pool's free memory may serve requests of its streams that would else be out of memory. It serves none once the
     /// pool has given memory to a stream that captured: a graph goes on using what is free.
     ///
     /// # Errors
     ///
-    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, or it was released.
+    /// [`Error::Pool`] if there is no such pool, or it was released.
     pub fn set_use_on_oom(&self, id: MempoolId, use_on_oom: bool) -> Result<()> {
         self.pool_state()?.pools.in_use(id)?.use_on_oom = use_on_oom;
         Ok(())
     }
 
-    /// Whether each request to the pool gets the whole of the free block that is found for it.
+    /// Sets whether each request to the pool gets the whole of the free block that is found for it.
     ///
     /// # Errors
     ///
@@ -181,8 +172,8 @@ impl CachingAllocator {
         Ok(())
     }
 
-    /// As [`CachingAllocator::empty_cache`], for one private pool alone, which must have been released: a pool in use keeps its
-    /// memory. [`MempoolId::NONE`] is the default pool with all released ones. How many bytes went.
+    /// Gives back the free memory of one private pool, which must have been released: a pool in use keeps its memory.
+    /// [`MempoolId::NONE`] is the default pool with all released ones. The bytes that went.
     ///
     /// The host waits for what may use the pool: its blocks' streams, those that were recorded, and for a graph's pool all that the
     /// allocator knows. Memory stays while one of them captures.
@@ -194,15 +185,13 @@ impl CachingAllocator {
         if id == MempoolId::NONE {
             return self.empty_cache();
         }
-        refuse_forked()?;
         refuse_watchers()?;
-        let shared = self.shared();
-        shared.poll();
-        shared.pools().reclaim_pool(id)
+        self.shared().poll();
+        self.shared().pools().reclaim_pool(id)
     }
 
-    /// The options of private pools that hold from here on, as a whole. Segments and blocks stay as they are. Their rounding
-    /// and threshold of garbage collection count for the default pool too.
+    /// Sets the options of all private pools from here on. Segments and blocks stay as they are. Their rounding and threshold of garbage
+    /// collection count for the default pool too.
     ///
     /// # Errors
     ///
@@ -213,25 +202,23 @@ impl CachingAllocator {
         state.pools.set_options(options);
         shared.rounding.set(&options);
         drop(state);
-        set_garbage_threshold(shared, options.garbage_collection_threshold());
+        shared.source.set_garbage_threshold(options.garbage_collection_threshold());
         Ok(())
     }
 
-    /// The layout of a pool as it is.
-    ///
-    /// Freed blocks that other streams use ([`record_stream`](Self::record_stream)) come back first. Once no allocations go to the
-    /// pool the host waits for that, also for what streams did in captures that have ended.
+    /// Takes the layout of a pool as it is. Freed blocks that other streams use ([`record_stream`](Self::record_stream)) come back first:
+    /// once no allocations go to the pool the host waits for that, also for what streams did in captures that have ended.
     ///
     /// # Errors
     ///
-    /// [`PoolError`](crate::segments::PoolError) in [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it:
-    /// while allocations go to it, and where one of the streams captures. [`Error::Core`] of the driver if that fails what is waited for.
+    /// [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it: while allocations go to it, and
+    /// where one of the streams captures. [`Error::Core`] of the driver if that fails what is waited for.
     pub fn checkpoint_pool(&self, id: MempoolId) -> Result<Checkpoint> {
         self.shared().pools().checkpoint(id)
     }
 
     /// Makes a pool's layout what it was at a checkpoint: all its blocks are freed, and those of the checkpoint are allocated again,
-    /// at the addresses that they had. What is freed already is waited for as for a checkpoint.
+    /// at the addresses that they had. Waits as [`CachingAllocator::checkpoint_pool`].
     ///
     /// # Errors
     ///
@@ -245,11 +232,11 @@ impl CachingAllocator {
         self.shared().pools().restore(id, checkpoint)
     }
 
-    /// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+    /// Checks whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown) in [`Error::Pool`].
+    /// [`Error::Pool`] if there is no such pool.
     pub fn check_pool_live_allocations(
         &self,
         id: MempoolId,
@@ -258,66 +245,8 @@ impl CachingAllocator {
         Ok(self.pool_state()?.pools.get(id)?.heap.check_live_allocations(addresses))
     }
 
-    /// Lets another device reach all memory of this allocator, what it has and what it gets; nothing if that is so already. Memory of
-    /// private pools is in reach of the device's primary context alone, which this makes if there is none yet
-    /// ([`Context::enable_peer_access`](cuda_mem_core::Context::enable_peer_access) is for others). An upstream's memory is the upstream's to
-    /// share.
-    ///
-    /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) for each mapping, and
-    /// [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory may be in its
-    /// reach.
-    pub fn enable_peer_access(&self, peer: Device) -> Result<()> {
-        refuse_forked()?;
-        let shared = self.shared();
-        let owner = shared.context.device();
-        if peer.driver() != owner.driver() {
-            return Err(CoreError::ForeignContext { what: "the peer device" }.into());
-        }
-        let mut source = shared.source()?;
-        if source.backend().reached_by().contains(&peer) {
-            return Ok(());
-        }
-        if !peer.can_access_peer(owner)? {
-            return Err(Error::NoPeerAccess { device: peer, owner });
-        }
-        for (address, bytes) in source.mapped() {
-            source.backend_mut().set_access_of(peer, address, bytes)?;
-        }
-        // Before the default pool's are told, which is what says that all is done.
-        shared.private.memory.add_peer(peer)?;
-        source.backend_mut().add_peer(peer);
-        Ok(())
-    }
-
-    /// The address and the bytes of what a block lies in: its segment, for a block of a private pool, else the whole pages of 2 MiB.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
-    pub fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
-        self.shared().pools().base_allocation(address)
-    }
-
-    /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
-    /// those that were asked for.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
-    pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
-        self.shared().pools().block_bytes(address)
-    }
-
-    /// Memory as of [`CachingAllocator::allocate_by_address`], if it goes to a private pool; none if it would go to the default
+    /// Allocates as [`CachingAllocator::allocate_by_address`] if the request goes to a private pool; None if it would go to the default
     /// one.
-    ///
-    /// # Capture
-    ///
-    /// As there.
     ///
     /// # Errors
     ///
@@ -328,100 +257,20 @@ impl CachingAllocator {
         if shared.private.is_routed() { shared.pools().allocate(bytes, stream) } else { Ok(None) }
     }
 
-    /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.
-    ///
-    /// Whoever opens it reads and writes the whole segment, and has closed it before the block is freed: the segment then serves others.
-    ///
-    /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let pool = allocator.private_pool()?;
-    /// let _route = pool.route_this_thread()?;
-    /// let [_, block] = [4096, 1000].map(|bytes| allocator.allocate_by_address(bytes, &stream));
-    /// // SAFETY: nobody opens it.
-    /// let handle = unsafe { allocator.ipc_handle(block?) }?;
-    /// assert_eq!((handle.offset(), handle.len()), (4096, 1024));
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoLegacyHandle`](crate::Error::NoLegacyHandle) for memory of the default pool; [`Error::UnknownAddress`](crate::Error::UnknownAddress) if no
-    /// block begins there; [`Error::Core`](crate::Error::Core): code 1 if the pool's own source gave memory that is not of `cuMemAlloc`.
-    ///
-    /// # Safety
-    ///
-    /// No other process has the memory open by it when its segment is freed, which is at the earliest when all blocks in it are: CUDA does not say
-    /// what comes of that.
-    pub unsafe fn ipc_handle(&self, address: CUdeviceptr) -> Result<MemoryHandle> {
-        refuse_forked()?;
-        let shared = self.shared();
-        if shared.map.find(address).is_some() {
-            return Err(Error::NoLegacyHandle { address });
-        }
-        let pools = shared.pools();
-        let (segment, _) = pools.base_allocation(address)?;
-        let bytes = pools.block_bytes(address)?;
-        // SAFETY: the caller's promise.
-        unsafe { shared.private.memory.ipc_handle(segment, address, bytes) }
-    }
-
-    /// Descriptors of the memory that a block lies in. Whoever has them sees all of it, blocks beside this one too, and keeps
-    /// the memory. It stays this block's for as long as the block is not freed.
-    ///
-    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownAddress`](crate::Error::UnknownAddress) if no block begins there; [`Error::Core`](crate::Error::Core): code 1 if memory of the device cannot be shared this
-    /// way, `NotShareable` for memory of a private pool, which has a [legacy handle](Self::ipc_handle); [`Error::InCallback`](crate::Error::InCallback).
-    pub fn export_block(&self, address: CUdeviceptr) -> Result<BlockExport> {
-        let shared = self.shared();
-        let (base, bytes) = shared.pools().base_allocation(address)?;
-        if shared.map.find(address).is_none() {
-            let what = "a descriptor, only by its legacy handle (CachingAllocator::ipc_handle)";
-            return Err(CoreError::NotShareable { what }.into());
-        }
-        // Pages that a block is in stay where they are; the pin says so while the descriptors are made.
-        let pinned = self.pin(base, bytes.next_multiple_of(SLAB), Pin::Exported)?;
-        let pieces = pinned.export_posix_fds()?;
-        let base = pieces.first().map_or(base, |(segment, _)| segment.address);
-        Ok(BlockExport {
-            base,
-            pieces: pieces.into_iter().map(|(segment, fd)| (segment.bytes, fd)).collect(),
-        })
-    }
-
-    /// Whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended.
-    /// They may not at first. PyTorch's `graph_capture_record_stream_reuse`.
+    /// Sets whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended:
+    /// PyTorch's `graph_capture_record_stream_reuse`, which is off at first.
     ///
     /// A block may if each stream that used it was [recorded](Self::record_stream) while it took part in the capture that the
     /// block's own stream is part of when the block is freed. It is free again for its own stream once that stream comes, by the
     /// edges of the graph, after all that those streams had been given by then: the next allocation looks. Where that cannot be
     /// told, and where this is off, it waits until the capture has ended.
     ///
-    /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) when streams are recorded,
-    /// such blocks are freed, and while they wait when their streams allocate; and
-    /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html) once for each node.
+    /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) and
+    /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html), once for each node.
     ///
     /// # Errors
     ///
-    /// `Forked` in [`Error::Core`](crate::Error::Core).
+    /// `Forked` in [`Error::Core`].
     ///
     /// # Safety
     ///
@@ -472,8 +321,7 @@ impl PrivatePool {
     ///
     /// As [`PrivatePool::route`].
     pub fn route_this_thread(&self) -> Result<ThreadRoute<'_>> {
-        let route = self.route(Filter::this_thread())?;
-        Ok(ThreadRoute { _route: route, _not_send: PhantomData })
+        Ok(ThreadRoute { _route: self.route(Filter::this_thread())?, _not_send: PhantomData })
     }
 }
 
@@ -508,14 +356,4 @@ pub struct ThreadRoute<'p> {
     _route: PoolRoute<'p>,
     /// The filter is this thread's.
     _not_send: PhantomData<*mut ()>,
-}
-
-/// The memory that a block lies in, for another process to map: its pieces one behind the other.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct BlockExport {
-    /// Where the first piece begins here.
-    pub base: CUdeviceptr,
-    /// A descriptor of each piece, with its bytes.
-    pub pieces: Vec<(usize, OwnedFd)>,
 }

@@ -1,18 +1,13 @@
-//! Blocks: how requests get them, how they come back, and what the history hears of both.
+//! Blocks: how requests get them, and how they come back.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Error as CoreError, Stream};
 
 use super::graph::PoolPending;
-use super::memory::Claim;
 use super::{PoolState, PrivatePools, pool_of};
-use crate::caching::index::number_of;
-use crate::caching::page_map::Found as InMap;
 use crate::caching::pending::Freed;
-use crate::caching::shared::refuse_forked;
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{BlockNumber, SLAB, Tier};
 use crate::error::{Error, Result};
@@ -21,7 +16,7 @@ use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::RawResource;
 use crate::segments::{Allocation, Block, BlockId, PoolError, SegmentError, SegmentKind, SegmentRequest};
-use crate::snapshot::{Action, Frames};
+use crate::snapshot::Action;
 
 /// What stands for a heap and a number where blocks wait that are found by their addresses.
 const NO_HEAP: u32 = u32::MAX;
@@ -107,7 +102,7 @@ impl<'s> PrivatePools<'s> {
         if IN_FOREIGN_CODE.try_with(Cell::get).unwrap_or(false) {
             return default;
         }
-        // The filters are somebody else's code: they are asked, and dropped, without the lock.
+        // Filters are the program's code: they are asked, and dropped, without the lock.
         let routes = Arc::clone(state.pools.routes());
         drop(state);
         let _unrouted = Unrouted::enter();
@@ -116,12 +111,10 @@ impl<'s> PrivatePools<'s> {
 
     /// Notes whether graphs may use what the pool hands out from now on.
     fn note_capture(self, id: MempoolId, stream: &Stream) -> Result<()> {
-        let is_known = lock(&self.private.state).is_captured(id);
-        if !is_known
-            && id != MempoolId::NONE
-            && stream.is_capturing()?
-            && let Ok(pool) = lock(&self.private.state).pools.get_mut(id)
-        {
+        if id == MempoolId::NONE || lock(&self.private.state).is_captured(id) || !stream.is_capturing()? {
+            return Ok(());
+        }
+        if let Ok(pool) = lock(&self.private.state).pools.get_mut(id) {
             pool.is_captured = true;
         }
         Ok(())
@@ -140,7 +133,7 @@ impl<'s> PrivatePools<'s> {
             Allocation::Hit(block) => {
                 self.add_live(&mut state, id, block, stream);
                 drop(state);
-                self.emit_block(Action::Alloc, id, block.address(), requested, Some(stream));
+                self.tell(Action::Alloc, id, block.address(), requested, Some(stream));
                 Ok(Found::Block(block.address()))
             }
         }
@@ -157,7 +150,7 @@ impl<'s> PrivatePools<'s> {
         // What is not used of a page is held all the same.
         let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(SLAB as u64) };
         let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
-        let Some(claim) = Claim::new(self.shared, bytes)? else { return Ok(None) };
+        let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
         let Some((address, claim)) = memory.acquire(bytes, source, claim)? else { return Ok(None) };
         if self.shared.map.find(address).is_some() {
@@ -165,7 +158,7 @@ impl<'s> PrivatePools<'s> {
             memory.release_claimed(address, claim)?;
             return Err(Error::OwnSource { id });
         }
-        let stack = self.shared.history.frames(RecordContext::State);
+        let stack = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
         let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
         let block = match in_use.map(|pool| pool.heap.add_segment(&wanted, address)) {
@@ -186,16 +179,16 @@ impl<'s> PrivatePools<'s> {
         }
         drop(state);
         claim.keep();
-        self.count_segment(kind.unwrap_or(SegmentKind::Large), bytes as u64, true);
+        self.shared.figures.add_segment(pool_of(kind.unwrap_or(SegmentKind::Large)), bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
-        self.emit_segment(Event { action, address, size, stream: handle, pool: id }, stack);
-        self.emit_block(Action::Alloc, id, address, requested, Some(stream));
+        self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
+        self.tell(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(Found::Block(address)))
     }
 
     /// A free block of a private pool that lends in need.
     pub(in crate::caching) fn borrow_on_oom(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
-        if self.private.reserved() == 0 {
+        if self.shared.source.segments() == 0 {
             return Ok(None);
         }
         let mut state = lock(&self.private.state);
@@ -203,7 +196,7 @@ impl<'s> PrivatePools<'s> {
         let Some((id, block)) = lent.map_err(|error| refused(error, requested))? else { return Ok(None) };
         self.add_live(&mut state, id, block, stream);
         drop(state);
-        self.emit_block(Action::Alloc, id, block.address(), requested, Some(stream));
+        self.tell(Action::Alloc, id, block.address(), requested, Some(stream));
         Ok(Some(block.address()))
     }
 
@@ -236,9 +229,9 @@ impl<'s> PrivatePools<'s> {
         }
         let uses = if deferred.pending.is_empty() { None } else { deferred.pending.take_uses(address) };
         let (size, requested) = sizes(&block);
-        self.emit_block(Action::FreeRequested, entry.pool, address, requested, owner.as_ref());
+        self.tell(Action::FreeRequested, entry.pool, address, requested, owner.as_ref());
         let Some(mut used) = uses else {
-            self.emit_block(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
+            self.tell(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
             let mut state = lock(&self.private.state);
             state.pools.get_mut(entry.pool)?.heap.free(entry.block).map_err(PoolError::from)?;
             self.private.shard.hold().free(pool_of(block.kind), size, requested);
@@ -300,11 +293,11 @@ impl<'s> PrivatePools<'s> {
         self.private.pending_blocks.store(state.freed.len(), Ordering::Relaxed);
         let Some(block) = state.block(entry) else { return };
         let (size, requested) = sizes(&block);
-        if self.shared.history.awaits_frees() {
+        if self.shared.record.history.awaits_frees() {
             let owner = state.streams.get(entry.stream);
             drop(state);
             // Before anybody else may have it.
-            self.emit_block(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
+            self.tell(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
             state = lock(&self.private.state);
         }
         if let Ok(pool) = state.pools.get_mut(entry.pool)
@@ -315,90 +308,13 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// Where the memory that a block lies in begins, and its bytes.
-    pub(super) fn base_allocation(self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
-        refuse_forked()?;
-        let Some(found) = self.shared.map.find(address) else {
-            let unknown = || Error::UnknownAddress { address };
-            let state = lock(&self.private.state);
-            let entry = state.live.get(&address).ok_or_else(unknown)?;
-            let segment = state.pools.get(entry.pool)?.heap.segment_at(address).ok_or_else(unknown)?;
-            return Ok((segment.address, segment.bytes as usize));
-        };
-        let size = self.default_bytes(address, found)?;
-        let before = (address % SLAB as u64) as usize;
-        Ok((address - before as u64, before.saturating_add(size).next_multiple_of(SLAB)))
-    }
-
-    /// The bytes of a block.
-    pub(super) fn block_bytes(self, address: CUdeviceptr) -> Result<usize> {
-        refuse_forked()?;
-        if let Some(found) = self.shared.map.find(address) {
-            return self.default_bytes(address, found);
-        }
-        let state = lock(&self.private.state);
-        let block = state.live.get(&address).and_then(|&entry| state.block(entry));
-        Ok(block.ok_or(Error::UnknownAddress { address })?.size as usize)
-    }
-
-    fn default_bytes(self, address: CUdeviceptr, found: InMap) -> Result<usize> {
-        let unknown = || Error::UnknownAddress { address };
-        let slot = self.shared.slots.get(found.owner).ok_or_else(unknown)?;
-        let block = self.shared.look_at(slot, |heap| heap.block(number_of(found)));
-        Ok(block.ok_or_else(unknown)?.size)
-    }
-
-    pub(super) fn count_segment(self, kind: SegmentKind, bytes: u64, is_new: bool) {
-        let mut counts = lock(&self.shared.counts);
-        let pool = pool_of(kind);
-        if is_new {
-            counts.segment.increase(pool, 1);
-            counts.reserved_bytes.increase(pool, bytes);
-            counts.num_device_alloc += 1;
-        } else {
-            counts.segment.decrease(pool, 1);
-            counts.reserved_bytes.decrease(pool, bytes);
-            counts.num_device_free += 1;
-        }
-    }
-
     /// Tells the history of a block that is allocated or freed.
-    fn emit_block(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: Option<&Stream>) {
-        let history = &self.shared.history;
-        if !history.awaits_frees() {
-            return;
+    fn tell(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: Option<&Stream>) {
+        let record = &self.shared.record;
+        if record.history.awaits_frees() {
+            let stream = stream.map_or(0, shown_handle);
+            record.tell_block(Event { action, address, size: size as u64, stream, pool });
         }
-        let of_alloc = match action {
-            Action::FreeRequested => self.shared.stack(address),
-            Action::FreeCompleted => self.shared.keep_stack(address, None),
-            _ => None,
-        };
-        if !history.is_listening() {
-            return;
-        }
-        let stream = stream.map_or(0, shown_handle);
-        let is_alloc = action == Action::Alloc;
-        let frames = history.frames(if is_alloc { RecordContext::State } else { RecordContext::All });
-        if is_alloc {
-            self.shared.keep_stack(address, frames.clone());
-        }
-        self.shared.tell_noted(frames.as_ref());
-        self.shared.tell(Event { action, address, size: size as u64, stream, pool }, frames.or(of_alloc));
-    }
-
-    /// Tells the history of a segment that comes or goes: with the stack of the request that it was made for, where stacks of
-    /// frees are not recorded.
-    pub(super) fn emit_segment(self, event: Event, stack: Option<Frames>) {
-        let history = &self.shared.history;
-        if !history.is_listening() {
-            return;
-        }
-        let frames = match event.action {
-            Action::SegmentFree => history.frames(RecordContext::All),
-            _ => stack.clone(),
-        };
-        self.shared.tell_noted(frames.as_ref());
-        self.shared.tell(event, frames.or(stack));
     }
 }
 

@@ -17,9 +17,8 @@ use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
 use super::blocks::{Entry, sizes};
 use super::{PoolState, PrivatePools, pool_of};
-use crate::caching::callbacks::is_watching;
+use crate::caching::callbacks::{is_watching, refuse_forked};
 use crate::caching::pending::{Captured, Pending, Used};
-use crate::caching::shared::refuse_forked;
 use crate::caching::slot::shown_handle;
 use crate::error::Result;
 use crate::history::{Event, History, RecordContext};
@@ -144,7 +143,7 @@ impl PrivatePools<'_> {
     pub(super) fn restore(self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
         self.end_uses(id)?;
         // What tells stacks may allocate: it is asked without the lock.
-        let frames = self.shared.history.frames(RecordContext::State);
+        let frames = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
         let before: Vec<Block> = {
             let entries = state.live.values().filter(|entry| entry.pool == id);
@@ -168,7 +167,7 @@ impl PrivatePools<'_> {
         // Under the lock, so that the history has nobody's block before its free.
         self.note_restored(&state, id, &before, &after, frames.as_ref());
         drop(state);
-        self.shared.tell_moves();
+        self.shared.record.tell_moves();
         for was in &before {
             // What was recorded of blocks that are no more goes without the lock.
             drop(deferred.as_ref().and_then(|deferred| deferred.pending.take_uses(was.address)));
@@ -227,24 +226,24 @@ impl PrivatePools<'_> {
         allocated: &[Block],
         frames: Option<&Frames>,
     ) {
-        let history = &self.shared.history;
-        if !history.awaits_frees() {
+        let record = &self.shared.record;
+        if !record.history.awaits_frees() {
             return;
         }
         let note = |action: Action, block: &Block, frames: Option<Frames>| {
             let stream = state.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
             let event = Event { action, address: block.address, size: block.requested, stream, pool };
-            self.shared.note(event, frames);
+            record.note(event, frames);
         };
-        let of_frees = frames.filter(|_| history.has_context(RecordContext::All));
+        let of_frees = frames.filter(|_| record.history.has_context(RecordContext::All));
         for block in freed {
-            let before = self.shared.keep_stack(block.address, None);
+            let before = record.keep_stack(block.address, None);
             for action in [Action::FreeRequested, Action::FreeCompleted] {
                 note(action, block, of_frees.or(before.as_ref()).cloned());
             }
         }
         for block in allocated {
-            self.shared.keep_stack(block.address, frames.cloned());
+            record.keep_stack(block.address, frames.cloned());
             note(Action::Alloc, block, frames.cloned());
         }
     }

@@ -6,7 +6,7 @@
 //! contract of `free_by_address` what used it came before that free on its stream, which was seen idle since, and so was every
 //! stream of the allocator if a graph may use it.
 
-#![allow(unsafe_code, reason = "gives memory back to upstreams, names it for others, and unmaps a page")]
+#![allow(unsafe_code, reason = "gives memory back to upstreams, and names it for others")]
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -14,21 +14,17 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle};
-use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
-use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error as CoreError, Stream, catch_panic};
 
 use super::blocks::Unrouted;
-use crate::caching::shared::Shared;
-use crate::engine::paged::SLAB;
+use crate::caching::source::Claim;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, Ordering, lock};
-
+use crate::primitive::{Mutex, lock};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
 /// The memory of all segments.
 #[derive(Debug)]
-pub(super) struct SegmentMemory {
+pub(in crate::caching) struct SegmentMemory {
     context: Context,
     /// Where upstreams work: a stream that never captures.
     home: ResourceContext,
@@ -59,7 +55,7 @@ impl SegmentMemory {
         }
     }
 
-    /// Memory of `bytes` bytes, whole pages without a source, with the claim to them; None if there is not as much. The claim is kept if there is memory that
+    /// Gets memory of `bytes` bytes: whole pages without a source. None if there is not as much. The claim is kept if there is memory that
     /// cannot be had, nor given back.
     pub(super) fn acquire<'s>(
         &self,
@@ -72,10 +68,8 @@ impl SegmentMemory {
             Some(source) => self.ask(bytes, source, claim),
         };
         match acquired {
-            Ok(acquired) => Ok(Some(acquired)),
-            Err(Error::OutOfMemory { .. }) => Ok(None),
-            Err(error) if is_out_of_memory(&error) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.is_out_of_memory() => Ok(None),
+            acquired => acquired.map(Some),
         }
     }
 
@@ -158,7 +152,12 @@ impl SegmentMemory {
     /// # Safety
     ///
     /// No other process has the memory open by it when the segment is freed.
-    pub(super) unsafe fn ipc_handle(&self, segment: u64, address: u64, bytes: usize) -> Result<MemoryHandle> {
+    pub(in crate::caching) unsafe fn ipc_handle(
+        &self,
+        segment: u64,
+        address: u64,
+        bytes: usize,
+    ) -> Result<MemoryHandle> {
         match lock(&self.segments).get(&segment) {
             Some(Segment::Device(memory)) => {
                 let offset = (address - segment) as usize;
@@ -175,137 +174,18 @@ impl SegmentMemory {
     }
 
     /// Lets the primary context of a peer reach all that the device's own segments have, and will have.
-    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+    pub(in crate::caching) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
         let context = peer.primary_context()?;
         context.enable_peer_access(&self.context)?;
         lock(&self.peers).push(context);
         Ok(())
     }
 
-    pub(super) fn close(&self) {
+    pub(in crate::caching) fn close(&self) {
         let addresses: Vec<u64> = lock(&self.segments).keys().copied().collect();
         for address in addresses {
             // What is refused stays: the driver's calls are counted there, an upstream knows its own.
             let _ = self.release(address);
         }
-    }
-}
-
-fn is_out_of_memory(error: &Error) -> bool {
-    error.driver_error().is_some_and(|error| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY)
-}
-
-/// Whether memory can be mapped: the device says that it can, and the driver maps a page as a trial. Some drivers of virtual
-/// machines refuse calls for mapping though the device says that it can.
-///
-/// # Errors
-///
-/// Of a device that is lost, where nothing helps.
-pub(in crate::caching) fn can_map(context: &Context) -> cuda_mem_core::Result<bool> {
-    let device = context.device();
-    if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
-        return Ok(false);
-    }
-    match map_page(device) {
-        // A full device says nothing about mapping.
-        Err(CoreError::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(true),
-        Err(CoreError::Driver(error)) if !error.context_is_lost() => Ok(false),
-        mapped => mapped.map(|()| true),
-    }
-}
-
-/// Maps a page, and takes it away again.
-fn map_page(device: Device) -> cuda_mem_core::Result<()> {
-    let memory = PhysicalMemory::create(device, SLAB, &CreateOptions::supported_by(device)?)?;
-    let range = AddressRange::reserve(device, SLAB, SLAB)?;
-    range.map(0, &memory)?;
-    let access = range.set_access(0, SLAB, &[device], Access::ReadWrite);
-    // SAFETY: nobody was told of it.
-    let unmap = || unsafe { range.unmap(0, SLAB) };
-    // Once more, because the driver reports older errors of others in any call.
-    access.and(unmap().or_else(|_| unmap()))
-}
-
-/// Bytes of the limit that are set aside for a segment, until they are kept.
-#[derive(Debug)]
-#[must_use]
-pub(super) struct Claim<'s> {
-    shared: &'s Shared,
-    bytes: usize,
-}
-
-impl<'s> Claim<'s> {
-    /// Sets the bytes aside, if the limit has as many left.
-    pub(super) fn new(shared: &'s Shared, bytes: usize) -> Result<Option<Self>> {
-        let mut source = shared.source()?;
-        let private = &shared.private;
-        let reserved = private.reserved().saturating_add(bytes);
-        if source.reserved().saturating_add(reserved) > private.limit() {
-            return Ok(None);
-        }
-        private.reserved.store(reserved, Ordering::Relaxed);
-        source.set_limit(share_of_default(shared, reserved));
-        Ok(Some(Self { shared, bytes }))
-    }
-
-    /// There is a segment of them now, or memory that cannot be given back.
-    pub(super) fn keep(mut self) {
-        self.bytes = 0;
-    }
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            unclaim(self.shared, self.bytes);
-        }
-    }
-}
-
-/// Makes a segment's bytes the limit's again.
-pub(super) fn unclaim(shared: &Shared, bytes: usize) {
-    let mut source = shared.source_unchecked();
-    let reserved = shared.private.reserved().saturating_sub(bytes);
-    shared.private.reserved.store(reserved, Ordering::Relaxed);
-    source.set_limit(share_of_default(shared, reserved));
-}
-
-fn share_of_default(shared: &Shared, reserved: usize) -> usize {
-    match shared.private.limit() {
-        usize::MAX => usize::MAX,
-        limit => limit.saturating_sub(reserved),
-    }
-}
-
-/// Sets the most that may be held, by the default pool and private ones together.
-pub(in crate::caching) fn set_limit(shared: &Shared, limit: usize) -> Result<()> {
-    let mut source = shared.source()?;
-    shared.private.limit.store(limit, Ordering::Relaxed);
-    source.set_limit(share_of_default(shared, shared.private.reserved()));
-    drop(source);
-    let threshold = lock(&shared.private.state).pools.options().garbage_collection_threshold();
-    set_garbage_threshold(shared, threshold);
-    Ok(())
-}
-
-/// Sets from which part of the limit on free memory is given back.
-pub(super) fn set_garbage_threshold(shared: &Shared, threshold: Option<f64>) {
-    let bytes = match (threshold, shared.private.limit()) {
-        (None, _) | (_, usize::MAX) => usize::MAX,
-        (Some(part), limit) => (part * limit as f64) as usize,
-    };
-    shared.private.garbage_threshold.store(bytes, Ordering::Relaxed);
-}
-
-/// Gives free memory back when more is held than the threshold of garbage collection allows.
-pub(in crate::caching) fn collect_garbage(shared: &Shared) {
-    let most = shared.private.garbage_threshold.load(Ordering::Relaxed);
-    if most == usize::MAX {
-        return;
-    }
-    let reserved = shared.source.held().saturating_add(shared.private.reserved());
-    if reserved > most {
-        // What the driver refuses stays; whoever asks for memory goes on without.
-        let _ = shared.empty_cache();
     }
 }

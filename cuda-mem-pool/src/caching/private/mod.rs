@@ -11,8 +11,7 @@ mod memory;
 mod reclaim;
 mod streams;
 
-pub use api::{BlockExport, PoolRoute, PrivatePool, ThreadRoute};
-pub(super) use memory::{can_map, collect_garbage, set_limit};
+pub use api::{PoolRoute, PrivatePool, ThreadRoute};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use cuda_mem_core::Context;
 use self::blocks::Entry;
 use self::graph::{Captures, PoolPending};
 use self::memory::SegmentMemory;
-use self::streams::PoolStreams;
+pub(super) use self::streams::PoolStreams;
 use super::shared::Shared;
 use super::slot::shown_handle;
 use crate::engine::paged::SLAB;
@@ -44,17 +43,11 @@ pub(super) struct Private {
     pending_blocks: AtomicUsize,
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
-    /// The bytes of all segments.
-    reserved: AtomicUsize,
-    /// The most that may be held, with the default pool's.
-    limit: AtomicUsize,
-    /// From how many held bytes on free memory is given back; the largest number for never.
-    garbage_threshold: AtomicUsize,
     state: Mutex<PoolState>,
     /// As the state has them.
     pub(super) streams: Arc<PoolStreams>,
     captures: Captures,
-    memory: SegmentMemory,
+    pub(super) memory: SegmentMemory,
     shard: Shard,
 }
 
@@ -110,9 +103,6 @@ impl Private {
             routes: AtomicUsize::new(0),
             pending_blocks: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
-            reserved: AtomicUsize::new(0),
-            limit: AtomicUsize::new(usize::MAX),
-            garbage_threshold: AtomicUsize::new(usize::MAX),
             state: Mutex::new(state),
             streams,
             captures: Captures::default(),
@@ -141,25 +131,10 @@ impl Private {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// The bytes of all segments.
-    pub(super) fn reserved(&self) -> usize {
-        self.reserved.load(Ordering::Relaxed)
-    }
-
-    /// The most that may be held, with the default pool's.
-    pub(super) fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
-    }
-
     /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
         let state = lock(&self.state);
         (state.live.capacity() + state.freed.capacity()) * size_of::<(u64, Entry)>()
-    }
-
-    /// Gives all memory back, at the end: nobody has a block and the device is done. What a call refuses stays.
-    pub(super) fn close(&self) {
-        self.memory.close();
     }
 
     /// The option of that name, as it is now.
@@ -211,16 +186,23 @@ impl Private {
                 _ => CachePool::Private(id),
             };
             for block in segment.blocks().filter(|block| block.state == BlockState::Inactive) {
-                let size = block.size as usize;
-                match all.iter_mut().find(|cached| cached.pool == pool) {
-                    Some(cached) => {
-                        (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));
-                    }
-                    None => all.push(CachedMemory { pool, bytes: size, largest: size }),
+                let at = all.iter().position(|cached| cached.pool == pool).unwrap_or(all.len());
+                if at == all.len() {
+                    all.push(CachedMemory { pool, bytes: 0, largest: 0 });
                 }
+                let (cached, size) = (&mut all[at], block.size as usize);
+                (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));
             }
         }
         all
+    }
+
+    /// The block that begins at an address, and the first address and the bytes of its segment.
+    pub(super) fn block_at(&self, address: u64) -> Option<(Block, u64, usize)> {
+        let state = lock(&self.state);
+        let entry = *state.live.get(&address)?;
+        let segment = state.pools.get(entry.pool).ok()?.heap.segment_at(address)?;
+        Some((state.block(entry)?, segment.address, segment.bytes as usize))
     }
 
     /// The largest block that a stream would get of a private pool, when there is so much room for a segment of the device's own
@@ -268,15 +250,8 @@ impl Private {
 /// The operations of private pools, which need the whole allocator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PrivatePools<'s> {
-    shared: &'s Shared,
-    private: &'s Private,
-}
-
-impl Shared {
-    /// Its private pools.
-    pub(super) fn pools(&self) -> PrivatePools<'_> {
-        PrivatePools { shared: self, private: &self.private }
-    }
+    pub(super) shared: &'s Shared,
+    pub(super) private: &'s Private,
 }
 
 /// Which of the statistics' pools a segment and its blocks count in.

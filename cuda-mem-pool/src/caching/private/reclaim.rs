@@ -7,13 +7,12 @@ use cuda_mem_core::{Stream, Uses};
 
 use super::blocks::{Found, Routed};
 use super::graph::PoolPending;
-use super::memory::{collect_garbage, unclaim};
-use super::{PoolState, PrivatePools};
+use super::{PoolState, PrivatePools, pool_of};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
-use crate::caching::owner::{End, Served};
-use crate::caching::shared::wait_for;
+use crate::caching::owner::{End, Served, wait_for};
 use crate::caching::slot::shown_handle;
+use crate::engine::paged::{Climb, Step, climb};
 use crate::engine::segments::TakenSegment;
 use crate::error::{Error, Result};
 use crate::history::Event;
@@ -41,32 +40,19 @@ pub(super) enum Wait {
 }
 
 impl PrivatePools<'_> {
-    /// The ladder: a block after everything that helps, the cheapest first. The host waits in the last step of each round alone,
-    /// and where `cuMemFree` does.
+    /// A block after everything that helps.
     #[cold]
     pub(super) fn reclaim_and_retry(self, routed: Routed<'_>) -> Result<Found> {
         refuse_watchers()?;
         self.shared.poll();
-        collect_garbage(self.shared);
+        self.shared.collect_garbage();
         // Freed meanwhile, abandoned by a stream, or of a new segment.
         if let Some(found) = self.look_or_extend(routed)? {
             return Ok(found);
         }
-        lock(&self.shared.counts).num_alloc_retries += 1;
-        for round in 0..2 {
-            // What the program frees may need each of the steps again.
-            if round > 0 && !self.shared.callbacks.reclaim(routed.requested) {
-                break;
-            }
-            for wait in [Wait::No, Wait::Yes] {
-                if wait == Wait::Yes {
-                    self.wait_for_streams()?;
-                    self.wait_for_uses();
-                }
-                if let Some(found) = self.make_room(routed, wait)? {
-                    return Ok(found);
-                }
-            }
+        self.shared.figures.change(|counts| counts.num_alloc_retries += 1);
+        if let Some(found) = climb(&mut Climber { pools: self, routed, found: None })? {
+            return Ok(found);
         }
         if routed.pool == MempoolId::NONE
             && let Some(lent) = self.borrow_on_oom(routed.requested, routed.stream)?
@@ -81,7 +67,7 @@ impl PrivatePools<'_> {
         refused.map(Found::Block)
     }
 
-    /// A block once what is free elsewhere went back.
+    /// Gives back what is free elsewhere. A block that came meanwhile.
     fn make_room(self, routed: Routed<'_>, wait: Wait) -> Result<Option<Found>> {
         let wanted = match self.look(routed)? {
             Found::Miss(wanted, _) => wanted,
@@ -92,7 +78,7 @@ impl PrivatePools<'_> {
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.empty_cache())?;
         unless_lost(self.reclaim(MempoolId::NONE, wait))?;
-        self.look_or_extend(routed)
+        Ok(None)
     }
 
     /// A free block, also of a stream that nobody has any more, else one of a new segment. None if there is no memory for it.
@@ -120,7 +106,7 @@ impl PrivatePools<'_> {
     /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
     /// default pool: a stream that never asked for memory has no heap.
     fn wait_for_streams(self) -> Result<()> {
-        lock(&self.shared.counts).num_sync_all_streams += 1;
+        self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         for slot in self.shared.slots.iter() {
             // Whatever else it fails with, the events tell what is done.
             unless_lost(slot.owner.wait().map_err(Error::Core))?;
@@ -152,22 +138,21 @@ impl PrivatePools<'_> {
         }
     }
 
-    /// As [`PrivatePools::reclaim`] of one pool, after a wait on the host for what may use its memory. A pool that is in use is not waited
-    /// for.
+    /// Gives back the free segments of one released pool, after a wait on the host for what may use them; how many bytes.
     pub(super) fn reclaim_pool(self, id: MempoolId) -> Result<usize> {
-        let state = lock(&self.private.state);
-        let released = state.pools.get(id).ok().filter(|pool| pool.is_freeable());
-        let deferred = released.map(|pool| pool.notes.clone());
-        drop(state);
-        if let Some(deferred) = deferred {
-            self.wait_for_pending(&deferred);
+        let pending = {
+            let state = lock(&self.private.state);
+            state.pools.get(id).ok().filter(|pool| pool.is_freeable()).map(|pool| pool.notes.clone())
+        };
+        if let Some(pending) = pending {
+            self.wait_for_pending(&pending);
         }
         self.reclaim(id, Wait::Yes)
     }
 
     /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
     pub(in crate::caching) fn reclaim_waiting(self) -> bool {
-        if self.private.reserved() == 0 {
+        if self.shared.source.segments() == 0 {
             return false;
         }
         self.wait_for_uses();
@@ -229,15 +214,15 @@ impl PrivatePools<'_> {
         let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Before the memory is somebody else's: trackers end what they registered of it.
-        self.emit_segment(event(Action::SegmentFree), leaving.stack.clone());
+        self.shared.record.tell_segment(event(Action::SegmentFree), leaving.stack.clone());
         if let Err(refusal) = self.private.memory.release(address) {
             let stack = leaving.stack.clone();
             let kept = self.put_back(leaving);
-            self.emit_segment(event(Action::SegmentAlloc), stack);
+            self.shared.record.tell_segment(event(Action::SegmentAlloc), stack);
             return kept.and(Err(refusal));
         }
-        unclaim(self.shared, bytes as usize);
-        self.count_segment(kind, bytes, false);
+        self.shared.source.unclaim(bytes as usize);
+        self.shared.figures.remove_segment(pool_of(kind), bytes);
         let over = lock(&self.private.state).pools.given_back(&leaving.taken);
         drop(over);
         Ok(bytes as usize)
@@ -284,13 +269,51 @@ impl PrivatePools<'_> {
                 Served::Nobody(End::Done) => true,
                 Served::Nobody(End::At(point)) if wait == Wait::Yes => point.synchronize().is_ok(),
                 Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
-                Served::Nobody(End::Unknown) => false,
+                Served::Nobody(End::Unknown | End::Lost) => false,
             };
             if !is_done {
                 return Vec::new();
             }
         }
         users
+    }
+}
+
+/// A request that climbs the ladder.
+struct Climber<'s> {
+    pools: PrivatePools<'s>,
+    routed: Routed<'s>,
+    found: Option<Found>,
+}
+
+impl Climb for Climber<'_> {
+    type Found = Found;
+    type Error = Error;
+
+    fn take(&mut self, step: Step) -> Result<bool> {
+        let wait = match step {
+            Step::Elsewhere => Wait::No,
+            Step::HostWait => {
+                self.pools.wait_for_streams()?;
+                self.pools.wait_for_uses();
+                Wait::Yes
+            }
+            // Released pools gave theirs back with what is free elsewhere. What a stream is made to wait for is still in use: it cannot go.
+            Step::ReleasedPools | Step::PendingBlocks => return Ok(false),
+        };
+        self.found = self.pools.make_room(self.routed, wait)?;
+        Ok(true)
+    }
+
+    fn attempt(&mut self) -> Result<Option<Found>> {
+        match self.found.take() {
+            None => self.pools.look_or_extend(self.routed),
+            found => Ok(found),
+        }
+    }
+
+    fn ask_program(&mut self) -> bool {
+        self.pools.shared.callbacks.reclaim(self.routed.requested)
     }
 }
 

@@ -10,7 +10,7 @@ use cuda_mem_core::{Stream, forked};
 use super::PrivatePools;
 use super::blocks::{Found, Routed};
 use crate::caching::owner::{Owner, is_done};
-use crate::caching::thread_slots;
+use crate::caching::streams::end_with_thread;
 use crate::error::Result;
 use crate::primitive::{Arc, Mutex, lock, lock_over_calls};
 
@@ -33,13 +33,19 @@ impl KnownStream {
     fn new(stream: &Stream) -> Self {
         let thread = stream.is_per_thread().then(|| {
             let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
-            thread_slots::end_with_thread(&owner, stream.id());
+            end_with_thread(&owner, stream.id());
             owner
         });
         Self { stream: stream.clone(), thread }
     }
 
+    /// Whether its thread has ended, and it is done.
     fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| thread.has_ended())
+    }
+
+    /// Whether its thread has ended, or is about to.
+    fn is_over(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is(self.stream.id().as_raw()))
     }
 }
@@ -60,7 +66,7 @@ impl PoolStreams {
         let mut streams = lock(&self.known);
         let at = streams.entry(stream.id().as_raw()).or_insert_with(known);
         // A destructor that runs late in its thread has it come back.
-        let before = at.has_ended().then(|| std::mem::replace(at, known()));
+        let before = at.is_over().then(|| std::mem::replace(at, known()));
         drop(streams);
         drop(before);
     }
@@ -73,6 +79,11 @@ impl PoolStreams {
 
     pub(super) fn get(&self, id: u64) -> Option<Stream> {
         lock(&self.known).get(&id).map(|known| known.stream.clone())
+    }
+
+    /// The owners of threads' default streams.
+    pub(in crate::caching) fn owners(&self) -> Vec<Arc<Owner>> {
+        lock(&self.known).values().filter_map(|known| known.thread.clone()).collect()
     }
 
     pub(in crate::caching) fn all(&self) -> Vec<Stream> {
@@ -140,7 +151,7 @@ impl PrivatePools<'_> {
         let _alone = lock_over_calls(&known.looking);
         // One handle is with the pools and one with a heap, if the stream has any.
         let streams = known.with_at_most(2);
-        let is_abandoned = |stream: &Stream| match self.shared.slot_of(stream.id()) {
+        let is_abandoned = |stream: &Stream| match self.shared.streams.slot_of(stream.id()) {
             Some(slot) => slot.owner.is_left(stream, |own| known.is_left_to(own, 2)),
             None => known.is_left_to(stream, 1) && is_done(stream),
         };

@@ -88,7 +88,7 @@ mod alone {
         // Only the ring of the heap that is still there.
         let mut count = 0;
         LOCAL.with(|local| {
-            local.borrow_mut().retain(|_| {
+            local.borrow_mut().entries.retain(|_| {
                 count += 1;
                 true
             });

@@ -1,0 +1,406 @@
+//! The memory that blocks lie in, for those who share or register it: segments, pins that keep them where they are, handles for other
+//! processes, and peers.
+//!
+//! # Safety
+//!
+//! Declares an unsafe function, whose promise it passes on.
+
+#![allow(unsafe_code, reason = "names memory for other processes")]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use cuda_mem_core::ipc::MemoryHandle;
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Device, Error as CoreError, forked};
+
+use super::allocator::{CachingAllocator, Inner};
+use super::callbacks::refuse_forked;
+use super::index::number_of;
+use super::source::Source;
+use crate::engine::paged::{Backing, SLAB};
+use crate::error::{Error, Result};
+use crate::primitive::{Mutex, lock};
+
+/// One handle of physical memory, where it is mapped. Blocks lie in segments without regard to their ends: a block may have
+/// parts of several, and a segment parts of several blocks. [`Pinned`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Segment {
+    /// Its name in its allocator, which no other segment ever has.
+    pub id: u64,
+    /// The number of the last change behind its addresses; see [`CachingAllocator::generation`].
+    pub generation: u64,
+    /// Its first address.
+    pub address: CUdeviceptr,
+    /// Its size.
+    pub bytes: usize,
+    /// How often it is pinned.
+    pub pins: u32,
+}
+
+impl From<Backing> for Segment {
+    fn from(backing: Backing) -> Self {
+        let Backing { id, generation, address, bytes, pins, .. } = backing;
+        Self { id, generation, address, bytes, pins }
+    }
+}
+
+/// A need of memory to stay where it is. [`Pinned`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Pin {
+    /// Another process maps it.
+    Exported,
+    /// It is registered with a library or an adapter.
+    Registered,
+    /// A graph has its addresses.
+    Graph,
+    /// A tensor of another library, handed over by DLPack.
+    DlPack,
+}
+
+/// A range that is pinned. [`Pinned`] has an example of a pin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PinnedRange {
+    /// The first address.
+    pub address: CUdeviceptr,
+    /// How many bytes.
+    pub bytes: usize,
+    /// For whom.
+    pub pin: Pin,
+}
+
+/// Keeps the memory behind a range where it is until this is dropped: it is not moved, not unmapped, not given back and not
+/// mapped a second time, also when the block there was freed. Free parts of it serve new blocks at their addresses.
+///
+/// Keeps the allocator alive. Forgotten, it pins for ever and does no other harm.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::MemoryResource;
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let block = allocator.allocate(10 << 20, &stream)?;
+/// let pinned = allocator.pin(block.address(), block.len(), Pin::Exported)?;
+/// let descriptors = pinned.export_posix_fds()?; // one for each segment
+/// assert_eq!(descriptors.len(), pinned.segments()?.len());
+/// assert_eq!(allocator.segment(block.address())?.pins, 1);
+///
+/// drop(block);
+/// stream.synchronize()?;
+/// allocator.empty_cache()?;
+/// assert!(allocator.reserved_bytes() >= 10 << 20); // the other process still has it
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+pub struct Pinned {
+    inner: Arc<Inner>,
+    id: u64,
+    range: PinnedRange,
+    handles: Vec<u32>,
+}
+
+/// All pins of an allocator.
+#[derive(Debug, Default)]
+pub(super) struct Pins(Mutex<PinTable>);
+
+#[derive(Debug, Default)]
+struct PinTable {
+    made: u64,
+    ranges: BTreeMap<u64, PinnedRange>,
+    /// Handles of pins that were dropped, which the page source is yet to be told of: a drop waits for nobody.
+    dropped: Vec<u32>,
+}
+
+impl Pins {
+    /// The handles of the pins that were dropped since the last call.
+    pub(super) fn take_dropped(&self) -> Vec<u32> {
+        std::mem::take(&mut lock(&self.0).dropped)
+    }
+}
+
+/// The memory that a block lies in, for another process to map: its pieces one behind the other.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BlockExport {
+    /// Where the first piece begins here.
+    pub base: CUdeviceptr,
+    /// A descriptor of each piece, with its bytes.
+    pub pieces: Vec<(usize, OwnedFd)>,
+}
+
+/// The memory behind addresses. What makes no driver call may be called while streams capture, and so may exports.
+impl CachingAllocator {
+    /// The segment that an address lies in.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if there is no memory of the default pool; [`Error::InCallback`].
+    pub fn segment(&self, address: CUdeviceptr) -> Result<Segment> {
+        let backing = self.shared().source.lock()?.backing(address);
+        backing.map(Segment::from).ok_or(Error::UnknownAddress { address })
+    }
+
+    /// The number of the last change of what is behind a range of addresses. Whoever registered the range compares: as long as
+    /// the number is the same, so is the memory. It may change without that, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::segment`], for the first address without memory.
+    pub fn generation(&self, address: CUdeviceptr, bytes: usize) -> Result<u64> {
+        let backings = self.shared().source.lock()?.backings(address, bytes)?;
+        Ok(backings.iter().map(|backing| backing.generation).max().unwrap_or(0))
+    }
+
+    /// The address and the bytes of what a block lies in: its segment, for a block of a private pool, else the whole pages of 2 MiB.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`].
+    pub fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
+        let (bytes, segment) = self.block_at(address)?;
+        Ok(segment.unwrap_or_else(|| {
+            let before = (address % SLAB as u64) as usize;
+            (address - before as u64, before.saturating_add(bytes).next_multiple_of(SLAB))
+        }))
+    }
+
+    /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
+    /// those that were asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::base_allocation`].
+    pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
+        Ok(self.block_at(address)?.0)
+    }
+
+    /// The bytes of a block, and the segment that it lies in if it is a private pool's.
+    fn block_at(&self, address: CUdeviceptr) -> Result<(usize, Option<(CUdeviceptr, usize)>)> {
+        refuse_forked()?;
+        let shared = self.shared();
+        let found = match shared.map.find(address) {
+            Some(found) => {
+                let slot = shared.slots.get(found.owner);
+                let block = slot.and_then(|slot| shared.look_at(slot, |heap| heap.block(number_of(found))));
+                block.map(|block| (block.size, None))
+            }
+            None => {
+                let found = shared.private.block_at(address);
+                found.map(|(block, segment, bytes)| (block.size as usize, Some((segment, bytes))))
+            }
+        };
+        found.ok_or(Error::UnknownAddress { address })
+    }
+
+    /// Has the memory behind a range, usually that of a block, stay where it is while the result lives. A range of no bytes is
+    /// taken for one byte. What is pinned is whole segments.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if a part of the range has no memory of the default pool, [`Error::TooLarge`],
+    /// [`Error::InCallback`], [`Error::Core`] in a forked child. Nothing is pinned then.
+    pub fn pin(&self, address: CUdeviceptr, bytes: usize, pin: Pin) -> Result<Pinned> {
+        let shared = self.shared();
+        let end = end_of(address, bytes)?;
+        let handles = shared.source.lock()?.pin(address, end).ok_or(Error::UnknownAddress { address })?;
+        let range = PinnedRange { address, bytes, pin };
+        let mut pins = lock(&shared.source.pins.0);
+        pins.made += 1;
+        let id = pins.made;
+        pins.ranges.insert(id, range);
+        drop(pins);
+        Ok(Pinned { inner: Arc::clone(&self.inner), id, range, handles })
+    }
+
+    /// All ranges that are pinned now, in the order in which they were.
+    #[must_use]
+    pub fn pins(&self) -> Vec<PinnedRange> {
+        if forked() {
+            return Vec::new();
+        }
+        lock(&self.shared().source.pins.0).ranges.values().copied().collect()
+    }
+
+    /// Exports descriptors of the memory that a block lies in. Whoever has them sees all of it, blocks beside this one too, and keeps
+    /// the memory. It stays this block's for as long as the block is not freed.
+    ///
+    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`]: code 1 if memory of the device cannot be shared this way,
+    /// `NotShareable` for memory of a private pool, which has a [legacy handle](Self::ipc_handle); [`Error::InCallback`].
+    pub fn export_block(&self, address: CUdeviceptr) -> Result<BlockExport> {
+        let (base, bytes) = self.base_allocation(address)?;
+        if self.shared().map.find(address).is_none() {
+            let what = "a descriptor, only by its legacy handle (CachingAllocator::ipc_handle)";
+            return Err(CoreError::NotShareable { what }.into());
+        }
+        // Pages that a block is in stay where they are; the pin says so while the descriptors are made.
+        let pieces = self.pin(base, bytes, Pin::Exported)?.export_posix_fds()?;
+        let base = pieces.first().map_or(base, |(segment, _)| segment.address);
+        Ok(BlockExport {
+            base,
+            pieces: pieces.into_iter().map(|(segment, fd)| (segment.bytes, fd)).collect(),
+        })
+    }
+
+    /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.
+    ///
+    /// Whoever opens it reads and writes the whole segment, and has closed it before the block is freed: the segment then serves others.
+    ///
+    /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let pool = allocator.private_pool()?;
+    /// let _route = pool.route_this_thread()?;
+    /// let [_, block] = [4096, 1000].map(|bytes| allocator.allocate_by_address(bytes, &stream));
+    /// // SAFETY: nobody opens it.
+    /// let handle = unsafe { allocator.ipc_handle(block?) }?;
+    /// assert_eq!((handle.offset(), handle.len()), (4096, 1024));
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLegacyHandle`] for memory of the default pool; [`Error::UnknownAddress`] if no block begins there; [`Error::Core`]: code 1
+    /// if the pool's own source gave memory that is not of `cuMemAlloc`.
+    ///
+    /// # Safety
+    ///
+    /// No other process has the memory open by it when its segment is freed, which is at the earliest when all blocks in it are: CUDA does not say
+    /// what comes of that.
+    pub unsafe fn ipc_handle(&self, address: CUdeviceptr) -> Result<MemoryHandle> {
+        let (bytes, segment) = self.block_at(address)?;
+        let (segment, _) = segment.ok_or(Error::NoLegacyHandle { address })?;
+        // SAFETY: the caller's promise.
+        unsafe { self.shared().private.memory.ipc_handle(segment, address, bytes) }
+    }
+
+    /// Lets another device reach all memory of this allocator, what it has and what it gets; nothing if that is so already. Memory of
+    /// private pools is in reach of the device's primary context alone, which this makes if there is none yet
+    /// ([`Context::enable_peer_access`](cuda_mem_core::Context::enable_peer_access) is for others). An upstream's memory is the upstream's to
+    /// share.
+    ///
+    /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) for each mapping, and
+    /// [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory may be in its
+    /// reach.
+    pub fn enable_peer_access(&self, peer: Device) -> Result<()> {
+        refuse_forked()?;
+        let shared = self.shared();
+        let owner = shared.context.device();
+        if peer.driver() != owner.driver() {
+            return Err(CoreError::ForeignContext { what: "the peer device" }.into());
+        }
+        let mut source = shared.source.lock()?;
+        if source.backend().reached_by().contains(&peer) {
+            return Ok(());
+        }
+        if !peer.can_access_peer(owner)? {
+            return Err(Error::NoPeerAccess { device: peer, owner });
+        }
+        for (address, bytes) in source.mapped() {
+            source.backend_mut().set_access_of(peer, address, bytes)?;
+        }
+        // Before the default pool's are told, which is what says that all is done.
+        shared.private.memory.add_peer(peer)?;
+        source.backend_mut().add_peer(peer);
+        Ok(())
+    }
+}
+
+impl Pinned {
+    /// The range that was pinned, and for whom.
+    #[must_use]
+    pub fn range(&self) -> PinnedRange {
+        self.range
+    }
+
+    /// The segments behind it, in the order of their addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InCallback`].
+    pub fn segments(&self) -> Result<Vec<Segment>> {
+        let backings = self.inner.shared.source.lock()?.backings(self.range.address, self.range.bytes)?;
+        Ok(backings.into_iter().map(Segment::from).collect())
+    }
+
+    /// Exports a descriptor of each segment for other processes, which see all of the segment: blocks beside the range, too.
+    ///
+    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). A descriptor
+    /// keeps the memory, this value that it stays this range's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`]: code 1 if memory of the device cannot be shared this way; [`Error::InCallback`].
+    pub fn export_posix_fds(&self) -> Result<Vec<(Segment, OwnedFd)>> {
+        let source = self.inner.shared.source.lock()?;
+        let export = |backing: Backing| {
+            let descriptor = source.backend().export(backing.memory, backing.bytes)?;
+            Ok((Segment::from(backing), descriptor))
+        };
+        source.backings(self.range.address, self.range.bytes)?.into_iter().map(export).collect()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if forked() {
+            // All of it is the parent's.
+            return;
+        }
+        let mut pins = lock(&self.inner.shared.source.pins.0);
+        pins.ranges.remove(&self.id);
+        pins.dropped.append(&mut self.handles);
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PinnedRange { address, bytes, pin } = self.range;
+        f.debug_struct("Pinned")
+            .field("address", &format_args!("{address:#x}"))
+            .field("bytes", &bytes)
+            .field("pin", &pin)
+            .finish()
+    }
+}
+
+impl Source<'_> {
+    /// The handles behind a range, of which an empty one has that of its address.
+    fn backings(&self, address: u64, bytes: usize) -> Result<Vec<Backing>> {
+        let end = end_of(address, bytes)?;
+        let (mut backings, mut at) = (Vec::new(), address);
+        while at < end {
+            let backing = self.backing(at).ok_or(Error::UnknownAddress { address: at })?;
+            at = backing.end();
+            backings.push(backing);
+        }
+        Ok(backings)
+    }
+}
+
+/// The first address behind a range, which has at least one.
+fn end_of(address: u64, bytes: usize) -> Result<u64> {
+    address.checked_add(bytes.max(1) as u64).ok_or(Error::TooLarge { bytes })
+}

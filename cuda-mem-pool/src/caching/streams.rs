@@ -1,0 +1,214 @@
+//! Which slot each stream has, as the allocator knows it and as each thread remembers it, and how streams end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic;
+
+use cuda_mem_core::{Context, Error as CoreError, Event, Stream, StreamId, forked};
+
+use super::callbacks::refuse_forked;
+use super::owner::{End, Owner};
+use super::private::PoolStreams;
+use super::slot::{MOST, Slots, StreamSlot};
+use crate::error::{Error, Result};
+use crate::primitive::{Arc, Mutex, lock, lock_over_calls};
+use crate::statistics::PeakCounter;
+
+/// The streams of an allocator.
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// Names the allocator where threads remember slots.
+    id: u64,
+    context: Context,
+    slots: Arc<Slots>,
+    /// The streams of private pools, which have handles to some of these.
+    private: Arc<PoolStreams>,
+    numbers: Mutex<Numbers>,
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    /// Those of streams that have ended until another takes their slot over.
+    by_stream: HashMap<StreamId, u32>,
+    /// How many slots there are.
+    made: u32,
+}
+
+impl Streams {
+    pub(super) fn new(context: &Context, slots: Arc<Slots>, private: Arc<PoolStreams>) -> Self {
+        // 0 names none.
+        static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, atomic::Ordering::Relaxed);
+        Self { id, context: context.clone(), slots, private, numbers: Mutex::default() }
+    }
+
+    /// The slot of a stream, which is made when the stream comes for the first time.
+    #[inline]
+    pub(super) fn slot(&self, stream: &Stream, counter: &PeakCounter) -> Result<&StreamSlot> {
+        match recall(self.id, stream.id()).and_then(|number| self.slots.get(number)) {
+            Some(slot) if slot.owner.is(stream.id().as_raw()) => Ok(slot),
+            _ => self.find_slot(stream, counter),
+        }
+    }
+
+    #[cold]
+    fn find_slot(&self, stream: &Stream, counter: &PeakCounter) -> Result<&StreamSlot> {
+        if stream.context() != &self.context {
+            return Err(CoreError::ForeignContext { what: "the stream" }.into());
+        }
+        // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
+        stream.refuse_other_threads()?;
+        let mut numbers = lock_over_calls(&self.numbers);
+        let known = numbers.by_stream.get(&stream.id()).and_then(|number| self.slots.get(*number));
+        let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
+            Some(slot) => (slot, None),
+            None => self.new_slot(&mut numbers, stream, counter)?,
+        };
+        drop(numbers);
+        drop(last);
+        remember(self.id, stream.id(), slot.number);
+        slot.note_taker();
+        Ok(slot)
+    }
+
+    /// A slot whose stream has ended, and that stream; else one more.
+    fn new_slot(
+        &self,
+        numbers: &mut Numbers,
+        stream: &Stream,
+        counter: &PeakCounter,
+    ) -> Result<(&StreamSlot, Option<Stream>)> {
+        let id = stream.id();
+        let left = self.slots.iter().find_map(|slot| {
+            slot.owner.end_if_left(|own| self.private.is_left_to(own, 1));
+            let is_reached = |point: &Arc<Event>| point.is_complete().unwrap_or(false);
+            Some((slot, slot.owner.take_over(id.as_raw(), stream, is_reached)?))
+        });
+        let (slot, last) = match left {
+            Some((slot, last)) => {
+                slot.forget_takers();
+                // It may have come back since, to another slot.
+                if numbers.by_stream.get(&last.id()) == Some(&slot.number) {
+                    numbers.by_stream.remove(&last.id());
+                }
+                (slot, Some(last))
+            }
+            None => {
+                let slot = StreamSlot::new(numbers.made, stream, counter.shard());
+                let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?;
+                numbers.made += 1;
+                (slot, None)
+            }
+        };
+        numbers.by_stream.insert(id, slot.number);
+        if stream.is_per_thread() {
+            end_with_thread(&slot.owner, id);
+        }
+        Ok((slot, last))
+    }
+
+    /// The slot that a stream has, or had last if nobody took that over.
+    pub(super) fn slot_of(&self, stream: StreamId) -> Option<&StreamSlot> {
+        let number = lock(&self.numbers).by_stream.get(&stream).copied();
+        self.slots.get(number?)
+    }
+
+    /// As [`CachingAllocator::forget_stream`](super::CachingAllocator::forget_stream).
+    pub(super) fn forget(&self, stream: &Stream) -> Result<()> {
+        refuse_forked()?;
+        stream.refuse_other_threads()?;
+        let capturing = CoreError::Capturing { call: "forgetting a stream" };
+        // Also one that is known by its uses or to private pools alone, of which no end is looked for here.
+        if stream.is_capturing()? {
+            return Err(capturing.into());
+        }
+        let id = stream.id().as_raw();
+        let slot = self.slot_of(stream.id());
+        // Before its end is looked for: nobody has it do anything behind that.
+        let Some(slot) = slot.filter(|slot| slot.owner.begin_to_end(id)) else { return Ok(()) };
+        let end = self.end_of(stream, capturing);
+        slot.owner.ended(id, end.as_ref().ok().cloned());
+        end.map(drop)
+    }
+
+    /// Where all ends that a stream was given so far.
+    fn end_of(&self, stream: &Stream, capturing: CoreError) -> Result<End<Arc<Event>>> {
+        let point = Event::new(&self.context)?;
+        stream.record_unnoticed(&point)?;
+        // A capture that began meanwhile would have it.
+        if stream.is_capturing()? {
+            return Err(capturing.into());
+        }
+        Ok(if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) })
+    }
+}
+
+/// How many streams a thread remembers. Programs use a few at a time.
+const REMEMBERED: usize = 8;
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    allocator: u64,
+    stream: u64,
+    slot: u32,
+}
+
+thread_local! {
+    static KNOWN: [Cell<Known>; REMEMBERED] =
+        const { [const { Cell::new(Known { allocator: 0, stream: 0, slot: 0 }) }; REMEMBERED] };
+    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+}
+
+/// The slots of the thread's default streams, of each context and in each allocator.
+#[derive(Debug)]
+struct Own(Vec<(Arc<Owner>, StreamId)>);
+
+impl Drop for Own {
+    /// The thread ends. Destructors of other thread-locals may run yet, and use these streams: for those they are new then.
+    fn drop(&mut self) {
+        if forked() {
+            // Somebody of the parent may have had a lock.
+            return;
+        }
+        for (owner, stream) in &self.0 {
+            owner.end_with_thread(stream.as_raw());
+        }
+    }
+}
+
+#[inline]
+fn place(allocator: u64, stream: u64) -> usize {
+    (allocator.wrapping_add(stream) as usize) % REMEMBERED
+}
+
+/// Names the calling thread among those that run, with the address of something of its own.
+#[inline]
+pub(super) fn token() -> usize {
+    // A thread at its end has none of its own: nobody has that name.
+    KNOWN.try_with(|known| known.as_ptr().addr()).unwrap_or(usize::MAX)
+}
+
+/// The slot that a stream had in an allocator, if this thread remembers it.
+#[inline]
+fn recall(allocator: u64, stream: StreamId) -> Option<u32> {
+    let stream = stream.as_raw();
+    let known = KNOWN.try_with(|known| known[place(allocator, stream)].get()).ok()?;
+    (known.allocator == allocator && known.stream == stream).then_some(known.slot)
+}
+
+fn remember(allocator: u64, stream: StreamId, slot: u32) {
+    let stream = stream.as_raw();
+    // A thread at its end remembers nothing.
+    let _ = KNOWN.try_with(|known| known[place(allocator, stream)].set(Known { allocator, stream, slot }));
+}
+
+/// Has the slot of this thread's default stream given back when the thread ends. One that is made while it ends stays.
+pub(super) fn end_with_thread(owner: &Arc<Owner>, stream: StreamId) {
+    let _ = OWN.try_with(|own| {
+        if let Ok(mut own) = own.try_borrow_mut() {
+            // Those of allocators that are no more, and those that were given back before.
+            own.0.retain(|(owner, stream)| owner.is(stream.as_raw()));
+            own.0.push((Arc::clone(owner), stream));
+        }
+    });
+}
