@@ -113,7 +113,7 @@ impl<F: ?Sized> List<F> {
         id
     }
 
-    fn remove(&self, id: CallbackId) -> bool {
+    pub(super) fn remove(&self, id: CallbackId) -> bool {
         let mut list = lock(&self.0);
         let left: Vec<_> = list.iter().filter(|(known, _)| *known != id).cloned().collect();
         let found = left.len() < list.len();
@@ -124,7 +124,7 @@ impl<F: ?Sized> List<F> {
         found
     }
 
-    fn all(&self) -> Arc<Entries<F>> {
+    pub(super) fn all(&self) -> Arc<Entries<F>> {
         Arc::clone(&lock(&self.0))
     }
 }

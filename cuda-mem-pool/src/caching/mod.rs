@@ -19,6 +19,7 @@ mod seeing;
 mod shared;
 mod sharing;
 mod size_set;
+mod sleep;
 mod slot;
 mod source;
 mod streams;
@@ -33,3 +34,6 @@ pub use options::CachingOptions;
 pub use private::{PoolRoute, PrivatePool, ThreadRoute};
 pub use seeing::{StreamSegmentSize, TraceRecording};
 pub use sharing::{BlockExport, Pin, Pinned, PinnedRange, Segment};
+pub use sleep::{
+    Asleep, BackingEvent, Backup, Keep, Kept, Restore, SleepRefused, Slept, Tag, TagScope, TagState, Told,
+};

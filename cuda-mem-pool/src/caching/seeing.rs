@@ -237,7 +237,8 @@ impl CachingAllocator {
 
     /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.
     pub fn detach(&self, id: CallbackId) -> bool {
-        self.shared().callbacks.remove(id)
+        let shared = self.shared();
+        shared.callbacks.remove(id) || (!forked() && shared.tags.detach(id))
     }
 }
 

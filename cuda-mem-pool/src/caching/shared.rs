@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, forked};
+use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 
 use super::callbacks::Callbacks;
 use super::figures::Figures;
@@ -16,6 +16,7 @@ use super::pending::Pending;
 use super::private::{Private, PrivatePools};
 use super::record::Record;
 use super::rounding::Rounding;
+use super::sleep::Tags;
 use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub(super) source: SourceCell,
     pub(super) pending: Pending,
     pub(super) private: Private,
+    pub(super) tags: Tags,
     pub(super) rounding: Rounding,
     pub(super) figures: Arc<Figures>,
     pub(super) record: Arc<Record>,
@@ -76,6 +78,7 @@ impl Shared {
             slots,
             pending: Pending::default(),
             private,
+            tags: Tags::new(),
             rounding: Rounding::new(&options.segments),
             figures,
             record,
@@ -98,6 +101,12 @@ impl Shared {
     #[inline]
     pub(super) fn index(&self, heap: u32) -> HeapIndex<'_> {
         HeapIndex { map: &self.map, heap }
+    }
+
+    /// The streams that the allocator knows.
+    pub(super) fn known_streams(&self) -> Vec<Stream> {
+        let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
+        of_slots.chain(self.private.streams.all()).collect()
     }
 
     /// The share of the device's memory that may be held.

@@ -323,6 +323,7 @@ impl CachingAllocator {
         }
         // Before the default pool's are told, which is what says that all is done.
         shared.private.memory.add_peer(peer)?;
+        shared.tags.add_peer(peer)?;
         source.backend_mut().add_peer(peer);
         Ok(())
     }

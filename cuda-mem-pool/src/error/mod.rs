@@ -134,6 +134,65 @@ pub enum Error {
         /// Where what it holds begins.
         address: u64,
     },
+    /// An allocation in a tag that sleeps.
+    #[error("the tag {tag:?} sleeps: wake it before anything is allocated in it or kept")]
+    Asleep {
+        /// The tag's name.
+        tag: String,
+    },
+    /// There is no backup of a tag that is awake.
+    #[error("the tag {tag:?} is awake, and has no backup to be read")]
+    NotAsleep {
+        /// The tag's name.
+        tag: String,
+    },
+    /// Another thread puts the tag to sleep, wakes it or looks at it, or gives memory of it back.
+    #[error("another thread is at work with the tag {tag:?}: try again when it is done")]
+    TagBusy {
+        /// The tag's name.
+        tag: String,
+    },
+    /// A tag of another allocator.
+    #[error("the tag {tag:?} is another allocator's")]
+    OtherAllocator {
+        /// The tag's name.
+        tag: String,
+    },
+    /// An address is no memory of the tag, or of no tag at all.
+    #[error("{address:#x} is no memory of {}", TagName(.tag))]
+    NotOfTag {
+        /// The tag's name; none if any tag would do.
+        tag: String,
+        /// What was passed.
+        address: u64,
+    },
+    /// A tag has a block that does not belong to whoever puts it to sleep.
+    #[error("the tag has a block at {address:#x} that is not among those to be put to sleep")]
+    NotOwned {
+        /// Where the block begins.
+        address: u64,
+    },
+    /// There is no host memory for the backup. Nothing was changed.
+    #[error("no pinned host memory of {bytes} bytes for the backup, everything is awake: {source}")]
+    NoBackup {
+        /// The bytes that are live.
+        bytes: usize,
+        /// What the system or the driver said.
+        source: cuda_mem_core::Error,
+    },
+    /// There is not enough memory to wake tags. All of them sleep on.
+    #[error(
+        "waking takes {needed} bytes, of which {missing} are missing; the allocator holds {held} for what is awake: free \
+         some of it, or other processes' memory, and try again"
+    )]
+    NoMemoryToWake {
+        /// The bytes that sleep.
+        needed: usize,
+        /// How many of them there is no memory for.
+        missing: usize,
+        /// What the allocator holds.
+        held: usize,
+    },
     /// A memory fraction is not from 0 to 1.
     #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
     InvalidFraction {
@@ -311,6 +370,14 @@ pub enum PoolError {
         /// The pool.
         id: MempoolId,
     },
+    /// A pool gets another source while it has memory.
+    #[error(
+        "the private pool {id} has memory or a source of its own: give it to a tag before anything is allocated in it"
+    )]
+    HasMemory {
+        /// The pool.
+        id: MempoolId,
+    },
     /// Allocations go to this private pool already.
     #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]
     AlreadyRouted {
@@ -403,6 +470,18 @@ pub enum SegmentError {
         /// Its bytes.
         bytes: u64,
     },
+}
+
+struct TagName<'a>(&'a str);
+
+impl fmt::Display for TagName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            f.write_str("any tag of this allocator")
+        } else {
+            write!(f, "the tag {:?}", self.0)
+        }
+    }
 }
 
 struct Version(i32);

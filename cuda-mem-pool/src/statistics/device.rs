@@ -50,6 +50,8 @@ pub struct DeviceStatistics {
     pub num_alloc_retries: u64,
     /// Requests that failed for lack of memory.
     pub num_ooms: u64,
+    /// The bytes of tags that sleep: they are not reserved, and blocks in them stay allocated.
+    pub asleep_bytes: u64,
     /// Waits for all streams, to have memory that is still in use by one.
     pub num_sync_all_streams: u64,
     /// Driver calls that got memory.

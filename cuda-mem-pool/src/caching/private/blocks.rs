@@ -127,6 +127,9 @@ impl<'s> PrivatePools<'s> {
         let Some(pool) = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable()) else {
             return Ok(Found::Gone);
         };
+        if pool.is_asleep {
+            return Err(self.shared.tags.asleep(id));
+        }
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
         match found.map_err(|error| refused(error, requested))? {
             Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
@@ -160,7 +163,7 @@ impl<'s> PrivatePools<'s> {
         }
         let stack = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
-        let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable());
+        let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable() && !pool.is_asleep);
         let block = match in_use.map(|pool| pool.heap.add_segment(&wanted, address)) {
             Some(Ok(block)) => block,
             refusal => {

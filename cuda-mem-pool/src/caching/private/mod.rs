@@ -5,6 +5,7 @@
 //! lock that nobody has while the driver, an upstream, a filter or a tracker is called.
 
 mod api;
+mod asleep;
 mod blocks;
 mod graph;
 mod memory;

@@ -86,6 +86,8 @@ pub(crate) struct Pool<S, N> {
     pub(crate) use_on_oom: bool,
     /// Whether a graph may use its memory, what is free too: a stream captured when it was asked for a block.
     pub(crate) is_captured: bool,
+    /// Whether its memory sleeps: it hands nothing out, and gives nothing back.
+    pub(crate) is_asleep: bool,
     pub(crate) notes: N,
     /// How many segments were taken out and neither went nor came back yet.
     leaving: usize,
@@ -99,6 +101,7 @@ impl<S, N: Default> Pool<S, N> {
             source,
             use_on_oom: false,
             is_captured: false,
+            is_asleep: false,
             notes: N::default(),
             leaving: 0,
         }
@@ -111,7 +114,12 @@ impl<S, N: Default> Pool<S, N> {
 
     /// Whether its free memory serves others in need.
     pub(crate) fn lends(&self) -> bool {
-        self.use_on_oom && !self.is_captured && !self.is_freeable()
+        self.use_on_oom && !self.is_captured && !self.is_asleep && !self.is_freeable()
+    }
+
+    /// Whether segments of it were taken out and neither went nor came back yet.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving > 0
     }
 
     /// Whether nobody uses it and it has no memory, not even on its way out.
@@ -270,7 +278,8 @@ impl<S, N: Default> PoolTable<S, N> {
     pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S, N>>) {
         let mut taken = Vec::new();
         let freeable = |of: MempoolId, pool: &Pool<S, N>| {
-            (pool.is_freeable() || of == MempoolId::NONE) && (id == MempoolId::NONE || id == of)
+            let may_go = pool.is_freeable() || of == MempoolId::NONE;
+            may_go && !pool.is_asleep && (id == MempoolId::NONE || id == of)
         };
         for (&of, pool) in self.pools.iter_mut().filter(|(of, pool)| freeable(**of, pool)) {
             let segments = pool.heap.release_cached();
@@ -285,7 +294,7 @@ impl<S, N: Default> PoolTable<S, N> {
 
     /// Takes segments out of a pool, in use or not, that are too large to be cut for a request. None of one that is not there.
     pub(crate) fn take_available(&mut self, id: MempoolId, wanted: &SegmentRequest) -> Vec<TakenSegment> {
-        let Some(pool) = self.pools.get_mut(&id) else { return Vec::new() };
+        let Some(pool) = self.pools.get_mut(&id).filter(|pool| !pool.is_asleep) else { return Vec::new() };
         let segments = pool.heap.release_available(wanted);
         pool.leaving += segments.len();
         segments.into_iter().map(|segment| TakenSegment { id, segment }).collect()

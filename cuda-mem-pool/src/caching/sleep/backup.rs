@@ -1,0 +1,180 @@
+//! Host memory that has the bytes of a tag while it sleeps.
+//!
+//! # Safety
+//!
+//! Relies on the callers' word that the addresses have memory which nobody else uses until the stream has passed the copies. The host's
+//! side is pinned memory that its owner keeps until it has waited for its uses.
+
+#![allow(unsafe_code, reason = "copies from and to bare addresses")]
+
+use std::ops::Range;
+use std::thread;
+
+use cuda_mem_core::copy::memcpy_async;
+use cuda_mem_core::host::{HostMapping, MappingOptions, Pages, RegisterFlags, RegisterOptions, Registered};
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Context, Stream};
+
+use crate::error::{Error, Result};
+
+/// Live ranges with no more bytes than this between them are copied at once: at a link's rate that takes less time than a call.
+const BRIDGED: u64 = 64 << 10;
+
+/// More threads than this do not bring pages in faster.
+const MOST_THREADS: usize = 16;
+
+/// Copies of ranges of device memory, in pinned memory.
+#[derive(Debug)]
+pub(super) struct BackupMemory {
+    memory: Registered<HostMapping>,
+    bytes: usize,
+    /// The ranges that it has, in the order of their addresses, each with its place.
+    ranges: Vec<(Range<CUdeviceptr>, usize)>,
+}
+
+impl BackupMemory {
+    /// Pinned memory of `bytes` bytes, all of whose pages are there. [`Error::NoBackup`] if the system has not as much.
+    pub(super) fn new(context: &Context, bytes: usize) -> Result<Self> {
+        let mapping = HostMapping::new(bytes, &MappingOptions::new().pages(Pages::Transparent))?;
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let options = RegisterOptions::new().flags(RegisterFlags::PORTABLE).threads(threads);
+        let memory = Registered::with_options(context, mapping, &options)
+            .map_err(|refused| Error::NoBackup { bytes, source: refused.error })?;
+        Ok(Self { memory, bytes, ranges: Vec::new() })
+    }
+
+    /// The bytes that there is room for.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The same memory with nothing in it.
+    pub(super) fn emptied(mut self) -> Self {
+        self.ranges.clear();
+        self
+    }
+
+    /// Puts copies of these ranges into a stream, in the order of their addresses, and waits for them.
+    ///
+    /// # Safety
+    ///
+    /// The ranges have memory, which nobody writes meanwhile.
+    pub(super) unsafe fn save(&mut self, ranges: &[Range<CUdeviceptr>], stream: &Stream) -> Result<()> {
+        let needed: usize = ranges.iter().map(len).sum();
+        if needed > self.bytes {
+            return Err(Error::TooLarge { bytes: needed });
+        }
+        self.ranges.clear();
+        let mut at = 0;
+        for range in ranges {
+            self.ranges.push((range.clone(), at));
+            at += len(range);
+        }
+        let user = self.memory.on(stream)?;
+        let host = user.address();
+        for (range, at) in &self.ranges {
+            // SAFETY: the caller's promise; a part of this memory, in which no two ranges have the same place.
+            unsafe { memcpy_async(stream, host + *at as u64, range.start, len(range)) }?;
+        }
+        drop(user);
+        stream.synchronize()?;
+        Ok(())
+    }
+
+    /// Puts copies into a stream that bring back what lies in `of`.
+    ///
+    /// # Safety
+    ///
+    /// These addresses have memory, which nobody else uses until the stream has passed the copies.
+    pub(super) unsafe fn restore(&self, of: &Range<CUdeviceptr>, stream: &Stream) -> Result<()> {
+        let user = self.memory.on(stream)?;
+        let host = user.address();
+        for (part, at) in self.parts(of) {
+            // SAFETY: the caller's promise; a part of this memory, which has the copy of just these bytes.
+            unsafe { memcpy_async(stream, part.start, host + at as u64, len(&part)) }?;
+        }
+        Ok(())
+    }
+
+    /// Copies what it has of the bytes from an address on to `target`; how many, up to the first that it does not have.
+    pub(super) fn read(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
+        let bytes = self.memory.memory()?.as_slice();
+        let (mut next, mut done) = (address, 0);
+        for (part, at) in self.parts(&(address..address.saturating_add(target.len() as u64))) {
+            if part.start != next {
+                break;
+            }
+            let from = bytes.get(at..at + len(&part)).unwrap_or_default();
+            if let Some(target) = target.get_mut(done..done + from.len()) {
+                target.copy_from_slice(from);
+            }
+            (next, done) = (part.end, done + from.len());
+        }
+        Ok(done)
+    }
+
+    /// The parts of a range that it has, each with its place.
+    fn parts(&self, of: &Range<CUdeviceptr>) -> impl Iterator<Item = (Range<CUdeviceptr>, usize)> {
+        let first = self.ranges.partition_point(|(range, _)| range.end <= of.start);
+        let (start, end) = (of.start, of.end);
+        let inside = self.ranges.iter().skip(first).take_while(move |(range, _)| range.start < end);
+        inside.map(move |(range, at)| {
+            let part = range.start.max(start)..range.end.min(end);
+            let skipped = (part.start - range.start) as usize;
+            (part, at + skipped)
+        })
+    }
+}
+
+/// The length of a range of this machine's memory.
+pub(super) fn len(range: &Range<CUdeviceptr>) -> usize {
+    (range.end - range.start) as usize
+}
+
+/// Ranges without those between them that are short, which cost less to copy than to leave out. They lie in the order of their addresses,
+/// and are joined only where memory is: within one of `pieces`, or over several that follow one another.
+pub(super) fn joined(live: &[Range<CUdeviceptr>], pieces: &[Range<CUdeviceptr>]) -> Vec<Range<CUdeviceptr>> {
+    let mut runs: Vec<Range<CUdeviceptr>> = Vec::new();
+    for piece in pieces {
+        match runs.last_mut() {
+            Some(run) if run.end == piece.start => run.end = piece.end,
+            _ => runs.push(piece.clone()),
+        }
+    }
+    let mut joined: Vec<Range<CUdeviceptr>> = Vec::new();
+    let mut live = live.iter().peekable();
+    for run in runs {
+        let first = joined.len();
+        while let Some(range) = live.peek() {
+            if range.start >= run.end {
+                break;
+            }
+            let part = range.start.max(run.start)..range.end.min(run.end);
+            if part.start < part.end {
+                match joined.get_mut(first..).and_then(<[_]>::last_mut) {
+                    Some(last) if part.start - last.end <= BRIDGED => last.end = part.end,
+                    _ => joined.push(part),
+                }
+            }
+            if range.end > run.end {
+                break;
+            }
+            live.next();
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_ranges_are_joined_over_short_gaps_and_never_over_what_has_no_memory() {
+        let (live, pieces) = ([10..20, 30..40, 1_000_000..1_000_010], [0..1_000_000, 1_000_000..2_000_000]);
+        assert_eq!(joined(&live, &pieces), [10..40, 1_000_000..1_000_010]);
+        assert_eq!(joined(&[10..20, 30..40], &[0..25, 35..50]), [10..20, 35..40]);
+        assert_eq!(joined(&[10..100], &[0..25, 25..50, 60..70]), [10..50, 60..70]);
+        assert_eq!(joined(&[], &[0..25]), []);
+    }
+}

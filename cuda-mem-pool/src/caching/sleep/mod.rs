@@ -1,0 +1,477 @@
+//! Sleep and wake: memory of a tag goes back to the device, and comes back at the same addresses.
+//!
+//! A tag is a name for private pools whose segments are mapped memory ([`mapped`]). [`cycle`] puts tags to sleep and wakes them,
+//! [`backup`] has their bytes meanwhile, [`owned`] is the form without `unsafe`.
+//!
+//! # Safety
+//!
+//! Declares an unsafe function; nothing is called here.
+
+#![allow(unsafe_code, reason = "declares an unsafe function")]
+
+mod backup;
+mod cycle;
+mod mapped;
+mod owned;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Context, Device, forked};
+
+use self::backup::BackupMemory;
+use self::mapped::MappedSegments;
+pub use self::owned::{Asleep, SleepRefused};
+use super::CachingAllocator;
+use super::callbacks::{CallbackId, List, refuse_forked, refuse_watchers};
+use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
+use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
+use crate::segments::Filter;
+
+/// Where the bytes of a tag are while it sleeps. [`Tag`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backup {
+    /// In pinned host memory, of exactly the size of what is live.
+    Pinned,
+    /// Nowhere: who wakes the tag writes them anew.
+    Discard,
+}
+
+/// What woken memory has. [`Tag`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Restore {
+    /// What it had, as far as there is a backup; anything, where there is none.
+    Backup,
+    /// Anything: it will be overwritten.
+    Nothing,
+    /// Each byte is this one.
+    Filled(u8),
+}
+
+/// A range that stayed awake though its tag sleeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The addresses that [`Tag::keep`] was asked for.
+    pub range: Range<CUdeviceptr>,
+    /// The bytes that stayed for it: whole pieces of up to 16 MiB.
+    pub bytes: usize,
+    /// For whom.
+    pub reason: String,
+}
+
+/// What a registrant did when it was told of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// The registrant.
+    pub id: CallbackId,
+    /// How long it took.
+    pub took: Duration,
+    /// What it failed with, a panic too.
+    pub error: Option<String>,
+}
+
+/// What came of putting tags to sleep. [`Tag`] has an example.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Slept {
+    /// The bytes that were given back to the driver.
+    pub freed: usize,
+    /// The bytes that the backup took.
+    pub saved: usize,
+    /// What stayed, and for whom.
+    pub kept: Vec<Kept>,
+    /// Of `freed`, the bytes that the driver does not show as free: an export or an import elsewhere has them yet.
+    pub missing: usize,
+    /// Pieces that the driver refused to unmap or to release. They can be put to sleep later.
+    pub refused: Vec<(Range<CUdeviceptr>, Error)>,
+    /// What registrants did.
+    pub told: Vec<Told>,
+}
+
+/// A change behind addresses of a tag. [`CachingAllocator::on_backing_change`] has an example.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BackingEvent<'e> {
+    /// The tag's name.
+    pub tag: &'e str,
+    /// Whether the memory is about to go; else it has just come.
+    pub is_leaving: bool,
+    /// The addresses, in their order.
+    pub ranges: &'e [Range<CUdeviceptr>],
+}
+
+/// How much of a tag is awake. [`Tag`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TagState {
+    /// Whether it was put to sleep: allocations in it are refused.
+    pub is_asleep: bool,
+    /// The bytes that have memory.
+    pub awake_bytes: usize,
+    /// The bytes that have none.
+    pub asleep_bytes: usize,
+    /// The bytes of pinned host memory that it has for backups.
+    pub backup_bytes: usize,
+}
+
+type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
+
+/// The tags of an allocator.
+#[derive(Debug)]
+pub(super) struct Tags {
+    by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
+    registrants: List<Registrant>,
+    /// Peers that reach the memory of all tags.
+    peers: Mutex<Vec<Device>>,
+}
+
+/// What all handles of a tag share.
+#[derive(Debug)]
+struct TagShared {
+    name: String,
+    /// Its own pool, which serves its scopes.
+    id: MempoolId,
+    /// All pools whose memory it has.
+    pools: Mutex<Vec<MempoolId>>,
+    memory: Arc<MappedSegments>,
+    phase: AtomicU32,
+    /// How many threads are in a scope of it: with the first one requests are asked where they go.
+    scopes: Mutex<usize>,
+    keeps: Mutex<BTreeMap<u64, (Range<CUdeviceptr>, String)>>,
+    /// One for each time that a part was put to sleep; of a tag that is awake at most one, for the next time.
+    backups: Mutex<Vec<BackupMemory>>,
+}
+
+/// The phases of a tag.
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+/// Somebody puts it to sleep or wakes it.
+const BUSY: u32 = 2;
+
+thread_local! {
+    /// The tags whose scopes the thread is in, the innermost last.
+    static SCOPES: RefCell<Vec<MempoolId>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Tags {
+    pub(super) fn new() -> Self {
+        Self { by_name: Mutex::default(), registrants: List::new(), peers: Mutex::default() }
+    }
+
+    fn all(&self) -> Vec<Arc<TagShared>> {
+        lock(&self.by_name).values().cloned().collect()
+    }
+
+    /// Lets a peer reach the memory of all tags, and of those that come.
+    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        lock(&self.peers).push(peer);
+        self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer))
+    }
+
+    /// What an allocation in a pool of a tag that sleeps is refused by.
+    pub(super) fn asleep(&self, id: MempoolId) -> Error {
+        let tag = self.all().into_iter().find(|tag| lock(&tag.pools).contains(&id));
+        Error::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }
+    }
+
+    pub(super) fn detach(&self, id: CallbackId) -> bool {
+        self.registrants.remove(id)
+    }
+}
+
+impl TagShared {
+    fn new(context: &Context, name: &str, peers: Vec<Device>) -> Result<Self> {
+        let id = MempoolId::for_user();
+        Ok(Self {
+            name: name.to_owned(),
+            id,
+            pools: Mutex::new(vec![id]),
+            memory: Arc::new(MappedSegments::new(context, peers)?),
+            phase: AtomicU32::new(AWAKE),
+            scopes: Mutex::new(0),
+            keeps: Mutex::default(),
+            backups: Mutex::default(),
+        })
+    }
+
+    fn pools(&self) -> Vec<MempoolId> {
+        lock(&self.pools).clone()
+    }
+}
+
+/// A name for memory that sleeps and wakes as one.
+///
+/// What a thread allocates in a scope of the tag is the tag's. It never moves. Asleep, it takes no memory of the device; its addresses stay
+/// reserved, so that tensors, and graphs that were captured before, go on after waking.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let weights = allocator.tag("weights")?;
+/// let scope = weights.enter()?;
+/// let _block = allocator.allocate_by_address(100 << 20, &stream)?;
+/// drop(scope);
+///
+/// // SAFETY: nothing that uses the block is queued before it is woken.
+/// let slept = unsafe { allocator.sleep(&[&weights], Backup::Pinned) }?;
+/// assert_eq!((slept.freed, slept.kept.len(), slept.missing), (100 << 20, 0, 0));
+/// assert_eq!(allocator.reserved_bytes(), 0);
+/// allocator.wake(&[&weights], Restore::Backup)?;
+/// assert_eq!(weights.state().awake_bytes, 100 << 20);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Tag {
+    allocator: CachingAllocator,
+    shared: Arc<TagShared>,
+}
+
+impl CachingAllocator {
+    /// The tag of that name, which is made if there is none. It lives as long as the allocator.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`] in a forked child, and for a device that does not map memory.
+    pub fn tag(&self, name: &str) -> Result<Tag> {
+        refuse_forked()?;
+        let tags = &self.shared().tags;
+        let mut by_name = lock(&tags.by_name);
+        let shared = match by_name.get(name) {
+            Some(shared) => Arc::clone(shared),
+            None => {
+                let peers = lock(&tags.peers).clone();
+                let shared = Arc::new(TagShared::new(&self.shared().context, name, peers)?);
+                self.create_or_incref_pool(shared.id, Some(Arc::clone(&shared.memory) as Arc<_>))?;
+                by_name.insert(name.to_owned(), Arc::clone(&shared));
+                shared
+            }
+        };
+        Ok(Tag { allocator: self.clone(), shared })
+    }
+
+    /// All tags by name.
+    #[must_use]
+    pub fn tags(&self) -> Vec<Tag> {
+        let tags = self.shared().tags.all();
+        tags.into_iter().map(|shared| Tag { allocator: self.clone(), shared }).collect()
+    }
+
+    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them: who registered it
+    /// elsewhere ends that, and begins it anew. All are told one after the other, in the order in which they came, by the thread that
+    /// puts the tag to sleep or wakes it, which has no lock. What a registrant fails with is in [`Slept::told`] and stops nothing, and neither
+    /// does a panic. [`CachingAllocator::detach`] ends it.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use std::sync::Arc;
+    ///
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let told = Arc::new(AtomicUsize::new(0));
+    /// let count = Arc::clone(&told);
+    /// allocator.on_backing_change(move |event| {
+    ///     count.fetch_add(if event.is_leaving { 1 } else { 10 }, Ordering::Relaxed);
+    ///     Ok(())
+    /// });
+    /// let tag = allocator.tag("cache")?;
+    /// let scope = tag.enter()?;
+    /// allocator.allocate_by_address(1 << 20, &Stream::new(&context)?)?;
+    /// drop(scope);
+    /// // SAFETY: nothing uses the block.
+    /// unsafe { allocator.sleep(&[&tag], Backup::Discard) }?;
+    /// allocator.wake(&[&tag], Restore::Filled(0))?;
+    /// assert_eq!(told.load(Ordering::Relaxed), 11);
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    pub fn on_backing_change(
+        &self,
+        registrant: impl Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().tags.registrants.add(Arc::new(registrant))
+    }
+}
+
+impl Tag {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn has(&self, address: CUdeviceptr) -> bool {
+        let segments = self.shared.memory.segments();
+        segments.iter().any(|segment| segment.has(&(address..address + 1)))
+    }
+
+    /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: the innermost decides.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`] in a forked child.
+    pub fn enter(&self) -> Result<TagScope<'_>> {
+        refuse_forked()?;
+        let mut scopes = lock(&self.shared.scopes);
+        if *scopes == 0 {
+            let id = self.shared.id;
+            let is_innermost =
+                move |_| SCOPES.try_with(|tags| tags.borrow().last() == Some(&id)).unwrap_or(false);
+            self.allocator.begin_allocate_to_pool(id, Filter::new(is_innermost))?;
+        }
+        *scopes += 1;
+        SCOPES.with(|tags| tags.borrow_mut().push(self.shared.id));
+        Ok(TagScope { tag: self, _not_send: PhantomData })
+    }
+
+    /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`Error::Core`] in a forked child.
+    pub fn add_pool(&self, id: MempoolId) -> Result<()> {
+        refuse_forked()?;
+        let source = Arc::clone(&self.shared.memory);
+        self.allocator.shared().pools().give_source(id, source as Arc<_>)?;
+        lock(&self.shared.pools).push(id);
+        Ok(())
+    }
+
+    /// Has the memory behind a range stay awake while the result lives. It is named with its reason when the tag is put to sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotOfTag`] if a part of it is no memory of the tag; [`Error::Asleep`] if a part of it sleeps.
+    pub fn keep(&self, address: CUdeviceptr, bytes: usize, reason: &str) -> Result<Keep> {
+        let range = address..address.saturating_add(bytes.max(1) as u64);
+        let busy = self.shared.begin()?;
+        self.shared.expect_awake(&range)?;
+        let mut keeps = lock(&self.shared.keeps);
+        let number = keeps.last_key_value().map_or(0, |(number, _)| number + 1);
+        keeps.insert(number, (range, reason.to_owned()));
+        drop(keeps);
+        drop(busy);
+        Ok(Keep { tag: Arc::clone(&self.shared), number })
+    }
+
+    /// How much of it is awake.
+    #[must_use]
+    pub fn state(&self) -> TagState {
+        let segments = self.shared.memory.segments();
+        let bytes = |is_awake| {
+            let pieces = segments.iter().flat_map(|segment| segment.pieces(is_awake));
+            pieces.map(|piece| backup::len(&piece)).sum()
+        };
+        TagState {
+            is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
+            awake_bytes: bytes(true),
+            asleep_bytes: bytes(false),
+            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum(),
+        }
+    }
+
+    /// Makes the host memory for the next sleep ahead, for what is live now; how many bytes that is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoBackup`] if the system has not as much; [`Error::Asleep`]; [`Error::TagBusy`].
+    pub fn prepare(&self) -> Result<usize> {
+        refuse_watchers()?;
+        let _busy = self.shared.begin_awake()?;
+        let shared = self.allocator.shared();
+        let bytes = self.shared.plan(shared).saved_bytes();
+        self.shared.reserve_backup(&shared.context, bytes)?;
+        Ok(bytes)
+    }
+
+    /// Gives the host memory back that is kept for the next sleep; how many bytes. None of a tag that sleeps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Asleep`]; [`Error::TagBusy`].
+    pub fn release_backup(&self) -> Result<usize> {
+        let _busy = self.shared.begin_awake()?;
+        let spare = std::mem::take(&mut *lock(&self.shared.backups));
+        Ok(spare.iter().map(BackupMemory::bytes).sum())
+    }
+
+    /// Copies what the backup has of the bytes from an address on, as many as it has in a row; how many.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAsleep`]; [`Error::TagBusy`]; [`Error::Core`].
+    pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
+        let _busy = self.shared.begin_asleep()?;
+        let backups = lock(&self.shared.backups);
+        for backup in backups.iter() {
+            let read = backup.read(address, target)?;
+            if read > 0 {
+                return Ok(read);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// The calling thread's allocations are a tag's. [`Tag`] has an example.
+#[derive(Debug)]
+#[must_use = "the scope ends when this is dropped"]
+pub struct TagScope<'t> {
+    tag: &'t Tag,
+    /// It is the thread's that entered it.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Drop for TagScope<'_> {
+    fn drop(&mut self) {
+        let shared = &self.tag.shared;
+        if forked() {
+            // Who had the lock may not run in the child.
+            return;
+        }
+        let _ = SCOPES.try_with(|tags| {
+            let mut tags = tags.borrow_mut();
+            // Scopes may be dropped in any order: the innermost of this tag ends.
+            if let Some(place) = tags.iter().rposition(|id| *id == shared.id) {
+                tags.remove(place);
+            }
+        });
+        let mut scopes = lock(&shared.scopes);
+        *scopes -= 1;
+        if *scopes == 0 && self.tag.allocator.end_allocate_to_pool(shared.id).is_ok() {
+            // The tag has a use of its own.
+            let _ = self.tag.allocator.release_pool(shared.id);
+        }
+    }
+}
+
+/// A range that stays awake. [`Tag::keep`].
+#[derive(Debug)]
+#[must_use = "the range may sleep when this is dropped"]
+pub struct Keep {
+    tag: Arc<TagShared>,
+    number: u64,
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        lock(&self.tag.keeps).remove(&self.number);
+    }
+}

@@ -1,0 +1,120 @@
+//! Sleep without `unsafe`: by whoever owns all that sleeps.
+//!
+//! # Safety
+//!
+//! Relies on allocations being used on streams by borrows alone: who owns one knows that nothing uses it that was not queued before.
+
+#![allow(unsafe_code, reason = "puts to sleep what it owns")]
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::{Backup, Restore, Slept, Tag};
+use crate::caching::CachingAllocator;
+use crate::error::Error;
+use crate::resource::{Allocation, DeviceAccessible};
+
+/// Allocations whose tags sleep.
+///
+/// It owns them, so nothing can use them before they wake. Dropped, it frees them, and their tags sleep on.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::MemoryResource;
+/// use cuda_mem_pool::caching::{Asleep, Backup, CachingAllocator, CachingOptions, Restore};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let tag = allocator.tag("activations")?;
+/// let scope = tag.enter()?;
+/// let buffers = vec![allocator.allocate(10 << 20, &stream)?, allocator.allocate(1000, &stream)?];
+/// drop(scope);
+///
+/// let asleep = Asleep::new(&allocator, buffers, Backup::Pinned).map_err(|refused| refused.error)?;
+/// assert_eq!((asleep.slept().freed, allocator.reserved_bytes()), (22 << 20, 0));
+/// let buffers = asleep.wake(Restore::Backup).map_err(|(error, _asleep)| error)?;
+/// assert_eq!(buffers.len(), 2);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Asleep {
+    allocator: CachingAllocator,
+    tags: Vec<Tag>,
+    slept: Slept,
+    buffers: Vec<Allocation<DeviceAccessible>>,
+}
+
+/// Why allocations were not put to sleep, and they.
+#[derive(Debug)]
+pub struct SleepRefused {
+    /// Why.
+    pub error: Error,
+    /// What was to sleep, as it was.
+    pub buffers: Vec<Allocation<DeviceAccessible>>,
+}
+
+impl fmt::Display for SleepRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for SleepRefused {}
+
+impl Asleep {
+    /// Puts the tags of these allocations to sleep. They must be all that the tags have.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotOfTag`] for one that is of no tag of this allocator; [`Error::NotOwned`] if a tag has a block that is not among them;
+    /// those of [`CachingAllocator::sleep`]. The allocations come back with the error, awake.
+    pub fn new(
+        allocator: &CachingAllocator,
+        buffers: Vec<Allocation<DeviceAccessible>>,
+        backup: Backup,
+    ) -> Result<Self, SleepRefused> {
+        match Self::put_to_sleep(allocator, &buffers, backup) {
+            Ok((tags, slept)) => Ok(Self { allocator: allocator.clone(), tags, slept, buffers }),
+            Err(error) => Err(SleepRefused { error, buffers }),
+        }
+    }
+
+    fn put_to_sleep(
+        allocator: &CachingAllocator,
+        buffers: &[Allocation<DeviceAccessible>],
+        backup: Backup,
+    ) -> Result<(Vec<Tag>, Slept), Error> {
+        let owned: HashSet<u64> = buffers.iter().map(Allocation::address).collect();
+        let mut tags = allocator.tags();
+        if let Some(&address) = owned.iter().find(|address| !tags.iter().any(|tag| tag.has(**address))) {
+            return Err(Error::NotOfTag { tag: String::new(), address });
+        }
+        tags.retain(|tag| owned.iter().any(|address| tag.has(*address)));
+        let borrowed: Vec<&Tag> = tags.iter().collect();
+        // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after, and nobody can queue work with a buffer
+        // that this owns.
+        let slept = unsafe { allocator.put_to_sleep(&borrowed, backup, Some(&owned)) }?;
+        Ok((tags, slept))
+    }
+
+    /// What came of it.
+    #[must_use]
+    pub fn slept(&self) -> &Slept {
+        &self.slept
+    }
+
+    /// Wakes the tags, and gives the allocations back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CachingAllocator::wake`], with what sleeps on.
+    pub fn wake(self, restore: Restore) -> Result<Vec<Allocation<DeviceAccessible>>, (Error, Self)> {
+        let tags: Vec<&Tag> = self.tags.iter().collect();
+        match self.allocator.wake(&tags, restore) {
+            Ok(_) => Ok(self.buffers),
+            Err(error) => Err((error, self)),
+        }
+    }
+}
