@@ -33,7 +33,7 @@ use crate::resource::{Allocation, DeviceAccessible};
 /// drop(scope);
 ///
 /// let asleep = Asleep::new(&allocator, buffers, Backup::Pinned).map_err(|refused| refused.error)?;
-/// assert_eq!((asleep.slept().freed, allocator.reserved_bytes()), (22 << 20, 0));
+/// assert_eq!((asleep.slept().freed, allocator.reserved_bytes()), (12 << 20, 0));
 /// let buffers = asleep.wake(Restore::Backup).map_err(|(error, _asleep)| error)?;
 /// assert_eq!(buffers.len(), 2);
 /// # Ok::<(), cuda_mem_pool::Error>(())
