@@ -28,7 +28,7 @@ mod report;
 #[cfg(any(feature = "replay", feature = "report"))]
 mod same_file;
 #[cfg(test)]
-mod seed_coverage;
+mod api_coverage;
 #[cfg(test)]
 mod soundness;
 mod steps;
