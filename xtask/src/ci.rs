@@ -34,6 +34,8 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut steps = Steps::new(root);
     steps.command("format", &mut cargo("fmt --all --check"));
     steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
+    steps.command("documents", &mut cargo("xtask docs-check"));
+    steps.command("house", &mut cargo("xtask house"));
     // The steps from here on leave a processor idle now and then.
     let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
     steps.command(
