@@ -19,7 +19,7 @@ use super::callbacks::refuse_forked;
 use super::index::number_of;
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
-use super::shared::Shared;
+use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::error::{Error, Result};
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
@@ -43,7 +43,10 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// drop(block);
 /// let again = allocator.allocate(90_000_000, &stream)?; // the same memory, without a driver call
 /// assert_eq!(allocator.statistics().allocated_bytes.all.current, 90_000_384);
-/// # drop(again);
+/// allocator.set_memory_fraction(0.5)?; // may be called while streams capture
+/// drop(again);
+/// allocator.trim_to(50_000_000)?;
+/// assert!(allocator.reserved_bytes() <= 50_000_000 && allocator.memory_fraction() == 0.5);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -53,7 +56,7 @@ pub struct CachingAllocator {
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) shared: Shared,
+    pub(super) shared: DeviceCache,
     home: ResourceContext,
 }
 
@@ -81,12 +84,12 @@ impl CachingAllocator {
     }
 
     fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
-        let shared = Shared::new(context, options, observer)?;
+        let shared = DeviceCache::new(context, options, observer)?;
         Ok(Self { inner: Arc::new(Inner { shared, home: ResourceContext::new(context) }) })
     }
 
     #[inline]
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &DeviceCache {
         &self.inner.shared
     }
 
@@ -206,19 +209,6 @@ impl CachingAllocator {
     /// Sets the share of the device's memory that this allocator may hold, from 0 to 1; 1 is no limit but
     /// [`CachingOptions::max_bytes`]. What it holds already stays until it is free. Makes no driver call.
     ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// allocator.set_memory_fraction(0.5)?;
-    /// assert_eq!(allocator.memory_fraction(), 0.5);
-    /// assert!(allocator.set_memory_fraction(1.5).is_err());
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
@@ -260,7 +250,7 @@ impl CachingAllocator {
     /// How many calls of the driver were made for memory, mappings and order.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
-        if forked() { 0 } else { self.shared().source.calls().total() }
+        if forked() { 0 } else { self.shared().source.calls() }
     }
 }
 
@@ -286,7 +276,7 @@ impl CachingAllocator {
 /// ```
 #[derive(Clone, Copy)]
 pub struct StreamAllocator<'a> {
-    shared: &'a Shared,
+    shared: &'a DeviceCache,
     slot: &'a StreamSlot,
     stream: StreamId,
     /// Another thread could use it while the stream ends.

@@ -18,7 +18,7 @@ pub struct CallbackId(u64);
 /// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
 /// [pinned](super::CachingAllocator::pin), never leaves.
 ///
-/// [`CachingAllocator::attach_backing_watcher`](super::CachingAllocator::attach_backing_watcher) has an example.
+/// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackingChange {

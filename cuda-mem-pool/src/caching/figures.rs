@@ -8,7 +8,7 @@ use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
 use super::seeing::StreamSegmentSize;
-use super::shared::Shared;
+use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::paged::{Piece, SLAB};
 use crate::error::{CachePool, CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
@@ -59,7 +59,7 @@ impl Figures {
     }
 }
 
-impl Shared {
+impl DeviceCache {
     pub(super) fn statistics(&self) -> DeviceStatistics {
         let [small, large] = self.private.splits();
         let max_split_size = self.private.max_split_size();

@@ -6,7 +6,7 @@ use super::callbacks::refuse_watchers;
 use super::hot::{Request, pool_of};
 use super::pending::{Freed, Waiting};
 use super::record::event;
-use super::shared::{AllHeaps, Shared};
+use super::shared::{AllHeaps, DeviceCache};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, Step, StreamHeap, Wanted, climb};
 use crate::engine::segments::MOST;
@@ -24,7 +24,7 @@ fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
     }
 }
 
-impl Shared {
+impl DeviceCache {
     /// A block for which the heap has nothing free.
     #[cold]
     pub(super) fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
@@ -277,7 +277,7 @@ impl Shared {
 }
 
 /// Blocks that are freed while other streams use them: how they wait, and come back.
-impl Shared {
+impl DeviceCache {
     /// The uses of a block by other streams that a free has to wait for: those that were recorded, and that of the stream that frees it.
     /// None if there are none.
     #[cold]
@@ -406,7 +406,7 @@ impl Shared {
 
 /// A request of a stream that climbs the ladder.
 struct Climber<'s> {
-    shared: &'s Shared,
+    shared: &'s DeviceCache,
     slot: &'s StreamSlot,
     request: Request,
 }

@@ -11,7 +11,7 @@
 use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::index::{number_of, tier_of};
-use super::shared::Shared;
+use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ pub(super) fn pool_of(size: usize) -> PoolSize {
     if size <= MEDIUM { PoolSize::Small } else { PoolSize::Large }
 }
 
-impl Shared {
+impl DeviceCache {
     /// The slot of a stream, which is made when the stream comes for the first time.
     #[inline]
     pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
@@ -54,7 +54,7 @@ impl Shared {
         self.allocate_by(requested, || self.pools().allocate(requested, stream), || self.slot(stream))
     }
 
-    /// As [`Shared::allocate`], for the stream that a slot had.
+    /// As [`DeviceCache::allocate`], for the stream that a slot had.
     #[inline]
     pub(super) fn allocate_in(&self, slot: &StreamSlot, stream: StreamId, requested: usize) -> Result<u64> {
         if !slot.owner.is(stream.as_raw()) {
@@ -205,7 +205,7 @@ impl Shared {
 /// A free that another thread left in a heap's ring is counted when the heap is drained. A peak that rose before would be higher than what
 /// there was at any moment, so all rings are drained first; below the peaks nothing depends on it. A heap that somebody has right now is left
 /// out: its holder's call is under way.
-impl Shared {
+impl DeviceCache {
     /// Takes in what other threads left in a heap's rings.
     #[cold]
     pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &ShardGuard<'_>) {

@@ -26,7 +26,7 @@ mod streams;
 mod vmm;
 
 pub use crate::engine::paged::Hold;
-pub use crate::error::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub use crate::error::{Advice, CachePool, CachedMemory, OutOfMemoryReport, SleepError};
 pub use allocator::{CachingAllocator, StreamAllocator};
 pub use callbacks::{BackingChange, CallbackId};
 pub use observer::{CallObserver, DriverCall};

@@ -4,77 +4,32 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::StreamId;
+use cuda_mem_core::{StreamId, catch_panic};
 
-use cuda_mem_core::catch_panic;
-
-/// A call of the driver that an allocator made. Addresses and memory are the driver's, lengths in bytes.
+/// A call of the driver that an allocator made, with its arguments: addresses, handles of memory and events, sizes in bytes.
 /// [`CallObserver`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the fields are the call's arguments")]
 pub enum DriverCall {
     /// `cuMemAddressReserve`.
-    Reserve {
-        /// Where the range begins.
-        address: u64,
-        /// How long it is.
-        bytes: u64,
-    },
-    /// `cuMemCreate`.
-    Create {
-        /// The handle; None if there was not enough memory.
-        memory: Option<u64>,
-        /// How large it is.
-        bytes: u64,
-    },
+    Reserve { address: u64, bytes: u64 },
+    /// `cuMemCreate`; no memory if there was not enough.
+    Create { memory: Option<u64>, bytes: u64 },
     /// `cuMemMap` of a whole handle.
-    Map {
-        /// Where.
-        address: u64,
-        /// The handle.
-        memory: u64,
-        /// How large it is.
-        bytes: u64,
-    },
+    Map { address: u64, memory: u64, bytes: u64 },
     /// `cuMemSetAccess` over a mapping, or several one behind the other.
-    SetAccess {
-        /// Where.
-        address: u64,
-        /// How large it is.
-        bytes: u64,
-    },
+    SetAccess { address: u64, bytes: u64 },
     /// `cuMemUnmap` of a whole mapping, or of several one behind the other.
-    Unmap {
-        /// Where.
-        address: u64,
-        /// How large it was.
-        bytes: u64,
-    },
+    Unmap { address: u64, bytes: u64 },
     /// `cuMemRelease`.
-    Release {
-        /// The handle.
-        memory: u64,
-        /// How large it was.
-        bytes: u64,
-    },
-    /// `cuEventRecord`.
-    Record {
-        /// The stream.
-        stream: StreamId,
-        /// The event's handle, if the allocator made it.
-        event: Option<u64>,
-    },
+    Release { memory: u64, bytes: u64 },
+    /// `cuEventRecord`; no event if the allocator did not make it.
+    Record { stream: StreamId, event: Option<u64> },
     /// `cuEventQuery`.
     Query,
-    /// `cuStreamWaitEvent`.
-    StreamWait {
-        /// The stream that waits.
-        stream: StreamId,
-        /// The stream that it waits for.
-        of: StreamId,
-        /// The handle of the event that it waits for; None if that was recorded just before.
-        event: Option<u64>,
-    },
+    /// `cuStreamWaitEvent`: a stream waits for another; no event if that was recorded just before.
+    StreamWait { stream: StreamId, of: StreamId, event: Option<u64> },
 }
 
 /// Hears of each call of the driver that an allocator makes for memory, mappings and order, right after it returned.

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::sync::atomic;
 
+use super::slot::Apart;
 use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock, try_lock};
 
 /// How many frees of one thread wait for a drain. A power of two.
@@ -28,16 +29,11 @@ pub(super) struct RemoteFrees {
 #[derive(Debug)]
 struct Ring {
     /// How many were pushed; the thread's. Counters wrap.
-    pushed: Line,
+    pushed: Apart<AtomicU32>,
     /// How many were drained; of whoever drains.
-    drained: Line,
+    drained: Apart<AtomicU32>,
     records: [AtomicU32; DEPTH],
 }
-
-/// A counter on cache lines of its own: processors fetch them in pairs.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Line(AtomicU32);
 
 /// The one who pushes to a ring.
 #[derive(Debug)]
@@ -159,7 +155,7 @@ impl Pusher {
     pub(super) fn push(&mut self, record: u32) -> Result<(), Full> {
         if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
             // Acquire: what was drained was read before it is overwritten.
-            self.drained = self.ring.drained.0.load(Ordering::Acquire);
+            self.drained = self.ring.drained.load(Ordering::Acquire);
             if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
                 return Err(Full);
             }
@@ -167,14 +163,14 @@ impl Pusher {
         self.ring.record(self.pushed).store(record, Ordering::Relaxed);
         self.pushed = self.pushed.wrapping_add(1);
         // Release: who sees the count sees the record, and all that was done before the free.
-        self.ring.pushed.0.store(self.pushed, Ordering::Release);
+        self.ring.pushed.store(self.pushed, Ordering::Release);
         Ok(())
     }
 }
 
 impl Ring {
     fn new() -> Self {
-        let line = || Line(AtomicU32::new(0));
+        let line = || Apart::new(AtomicU32::new(0));
         Self { pushed: line(), drained: line(), records: std::array::from_fn(|_| AtomicU32::new(0)) }
     }
 
@@ -185,18 +181,18 @@ impl Ring {
 
     fn has_any(&self) -> bool {
         // Who has left something, and had this thread know, has it seen here.
-        self.pushed.0.load(Ordering::Acquire) != self.drained.0.load(Ordering::Relaxed)
+        self.pushed.load(Ordering::Acquire) != self.drained.load(Ordering::Relaxed)
     }
 
     /// For one at a time.
     fn drain(&self, done: &mut impl FnMut(u32)) {
-        let pushed = self.pushed.0.load(Ordering::Acquire);
-        let mut drained = self.drained.0.load(Ordering::Relaxed);
+        let pushed = self.pushed.load(Ordering::Acquire);
+        let mut drained = self.drained.load(Ordering::Relaxed);
         while drained != pushed {
             let record = self.record(drained).load(Ordering::Relaxed);
             drained = drained.wrapping_add(1);
             // Release: the record was read. Before `done`, which may panic: nothing is handed out twice.
-            self.drained.0.store(drained, Ordering::Release);
+            self.drained.store(drained, Ordering::Release);
             done(record);
         }
     }

@@ -47,6 +47,8 @@ pub struct StreamSegmentSize {
 /// assert_eq!(actions, [Action::SegmentMap, Action::Alloc]);
 /// let snapshot = allocator.snapshot();
 /// assert_eq!(snapshot.segments[0].requested_size, 1000);
+/// let sizes = allocator.stream_segment_sizes()?;
+/// assert_eq!((sizes[0].stream, sizes[0].mapped), (stream.id(), snapshot.segments[0].total_size));
 /// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
 /// # drop(block);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -89,24 +91,6 @@ impl CachingAllocator {
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
     /// left out.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::MemoryResource;
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    /// use cuda_mem_pool::statistics::PoolSize;
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let block = allocator.allocate(10 << 20, &stream)?;
-    /// let sizes = allocator.stream_segment_sizes()?;
-    /// assert_eq!((sizes[0].stream, sizes[0].pool), (stream.id(), PoolSize::Large));
-    /// assert!(sizes[0].mapped >= 10 << 20);
-    /// # drop(block);
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -172,11 +156,11 @@ impl CachingAllocator {
     /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
     /// let most = driver.device(0)?.total_memory()? / 4 * 3;
     /// let cache = Mutex::new(Some(allocator.allocate(most, &stream)?));
-    /// let id = allocator
-    ///     .attach_oom_reclaimer(move |_bytes| cache.lock().is_ok_and(|mut cache| cache.take().is_some()));
-    /// let block = allocator.allocate(most, &stream)?;
-    /// # drop(block);
-    /// # allocator.detach(id);
+    /// let reclaimer =
+    ///     allocator.attach_oom_reclaimer(move |_| cache.lock().is_ok_and(|mut cache| cache.take().is_some()));
+    /// let watcher = allocator.attach_backing_watcher(|change| println!("{change:?}"));
+    /// drop(allocator.allocate(most, &stream)?);
+    /// assert!(allocator.detach(reclaimer) && allocator.detach(watcher));
     /// # Ok::<(), cuda_mem_pool::Error>(())
     /// ```
     pub fn attach_oom_reclaimer(
@@ -204,30 +188,6 @@ impl CachingAllocator {
     /// [`Error::InCallback`](crate::Error::InCallback), in this allocator and in others. The history is told of it once the watcher has
     /// returned. The watcher must not wait for threads that allocate. A panic ends in the watcher, and the change goes on. A handle of this
     /// allocator in the watcher keeps it alive until [`CachingAllocator::detach`].
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicUsize, Ordering};
-    ///
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::MemoryResource;
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let gone = Arc::new(AtomicUsize::new(0));
-    /// let counted = Arc::clone(&gone);
-    /// let id = allocator.attach_backing_watcher(move |change| {
-    ///     counted.fetch_add(change.bytes, Ordering::Relaxed);
-    /// });
-    /// drop(allocator.allocate(10 << 20, &stream)?);
-    /// stream.synchronize()?;
-    /// assert_eq!(allocator.empty_cache()?, gone.load(Ordering::Relaxed));
-    /// assert!(allocator.detach(id));
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
     pub fn attach_backing_watcher(
         &self,
         watcher: impl Fn(&BackingChange) + Send + Sync + 'static,

@@ -25,7 +25,7 @@ use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
 use crate::error::Result;
 use crate::primitive::{AtomicU64, Ordering};
 
-pub(super) struct Shared {
+pub(super) struct DeviceCache {
     pub(super) context: Context,
     /// The bytes of the device's memory.
     pub(super) total: usize,
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     fraction: AtomicU64,
 }
 
-impl Shared {
+impl DeviceCache {
     pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         let total = context.device().total_memory()?;
         options.check_hold()?;
@@ -165,7 +165,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for DeviceCache {
     /// The last handle is gone, and so is all that was handed out by owner. Blocks that somebody only has the address of end
     /// here too.
     fn drop(&mut self) {
@@ -180,7 +180,7 @@ impl Drop for Shared {
 }
 
 /// The heaps of all streams, each had for a moment by the holder of the page source.
-pub(super) struct AllHeaps<'s>(pub(super) &'s Shared);
+pub(super) struct AllHeaps<'s>(pub(super) &'s DeviceCache);
 
 impl Heaps for AllHeaps<'_> {
     fn others(&self, but: u32) -> Vec<u32> {
@@ -206,7 +206,7 @@ impl Heaps for AllHeaps<'_> {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for DeviceCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CachingAllocator").field("device", &self.context.device()).finish_non_exhaustive()
     }

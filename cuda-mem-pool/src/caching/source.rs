@@ -7,10 +7,10 @@ use super::callbacks::{is_watching, refuse_watchers};
 use super::record::Record;
 use super::sharing::Pins;
 use super::slot::{Apart, Slots};
-use super::vmm::{Calls, Vmm};
+use super::vmm::Vmm;
 use crate::engine::paged::PageSource;
 use crate::error::Result;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock_over_calls};
 
 /// The page source, and its figures as of the last time that somebody had it: those answer in watchers too, whose thread has it.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct SourceCell {
     pub(super) pins: Pins,
     held: Apart<AtomicUsize>,
     metadata: AtomicUsize,
-    calls: Mutex<Calls>,
+    calls: AtomicU64,
     /// The bytes of all segments of private pools.
     segments: AtomicUsize,
     /// The most bytes that may be held, those of private pools included.
@@ -39,7 +39,7 @@ impl SourceCell {
             pins: Pins::default(),
             held: Apart::new(AtomicUsize::new(0)),
             metadata: AtomicUsize::new(0),
-            calls: Mutex::default(),
+            calls: AtomicU64::new(0),
             segments: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
             garbage_threshold: AtomicU64::new(0),
@@ -85,9 +85,9 @@ impl SourceCell {
         self.metadata.load(Ordering::Relaxed)
     }
 
-    /// The driver's calls so far.
-    pub(super) fn calls(&self) -> Calls {
-        *lock(&self.calls)
+    /// How many calls of the driver were made so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// The most bytes that may be held, by the default pool and private ones together.
@@ -171,7 +171,7 @@ impl Drop for Source<'_> {
         let cell = self.cell;
         cell.held.store(self.source.reserved(), Ordering::Relaxed);
         cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
-        *lock(&cell.calls) = self.source.backend().calls();
+        cell.calls.store(self.source.backend().calls(), Ordering::Relaxed);
         cell.record.note_moves(&cell.slots, &mut self.source);
     }
 }

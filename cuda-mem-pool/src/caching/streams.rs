@@ -144,7 +144,7 @@ impl Streams {
 }
 
 /// How many streams a thread remembers. Programs use a few at a time.
-const REMEMBERED: usize = 8;
+const REMEMBERED: usize = 32;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {

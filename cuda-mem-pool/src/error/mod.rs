@@ -1,6 +1,7 @@
 //! Errors: name what was asked for, what is accepted, and what to do instead.
 
 mod oom;
+mod sleep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,13 +11,14 @@ use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
 pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub use self::sleep::SleepError;
 pub(crate) use self::oom::{Bytes, choose_advice};
 use crate::mempool_id::MempoolId;
 
 /// The result of calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed.
+/// Why a call failed. The fields are what the text names, sizes in bytes.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -26,64 +28,42 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-/// let error = allocator.allocate(1 << 45, &Stream::new(&context)?).unwrap_err(); // 32 TiB
-/// assert!(error.is_out_of_memory() && matches!(error, Error::DeviceOutOfMemory(_)));
+/// match allocator.allocate(1 << 45, &Stream::new(&context)?) {
+///     Err(Error::DeviceOutOfMemory(report)) => {
+///         assert_eq!((report.requested, report.live), (1 << 45, 0)); // 32 TiB
+///         println!("{report}"); // all its figures, and what would help
+///     }
+///     other => panic!("{other:?}"),
+/// }
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each text names its fields")]
 pub enum Error {
     /// The layer below refused.
     #[error(transparent)]
     Core(#[from] cuda_mem_core::Error),
     /// The driver is too old.
     #[error("{what} needs a driver of CUDA {}, this one is of {}: {instead}", Version(*.needs), Version(*.has))]
-    NeedsDriver {
-        /// What was asked for.
-        what: &'static str,
-        /// The first driver that has it: 1000 × major + 10 × minor.
-        needs: i32,
-        /// The driver that is here.
-        has: i32,
-        /// What this driver does have.
-        instead: &'static str,
-    },
+    NeedsDriver { what: &'static str, needs: i32, has: i32, instead: &'static str },
     /// The driver has no pools of this kind.
     #[error("this driver has no memory pools {place}: {source}")]
-    NoSuchPool {
-        /// Which.
-        place: &'static str,
-        /// What it said.
-        source: DriverError,
-    },
+    NoSuchPool { place: &'static str, source: DriverError },
     /// A NUMA node's number is below zero.
     #[error("numa_id is {numa_id}; it must be 0 or more, or None for placement by the system")]
-    NegativeNumaId {
-        /// What was passed.
-        numa_id: i32,
-    },
+    NegativeNumaId { numa_id: i32 },
     /// There is no such NUMA node.
     #[error("there is no NUMA node {numa_id}; the nodes that pools can be on: {}", List(.nodes))]
-    NoSuchNumaNode {
-        /// What was passed.
-        numa_id: i32,
-        /// The nodes that the driver takes.
-        nodes: Vec<i32>,
-    },
+    NoSuchNumaNode { numa_id: i32, nodes: Vec<i32> },
     /// The device does not say which NUMA node is next to it.
     #[error("{device:?} has no NUMA node of its own (the system may not support NUMA); set numa_id")]
-    NoNumaNode {
-        /// The device.
-        device: Device,
-    },
+    NoNumaNode { device: Device },
     /// No context is current in the calling thread.
     #[error(
         "no CUDA context is current in this thread, which {what} takes the device from; make one current, pass a context, or set numa_id"
     )]
-    NoCurrentContext {
-        /// What needs it.
-        what: &'static str,
-    },
+    NoCurrentContext { what: &'static str },
     /// The stream captures a graph.
     #[error(
         "the stream is capturing a graph, in which memory of a pool would end with the graph: allocate before the capture, \
@@ -92,16 +72,7 @@ pub enum Error {
     Capturing,
     /// There is no more memory, or the resource's own limit is reached.
     #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", Limit(*.limit))]
-    OutOfMemory {
-        /// What was asked for, in bytes.
-        requested: usize,
-        /// What is in use of the resource, in bytes.
-        used: u64,
-        /// The most that the resource may have, in bytes; 0 for no limit of its own.
-        limit: u64,
-        /// What the driver or the system said, if it was asked.
-        source: Option<cuda_mem_core::Error>,
-    },
+    OutOfMemory { requested: usize, used: u64, limit: u64, source: Option<cuda_mem_core::Error> },
     /// There is no more memory on the device for a caching allocator, after all that it can do.
     #[error("{0}")]
     DeviceOutOfMemory(Box<OutOfMemoryReport>),
@@ -118,10 +89,7 @@ pub enum Error {
     #[error(
         "an allocator serves {most} streams at the most, counting those that ended and were not forgotten"
     )]
-    TooManyStreams {
-        /// How many that is.
-        most: u32,
-    },
+    TooManyStreams { most: u32 },
     /// An allocator has as many blocks as it can tell apart.
     #[error("the allocator cannot tell more blocks apart: free blocks, or use fewer and larger ones")]
     TooManyBlocks,
@@ -130,103 +98,25 @@ pub enum Error {
         "the allocator would have mapped memory over what it holds at {address:#x}: this is a fault of the allocator; \
          nothing was changed"
     )]
-    InUse {
-        /// Where what it holds begins.
-        address: u64,
-    },
-    /// An allocation in a tag that sleeps.
-    #[error("the tag {tag:?} sleeps: wake it before anything is allocated in it or kept")]
-    Asleep {
-        /// The tag's name.
-        tag: String,
-    },
-    /// There is no backup of a tag that is awake.
-    #[error("the tag {tag:?} is awake, and has no backup to be read")]
-    NotAsleep {
-        /// The tag's name.
-        tag: String,
-    },
-    /// Another thread puts the tag to sleep, wakes it or looks at it, or gives memory of it back.
-    #[error("another thread is at work with the tag {tag:?}: try again when it is done")]
-    TagBusy {
-        /// The tag's name.
-        tag: String,
-    },
-    /// A tag of another allocator.
-    #[error("the tag {tag:?} is another allocator's")]
-    OtherAllocator {
-        /// The tag's name.
-        tag: String,
-    },
-    /// An address is no memory of the tag, or of no tag at all.
-    #[error("{address:#x} is no memory of {}", TagName(.tag))]
-    NotOfTag {
-        /// The tag's name; none if any tag would do.
-        tag: String,
-        /// What was passed.
-        address: u64,
-    },
-    /// A tag has a block that does not belong to whoever puts it to sleep.
-    #[error("the tag has a block at {address:#x} that is not among those to be put to sleep")]
-    NotOwned {
-        /// Where the block begins.
-        address: u64,
-    },
-    /// There is no host memory for the backup. Nothing was changed.
-    #[error("no pinned host memory of {bytes} bytes for the backup, everything is awake: {source}")]
-    NoBackup {
-        /// The bytes that are live.
-        bytes: usize,
-        /// What the system or the driver said.
-        source: cuda_mem_core::Error,
-    },
-    /// There is not enough memory to wake tags. All of them sleep on.
-    #[error(
-        "waking takes {needed} bytes, of which {missing} are missing; the allocator holds {held} for what is awake: free \
-         some of it, or other processes' memory, and try again"
-    )]
-    NoMemoryToWake {
-        /// The bytes that sleep.
-        needed: usize,
-        /// How many of them there is no memory for.
-        missing: usize,
-        /// What the allocator holds.
-        held: usize,
-    },
+    InUse { address: u64 },
+    /// A tag was not put to sleep, or did not wake.
+    #[error(transparent)]
+    Sleep(#[from] SleepError),
     /// A memory fraction is not from 0 to 1.
     #[error("the memory fraction is {fraction}; it must be from 0 to 1")]
-    InvalidFraction {
-        /// What was passed.
-        fraction: f64,
-    },
+    InvalidFraction { fraction: f64 },
     /// A factor of the peak that may be held is below 1.
     #[error("over_peak is {over_peak}; it must be a number from 1.0 on")]
-    InvalidOverPeak {
-        /// What was passed.
-        over_peak: f64,
-    },
+    InvalidOverPeak { over_peak: f64 },
     /// An alignment that the resource does not give.
     #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
-    Alignment {
-        /// What was asked for.
-        asked: usize,
-        /// What there is.
-        most: usize,
-    },
+    Alignment { asked: usize, most: usize },
     /// An alignment is no power of two, or too small.
     #[error("an alignment of {asked} bytes was asked for; it must be a power of two, from {least} on")]
-    InvalidAlignment {
-        /// What was asked for.
-        asked: usize,
-        /// The least that is accepted.
-        least: usize,
-    },
+    InvalidAlignment { asked: usize, least: usize },
     /// A size that does not fit the address space.
     #[error("{bytes} bytes do not fit the address space")]
-    TooLarge {
-        /// What was asked for.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// The pool is another process's.
     #[error(
         "this is a mapping of another process's pool: only that process can allocate from it, trim it or ask for its attributes"
@@ -239,58 +129,25 @@ pub enum Error {
     #[error(
         "{address:#x} was not allocated by its address here, or is freed already: its stream is not known"
     )]
-    UnknownAddress {
-        /// What was passed.
-        address: u64,
-    },
+    UnknownAddress { address: u64 },
     /// No resource is registered under the UUID.
     #[error("no memory resource is registered under {uuid}")]
-    NotRegistered {
-        /// What was passed.
-        uuid: Uuid,
-    },
+    NotRegistered { uuid: Uuid },
     /// The pool has a UUID, and was to be registered under another one.
     #[error("the pool's UUID is {own}; it cannot be registered under {asked}")]
-    OtherUuid {
-        /// The pool's.
-        own: Uuid,
-        /// What was passed.
-        asked: Uuid,
-    },
+    OtherUuid { own: Uuid, asked: Uuid },
     /// The resource under the UUID is of another kind.
     #[error("the memory resource under {uuid} is a {found}, not a {asked}")]
-    OtherKind {
-        /// What was passed.
-        uuid: Uuid,
-        /// What is registered.
-        found: &'static str,
-        /// What was asked for.
-        asked: &'static str,
-    },
+    OtherKind { uuid: Uuid, found: &'static str, asked: &'static str },
     /// A number is no open descriptor.
     #[error("{descriptor} is no open file descriptor of a memory pool: {source}")]
-    BadDescriptor {
-        /// What was passed.
-        descriptor: i32,
-        /// The system's reason.
-        source: Arc<std::io::Error>,
-    },
+    BadDescriptor { descriptor: i32, source: Arc<std::io::Error> },
     /// A device cannot reach the memory of another.
     #[error("{device:?} cannot reach the memory of {owner:?}")]
-    NoPeerAccess {
-        /// The device that was to be let in.
-        device: Device,
-        /// The device that the memory lies on.
-        owner: Device,
-    },
+    NoPeerAccess { device: Device, owner: Device },
     /// The device cannot do this.
     #[error("{device:?} does not support {what}")]
-    Unsupported {
-        /// The device.
-        device: Device,
-        /// What was asked for.
-        what: &'static str,
-    },
+    Unsupported { device: Device, what: &'static str },
     /// A private pool of the caching allocator, or the layout of one, is not as the call needs it.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -298,27 +155,18 @@ pub enum Error {
     #[error(
         "the private pool {id} cannot have its own allocator as the source of its segments; name no source for memory of the device"
     )]
-    OwnSource {
-        /// The pool.
-        id: MempoolId,
-    },
+    OwnSource { id: MempoolId },
     /// A pool's own source panicked when it was given memory back, which stays in the pool.
     #[error(
         "the source of a private pool panicked when it was to take back the segment at {address:#x}; the pool keeps it"
     )]
-    SourcePanicked {
-        /// Where the segment begins.
-        address: u64,
-    },
+    SourcePanicked { address: u64 },
     /// Mapped memory has no handle of `cuIpcGetMemHandle`.
     #[error(
         "the block at {address:#x} is of the default pool, whose memory is mapped and has no legacy IPC handle: allocate it in a \
          private pool, or export descriptors (CachingAllocator::export_block)"
     )]
-    NoLegacyHandle {
-        /// What was passed.
-        address: u64,
-    },
+    NoLegacyHandle { address: u64 },
 }
 
 impl Error {
@@ -342,9 +190,10 @@ impl Error {
     }
 }
 
-/// Why private pools refused. Nothing was changed.
+/// Why private pools refused. Nothing was changed. The fields are what the text names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each text names its fields")]
 pub enum PoolError {
     /// The name that stands for no pool.
     #[error(
@@ -354,134 +203,65 @@ pub enum PoolError {
     NoPool,
     /// There is no such private pool.
     #[error("there is no private pool {id}: it was never made, or was released and its memory given back")]
-    Unknown {
-        /// The pool.
-        id: MempoolId,
-    },
+    Unknown { id: MempoolId },
     /// The pool's last use has ended.
     #[error("the private pool {id} was released as often as it was taken; it can only give its memory back")]
-    Released {
-        /// The pool.
-        id: MempoolId,
-    },
+    Released { id: MempoolId },
     /// A pool's memory comes from where it came from first.
     #[error("the private pool {id} exists already; the source of its segments is named when it is made")]
-    SourceIsSet {
-        /// The pool.
-        id: MempoolId,
-    },
+    SourceIsSet { id: MempoolId },
     /// A pool gets another source while it has memory.
-    #[error(
-        "the private pool {id} has memory or a source of its own: give it to a tag before anything is allocated in it"
-    )]
-    HasMemory {
-        /// The pool.
-        id: MempoolId,
-    },
+    #[error("the private pool {id} has memory or a source of its own: give it to a tag before anything is allocated in it")]
+    HasMemory { id: MempoolId },
     /// Allocations go to this private pool already.
     #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]
-    AlreadyRouted {
-        /// The pool.
-        id: MempoolId,
-    },
+    AlreadyRouted { id: MempoolId },
     /// No allocations go to this private pool.
     #[error(
         "no allocations go to the private pool {id}; begin_allocate_to_pool has not been called, or was ended"
     )]
-    NotRouted {
-        /// The pool.
-        id: MempoolId,
-    },
+    NotRouted { id: MempoolId },
     /// The last use of a private pool cannot end while allocations go to it.
     #[error(
         "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
     )]
-    StillRouted {
-        /// The pool.
-        id: MempoolId,
-    },
+    StillRouted { id: MempoolId },
     /// What a pool's heap refused.
     #[error(transparent)]
     Segment(#[from] SegmentError),
 }
 
-/// A call that cannot be right. Nothing was changed. [`SegmentHeap`](crate::segments::SegmentHeap) has an example.
+/// A call that cannot be right. Nothing was changed. The fields are what the text names, sizes in bytes. [`SegmentHeap`](crate::segments::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each text names its fields")]
 pub enum SegmentError {
     /// More bytes than any machine has.
     #[error("{requested} bytes are more than a block can have; the most is {most}")]
-    TooLarge {
-        /// The bytes that were asked for.
-        requested: u64,
-        /// The bytes that are possible.
-        most: u64,
-    },
+    TooLarge { requested: u64, most: u64 },
     /// A block that was freed, or was never one of this heap.
     #[error("there is no such block at {address:#x}: it was freed, or is another heap's")]
-    UnknownBlock {
-        /// Where it was.
-        address: u64,
-    },
+    UnknownBlock { address: u64 },
     /// A block is not what the call is for.
     #[error("the block at {address:#x} is {state}; this call takes one that is {accepted}")]
-    State {
-        /// Where the block is.
-        address: u64,
-        /// What it is.
-        state: &'static str,
-        /// What it should be.
-        accepted: &'static str,
-    },
+    State { address: u64, state: &'static str, accepted: &'static str },
     /// A segment that is none.
     #[error(
         "a segment of {bytes} bytes cannot be at {address:#x}: address and bytes must be multiples of 512, not 0, and fit the address space"
     )]
-    BadSegment {
-        /// Where it was to be.
-        address: u64,
-        /// Its bytes.
-        bytes: u64,
-    },
+    BadSegment { address: u64, bytes: u64 },
     /// Two segments share bytes.
     #[error("the segment of {bytes} bytes at {address:#x} overlaps the one at {other:#x}")]
-    Overlap {
-        /// Where it was to be.
-        address: u64,
-        /// Its bytes.
-        bytes: u64,
-        /// The segment that is there already.
-        other: u64,
-    },
+    Overlap { address: u64, bytes: u64, other: u64 },
     /// As many blocks as there are numbers for.
     #[error("the heap has {} blocks, for which alone it has numbers", u32::MAX)]
     Full,
     /// A checkpoint cannot be taken or restored while streams still use freed blocks.
     #[error("the block at {address:#x} was freed and is still in use on other streams: complete it first")]
-    Pending {
-        /// Where the block is.
-        address: u64,
-    },
+    Pending { address: u64 },
     /// A checkpoint's segment is not in this heap.
     #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the heap has no longer")]
-    MissingSegment {
-        /// Where it was.
-        address: u64,
-        /// Its bytes.
-        bytes: u64,
-    },
-}
-
-struct TagName<'a>(&'a str);
-
-impl fmt::Display for TagName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            f.write_str("any tag of this allocator")
-        } else {
-            write!(f, "the tag {:?}", self.0)
-        }
-    }
+    MissingSegment { address: u64, bytes: u64 },
 }
 
 struct Version(i32);

@@ -9,26 +9,7 @@ use crate::mempool_id::MempoolId;
 
 /// What there was when a request failed for lack of device memory, in bytes. Its text says all of it.
 ///
-/// The figures are of about the same moment: other threads may allocate meanwhile.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-/// use cuda_mem_pool::{Error, MemoryResource};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-/// match allocator.allocate(1 << 45, &stream) {
-///     Err(Error::DeviceOutOfMemory(report)) => {
-///         assert_eq!((report.requested, report.live), (1 << 45, 0));
-///         println!("{report}");
-///     }
-///     other => panic!("32 TiB: {other:?}"),
-/// }
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// The figures are of about the same moment: other threads may allocate meanwhile. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -65,7 +46,7 @@ pub struct OutOfMemoryReport {
     pub advice: Vec<Advice>,
 }
 
-/// What a pool has free. [`OutOfMemoryReport`] has an example.
+/// What a pool has free. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -78,7 +59,7 @@ pub struct CachedMemory {
     pub largest: usize,
 }
 
-/// Whose free memory it is. [`OutOfMemoryReport`] has an example.
+/// Whose free memory it is. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -97,60 +78,33 @@ impl OutOfMemoryReport {
     }
 }
 
-/// What would help a request that failed. The text says how.
-/// [`OutOfMemoryReport`] has an example.
+/// What would help a request that failed. The text says how, and what the field is, in bytes. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[allow(missing_docs, reason = "each text names its field")]
 pub enum Advice {
     /// The device does not have as much memory in all.
-    LargerThanDevice {
-        /// What it has.
-        total: usize,
-    },
+    LargerThanDevice { total: usize },
     /// The device has the memory, but this allocator may not hold more.
-    RaiseMemoryFraction {
-        /// What it may hold.
-        limit: usize,
-    },
+    RaiseMemoryFraction { limit: usize },
     /// Much of the device is held by others: processes, libraries, other allocators of this process.
-    EndOthers {
-        /// How much.
-        bytes: usize,
-    },
+    EndOthers { bytes: usize },
     /// Much was freed, but streams still use it.
-    AwaitStreams {
-        /// How much.
-        bytes: usize,
-    },
+    AwaitStreams { bytes: usize },
     /// Private pools hold free memory that others do not get.
-    ReleasePools {
-        /// How much.
-        bytes: usize,
-    },
+    ReleasePools { bytes: usize },
     /// There is enough free memory, but moving it is switched off.
     AllowMoves,
     /// There is enough free memory, but it cannot be moved because segments are pinned.
-    Unpin {
-        /// How much is pinned.
-        bytes: usize,
-    },
+    Unpin { bytes: usize },
     /// There is enough free memory, but in pieces between blocks that are in use.
-    FreeNeighbours {
-        /// How much.
-        bytes: usize,
-    },
+    FreeNeighbours { bytes: usize },
     /// There is room for a block of the size, but not where it was asked for: the pool's source gave no memory, or the pool's segments are
     /// larger.
-    AskElsewhere {
-        /// How large a block would have fitted.
-        largest: usize,
-    },
+    AskElsewhere { largest: usize },
     /// Free this much more, or ask for less.
-    FreeMore {
-        /// How much is missing.
-        bytes: usize,
-    },
+    FreeMore { bytes: usize },
 }
 
 /// What the figures say; the surest help first. What more memory would be added to is `together`: not what is free in a private pool.

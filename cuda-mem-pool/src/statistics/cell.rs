@@ -29,6 +29,7 @@ impl<T> CountedCell<T> {
     }
 
     /// Runs `body` on the value as soon as nobody has it.
+    #[inline]
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
         let guard = self.shard.hold();
         self.lend(&guard, body)

@@ -12,6 +12,7 @@ mod blocks;
 mod caching;
 mod caching_model;
 mod caching_oom;
+mod caching_options;
 mod caching_panics;
 mod caching_peaks;
 mod caching_pins;

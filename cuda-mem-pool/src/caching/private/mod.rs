@@ -23,7 +23,7 @@ use self::blocks::Entry;
 use self::graph::{Captures, PoolPending};
 use self::memory::SegmentMemory;
 pub(super) use self::streams::PoolStreams;
-use super::shared::Shared;
+use super::shared::DeviceCache;
 use super::slot::shown_handle;
 use crate::engine::paged::SLAB;
 use crate::engine::segments::PoolTable;
@@ -251,7 +251,7 @@ impl Private {
 /// The operations of private pools, which need the whole allocator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PrivatePools<'s> {
-    pub(super) shared: &'s Shared,
+    pub(super) shared: &'s DeviceCache,
     pub(super) private: &'s Private,
 }
 

@@ -15,7 +15,7 @@ use cuda_mem_core::host::{HostMapping, MappingOptions, Pages, RegisterFlags, Reg
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, Stream};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SleepError};
 
 /// Live ranges with no more bytes than this between them are copied at once: at a link's rate that takes less time than a call.
 const BRIDGED: u64 = 64 << 10;
@@ -33,13 +33,13 @@ pub(super) struct BackupMemory {
 }
 
 impl BackupMemory {
-    /// Pinned memory of `bytes` bytes, all of whose pages are there. [`Error::NoBackup`] if the system has not as much.
+    /// Pinned memory of `bytes` bytes, all of whose pages are there. [`SleepError::NoBackup`] if the system has not as much.
     pub(super) fn new(context: &Context, bytes: usize) -> Result<Self> {
         let mapping = HostMapping::new(bytes, &MappingOptions::new().pages(Pages::Transparent))?;
         let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         let options = RegisterOptions::new().flags(RegisterFlags::PORTABLE).threads(threads);
         let memory = Registered::with_options(context, mapping, &options)
-            .map_err(|refused| Error::NoBackup { bytes, source: refused.error })?;
+            .map_err(|refused| SleepError::NoBackup { bytes, source: refused.error })?;
         Ok(Self { memory, bytes, ranges: Vec::new() })
     }
 

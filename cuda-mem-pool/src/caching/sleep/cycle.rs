@@ -26,7 +26,7 @@ use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::shared::Shared;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SleepError};
 use crate::primitive::{Ordering, lock};
 use crate::statistics::PoolSize;
 
@@ -42,8 +42,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// Nothing is changed: [`Error::Capturing`] if a stream captures that the allocator knows; [`Error::NoBackup`]; [`Error::TagBusy`];
-    /// [`Error::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`]. What fails later is in [`Slept::refused`].
+    /// Nothing is changed: [`Error::Capturing`] if a stream captures that the allocator knows; [`SleepError::NoBackup`]; [`SleepError::Busy`];
+    /// [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`]. What fails later is in [`Slept::refused`].
     ///
     /// # Safety
     ///
@@ -82,7 +82,7 @@ impl CachingAllocator {
             && let Some(address) =
                 plans.iter().flat_map(|plan| &plan.blocks).find(|block| !owned.contains(block))
         {
-            return Err(Error::NotOwned { address: *address });
+            return Err(SleepError::NotOwned { address: *address }.into());
         }
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
@@ -115,8 +115,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemoryToWake`] if the device or the limit has not enough: all of them sleep on, with their backups, and it can be tried
-    /// again. [`Error::TagBusy`]; [`Error::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`].
+    /// [`SleepError::NoMemory`] if the device or the limit has not enough: all of them sleep on, with their backups, and it can be tried
+    /// again. [`SleepError::Busy`]; [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`].
     pub fn wake(&self, tags: &[&Tag], restore: Restore) -> Result<Vec<Told>> {
         refuse_watchers()?;
         self.expect_own(tags)?;
@@ -154,7 +154,7 @@ impl CachingAllocator {
 
     fn expect_own(&self, tags: &[&Tag]) -> Result<()> {
         match tags.iter().find(|tag| !Arc::ptr_eq(&tag.allocator.inner, &self.inner)) {
-            Some(tag) => Err(Error::OtherAllocator { tag: tag.name().to_owned() }),
+            Some(tag) => Err(SleepError::OtherAllocator { tag: tag.name().to_owned() }.into()),
             None => Ok(()),
         }
     }
@@ -189,7 +189,7 @@ impl<'s> Quiet<'s> {
         let quiet = Self { shared, tag: cycle.tag, was_asleep: cycle.began == ASLEEP };
         match shared.pools().are_leaving(&cycle.tag.pools()) {
             // Another thread gives segments of it back right now.
-            true => Err(Error::TagBusy { tag: cycle.tag.name.clone() }),
+            true => Err(SleepError::Busy { tag: cycle.tag.name.clone() }.into()),
             false => Ok(quiet),
         }
     }
@@ -262,28 +262,28 @@ impl TagShared {
                 return Ok(Cycle { tag: self, began, end: began });
             }
         }
-        Err(Error::TagBusy { tag: self.name.clone() })
+        Err(SleepError::Busy { tag: self.name.clone() }.into())
     }
 
     pub(super) fn begin_awake(&self) -> Result<Cycle<'_>> {
         let cycle = self.begin()?;
-        if cycle.began == AWAKE { Ok(cycle) } else { Err(Error::Asleep { tag: self.name.clone() }) }
+        if cycle.began == AWAKE { Ok(cycle) } else { Err(SleepError::Asleep { tag: self.name.clone() }.into()) }
     }
 
     pub(super) fn begin_asleep(&self) -> Result<Cycle<'_>> {
         let cycle = self.begin()?;
-        if cycle.began == ASLEEP { Ok(cycle) } else { Err(Error::NotAsleep { tag: self.name.clone() }) }
+        if cycle.began == ASLEEP { Ok(cycle) } else { Err(SleepError::Awake { tag: self.name.clone() }.into()) }
     }
 
     /// Refuses a range of which a part is no memory of the tag, or sleeps.
     pub(super) fn expect_awake(&self, range: &Range<CUdeviceptr>) -> Result<()> {
         let segments = self.memory.segments();
         let Some(segment) = segments.iter().find(|segment| segment.has(range)) else {
-            return Err(Error::NotOfTag { tag: self.name.clone(), address: range.start });
+            return Err(SleepError::NotOfTag { tag: Some(self.name.clone()), address: range.start }.into());
         };
         let overlaps = |piece: &Range<CUdeviceptr>| piece.start < range.end && range.start < piece.end;
         match segment.pieces(false).iter().any(overlaps) {
-            true => Err(Error::Asleep { tag: self.name.clone() }),
+            true => Err(SleepError::Asleep { tag: self.name.clone() }.into()),
             false => Ok(()),
         }
     }
@@ -476,6 +476,6 @@ impl Shared {
 
     fn no_memory_to_wake(&self, needed: usize, missing: usize) -> Error {
         let held = self.source.reserved();
-        Error::NoMemoryToWake { needed, missing, held }
+        SleepError::NoMemory { needed, missing, held }.into()
     }
 }

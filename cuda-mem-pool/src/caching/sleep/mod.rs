@@ -29,7 +29,7 @@ use self::mapped::MappedSegments;
 pub use self::owned::{Asleep, SleepRefused};
 use super::CachingAllocator;
 use super::callbacks::{CallbackId, List, refuse_forked, refuse_watchers};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SleepError};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
 use crate::segments::Filter;
@@ -178,7 +178,7 @@ impl Tags {
     /// What an allocation in a pool of a tag that sleeps is refused by.
     pub(super) fn asleep(&self, id: MempoolId) -> Error {
         let tag = self.all().into_iter().find(|tag| lock(&tag.pools).contains(&id));
-        Error::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }
+        SleepError::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }.into()
     }
 
     pub(super) fn detach(&self, id: CallbackId) -> bool {
@@ -355,7 +355,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOfTag`] if a part of it is no memory of the tag; [`Error::Asleep`] if a part of it sleeps.
+    /// [`SleepError::NotOfTag`] if a part of it is no memory of the tag; [`SleepError::Asleep`] if a part of it sleeps.
     pub fn keep(&self, address: CUdeviceptr, bytes: usize, reason: &str) -> Result<Keep> {
         let range = address..address.saturating_add(bytes.max(1) as u64);
         let busy = self.shared.begin()?;
@@ -388,7 +388,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`Error::NoBackup`] if the system has not as much; [`Error::Asleep`]; [`Error::TagBusy`].
+    /// [`SleepError::NoBackup`] if the system has not as much; [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn prepare(&self) -> Result<usize> {
         refuse_watchers()?;
         let _busy = self.shared.begin_awake()?;
@@ -402,7 +402,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`Error::Asleep`]; [`Error::TagBusy`].
+    /// [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn release_backup(&self) -> Result<usize> {
         let _busy = self.shared.begin_awake()?;
         let spare = std::mem::take(&mut *lock(&self.shared.backups));
@@ -413,7 +413,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAsleep`]; [`Error::TagBusy`]; [`Error::Core`].
+    /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_asleep()?;
         let backups = lock(&self.shared.backups);

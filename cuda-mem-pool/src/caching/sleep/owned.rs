@@ -11,7 +11,7 @@ use std::fmt;
 
 use super::{Backup, Restore, Slept, Tag};
 use crate::caching::CachingAllocator;
-use crate::error::Error;
+use crate::error::{Error, SleepError};
 use crate::resource::{Allocation, DeviceAccessible};
 
 /// Allocations whose tags sleep.
@@ -68,7 +68,7 @@ impl Asleep {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOfTag`] for one that is of no tag of this allocator; [`Error::NotOwned`] if a tag has a block that is not among them;
+    /// [`SleepError::NotOfTag`] for one that is of no tag of this allocator; [`SleepError::NotOwned`] if a tag has a block that is not among them;
     /// those of [`CachingAllocator::sleep`]. The allocations come back with the error, awake.
     pub fn new(
         allocator: &CachingAllocator,
@@ -89,7 +89,7 @@ impl Asleep {
         let owned: HashSet<u64> = buffers.iter().map(Allocation::address).collect();
         let mut tags = allocator.tags();
         if let Some(&address) = owned.iter().find(|address| !tags.iter().any(|tag| tag.has(**address))) {
-            return Err(Error::NotOfTag { tag: String::new(), address });
+            return Err(SleepError::NotOfTag { tag: None, address }.into());
         }
         tags.retain(|tag| owned.iter().any(|address| tag.has(*address)));
         let borrowed: Vec<&Tag> = tags.iter().collect();

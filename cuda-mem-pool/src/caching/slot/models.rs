@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::paged::{Block, BlockNumber, NoIndex, SLAB};
 use crate::primitive::Arc;
-use crate::statistics::{PeakCounter, PoolSize};
+use crate::statistics::{PeakCounter, PoolSize, ShardGuard};
 use loom::thread;
 
 const BASE: u64 = 1 << 30;
@@ -11,14 +11,14 @@ const SIZE: usize = 512;
 
 struct Shared {
     counter: PeakCounter,
-    heap: HeapCell,
+    heap: CountedCell<StreamHeap>,
     remote: RemoteFrees,
 }
 
 impl Shared {
     fn new() -> Arc<Self> {
         let counter = PeakCounter::default();
-        let heap = HeapCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
+        let heap = CountedCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
         Arc::new(Self { counter, heap, remote: RemoteFrees::new() })
     }
 
@@ -40,11 +40,11 @@ impl Shared {
         }
     }
 
-    fn drain(&self, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>) {
+    fn drain(&self, heap: &mut StreamHeap, guard: &ShardGuard<'_>) {
         self.remote.drain(|number| Self::put_back(heap, guard, number));
     }
 
-    fn put_back(heap: &mut StreamHeap, guard: &mut ShardGuard<'_>, number: u32) {
+    fn put_back(heap: &mut StreamHeap, guard: &ShardGuard<'_>, number: u32) {
         heap.free(BlockNumber(number), &NoIndex).expect("it is freed once");
         guard.free(PoolSize::Small, SIZE, SIZE);
     }
@@ -104,10 +104,10 @@ fn a_block_that_another_thread_frees_comes_back() {
 fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
     loom::model(|| {
         let counter = PeakCounter::default();
-        let heap = || HeapCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
+        let heap = || CountedCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
         let heaps = Arc::new([(); 2].map(|()| (heap(), RemoteFrees::new())));
-        let allocate = |heaps: &[(HeapCell, RemoteFrees); 2], own: usize| {
-            let drain = |of: usize, heap: &mut StreamHeap, guard: &mut ShardGuard<'_>| {
+        let allocate = |heaps: &[(CountedCell, RemoteFrees); 2], own: usize| {
+            let drain = |of: usize, heap: &mut StreamHeap, guard: &ShardGuard<'_>| {
                 heaps[of].1.drain(|number| Shared::put_back(heap, guard, number));
             };
             heaps[own].0.with(|heap, guard| {

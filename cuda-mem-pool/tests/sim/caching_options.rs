@@ -1,0 +1,115 @@
+//! Options of the caching allocator that say how much it may hold, and giving memory back down to a size.
+
+use cuda_mem_core::{Context, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Hold};
+use cuda_mem_pool::{Error, MemoryResource};
+use cuda_mem_sim::Sim;
+
+use crate::rig::on;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+fn on_a_large_one(test: impl FnOnce(&Sim, &Context)) {
+    on(Sim::builder().memory(16 << 30), test);
+}
+
+#[test]
+fn what_may_be_held_is_the_smaller_of_the_bytes_and_the_fraction() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let options = CachingOptions::default().with_max_bytes(64 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        drop(allocator.allocate(60 * MIB, &stream).unwrap());
+        let refused = |bytes| match allocator.allocate(bytes, &stream) {
+            Err(Error::DeviceOutOfMemory(report)) => report.limit,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(65 * MIB), Some(64 * MIB));
+        allocator.empty_cache().unwrap();
+        allocator.set_memory_fraction(32.0 / 16384.0).unwrap();
+        assert_eq!(refused(33 * MIB), Some(32 * MIB));
+        allocator.set_memory_fraction(1.0).unwrap();
+        assert_eq!(refused(65 * MIB), Some(64 * MIB));
+    });
+}
+
+#[test]
+fn what_is_held_tightly_stays_near_the_peak() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let held = |hold| {
+            let options = CachingOptions::default().with_hold(hold);
+            let allocator = CachingAllocator::new(context, &options).unwrap();
+            // Free pieces between blocks that no later block fits in.
+            let blocks: Vec<_> = (0..64).map(|_| allocator.allocate(20 * MIB, &stream).unwrap()).collect();
+            let kept: Vec<_> = blocks.into_iter().enumerate().filter(|(at, _)| at % 2 == 0).collect();
+            stream.synchronize().unwrap();
+            let large = allocator.allocate(600 * MIB, &stream).unwrap();
+            drop((kept, large));
+            let held = allocator.peak_reserved_bytes();
+            allocator.empty_cache().unwrap();
+            held
+        };
+        assert!(held(Hold::Tight { over_peak: 1.02 }) <= 1280 * MIB / 100 * 105);
+        assert!(held(Hold::Ample) >= 1280 * MIB + 580 * MIB);
+    });
+}
+
+#[test]
+fn a_factor_below_one_is_refused_by_its_value() {
+    on_a_large_one(|_, context| {
+        for over_peak in [0.99, -1.0, f64::NAN, f64::INFINITY] {
+            let options = CachingOptions::default().with_hold(Hold::Tight { over_peak });
+            let error = CachingAllocator::new(context, &options).unwrap_err();
+            assert!(matches!(error, Error::InvalidOverPeak { .. }), "{error:?}");
+            assert!(error.to_string().contains(&over_peak.to_string()), "{error}");
+        }
+    });
+}
+
+#[test]
+fn the_reserve_goes_last_and_is_there_to_be_set() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let left = |reserve_bytes| {
+            let options = CachingOptions::default().with_reserve_bytes(reserve_bytes);
+            let allocator = CachingAllocator::new(context, &options).unwrap();
+            // Half of it is free and in pieces when the device is nearly full: it moves before the reserve is used.
+            let blocks: Vec<_> = (0..380).map(|_| allocator.allocate(40 * MIB, &stream).unwrap()).collect();
+            let kept: Vec<_> = blocks.into_iter().enumerate().filter(|(at, _)| at % 2 == 0).collect();
+            stream.synchronize().unwrap();
+            let large = allocator.allocate(GIB, &stream).unwrap();
+            let left = context.memory_info().unwrap().free;
+            drop((kept, large));
+            allocator.empty_cache().unwrap();
+            left
+        };
+        assert!(left(GIB) >= GIB);
+        assert!(left(0) < GIB);
+    });
+}
+
+#[test]
+fn memory_goes_back_down_to_a_size() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let block = allocator.allocate(100 * MIB, &stream).unwrap();
+        drop(allocator.allocate(900 * MIB, &stream).unwrap());
+        stream.synchronize().unwrap();
+        let held = allocator.reserved_bytes();
+        assert_eq!(allocator.trim_to(held).unwrap(), 0);
+        let went = allocator.trim_to(500 * MIB).unwrap();
+        assert_eq!(allocator.reserved_bytes(), held - went);
+        // No more than is asked for, but for the rest of a handle.
+        assert!(
+            (460 * MIB..=500 * MIB).contains(&allocator.reserved_bytes()),
+            "{}",
+            allocator.reserved_bytes()
+        );
+        allocator.trim_to(0).unwrap();
+        assert!(allocator.reserved_bytes() >= 100 * MIB, "what is in use stays");
+        drop(block);
+    });
+}
