@@ -11,8 +11,8 @@ use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
 pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
-pub use self::sleep::SleepError;
 pub(crate) use self::oom::{Bytes, choose_advice};
+pub use self::sleep::SleepError;
 use crate::mempool_id::MempoolId;
 
 /// The result of calls of this crate.
@@ -211,7 +211,9 @@ pub enum PoolError {
     #[error("the private pool {id} exists already; the source of its segments is named when it is made")]
     SourceIsSet { id: MempoolId },
     /// A pool gets another source while it has memory.
-    #[error("the private pool {id} has memory or a source of its own: give it to a tag before anything is allocated in it")]
+    #[error(
+        "the private pool {id} has memory or a source of its own: give it to a tag before anything is allocated in it"
+    )]
     HasMemory { id: MempoolId },
     /// Allocations go to this private pool already.
     #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]

@@ -25,7 +25,7 @@ use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
-use crate::caching::shared::Shared;
+use crate::caching::shared::DeviceCache;
 use crate::error::{Error, Result, SleepError};
 use crate::primitive::{Ordering, lock};
 use crate::statistics::PoolSize;
@@ -95,7 +95,7 @@ impl CachingAllocator {
         // From here on what fails is told.
         for (cycle, plan) in cycles.iter().zip(&plans) {
             slept.kept.extend(plan.kept.iter().cloned());
-            slept.told.extend(shared.tell_change(cycle.tag, true, &plan.ranges()));
+            slept.told.extend(tell(shared, cycle.tag, true, &plan.ranges()));
         }
         let before = shared.context.memory_info().map(|memory| memory.free);
         for (cycle, plan) in cycles.iter_mut().zip(&plans) {
@@ -104,7 +104,7 @@ impl CachingAllocator {
             cycle.end = ASLEEP;
         }
         quiet.into_iter().for_each(Quiet::stay);
-        slept.missing = before.map_or(0, |before| shared.missing(before, slept.freed));
+        slept.missing = before.map_or(0, |before| missing(&shared.context, before, slept.freed));
         Ok(slept)
     }
 
@@ -129,7 +129,7 @@ impl CachingAllocator {
             cycles.iter().map(|cycle| cycle.tag.asleep().iter().map(len).sum::<usize>()).sum();
         let Some(claim) = shared.source.claim(needed)? else {
             let room = shared.source.limit().saturating_sub(shared.source.reserved());
-            return Err(shared.no_memory_to_wake(needed, needed.saturating_sub(room)));
+            return Err(no_memory(shared, needed, needed.saturating_sub(room)));
         };
         waking.map(&cycles, restore)?;
         stream.synchronize()?;
@@ -147,7 +147,7 @@ impl CachingAllocator {
             let of_tag = cycle.tag.memory.segments();
             let is_its = |at: &Range<CUdeviceptr>| of_tag.iter().any(|segment| segment.has(at));
             let ranges: Vec<_> = woken.iter().map(|(_, piece)| piece.clone()).filter(is_its).collect();
-            told.extend(shared.tell_change(cycle.tag, false, &ranges));
+            told.extend(tell(shared, cycle.tag, false, &ranges));
         }
         Ok(told)
     }
@@ -178,13 +178,13 @@ impl Drop for Cycle<'_> {
 /// The pools of a tag hand nothing out. Unless they stay so they do again when this is dropped, if the tag was awake.
 #[derive(Debug)]
 struct Quiet<'s> {
-    shared: &'s Shared,
+    shared: &'s DeviceCache,
     tag: &'s TagShared,
     was_asleep: bool,
 }
 
 impl<'s> Quiet<'s> {
-    fn new(shared: &'s Shared, cycle: &Cycle<'s>) -> Result<Self> {
+    fn new(shared: &'s DeviceCache, cycle: &Cycle<'s>) -> Result<Self> {
         shared.pools().set_asleep(&cycle.tag.pools(), true);
         let quiet = Self { shared, tag: cycle.tag, was_asleep: cycle.began == ASLEEP };
         match shared.pools().are_leaving(&cycle.tag.pools()) {
@@ -234,7 +234,7 @@ impl Plan {
     /// # Safety
     ///
     /// Nothing uses them before they wake.
-    unsafe fn unmap(&self, shared: &Shared, refused: &mut Vec<(Range<CUdeviceptr>, Error)>) -> usize {
+    unsafe fn unmap(&self, shared: &DeviceCache, refused: &mut Vec<(Range<CUdeviceptr>, Error)>) -> usize {
         let mut freed = 0;
         for (segment, piece) in &self.pieces {
             // SAFETY: the caller's promise.
@@ -267,12 +267,20 @@ impl TagShared {
 
     pub(super) fn begin_awake(&self) -> Result<Cycle<'_>> {
         let cycle = self.begin()?;
-        if cycle.began == AWAKE { Ok(cycle) } else { Err(SleepError::Asleep { tag: self.name.clone() }.into()) }
+        if cycle.began == AWAKE {
+            Ok(cycle)
+        } else {
+            Err(SleepError::Asleep { tag: self.name.clone() }.into())
+        }
     }
 
     pub(super) fn begin_asleep(&self) -> Result<Cycle<'_>> {
         let cycle = self.begin()?;
-        if cycle.began == ASLEEP { Ok(cycle) } else { Err(SleepError::Awake { tag: self.name.clone() }.into()) }
+        if cycle.began == ASLEEP {
+            Ok(cycle)
+        } else {
+            Err(SleepError::Awake { tag: self.name.clone() }.into())
+        }
     }
 
     /// Refuses a range of which a part is no memory of the tag, or sleeps.
@@ -294,7 +302,7 @@ impl TagShared {
     }
 
     /// What would go, and what would stay.
-    pub(super) fn plan(&self, shared: &Shared) -> Plan {
+    pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
         let (live, blocks) = shared.pools().live(&self.pools());
         let keeps: Vec<_> = lock(&self.keeps).values().cloned().collect();
         let (mut pieces, mut kept) = (Vec::new(), Vec::<Kept>::new());
@@ -366,7 +374,7 @@ impl TagShared {
 
 /// Tags on their way back. What is mapped goes again when this is dropped, unless it was taken out.
 struct Waking<'s> {
-    shared: &'s Shared,
+    shared: &'s DeviceCache,
     stream: &'s Stream,
     woken: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
 }
@@ -421,7 +429,7 @@ impl Waking<'_> {
         let needed: usize =
             cycles.iter().map(|cycle| cycle.tag.asleep().iter().map(len).sum::<usize>()).sum();
         let free = self.shared.context.memory_info().map_or(0, |memory| memory.free);
-        self.shared.no_memory_to_wake(needed, needed.saturating_sub(free))
+        no_memory(self.shared, needed, needed.saturating_sub(free))
     }
 }
 
@@ -441,41 +449,38 @@ impl Drop for Waking<'_> {
     }
 }
 
-impl Shared {
-    /// Tells all registrants of a change, one after the other.
-    fn tell_change(&self, tag: &TagShared, is_leaving: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Told> {
-        if ranges.is_empty() {
-            return Vec::new();
-        }
-        let registrants = self.tags.registrants.all();
-        let tell = |(id, registrant): &(_, Arc<super::Registrant>)| {
-            let began = Instant::now();
-            let event = BackingEvent { tag: &tag.name, is_leaving, ranges };
-            let error = match catch_panic(|| registrant(&event)) {
-                Some(Ok(())) => None,
-                Some(Err(error)) => Some(error),
-                None => Some("it panicked".to_owned()),
-            };
-            Told { id: *id, took: began.elapsed(), error }
+/// Tells all registrants of a change, one after the other.
+fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Told> {
+    if ranges.is_empty() {
+        return Vec::new();
+    }
+    let registrants = cache.tags.registrants.all();
+    let tell = |(id, registrant): &(_, Arc<super::Registrant>)| {
+        let began = Instant::now();
+        let event = BackingEvent { tag: &tag.name, is_leaving, ranges };
+        let error = match catch_panic(|| registrant(&event)) {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(error),
+            None => Some("it panicked".to_owned()),
         };
-        registrants.iter().map(tell).collect()
-    }
+        Told { id: *id, took: began.elapsed(), error }
+    };
+    registrants.iter().map(tell).collect()
+}
 
-    /// Of so many bytes that were given back, those that the driver does not show as free, when it had that much before.
-    fn missing(&self, before: usize, freed: usize) -> usize {
-        let until = Instant::now() + SHOWN_WITHIN;
-        loop {
-            let now = self.context.memory_info().map_or(before, |memory| memory.free);
-            let missing = before.saturating_add(freed).saturating_sub(now);
-            if missing == 0 || Instant::now() >= until {
-                return missing.min(freed);
-            }
-            std::thread::yield_now();
+/// Of so many bytes that were given back, those that the driver does not show as free, when it had that much before.
+fn missing(context: &Context, before: usize, freed: usize) -> usize {
+    let until = Instant::now() + SHOWN_WITHIN;
+    loop {
+        let now = context.memory_info().map_or(before, |memory| memory.free);
+        let missing = before.saturating_add(freed).saturating_sub(now);
+        if missing == 0 || Instant::now() >= until {
+            return missing.min(freed);
         }
+        std::thread::yield_now();
     }
+}
 
-    fn no_memory_to_wake(&self, needed: usize, missing: usize) -> Error {
-        let held = self.source.reserved();
-        SleepError::NoMemory { needed, missing, held }.into()
-    }
+fn no_memory(cache: &DeviceCache, needed: usize, missing: usize) -> Error {
+    SleepError::NoMemory { needed, missing, held: cache.source.reserved() }.into()
 }
