@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cuda_mem_core::{StreamId, forked};
 
 use super::callbacks::{BackingChange, CallbackId, refuse_forked};
+use super::sleep::BackingEvent;
 use super::{CachingAllocator, OutOfMemoryReport};
 use crate::error::Result;
 use crate::history::{History, TrackerId};
@@ -193,6 +194,44 @@ impl CachingAllocator {
         watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
     ) -> CallbackId {
         self.shared().callbacks.watchers.add(Arc::new(watcher))
+    }
+
+    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them: who registered it
+    /// elsewhere ends that, and begins it anew. All are told one after the other, in the order in which they came, by the thread that
+    /// puts the tag to sleep or wakes it, which has no lock. What a registrant fails with is in [`Slept::told`](super::Slept::told) and stops nothing, and neither
+    /// does a panic. [`CachingAllocator::detach`] ends it.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use std::sync::Arc;
+    ///
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let told = Arc::new(AtomicUsize::new(0));
+    /// let count = Arc::clone(&told);
+    /// allocator.on_backing_change(move |event| {
+    ///     count.fetch_add(if event.is_leaving { 1 } else { 10 }, Ordering::Relaxed);
+    ///     Ok(())
+    /// });
+    /// let tag = allocator.tag("cache")?;
+    /// let scope = tag.enter()?;
+    /// allocator.allocate_by_address(1 << 20, &Stream::new(&context)?)?;
+    /// drop(scope);
+    /// // SAFETY: nothing uses the block.
+    /// unsafe { Tag::sleep(&[&tag], Backup::Discard) }?;
+    /// Tag::wake(&[&tag], Restore::Filled(0))?;
+    /// assert_eq!(told.load(Ordering::Relaxed), 11);
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    pub fn on_backing_change(
+        &self,
+        registrant: impl Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().tags.registrants.add(Arc::new(registrant))
     }
 
     /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.

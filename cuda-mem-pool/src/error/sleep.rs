@@ -7,14 +7,14 @@ use std::fmt;
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::Error;
-/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, SleepError};
+/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, SleepError, Tag};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 /// let tag = allocator.tag("cache")?;
 /// // SAFETY: it has no memory.
-/// unsafe { allocator.sleep(&[&tag], Backup::Discard) }?;
+/// unsafe { Tag::sleep(&[&tag], Backup::Discard) }?;
 /// let _scope = tag.enter()?;
 /// let refused = allocator.allocate_by_address(1000, &Stream::new(&context)?);
 /// assert!(matches!(refused, Err(Error::Sleep(SleepError::Asleep { tag })) if tag == "cache"));

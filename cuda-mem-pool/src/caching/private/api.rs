@@ -16,6 +16,7 @@ use cuda_mem_core::sys::CUdeviceptr;
 use super::PoolState;
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{refuse_forked, refuse_watchers};
+use crate::caching::sleep::Tag;
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
@@ -281,6 +282,21 @@ impl CachingAllocator {
         refuse_forked()?;
         self.shared().private.captures.set_reused(reuse);
         Ok(())
+    }
+
+    /// The tag of that name, which is made if there is none. It lives as long as the allocator. [`Tag`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Core`] in a forked child, and for a device that does not map memory.
+    pub fn tag(&self, name: &str) -> Result<Tag> {
+        Tag::of(self, name)
+    }
+
+    /// All tags by name.
+    #[must_use]
+    pub fn tags(&self) -> Vec<Tag> {
+        Tag::all(self)
     }
 
     fn pool_state(&self) -> Result<MutexGuard<'_, PoolState>> {

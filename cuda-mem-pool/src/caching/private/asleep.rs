@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::PrivatePools;
+use super::Private;
 use crate::error::{PoolError, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
 use crate::segments::{BlockState, SegmentView};
 
-impl PrivatePools<'_> {
+impl Private {
     /// Has pools hand nothing out and give nothing back, or do so again.
-    pub(in crate::caching) fn set_asleep(self, ids: &[MempoolId], is_asleep: bool) {
-        let mut state = lock(&self.private.state);
+    pub(in crate::caching) fn set_asleep(&self, ids: &[MempoolId], is_asleep: bool) {
+        let mut state = lock(&self.state);
         for id in ids {
             if let Ok(pool) = state.pools.get_mut(*id) {
                 pool.is_asleep = is_asleep;
@@ -22,15 +22,15 @@ impl PrivatePools<'_> {
     }
 
     /// Whether segments of these pools are on their way back.
-    pub(in crate::caching) fn are_leaving(self, ids: &[MempoolId]) -> bool {
-        let state = lock(&self.private.state);
+    pub(in crate::caching) fn are_leaving(&self, ids: &[MempoolId]) -> bool {
+        let state = lock(&self.state);
         ids.iter().any(|id| state.pools.get(*id).is_ok_and(|pool| pool.is_leaving()))
     }
 
     /// What is live in these pools, in the order of the addresses, and where each block begins that somebody has. Of pools that a graph may
     /// use all is live: the graph reads and writes what is free here.
-    pub(in crate::caching) fn live(self, ids: &[MempoolId]) -> (Vec<Range<u64>>, Vec<u64>) {
-        let state = lock(&self.private.state);
+    pub(in crate::caching) fn live(&self, ids: &[MempoolId]) -> (Vec<Range<u64>>, Vec<u64>) {
+        let state = lock(&self.state);
         let (mut live, mut blocks) = (Vec::new(), Vec::new());
         for pool in ids.iter().filter_map(|id| state.pools.get(*id).ok()) {
             let used = |segment: SegmentView<'_>| {
@@ -58,8 +58,8 @@ impl PrivatePools<'_> {
 
     /// Has a pool get its segments from a source, which is made if there is none. [`Error::PoolHasMemory`](crate::Error::PoolHasMemory) if it
     /// has some from elsewhere.
-    pub(in crate::caching) fn give_source(self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
-        let mut state = lock(&self.private.state);
+    pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
+        let mut state = lock(&self.state);
         if state.pools.get(id).is_err() {
             return Ok(state.pools.create_or_incref(id, Some(source))?);
         }

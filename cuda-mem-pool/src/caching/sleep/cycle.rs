@@ -33,7 +33,7 @@ use crate::statistics::PoolSize;
 /// How long the driver may take to show memory as free.
 const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 
-impl CachingAllocator {
+impl Tag {
     /// Puts tags to sleep: their memory goes back to the driver, and their addresses stay.
     ///
     /// Waits for the whole device first, because memory that is in use may be used by streams that nobody recorded. That ends a capture that
@@ -48,25 +48,24 @@ impl CachingAllocator {
     /// # Safety
     ///
     /// From the call until the tags wake nothing is queued that uses their memory, on any stream, and no graph is launched that does.
-    pub unsafe fn sleep(&self, tags: &[&Tag], backup: Backup) -> Result<Slept> {
+    pub unsafe fn sleep(tags: &[&Self], backup: Backup) -> Result<Slept> {
         // SAFETY: the caller's promise.
-        unsafe { self.put_to_sleep(tags, backup, None) }
+        unsafe { Self::put_to_sleep(tags, backup, None) }
     }
 
-    /// As [`CachingAllocator::sleep`]; with the addresses of the only blocks that there may be, if some are passed.
+    /// As [`Tag::sleep`]; with the addresses of the only blocks that there may be, if some are passed.
     ///
     /// # Safety
     ///
-    /// As [`CachingAllocator::sleep`].
+    /// As [`Tag::sleep`].
     pub(super) unsafe fn put_to_sleep(
-        &self,
-        tags: &[&Tag],
+        tags: &[&Self],
         backup: Backup,
         owned: Option<&HashSet<CUdeviceptr>>,
     ) -> Result<Slept> {
         refuse_watchers()?;
-        self.expect_own(tags)?;
-        let shared = self.shared();
+        let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
+        let shared = allocator.shared();
         for stream in shared.known_streams() {
             if stream.is_capturing()? {
                 return Err(Error::Capturing);
@@ -117,10 +116,10 @@ impl CachingAllocator {
     ///
     /// [`SleepError::NoMemory`] if the device or the limit has not enough: all of them sleep on, with their backups, and it can be tried
     /// again. [`SleepError::Busy`]; [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`].
-    pub fn wake(&self, tags: &[&Tag], restore: Restore) -> Result<Vec<Told>> {
+    pub fn wake(tags: &[&Self], restore: Restore) -> Result<Vec<Told>> {
         refuse_watchers()?;
-        self.expect_own(tags)?;
-        let shared = self.shared();
+        let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Vec::new()) };
+        let shared = allocator.shared();
         let mut cycles = tags.iter().map(|tag| tag.shared.begin()).collect::<Result<Vec<_>>>()?;
         cycles.retain(|cycle| cycle.began == ASLEEP);
         let stream = Stream::new(&shared.context)?;
@@ -142,7 +141,7 @@ impl CachingAllocator {
         let mut told = Vec::new();
         for cycle in &mut cycles {
             cycle.tag.keep_largest_backup();
-            shared.pools().set_asleep(&cycle.tag.pools(), false);
+            shared.private.set_asleep(&cycle.tag.pools(), false);
             cycle.end = AWAKE;
             let of_tag = cycle.tag.memory.segments();
             let is_its = |at: &Range<CUdeviceptr>| of_tag.iter().any(|segment| segment.has(at));
@@ -152,10 +151,12 @@ impl CachingAllocator {
         Ok(told)
     }
 
-    fn expect_own(&self, tags: &[&Tag]) -> Result<()> {
-        match tags.iter().find(|tag| !Arc::ptr_eq(&tag.allocator.inner, &self.inner)) {
+    /// The allocator of all these tags; none of no tags.
+    fn allocator_of<'t>(tags: &[&'t Self]) -> Result<Option<&'t CachingAllocator>> {
+        let Some(first) = tags.first() else { return Ok(None) };
+        match tags.iter().find(|tag| !Arc::ptr_eq(&tag.allocator.inner, &first.allocator.inner)) {
             Some(tag) => Err(SleepError::OtherAllocator { tag: tag.name().to_owned() }.into()),
-            None => Ok(()),
+            None => Ok(Some(&first.allocator)),
         }
     }
 }
@@ -185,9 +186,9 @@ struct Quiet<'s> {
 
 impl<'s> Quiet<'s> {
     fn new(shared: &'s DeviceCache, cycle: &Cycle<'s>) -> Result<Self> {
-        shared.pools().set_asleep(&cycle.tag.pools(), true);
+        shared.private.set_asleep(&cycle.tag.pools(), true);
         let quiet = Self { shared, tag: cycle.tag, was_asleep: cycle.began == ASLEEP };
-        match shared.pools().are_leaving(&cycle.tag.pools()) {
+        match shared.private.are_leaving(&cycle.tag.pools()) {
             // Another thread gives segments of it back right now.
             true => Err(SleepError::Busy { tag: cycle.tag.name.clone() }.into()),
             false => Ok(quiet),
@@ -202,7 +203,7 @@ impl<'s> Quiet<'s> {
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
         if !self.was_asleep {
-            self.shared.pools().set_asleep(&self.tag.pools(), false);
+            self.shared.private.set_asleep(&self.tag.pools(), false);
         }
     }
 }
@@ -303,7 +304,7 @@ impl TagShared {
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
-        let (live, blocks) = shared.pools().live(&self.pools());
+        let (live, blocks) = shared.private.live(&self.pools());
         let keeps: Vec<_> = lock(&self.keeps).values().cloned().collect();
         let (mut pieces, mut kept) = (Vec::new(), Vec::<Kept>::new());
         for segment in self.memory.segments() {

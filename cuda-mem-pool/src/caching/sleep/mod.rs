@@ -121,13 +121,13 @@ pub struct TagState {
     pub backup_bytes: usize,
 }
 
-type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
+pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
 
 /// The tags of an allocator.
 #[derive(Debug)]
 pub(super) struct Tags {
     by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
-    registrants: List<Registrant>,
+    pub(super) registrants: List<Registrant>,
     /// Peers that reach the memory of all tags.
     peers: Mutex<Vec<Device>>,
 }
@@ -213,7 +213,7 @@ impl TagShared {
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore};
+/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
@@ -225,10 +225,10 @@ impl TagShared {
 /// drop(scope);
 ///
 /// // SAFETY: nothing that uses the block is queued before it is woken.
-/// let slept = unsafe { allocator.sleep(&[&weights], Backup::Pinned) }?;
+/// let slept = unsafe { Tag::sleep(&[&weights], Backup::Pinned) }?;
 /// assert_eq!((slept.freed, slept.kept.len(), slept.missing), (100 << 20, 0, 0));
 /// assert_eq!(allocator.reserved_bytes(), 0);
-/// allocator.wake(&[&weights], Restore::Backup)?;
+/// Tag::wake(&[&weights], Restore::Backup)?;
 /// assert_eq!(weights.state().awake_bytes, 100 << 20);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
@@ -238,76 +238,27 @@ pub struct Tag {
     shared: Arc<TagShared>,
 }
 
-impl CachingAllocator {
-    /// The tag of that name, which is made if there is none. It lives as long as the allocator.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] in a forked child, and for a device that does not map memory.
-    pub fn tag(&self, name: &str) -> Result<Tag> {
-        refuse_forked()?;
-        let tags = &self.shared().tags;
-        let mut by_name = lock(&tags.by_name);
-        let shared = match by_name.get(name) {
-            Some(shared) => Arc::clone(shared),
-            None => {
-                let peers = lock(&tags.peers).clone();
-                let shared = Arc::new(TagShared::new(&self.shared().context, name, peers)?);
-                self.create_or_incref_pool(shared.id, Some(Arc::clone(&shared.memory) as Arc<_>))?;
-                by_name.insert(name.to_owned(), Arc::clone(&shared));
-                shared
-            }
-        };
-        Ok(Tag { allocator: self.clone(), shared })
-    }
-
-    /// All tags by name.
-    #[must_use]
-    pub fn tags(&self) -> Vec<Tag> {
-        let tags = self.shared().tags.all();
-        tags.into_iter().map(|shared| Tag { allocator: self.clone(), shared }).collect()
-    }
-
-    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them: who registered it
-    /// elsewhere ends that, and begins it anew. All are told one after the other, in the order in which they came, by the thread that
-    /// puts the tag to sleep or wakes it, which has no lock. What a registrant fails with is in [`Slept::told`] and stops nothing, and neither
-    /// does a panic. [`CachingAllocator::detach`] ends it.
-    ///
-    /// ```
-    /// use std::sync::atomic::{AtomicUsize, Ordering};
-    /// use std::sync::Arc;
-    ///
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let told = Arc::new(AtomicUsize::new(0));
-    /// let count = Arc::clone(&told);
-    /// allocator.on_backing_change(move |event| {
-    ///     count.fetch_add(if event.is_leaving { 1 } else { 10 }, Ordering::Relaxed);
-    ///     Ok(())
-    /// });
-    /// let tag = allocator.tag("cache")?;
-    /// let scope = tag.enter()?;
-    /// allocator.allocate_by_address(1 << 20, &Stream::new(&context)?)?;
-    /// drop(scope);
-    /// // SAFETY: nothing uses the block.
-    /// unsafe { allocator.sleep(&[&tag], Backup::Discard) }?;
-    /// allocator.wake(&[&tag], Restore::Filled(0))?;
-    /// assert_eq!(told.load(Ordering::Relaxed), 11);
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
-    pub fn on_backing_change(
-        &self,
-        registrant: impl Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync + 'static,
-    ) -> CallbackId {
-        self.shared().tags.registrants.add(Arc::new(registrant))
-    }
-}
-
 impl Tag {
+    /// The tag of that name of an allocator, which is made if there is none.
+    pub(super) fn of(allocator: &CachingAllocator, name: &str) -> Result<Self> {
+        refuse_forked()?;
+        let cache = allocator.shared();
+        let mut by_name = lock(&cache.tags.by_name);
+        if let Some(shared) = by_name.get(name) {
+            return Ok(Self { allocator: allocator.clone(), shared: Arc::clone(shared) });
+        }
+        let peers = lock(&cache.tags.peers).clone();
+        let shared = Arc::new(TagShared::new(&cache.context, name, peers)?);
+        allocator.create_or_incref_pool(shared.id, Some(Arc::clone(&shared.memory) as Arc<_>))?;
+        by_name.insert(name.to_owned(), Arc::clone(&shared));
+        Ok(Self { allocator: allocator.clone(), shared })
+    }
+
+    pub(super) fn all(allocator: &CachingAllocator) -> Vec<Self> {
+        let tags = allocator.shared().tags.all();
+        tags.into_iter().map(|shared| Self { allocator: allocator.clone(), shared }).collect()
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -346,7 +297,7 @@ impl Tag {
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         refuse_forked()?;
         let source = Arc::clone(&self.shared.memory);
-        self.allocator.shared().pools().give_source(id, source as Arc<_>)?;
+        self.allocator.shared().private.give_source(id, source as Arc<_>)?;
         lock(&self.shared.pools).push(id);
         Ok(())
     }

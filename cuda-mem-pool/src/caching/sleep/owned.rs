@@ -40,7 +40,6 @@ use crate::resource::{Allocation, DeviceAccessible};
 /// ```
 #[derive(Debug)]
 pub struct Asleep {
-    allocator: CachingAllocator,
     tags: Vec<Tag>,
     slept: Slept,
     buffers: Vec<Allocation<DeviceAccessible>>,
@@ -69,14 +68,14 @@ impl Asleep {
     /// # Errors
     ///
     /// [`SleepError::NotOfTag`] for one that is of no tag of this allocator; [`SleepError::NotOwned`] if a tag has a block that is not among them;
-    /// those of [`CachingAllocator::sleep`]. The allocations come back with the error, awake.
+    /// those of [`Tag::sleep`]. The allocations come back with the error, awake.
     pub fn new(
         allocator: &CachingAllocator,
         buffers: Vec<Allocation<DeviceAccessible>>,
         backup: Backup,
     ) -> Result<Self, SleepRefused> {
         match Self::put_to_sleep(allocator, &buffers, backup) {
-            Ok((tags, slept)) => Ok(Self { allocator: allocator.clone(), tags, slept, buffers }),
+            Ok((tags, slept)) => Ok(Self { tags, slept, buffers }),
             Err(error) => Err(SleepRefused { error, buffers }),
         }
     }
@@ -95,7 +94,7 @@ impl Asleep {
         let borrowed: Vec<&Tag> = tags.iter().collect();
         // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after, and nobody can queue work with a buffer
         // that this owns.
-        let slept = unsafe { allocator.put_to_sleep(&borrowed, backup, Some(&owned)) }?;
+        let slept = unsafe { Tag::put_to_sleep(&borrowed, backup, Some(&owned)) }?;
         Ok((tags, slept))
     }
 
@@ -109,10 +108,10 @@ impl Asleep {
     ///
     /// # Errors
     ///
-    /// Those of [`CachingAllocator::wake`], with what sleeps on.
+    /// Those of [`Tag::wake`], with what sleeps on.
     pub fn wake(self, restore: Restore) -> Result<Vec<Allocation<DeviceAccessible>>, (Error, Self)> {
         let tags: Vec<&Tag> = self.tags.iter().collect();
-        match self.allocator.wake(&tags, restore) {
+        match Tag::wake(&tags, restore) {
             Ok(_) => Ok(self.buffers),
             Err(error) => Err((error, self)),
         }
