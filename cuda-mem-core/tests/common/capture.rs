@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-use cuda_mem_core::Stream;
 use cuda_mem_core::sys::{CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode, Table};
+use cuda_mem_core::{Context, Stream};
 
 pub(crate) const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 pub(crate) const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -72,18 +72,46 @@ impl Graph {
     ///
     /// What it uses is still there.
     pub(crate) unsafe fn run(&self, stream: &Stream) {
+        // SAFETY: the caller's promise.
+        unsafe { self.instantiate(stream.context()).launch(stream) };
+    }
+
+    /// What can be launched many times.
+    pub(crate) fn instantiate(&self, context: &Context) -> Launchable {
         let instantiate = self.table.cuGraphInstantiateWithFlags().expect("cuGraphInstantiateWithFlags");
-        let launch = self.table.cuGraphLaunch().expect("cuGraphLaunch");
-        let destroy = self.table.cuGraphExecDestroy().expect("cuGraphExecDestroy");
         let mut exec: CUgraphExec = ptr::null_mut();
         // SAFETY: a live graph; one handle to write; the context is current.
-        let made = stream.context().with_current(|| unsafe { instantiate(&mut exec, self.graph, 0) });
+        let made = context.with_current(|| unsafe { instantiate(&mut exec, self.graph, 0) });
         assert_eq!(made.expect("a current context"), CUresult::CUDA_SUCCESS);
+        Launchable { table: self.table, exec }
+    }
+}
+
+/// A graph as it was instantiated.
+pub(crate) struct Launchable {
+    table: &'static Table,
+    exec: CUgraphExec,
+}
+
+impl Launchable {
+    /// Launches it and waits.
+    ///
+    /// # Safety
+    ///
+    /// What it uses is still there.
+    pub(crate) unsafe fn launch(&self, stream: &Stream) {
+        let launch = self.table.cuGraphLaunch().expect("cuGraphLaunch");
         // SAFETY: a live executable graph and stream; the caller answers for what it uses.
-        assert_eq!(unsafe { launch(exec, raw(stream)) }, CUresult::CUDA_SUCCESS);
+        assert_eq!(unsafe { launch(self.exec, raw(stream)) }, CUresult::CUDA_SUCCESS);
         stream.synchronize().expect("the graph to run");
-        // SAFETY: made above, destroyed once.
-        assert_eq!(unsafe { destroy(exec) }, CUresult::CUDA_SUCCESS);
+    }
+}
+
+impl Drop for Launchable {
+    fn drop(&mut self) {
+        let destroy = self.table.cuGraphExecDestroy().expect("cuGraphExecDestroy");
+        // SAFETY: made once, destroyed once.
+        let _ = unsafe { destroy(self.exec) };
     }
 }
 

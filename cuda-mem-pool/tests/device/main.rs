@@ -27,4 +27,5 @@ mod pinned_cache_pools;
 mod pinned_cache_resource;
 mod pinned_pool;
 mod resources;
+mod sleep;
 mod support;
