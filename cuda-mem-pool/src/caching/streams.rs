@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::atomic;
+use std::sync::{Arc, atomic};
 
 use cuda_mem_core::{Context, Error as CoreError, Event, Stream, StreamId, forked};
 
@@ -11,7 +11,8 @@ use super::owner::{End, Owner};
 use super::private::PoolStreams;
 use super::slot::{MOST, Slots, StreamSlot};
 use crate::error::{Error, Result};
-use crate::primitive::{Arc, Mutex, lock, lock_over_calls};
+// In models the checker's, which owners are behind.
+use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls};
 use crate::statistics::PeakCounter;
 
 /// The streams of an allocator.
@@ -161,7 +162,7 @@ thread_local! {
 
 /// The slots of the thread's default streams, of each context and in each allocator.
 #[derive(Debug)]
-struct Own(Vec<(Arc<Owner>, StreamId)>);
+struct Own(Vec<(OwnerArc<Owner>, StreamId)>);
 
 impl Drop for Own {
     /// The thread ends. Destructors of other thread-locals may run yet, and use these streams: for those they are new then.
@@ -203,12 +204,12 @@ fn remember(allocator: u64, stream: StreamId, slot: u32) {
 }
 
 /// Has the slot of this thread's default stream given back when the thread ends. One that is made while it ends stays.
-pub(super) fn end_with_thread(owner: &Arc<Owner>, stream: StreamId) {
+pub(super) fn end_with_thread(owner: &OwnerArc<Owner>, stream: StreamId) {
     let _ = OWN.try_with(|own| {
         if let Ok(mut own) = own.try_borrow_mut() {
             // Those of allocators that are no more, and those that were given back before.
             own.0.retain(|(owner, stream)| owner.is(stream.as_raw()));
-            own.0.push((Arc::clone(owner), stream));
+            own.0.push((OwnerArc::clone(owner), stream));
         }
     });
 }

@@ -106,7 +106,7 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
         let counter = PeakCounter::default();
         let heap = || CountedCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
         let heaps = Arc::new([(); 2].map(|()| (heap(), RemoteFrees::new())));
-        let allocate = |heaps: &[(CountedCell, RemoteFrees); 2], own: usize| {
+        let allocate = |heaps: &[(CountedCell<StreamHeap>, RemoteFrees); 2], own: usize| {
             let drain = |of: usize, heap: &mut StreamHeap, guard: &ShardGuard<'_>| {
                 heaps[of].1.drain(|number| Shared::put_back(heap, guard, number));
             };
