@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ SETTINGS = {
     "registered": "pinned_use_cuda_host_register:True,pinned_num_register_threads:8",
 }
 _ANSWER = "answer "
+_PR_SET_PDEATHSIG = 1
 
 
 class Steps:
@@ -49,6 +51,8 @@ class Steps:
         if sys.argv[1] == "--list":
             print("\n".join(self.steps))
         elif sys.argv[1] == "--part":
+            # Whoever ends a step that takes too long ends its parts.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
             answer = self.parts[sys.argv[2]](*json.loads(sys.argv[3]))
             print(_ANSWER + json.dumps(answer), flush=True)
         else:

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import resource
+import signal
 import struct
 import time
 from multiprocessing.reduction import ForkingPickler
@@ -16,7 +17,7 @@ from figures import GIB, MIB, Steps, pytorch
 STEPS = Steps()
 DESCRIPTORS = 1024
 NOBODY = 65534
-PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 EPERM, PIDFD_GETFD = 1, 438
 REFUSED = "pidfd_getfd: Operation not permitted"
 
@@ -97,6 +98,8 @@ def receive(arm, setup, queue, back):
     few_descriptors()
     if setup is not None:
         setup()
+    # Behind a change of the user, which undoes it.
+    control(PR_SET_PDEATHSIG, signal.SIGKILL)
     if arm is None:
         # It was forked with PyTorch as it is.
         import torch
