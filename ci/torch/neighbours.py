@@ -224,31 +224,36 @@ def graph_of_many_nodes(torch, *_group):
 
 @STEPS.part
 def at_the_brim(arm, rank, world, folder):
-    """The program of the step below: what came of each library, and of allocations afterwards."""
+    """The program of the step below: what came of each library, and of allocations before and behind it."""
     torch = pytorch(arm)
     torch.cuda.set_device(rank)
     torch.ones(1, device="cuda").sum().item()
     free, total = torch.cuda.mem_get_info()
     reserve = min(GIB, max(256 * MIB, total // 100))
-    # Live bytes a little below what may be held with the reserve left alone: what is held grows until there is no headroom.
-    churn = Churn(torch, int((free - reserve) / 1.03), 256 * MIB).run(12.0)
+    churn = Churn(torch, int((free - reserve) / 1.25), 64 * MIB).run(8.0)
+    # Memory of somebody else in the process: there is the reserve left, and no headroom.
+    driver, others = Driver(rank), []
+    while (more := min(torch.cuda.mem_get_info()[0] - reserve - 64 * MIB, GIB)) >= 2 * MIB:
+        others.append(driver.allocate(more // (2 * MIB) * 2 * MIB))
     told = {"free_before": torch.cuda.mem_get_info()[0], "fails_before": churn.fails, "came": {}}
+    fails = churn.fails
     for library in (nccl_communicator, cublas_handle, lazy_modules, graph_of_many_nodes):
+        # The program goes on meanwhile, and may take what there is.
+        churn.run(1.0)
         try:
             library(torch, rank, world, folder)
             told["came"][library.__name__] = ""
         except Exception as error:
             told["came"][library.__name__] = f"{type(error).__name__}: {str(error)[:300]}"
     told["free_after"] = torch.cuda.mem_get_info()[0]
-    fails = churn.fails
-    churn.run(3.0)
+    churn.run(1.0)
     return told | {"fails_after": churn.fails - fails, "wrong": churn.wrong}
 
 
 @STEPS.step
 def libraries_at_the_brim():
-    """A program fills its headroom; then other libraries in it want memory of their own. None fails that does not with expandable segments.
-    With two devices NCCL has a rank on each."""
+    """A program has no headroom left, and goes on; then other libraries in it want memory of their own. None fails that does not with
+    expandable segments. With two devices NCCL has a rank on each."""
     import torch
 
     world = min(2, torch.cuda.device_count())
@@ -267,8 +272,8 @@ def libraries_at_the_brim():
                 name = f"{arm}, device {rank}"
                 STEPS.figure(f"{name}: free before the libraries", told["free_before"] / MIB, "MiB")
                 STEPS.figure(f"{name}: free behind them", told["free_after"] / MIB, "MiB")
-                STEPS.figure(f"{name}: out of memory before", told["fails_before"], "times")
-                STEPS.figure(f"{name}: out of memory behind", told["fails_after"], "times")
+                STEPS.figure(f"{name}: out of memory with headroom", told["fails_before"], "times")
+                STEPS.figure(f"{name}: out of memory without", told["fails_after"], "times")
                 for library, why in told["came"].items():
                     print(f"{name}: {library}: {why or 'well'}", flush=True)
                     if why:

@@ -3,6 +3,7 @@ figures."""
 
 import ctypes
 import mmap
+import os
 import statistics
 import threading
 import time
@@ -38,7 +39,7 @@ def pinning(arm):
     block = torch.empty(5 * MIB, dtype=torch.uint8, pin_memory=True)
     bytes = torch.cuda.host_memory_stats()["active_bytes.current"]
     del block
-    if arm == "cuda-mem" and bytes == 8 * MIB:
+    if arm == "cuda-mem" and bytes >= 8 * MIB:
         raise AssertionError("pinned memory is PyTorch's own: 8 MiB are in use for a request of 5")
     torch._C._host_emptyCache()
     return torch
@@ -192,7 +193,10 @@ def loaded(arm):
     """A pinned loader: until its first batch, then fifty batches on their way to the device."""
     torch = pinning(arm)
     torch.cuda.reset_peak_host_memory_stats()
-    loader = torch.utils.data.DataLoader(Images(), batch_size=BATCH, num_workers=4, pin_memory=True)
+    # Batches of workers go through /dev/shm.
+    place = os.statvfs("/dev/shm")
+    workers = 4 if place.f_bavail * place.f_frsize > GIB else 0
+    loader = torch.utils.data.DataLoader(Images(), batch_size=BATCH, num_workers=workers, pin_memory=True)
     began = time.perf_counter()
     batches = iter(loader)
     batch = next(batches)
@@ -207,7 +211,7 @@ def loaded(arm):
         wrong += not torch.equal(there[:, 0, 0, 0].cpu(), expected.float()) or not torch.equal(there[:, 2, 223, 223].cpu(), expected.float())
     seconds = time.perf_counter() - began
     stats = torch.cuda.host_memory_stats()
-    return {"first": first, "seconds": seconds, "bytes": stats["allocated_bytes.peak"], "batches": number, "wrong": wrong}
+    return {"workers": workers, "first": first, "seconds": seconds, "bytes": stats["allocated_bytes.peak"], "batches": number, "wrong": wrong}
 
 
 @STEPS.step
@@ -218,6 +222,7 @@ def data_loader():
         for arm in list(found)[:: -1 if turn % 2 else 1]:
             found[arm].append(alone(loaded, arm))
     middle = {arm: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for arm, runs in found.items()}
+    STEPS.figure("workers of the loader", middle["native"]["workers"], "")
     units = {"first": ("time to the first batch", "s", 1), "seconds": (f"time of {BATCHES} batches", "s", 1), "bytes": ("pinned", "MiB", MIB)}
     for key, (name, unit, scale) in units.items():
         for arm in found:
