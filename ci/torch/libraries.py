@@ -169,8 +169,8 @@ def expandable_in_settings():
 
 def used_and_destroyed(torch, cupy, turn):
     """A stream of CuPy's that PyTorch allocates on and has recorded, and that ends while tensors of it live."""
-    stream = cupy.cuda.Stream(non_blocking=True)
     recorded = torch.ones(8 * MIB, device="cuda")
+    stream = cupy.cuda.Stream(non_blocking=True)
     external = torch.cuda.ExternalStream(stream.ptr)
     external.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(external):

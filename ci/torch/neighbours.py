@@ -264,7 +264,7 @@ def libraries_at_the_brim():
             failed[arm] = set()
             for rank, process in enumerate(ranks):
                 try:
-                    told = answer(process, 100)
+                    told = answer(process, 150)
                 except RuntimeError as error:
                     print(f"    {arm}, device {rank}: {error}", flush=True)
                     failed[arm].add("the whole program")
