@@ -39,10 +39,12 @@ fn fill(stream: &Stream, address: u64, bytes: usize, value: u8) {
 
 /// The bytes of memory, each once.
 fn values(stream: &Stream, address: u64, bytes: usize) -> BTreeSet<u8> {
-    let host = vec![0u8; bytes];
+    let mut host = vec![0u8; bytes];
     // SAFETY: as many bytes on the host, which live until the wait is over.
     unsafe { memcpy_async(stream, host.as_ptr().expose_provenance() as u64, address, bytes) }.unwrap();
     stream.synchronize().unwrap();
+    // Most have one value: to look for it first is a hundred times faster, unoptimised.
+    host.dedup();
     host.into_iter().collect()
 }
 
@@ -61,11 +63,11 @@ fn a_cycle_keeps_every_byte_at_its_address_and_gives_all_memory_back_meanwhile()
     let world = World::new();
     let (allocator, stream) = (allocator(&world), &world.stream);
     let tag = allocator.tag("weights").unwrap();
-    let sizes = [1000, 3 * MIB, 30 * MIB, 512, 700 * 1024, 50 * MIB + 512];
+    let sizes = [1000, 3 * MIB, 20 * MIB, 512, 700 * 1024, 12 * MIB + 512];
     let blocks: Vec<_> = sizes.iter().map(|&bytes| allocate_in(&tag, &allocator, bytes, stream)).collect();
     let untagged = allocator.allocate_by_address(5 * MIB, stream).unwrap();
     fill(stream, untagged, 5 * MIB, 77);
-    for round in 0..3u8 {
+    for round in 0..2u8 {
         for ((block, bytes), value) in blocks.iter().zip(sizes).zip(round..) {
             fill(stream, *block, bytes, value);
         }
@@ -82,7 +84,8 @@ fn a_cycle_keeps_every_byte_at_its_address_and_gives_all_memory_back_meanwhile()
         assert_eq!((tag.state().awake_bytes, tag.state().asleep_bytes), (0, awake));
         let mut read = vec![0; sizes[1]];
         assert_eq!(tag.read_backup(blocks[1], &mut read).unwrap(), read.len());
-        assert!(read.iter().all(|byte| *byte == round + 1));
+        read.dedup();
+        assert_eq!(read, [round + 1]);
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         for ((block, bytes), value) in blocks.iter().zip(sizes).zip(round..) {
             assert_eq!(values(stream, *block, bytes), BTreeSet::from([value]));
