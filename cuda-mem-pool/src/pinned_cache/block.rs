@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cuda_mem_core::host::{HostElements, HostMemory};
 use cuda_mem_core::{Error, Result, Stream, StreamUse, Uses, forked};
 
-use super::arena::Arena;
+use super::arena::{Arena, Segment};
 use super::heap::{BlockId, Grant};
-use super::segment::Segment;
 use crate::engine::classes;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
@@ -84,7 +83,7 @@ impl PinnedBlock {
         self.block.arena().numa_id
     }
 
-    /// Where the bytes start. Whether a device writes them at the moment, it does not tell.
+    /// Where the bytes start. A device may be writing them.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
@@ -96,10 +95,6 @@ impl PinnedBlock {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](cuda_mem_core::Uses::wait)).
-    ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -113,10 +108,6 @@ impl PinnedBlock {
     }
 
     /// The bytes, to change, once every device use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`PinnedBlock::as_slice`].
     ///
     /// # Errors
     ///
@@ -133,8 +124,7 @@ impl PinnedBlock {
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
-    /// it. See [`DeviceBuffer::on`](cuda_mem_core::DeviceBuffer::on). Work that writes while a slice is held is its author's
-    /// responsibility.
+    /// it, as [`DeviceBuffer::on`](cuda_mem_core::DeviceBuffer::on) does.
     ///
     /// # Capture
     ///
@@ -154,10 +144,6 @@ impl PinnedBlock {
     /// Says that `stream` was given work that uses the memory, so that the memory is handed out again only behind it. Orders
     /// nothing. This is what PyTorch calls recording an event, and `Tensor.record_stream`.
     ///
-    /// # Capture
-    ///
-    /// As [`PinnedBlock::on`].
-    ///
     /// # Errors
     ///
     /// As [`PinnedBlock::on`].
@@ -172,7 +158,7 @@ impl PinnedBlock {
             return Err(Error::ForeignContext { what: "the stream" });
         }
         if stream.is_capturing()? {
-            if !arena.is_private() {
+            if !arena.is_private {
                 return Err(Error::Capturing { call });
             }
             self.block.captured.store(true, Ordering::Relaxed);
@@ -246,9 +232,8 @@ impl fmt::Debug for PinnedBlock {
     }
 }
 
-/// A block that belongs to nobody, or to the [`PinnedBlock`] around it.
-///
-/// One pointer, because it is moved several times on the way between a thread cache and its user, and back.
+/// A block that belongs to nobody, or to the [`PinnedBlock`] around it. One pointer, because it is moved several times on the way
+/// between a thread cache and its user, and back.
 pub(super) type FreeBlock = Box<Body>;
 
 #[derive(Debug)]

@@ -1,21 +1,18 @@
 //! What all handles, blocks and threads of one allocator have in common.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error};
 
-use super::arena::Arena;
+use super::arena::{Arena, Segment};
 use super::block::FreeBlock;
 use super::error::PinnedCacheError;
-use super::heap;
-use super::options::PinnedCacheOptions;
 use super::pending::Pending;
 use super::pools::Pools;
-use super::segment::Segment;
 use super::statistics::Figures;
 use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
+use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
@@ -26,8 +23,6 @@ pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) options: PinnedCacheOptions,
     pub(super) figures: Figures,
-    /// The default pool, by node.
-    nodes: RwLock<HashMap<Option<u32>, Arc<Arena>>>,
     pub(super) pools: Pools,
     /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
@@ -49,7 +44,6 @@ impl Shared {
             context: context.clone(),
             options,
             figures: Figures::new(),
-            nodes: RwLock::default(),
             pools: Pools::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
@@ -75,11 +69,7 @@ impl Shared {
 
     /// The default pool's arena on a node.
     pub(super) fn arena(self: &Arc<Self>, numa_id: Option<u32>) -> Arc<Arena> {
-        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_id) {
-            return Arc::clone(arena);
-        }
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nodes.entry(numa_id).or_insert_with(|| Arena::new(self, None, numa_id)))
+        self.pools.arena(None, numa_id, |pool| Arena::new(self, pool, numa_id))
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
@@ -147,7 +137,7 @@ impl Shared {
     }
 
     fn trim_arenas(&self, most: usize) {
-        for arena in self.arenas() {
+        for arena in self.pools.all() {
             let cached = self.cached();
             arena.trim(|given_back| cached.saturating_sub(given_back) <= most);
         }
@@ -159,7 +149,7 @@ impl Shared {
     /// The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that waits for another
     /// process would so hold up the thread that could let that process go on.
     pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
-        let arenas = self.arenas();
+        let arenas = self.pools.all();
         if !arenas.iter().any(|arena| arena.has_surplus()) {
             return false;
         }
@@ -171,12 +161,6 @@ impl Shared {
         unpinned.is_none()
     }
 
-    fn arenas(&self) -> Vec<Arc<Arena>> {
-        let mut arenas = self.pools.all();
-        arenas.extend(self.nodes.read().unwrap_or_else(PoisonError::into_inner).values().cloned());
-        arenas
-    }
-
     /// The last handle is gone. What is free goes back now, what is in use when it is freed.
     pub(super) fn close(&self) {
         self.worker.stop();
@@ -185,17 +169,11 @@ impl Shared {
         put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
-        let mut arenas = self.pools.take_all();
-        arenas.extend(
-            self.nodes.write().unwrap_or_else(PoisonError::into_inner).drain().map(|(_, arena)| arena),
-        );
-        arenas.iter().for_each(|arena| arena.close());
+        self.pools.take_all().iter().for_each(|arena| arena.close());
     }
 
     fn drain_pending(&self) {
-        for block in self.pending.drain() {
-            self.put_behind(block);
-        }
+        self.pending.drain().into_iter().for_each(|block| self.put_behind(block));
     }
 
     /// Puts a block back that streams may still use: nobody will be given it, and its segment's release waits for them.
@@ -206,14 +184,11 @@ impl Shared {
     }
 
     /// The bytes that are held and in nobody's hands.
-    pub(super) fn cached(&self) -> usize {
+    fn cached(&self) -> usize {
         self.figures.held().saturating_sub(self.figures.in_use())
     }
-}
 
-/// Requests that no thread's cache could serve.
-impl Shared {
-    /// A block of `size` bytes, which `requested` were rounded to.
+    /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
     pub(super) fn allocate(
         self: &Arc<Self>,
         arena: &Arc<Arena>,
@@ -266,22 +241,25 @@ impl Shared {
         }
         Segment::new(arena, segment).map_err(|source| {
             self.figures.unclaim(segment);
-            if is_shortage(&source) {
-                let in_use = self.figures.in_use() as u64;
-                PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
-            } else {
-                source.into()
+            let in_use = self.figures.in_use() as u64;
+            match source {
+                // Less memory in use could help. The driver has several codes for pages that it cannot pin.
+                Error::Driver(_)
+                | Error::Io { .. }
+                | Error::NoPage { .. }
+                | Error::LockLimit { .. }
+                | Error::OutOfHostMemory { .. } => {
+                    PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
+                }
+                source => source.into(),
             }
         })
     }
 
     /// Wakes the thread that works ahead, if there is something for it to do.
     fn work_ahead(self: &Arc<Self>, arena: &Arc<Arena>, size: usize) {
-        let is_due = match size < classes::LARGE {
-            true => self.runs_short(arena),
-            false => self.options.grow_ahead && arena.has_surplus(),
-        };
-        if is_due {
+        let is_small = size < classes::LARGE;
+        if (is_small && self.runs_short(arena)) || (!is_small && self.options.grow_ahead && arena.has_surplus()) {
             self.worker.want(self);
         }
     }
@@ -294,18 +272,6 @@ impl Shared {
             self.options.max_cached_bytes.is_none_or(|most| self.cached().saturating_add(ahead) <= most);
         self.options.grow_ahead && arena.is_home && is_allowed && heap::runs_short(arena.small_free(), held)
     }
-}
-
-/// Whether less memory in use could help. The driver has several codes for pages that it cannot pin.
-fn is_shortage(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Driver(_)
-            | Error::Io { .. }
-            | Error::NoPage { .. }
-            | Error::LockLimit { .. }
-            | Error::OutOfHostMemory { .. }
-    )
 }
 
 /// Puts blocks back into their arenas. Whether a segment has become wholly free.

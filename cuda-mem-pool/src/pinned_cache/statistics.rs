@@ -1,5 +1,6 @@
 //! Counts blocks and segments, under the names that PyTorch gives the figures of its host allocator.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::primitive::{Mutex, lock};
@@ -22,6 +23,7 @@ use crate::statistics::{DeviceStatistics, PeakCounter, Shard, Stat};
 /// assert_eq!((statistics.active_requests.current, statistics.active_requests.peak), (1, 2));
 /// assert_eq!(statistics.active_bytes.current, kept.capacity() as u64);
 /// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
+/// assert!(statistics.to_string().starts_with("allocations.current "));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -81,37 +83,35 @@ impl PinnedCacheStatistics {
     /// All figures under the keys of `torch.cuda.host_memory_stats()`; times are in microseconds, their mean rounded down.
     #[must_use]
     pub fn entries(&self) -> Vec<(String, u64)> {
-        let stats = [
+        let mut entries = Vec::new();
+        for (name, stat) in [
             ("allocations", self.allocations),
             ("allocated_bytes", self.allocated_bytes),
             ("active_requests", self.active_requests),
             ("active_bytes", self.active_bytes),
-        ];
-        let times = [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)];
-        let mut entries = Vec::new();
-        for (name, stat) in stats {
-            let figures = [
-                ("current", stat.current),
-                ("peak", stat.peak),
-                ("allocated", stat.allocated),
-                ("freed", stat.freed),
-            ];
+        ] {
+            let Stat { current, peak, allocated, freed } = stat;
+            let figures = [("current", current), ("peak", peak), ("allocated", allocated), ("freed", freed)];
             entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
         }
         entries.push(("num_host_alloc".to_owned(), self.num_host_alloc));
         entries.push(("num_host_free".to_owned(), self.num_host_free));
-        for (name, time) in times {
-            let avg = time.total.checked_div(time.count).unwrap_or(0);
-            let figures = [
-                ("total", time.total),
-                ("max", time.max),
-                ("min", time.min),
-                ("count", time.count),
-                ("avg", avg),
-            ];
+        for (name, time) in
+            [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)]
+        {
+            let DurationStat { total, max, min, count } = time;
+            let avg = total.checked_div(count).unwrap_or(0);
+            let figures = [("total", total), ("max", max), ("min", min), ("count", count), ("avg", avg)];
             entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
         }
         entries
+    }
+}
+
+/// One line for each of the [`entries`](PinnedCacheStatistics::entries).
+impl fmt::Display for PinnedCacheStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entries().iter().try_for_each(|(name, value)| writeln!(f, "{name:<26} {value:>15}"))
     }
 }
 

@@ -79,13 +79,11 @@ pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<Fre
 /// Runs `body` on the calling thread's cache. None if it has none, or is so far at its end that it cannot have one.
 #[inline]
 fn with<R>(allocator: u64, body: impl FnOnce(&ThreadCache) -> R) -> Option<R> {
-    LOCAL
-        .try_with(|local| {
-            let caches = local.0.try_borrow().ok()?;
-            caches.iter().find(|known| known.allocator == allocator).map(|known| body(&known.cache))
-        })
-        .ok()
-        .flatten()
+    let found = LOCAL.try_with(|local| {
+        let caches = local.0.try_borrow().ok()?;
+        caches.iter().find(|known| known.allocator == allocator).map(|known| body(&known.cache))
+    });
+    found.ok()?
 }
 
 /// Makes the calling thread a cache. False if it has one or can have none.
@@ -105,13 +103,9 @@ fn register(shared: &Arc<Shared>) -> bool {
         caches.push(Known { allocator, shared: weak, cache: Arc::clone(&cache) });
         Some(cache)
     });
-    match added {
-        Ok(Some(cache)) => {
-            shared.add_cache(cache);
-            true
-        }
-        _ => false,
-    }
+    let Ok(Some(cache)) = added else { return false };
+    shared.add_cache(cache);
+    true
 }
 
 /// All blocks of a cache; none if its owner is just at it.

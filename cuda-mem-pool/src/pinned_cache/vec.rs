@@ -24,7 +24,7 @@ use crate::engine::classes;
 
 /// A growing array of plain data in pinned memory out of a [`PinnedCachingAllocator`], to which it goes back when it is dropped.
 ///
-/// It can be copied from and to by everything that takes host memory. It may outlive the allocator's handles.
+/// It can be copied from and to by everything that takes host memory. It keeps the allocator.
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
@@ -77,20 +77,6 @@ impl<T: DeviceCopy> PinnedVec<T> {
         Ok(vec)
     }
 
-    /// How many elements there are.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// How many elements fit before it takes another block.
     #[inline]
     #[must_use]
@@ -112,7 +98,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
         let least = needed.saturating_mul(size_of::<T>());
         let twice = self.block.as_ref().map_or(0, PinnedBlock::capacity).saturating_mul(2);
         let block = self.allocator.allocate(if twice <= classes::MAX { least.max(twice) } else { least })?;
-        let (from, to) = (self.start(), elements(&block));
+        let (from, to) = (self.start(), block.start().cast());
         // SAFETY: `len` elements lie at `from`, and the new block, which nobody else has, has room for more than that.
         unsafe { from.copy_to_nonoverlapping(to, self.len) };
         self.block = Some(block);
@@ -158,13 +144,8 @@ impl<T: DeviceCopy> PinnedVec<T> {
     /// Where the elements start.
     #[inline]
     fn start(&self) -> NonNull<T> {
-        self.block.as_ref().map_or(NonNull::dangling(), elements)
+        self.block.as_ref().map_or(NonNull::dangling(), |block| block.start().cast())
     }
-}
-
-#[inline]
-fn elements<T>(block: &PinnedBlock) -> NonNull<T> {
-    block.start().cast()
 }
 
 impl<T: DeviceCopy> Deref for PinnedVec<T> {
