@@ -12,7 +12,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::sys::CUdeviceptr;
@@ -20,7 +20,7 @@ use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, catch_panic};
 
 use super::adaptor;
 use crate::error::Result;
-use crate::primitive::thread_number;
+use crate::primitive::{Mutex, lock, thread_number};
 use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Writes a row for each allocation and each free, in the format of RMM, whose tools replay such logs.
@@ -32,10 +32,9 @@ use crate::resource::{MemoryResource, RawResource, ResourceContext};
 /// 4711,09:25:02.120009,free,0x7f3200000000,1048576,0x55d0c8a3b2f0
 /// ```
 ///
-/// The thread is the system's number of it, the time of day is UTC, the stream is the driver's handle. A free that the upstream
-/// refuses is not logged, and one that waits for the end of a capture is logged once, when it happens. Rows stand in an order in
-/// which they can be replayed: an address is freed before it is allocated again, whatever threads do. Allocations of no bytes
-/// are not logged.
+/// The thread is the system's number of it, the time of day is UTC, the stream is the driver's handle. Rows stand in an order in
+/// which they can be replayed: an address is freed before it is allocated again, whatever threads do. A free that the upstream
+/// refuses and allocations of no bytes are not logged; a free that waits for the end of a capture is, when it happens.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -74,10 +73,6 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
 
     /// As [`LoggingAdaptor::new`], to a file, which is made, or emptied if it is there. Rows are collected and written in
     /// large pieces; [`flush`](LoggingAdaptor::flush) writes what there is.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if the file cannot be made.
     pub fn to_path(upstream: R, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::new(upstream, BufWriter::new(File::create(path)?)))
     }
@@ -85,10 +80,6 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
 
 impl<R> LoggingAdaptor<R> {
     /// Flushes the writer.
-    ///
-    /// # Errors
-    ///
-    /// The writer's.
     pub fn flush(&self) -> io::Result<()> {
         self.inner.journal.flush()
     }
@@ -96,7 +87,7 @@ impl<R> LoggingAdaptor<R> {
     /// How many rows could not be written, the header among them.
     #[must_use]
     pub fn write_failures(&self) -> u64 {
-        self.inner.journal.failures()
+        lock(&self.inner.journal.0).failures
     }
 }
 
@@ -120,11 +111,11 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
 unsafe impl MemorySource for Logger {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // Reserved before the upstream has the memory: after that the address may be allocated again.
-        let reserved = self.journal.reserve();
+        let mut reserved = self.journal.reserve();
         let row = row("free", address, layout, stream);
         // SAFETY: the caller's promise; what came from here came from the upstream.
         unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        reserved.fill(row);
+        reserved.row = Row::Filled(row);
         Ok(())
     }
 }
@@ -133,11 +124,12 @@ unsafe impl MemorySource for Logger {
 unsafe impl RawResource for Logger {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
         let result = self.upstream.allocate(layout, stream);
-        match &result {
-            Ok(0) => {}
-            Ok(address) => self.journal.reserve().fill(row("allocate", *address, layout, stream)),
-            Err(_) => self.journal.reserve().fill(row("allocate failure", 0, layout, stream)),
-        }
+        let (action, address) = match &result {
+            Ok(0) => return result,
+            Ok(address) => ("allocate", *address),
+            Err(_) => ("allocate failure", 0),
+        };
+        self.journal.reserve().row = Row::Filled(row(action, address, layout, stream));
         result
     }
 }
@@ -145,9 +137,7 @@ unsafe impl RawResource for Logger {
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 /// A writer, and the rows that wait for earlier ones.
-struct Journal {
-    rows: Mutex<Rows>,
-}
+struct Journal(Mutex<Rows>);
 
 struct Rows {
     writer: Box<dyn Write + Send>,
@@ -168,28 +158,20 @@ impl Journal {
     fn new(writer: Box<dyn Write + Send>) -> Self {
         let mut rows = Rows { writer, failures: 0, rows: VecDeque::new(), first: 0 };
         rows.write(HEADER);
-        Self { rows: Mutex::new(rows) }
+        Self(Mutex::new(rows))
     }
 
     /// Takes the next row. It is left out if it is dropped unfilled.
     fn reserve(&self) -> ReservedRow<'_> {
-        let mut rows = self.lock();
+        let mut rows = lock(&self.0);
         let number = rows.first.wrapping_add(rows.rows.len() as u64);
         rows.rows.push_back(Row::Open);
         ReservedRow { journal: self, number, row: Row::Void }
     }
 
     fn flush(&self) -> io::Result<()> {
-        let mut rows = self.lock();
+        let mut rows = lock(&self.0);
         contained(|| rows.writer.flush())
-    }
-
-    fn failures(&self) -> u64 {
-        self.lock().failures
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -226,16 +208,10 @@ struct ReservedRow<'j> {
     row: Row,
 }
 
-impl ReservedRow<'_> {
-    fn fill(mut self, row: String) {
-        self.row = Row::Filled(row);
-    }
-}
-
 impl Drop for ReservedRow<'_> {
     fn drop(&mut self) {
         let row = std::mem::replace(&mut self.row, Row::Void);
-        self.journal.lock().fill(self.number, row);
+        lock(&self.journal.0).fill(self.number, row);
     }
 }
 

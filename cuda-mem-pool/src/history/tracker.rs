@@ -12,36 +12,31 @@ use crate::snapshot::TraceEntry;
 /// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
 /// says, before that call returns.
 ///
-/// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by whoever
-/// tells next: a tracker may wait for what the watcher's thread has locked.
-///
-/// What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record wait
-/// meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
+/// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by
+/// whoever tells next. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
+/// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::sync::{Arc, Mutex};
 ///
 /// use cuda_mem_pool::MempoolId;
 /// use cuda_mem_pool::history::{Event, History, TraceTracker};
 /// use cuda_mem_pool::snapshot::{Action, TraceEntry};
 ///
 /// #[derive(Default)]
-/// struct Mapped(AtomicU64);
+/// struct Sizes(Mutex<Vec<u64>>);
 ///
-/// impl TraceTracker for Mapped {
+/// impl TraceTracker for Sizes {
 ///     fn track(&self, entry: &TraceEntry) {
-///         if entry.action == Action::SegmentMap {
-///             self.0.fetch_add(entry.size, Ordering::Relaxed);
-///         }
+///         self.0.lock().unwrap().push(entry.size);
 ///     }
 /// }
 ///
-/// let (history, mapped) = (History::new(), Arc::new(Mapped::default()));
-/// let id = history.attach(mapped.clone());
+/// let (history, sizes) = (History::new(), Arc::new(Sizes::default()));
+/// let id = history.attach(sizes.clone());
 /// history.record(Event { action: Action::SegmentMap, address: 0, size: 2 << 20, stream: 0, pool: MempoolId::NONE }, None);
 /// assert!(history.detach(id));
-/// assert_eq!(mapped.0.load(Ordering::Relaxed), 2 << 20);
+/// assert_eq!(*sizes.0.lock().unwrap(), [2 << 20]);
 /// ```
 pub trait TraceTracker: Send + Sync {
     /// Something happened.

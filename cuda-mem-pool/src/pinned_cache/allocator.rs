@@ -63,10 +63,6 @@ impl PinnedCachingAllocator {
     /// are done come back, and memory is pinned only if nothing free fits. When the system has no more, free memory is given
     /// back first, for which the driver waits for all work of the context.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`PinnedCacheError::OutOfHostMemory`] and [`PinnedCacheError::LimitReached`], after everything that was free had been given back;
@@ -87,10 +83,6 @@ impl PinnedCachingAllocator {
 
     /// As [`PinnedCachingAllocator::allocate`], for a stream, by which the filters of private pools choose, and on a NUMA node, if it
     /// is not to be the allocator's own. Never takes memory of another node or pool.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedCachingAllocator::allocate`].
     pub fn allocate_with(
         &self,
         len: usize,
@@ -161,10 +153,6 @@ impl PinnedCachingAllocator {
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
     /// goes back to the system: what is in blocks that still exist, when they are dropped.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
@@ -186,10 +174,6 @@ impl PinnedCachingAllocator {
     /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments
     /// can go, largest first, and none with a block that is in use, that a stream still uses, or that a graph has captured:
     /// more may stay. Before anything goes, the driver waits for all work of the context.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
     pub fn trim_to(&self, bytes: usize) {
         if !forked() {
             self.shared().trim_to(bytes);

@@ -24,10 +24,9 @@ use crate::engine::classes;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
 ///
-/// It can be copied from and to by everything that takes host memory, [`Transfer`](cuda_mem_core::Transfer) for example,
-/// and dropped while streams still use it: it is handed out again when they are done. It may outlive the allocator.
-///
-/// Its bytes are what the last user left, or zero if there was none. The memory starts at a multiple of 256 bytes.
+/// It can be copied from and to by everything that takes host memory, and dropped while streams still use it: it is handed out again
+/// when they are done. It may outlive the allocator. Its bytes are what the last user left, or zero if there was none. The memory
+/// starts at a multiple of 256 bytes.
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
@@ -107,11 +106,7 @@ impl PinnedBlock {
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
     }
 
-    /// The bytes, to change, once every device use that is known of has ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedBlock::as_slice`].
+    /// The bytes, to change, as [`PinnedBlock::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
         self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
@@ -142,11 +137,7 @@ impl PinnedBlock {
     }
 
     /// Says that `stream` was given work that uses the memory, so that the memory is handed out again only behind it. Orders
-    /// nothing. This is what PyTorch calls recording an event, and `Tensor.record_stream`.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedBlock::on`].
+    /// nothing. PyTorch calls it recording an event, and `Tensor.record_stream`. Fails as [`PinnedBlock::on`] does.
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         self.admit(stream, "PinnedBlock::record_stream")?.uses.record_stream(stream)
     }
@@ -224,11 +215,8 @@ unsafe impl Sync for PinnedBlock {}
 
 impl fmt::Debug for PinnedBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedBlock")
-            .field("address", &self.start)
-            .field("len", &self.len)
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
+        let Self { start, len, .. } = self;
+        f.debug_struct("PinnedBlock").field("address", start).field("len", len).finish_non_exhaustive()
     }
 }
 

@@ -259,7 +259,9 @@ impl Shared {
     /// Wakes the thread that works ahead, if there is something for it to do.
     fn work_ahead(self: &Arc<Self>, arena: &Arc<Arena>, size: usize) {
         let is_small = size < classes::LARGE;
-        if (is_small && self.runs_short(arena)) || (!is_small && self.options.grow_ahead && arena.has_surplus()) {
+        if (is_small && self.runs_short(arena))
+            || (!is_small && self.options.grow_ahead && arena.has_surplus())
+        {
             self.worker.want(self);
         }
     }

@@ -4,8 +4,7 @@
 //!
 //! Relies on a [`PinnedBlock`] being `capacity` initialised bytes that it has alone, at a multiple of 256. No stream use is ever recorded in
 //! the vector's block, for nothing here gives the block out: a device reads or writes the elements only for an operation that owns the vector, or
-//! borrows it as the traits of [`HostMemory`] and [`HostElements`] have it. Elements are plain data: a copy of bytes moves them, and
-//! nothing is dropped.
+//! borrows it as the traits of [`HostMemory`] and [`HostElements`] have it. Elements are plain data: a copy of bytes moves them.
 
 #![allow(unsafe_code, reason = "reads and writes elements in pinned memory")]
 
@@ -63,11 +62,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
         Self { allocator: allocator.clone(), block: None, len: 0, _elements: PhantomData }
     }
 
-    /// An empty vector with room for `capacity` elements.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedCachingAllocator::allocate`].
+    /// An empty vector with room for `capacity` elements, which fails as [`PinnedCachingAllocator::allocate`] does.
     pub fn with_capacity(
         allocator: &PinnedCachingAllocator,
         capacity: usize,
@@ -105,21 +100,13 @@ impl<T: DeviceCopy> PinnedVec<T> {
         Ok(())
     }
 
-    /// Adds an element.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedVec::reserve`].
+    /// Adds an element. Fails as [`PinnedVec::reserve`] does.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), PinnedCacheError> {
         self.extend_from_slice(std::slice::from_ref(&value))
     }
 
-    /// Adds all of `values`.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedVec::reserve`]. None is added then.
+    /// Adds all of `values`, or none if it fails as [`PinnedVec::reserve`] does.
     #[inline]
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), PinnedCacheError> {
         self.reserve(values.len())?;

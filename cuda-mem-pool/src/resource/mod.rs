@@ -25,38 +25,32 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 /// their upstream as `Arc<dyn RawResource>`.
 ///
 /// ```
-/// use std::{alloc::Layout, sync::Arc};
+/// use std::alloc::Layout;
 ///
 /// use cuda_mem_core::{Driver, MemorySource, Stream};
-/// use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, Result};
+/// use cuda_mem_pool::{Error, RawResource, Result};
 ///
-/// /// Hands through what is small.
+/// /// Has nothing.
 /// #[derive(Debug)]
-/// struct Small(Arc<dyn RawResource>);
+/// struct Empty;
 ///
-/// // SAFETY: the memory is the upstream's, handed through.
-/// unsafe impl MemorySource for Small {
-///     unsafe fn deallocate(&self, address: u64, layout: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
-///         // SAFETY: the caller's promise.
-///         unsafe { self.0.deallocate(address, layout, stream) }
+/// // SAFETY: no memory comes from here.
+/// unsafe impl MemorySource for Empty {
+///     unsafe fn deallocate(&self, address: u64, _: Layout, _: &Stream) -> cuda_mem_core::Result<()> {
+///         Err(cuda_mem_core::Error::NotAllocated { address })
 ///     }
 /// }
 ///
 /// // SAFETY: as above.
-/// unsafe impl RawResource for Small {
-///     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<u64> {
-///         if layout.size() > 1 << 20 {
-///             return Err(Error::TooLarge { bytes: layout.size() });
-///         }
-///         self.0.allocate(layout, stream)
+/// unsafe impl RawResource for Empty {
+///     fn allocate(&self, layout: Layout, _: &Stream) -> Result<u64> {
+///         Err(Error::TooLarge { bytes: layout.size() })
 ///     }
 /// }
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let small = Small(DeviceMemoryResource::new(&context, None)?.raw());
-/// let refused = small.allocate(Layout::new::<[u8; 2 << 20]>(), &Stream::new(&context)?);
-/// assert!(matches!(refused, Err(Error::TooLarge { bytes: 0x20_0000 })));
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// assert!(Empty.allocate(Layout::new::<u64>(), &stream).is_err());
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 ///
@@ -92,8 +86,9 @@ pub unsafe trait RawResource: MemorySource {
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let resource = DeviceMemoryResource::new(&context, None)?;
-/// let block = resource.allocate(1 << 20, &stream)?;
-/// assert_eq!(block.len(), 1 << 20);
+/// assert_eq!(resource.allocate(1 << 20, &stream)?.len(), 1 << 20);
+/// let without = resource.allocate(4096, None)?;
+/// assert_eq!(without.stream(), resource.resource_context().stream()?);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
@@ -139,10 +134,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         stream: impl Into<Option<&'s Stream>>,
     ) -> Result<Allocation<Self::Access>> {
         let layout = layout(bytes, alignment)?;
-        let stream = match stream.into() {
-            Some(stream) => stream,
-            None => self.resource_context().stream()?,
-        };
+        let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
         let raw = self.raw();
         let address = raw.allocate(layout, stream)?;
         // SAFETY: memory that was just allocated on this stream from this source, with this layout; bytes need no alignment.
@@ -152,16 +144,9 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
 
     /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
     /// leaked unless [`MemoryResource::deallocate`] gets it.
-    ///
-    /// # Errors
-    ///
-    /// As [`MemoryResource::allocate`].
     fn allocate_raw<'s>(&self, bytes: usize, stream: impl Into<Option<&'s Stream>>) -> Result<CUdeviceptr> {
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
-        let stream = match stream.into() {
-            Some(stream) => stream,
-            None => self.resource_context().stream()?,
-        };
+        let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
         let address = self.raw().allocate(layout, stream)?;
         if address != 0 {
             self.resource_context().remember(address, stream);
@@ -215,18 +200,8 @@ fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
     Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
 }
 
-/// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let resource = DeviceMemoryResource::new(&driver.device(0)?.primary_context()?, None)?;
-/// let block = resource.allocate(4096, None)?;
-/// assert_eq!(block.stream(), resource.resource_context().stream()?);
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address. [`MemoryResource`] has
+/// an example.
 #[derive(Debug)]
 pub struct ResourceContext {
     context: Context,
@@ -249,11 +224,8 @@ impl ResourceContext {
         &self.context
     }
 
-    /// The internal stream, on which allocations are ordered that name none. It is made at the first call, by [`Stream::new`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Stream::new`], at the first call.
+    /// The internal stream, on which allocations are ordered that name none. [`Stream::new`] makes it at the first call, and may fail
+    /// there.
     pub fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {
             return Ok(stream);
@@ -279,18 +251,14 @@ impl ResourceContext {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-}
-
 /// Says who reaches the memory that a resource gives: devices always, and the host or not.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{Accessibility, HostReachable, MemoryResource, PinnedMemoryResource, Result};
+/// use cuda_mem_pool::{Accessibility, HostDeviceAccessible, MemoryResource, PinnedMemoryResource, Result};
 ///
 /// // Device memory does not compile here.
-/// fn filled<R: MemoryResource<Access: HostReachable>>(resource: &R, stream: &Stream) -> Result<u8> {
+/// fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>, stream: &Stream) -> Result<u8> {
 ///     let mut block = resource.allocate(4096, stream)?;
 ///     block.as_mut_slice()?.fill(7);
 ///     Ok(block.as_slice()?[4095])
@@ -303,13 +271,13 @@ mod sealed {
 /// assert!(<PinnedMemoryResource as MemoryResource>::Access::HOST);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-pub trait Accessibility: sealed::Sealed + Send + Sync + 'static {
+#[expect(private_bounds, reason = "nobody else implements it")]
+pub trait Accessibility: Sealed + Send + Sync + 'static {
     /// Whether the host does.
     const HOST: bool;
 }
 
-/// Memory that the host reaches. [`Accessibility`] has an example.
-pub trait HostReachable: Accessibility {}
+trait Sealed {}
 
 /// Devices alone reach the memory. [`Accessibility`] has an example.
 #[derive(Debug, Clone, Copy)]
@@ -319,13 +287,12 @@ pub enum DeviceAccessible {}
 #[derive(Debug, Clone, Copy)]
 pub enum HostDeviceAccessible {}
 
-impl sealed::Sealed for DeviceAccessible {}
+impl Sealed for DeviceAccessible {}
 impl Accessibility for DeviceAccessible {
     const HOST: bool = false;
 }
 
-impl sealed::Sealed for HostDeviceAccessible {}
+impl Sealed for HostDeviceAccessible {}
 impl Accessibility for HostDeviceAccessible {
     const HOST: bool = true;
 }
-impl HostReachable for HostDeviceAccessible {}

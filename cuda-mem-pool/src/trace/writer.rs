@@ -1,99 +1,21 @@
-//! Writes traces: events that the caller has, or what an allocator does while it does it.
+//! Writes what an allocator does as a trace, while it does it.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use super::format::{Action, COLUMNS, Event, Header, LONGEST, MAX_SIZE, TraceErrorKind};
+use super::format::{Action, Event, Header, MAX_SIZE};
+use super::reader::write_header;
 use crate::history::TraceTracker;
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
 
-/// Writes a trace, with all six columns. Time and thread stay empty where an event has none.
-///
-/// ```
-/// use cuda_mem_pool::trace::{Action, Event, Header, Trace, TraceWriter};
-///
-/// let mut writer = TraceWriter::new(Vec::new(), &Header::default())?;
-/// let event =
-///     Event { action: Action::Allocate { size: 1000 }, id: 0, stream: 7, time_us: Some(12), thread: None };
-/// writer.write(&event)?;
-/// let text = writer.finish()?;
-/// assert_eq!(Trace::read(&*text)?.events(), [event]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct TraceWriter<W> {
-    target: W,
-}
-
-impl<W: Write> TraceWriter<W> {
-    /// Writes what stands before the events. Each event is written by itself: a file wants a
-    /// [`BufWriter`](std::io::BufWriter) around it.
-    ///
-    /// # Errors
-    ///
-    /// The target's; [`io::ErrorKind::InvalidInput`] with a [`TraceErrorKind::TooLong`] for pairs that fit no line.
-    pub fn new(mut target: W, header: &Header) -> io::Result<Self> {
-        let pairs = header.to_string();
-        if pairs.len() > LONGEST {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLong(LONGEST)));
-        }
-        writeln!(target, "{pairs}\n{}", COLUMNS.join(","))?;
-        Ok(Self { target })
-    }
-
-    /// Writes an event.
-    ///
-    /// # Errors
-    ///
-    /// The target's; [`io::ErrorKind::InvalidInput`] with a [`TraceErrorKind::TooLarge`] for a size that no reader takes.
-    pub fn write(&mut self, event: &Event) -> io::Result<()> {
-        let Event { action, id, stream, time_us, thread } = event;
-        let size = match *action {
-            Action::Allocate { size } if size > MAX_SIZE => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceErrorKind::TooLarge(size)));
-            }
-            Action::Allocate { size } => Some(size),
-            Action::Free | Action::Complete => None,
-        };
-        let (size, time, thread) = (Cell(size), Cell(*time_us), Cell(*thread));
-        writeln!(self.target, "{},{id},{size},{stream},{time},{thread}", action.letter())
-    }
-
-    /// Flushes the target and returns it.
-    ///
-    /// # Errors
-    ///
-    /// The target's.
-    pub fn finish(mut self) -> io::Result<W> {
-        self.target.flush()?;
-        Ok(self.target)
-    }
-}
-
-impl<W> fmt::Debug for TraceWriter<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TraceWriter").finish_non_exhaustive()
-    }
-}
-
-/// A number, or nothing.
-struct Cell(Option<u64>);
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |number| write!(f, "{number}"))
-    }
-}
-
 /// Writes what an allocator does as a trace: addresses become ids, streams small numbers.
 ///
 /// It is a [`TraceTracker`]: attached to a [`History`](crate::history::History) it is told of all that happens, in order.
-/// Whoever calls [`allocated`](TraceRecorder::allocated) and the others instead still has the block when it says that it is
-/// freed or done, and has it already when it says that it is allocated.
-///
-/// Blocks that were allocated before the recording began are left out.
+/// Whoever calls [`allocated`](TraceRecorder::allocated) and the others instead has the block from before the first call until after
+/// the last. Blocks that were allocated before the recording began are left out.
 ///
 /// ```
 /// use cuda_mem_pool::trace::{Action, Header, Trace, TraceRecorder};
@@ -117,7 +39,7 @@ pub struct TraceRecorder {
 }
 
 struct State {
-    writer: Result<TraceWriter<Box<dyn Write + Send>>, Ended>,
+    target: Result<Box<dyn Write + Send>, Ended>,
     /// By address.
     live: HashMap<u64, Block>,
     /// Those that are freed and may still be used by a stream, by address.
@@ -146,11 +68,11 @@ impl TraceRecorder {
     ///
     /// # Errors
     ///
-    /// As [`TraceWriter::new`].
-    pub fn new(target: impl Write + Send + 'static, header: &Header) -> io::Result<Self> {
-        let target: Box<dyn Write + Send> = Box::new(target);
+    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
+    pub fn new(mut target: impl Write + Send + 'static, header: &Header) -> io::Result<Self> {
+        write_header(&mut target, header)?;
         let state = State {
-            writer: Ok(TraceWriter::new(target, header)?),
+            target: Ok(Box::new(target)),
             live: HashMap::new(),
             pending: HashMap::new(),
             streams: HashMap::new(),
@@ -198,9 +120,9 @@ impl TraceRecorder {
     /// The target's, or the first one of it during the recording, which ended it; [`io::ErrorKind::InvalidInput`] for a block
     /// larger than [`MAX_SIZE`](super::MAX_SIZE).
     pub fn finish(&self) -> io::Result<()> {
-        let writer = std::mem::replace(&mut lock(&self.state).writer, Err(Ended::Finished));
-        match writer {
-            Ok(writer) => writer.finish().map(drop),
+        let target = std::mem::replace(&mut lock(&self.state).target, Err(Ended::Finished));
+        match target {
+            Ok(mut target) => target.flush(),
             Err(Ended::Finished) => Ok(()),
             Err(Ended::Failed(error)) => Err(error),
         }
@@ -217,10 +139,16 @@ impl State {
             time_us: u64::try_from(began.elapsed().as_micros()).ok(),
             thread: u64::try_from(thread_number()).ok(),
         };
-        if let Ok(writer) = &mut self.writer
-            && let Err(error) = writer.write(&event)
-        {
-            self.writer = Err(Ended::Failed(error));
+        let Ok(target) = &mut self.target else { return };
+        let written = match action {
+            Action::Allocate { size } if size > MAX_SIZE => {
+                let problem = format!("{size} bytes are more than an event may allocate, {MAX_SIZE}");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+            }
+            _ => writeln!(target, "{event}"),
+        };
+        if let Err(error) = written {
+            self.target = Err(Ended::Failed(error));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Private pools of `PinnedCachingAllocator`, and captures.
 
-use cuda_mem_core::{Error, Stream, StreamId};
+use cuda_mem_core::{Error, StreamId};
 use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
 use cuda_mem_pool::segments::PoolError;
 use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
@@ -57,7 +57,8 @@ fn filters_choose_by_stream() {
     allocator.begin_allocate_to_pool(POOL, move |stream| stream == Some(id)).unwrap();
     let block = allocator.allocate_with(5000, Some(&mine), None).unwrap();
     assert_eq!(allocator.pool_in_use(POOL).unwrap().0, 1);
-    let others = [allocator.allocate_with(5000, Some(&other), None).unwrap(), allocator.allocate(5000).unwrap()];
+    let others =
+        [allocator.allocate_with(5000, Some(&other), None).unwrap(), allocator.allocate(5000).unwrap()];
     assert_eq!(allocator.pool_in_use(POOL).unwrap().0, 1);
     drop((block, others));
     allocator.end_allocate_to_pool(POOL).unwrap();
