@@ -69,8 +69,7 @@ impl DeviceMemoryResource {
     /// current pool, or its default one if none was made current, and changes nothing about it.
     ///
     /// The release threshold of a default pool is 0 bytes unless somebody set it: freed memory goes back to the system at each
-    /// synchronisation, and the next allocation is slow. To keep it, for the whole process, call
-    /// [`set_release_threshold`](crate::Attributes::set_release_threshold).
+    /// synchronisation. [`set_release_threshold`](crate::Attributes::set_release_threshold) keeps it, for the whole process.
     ///
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html) or
     /// [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
@@ -148,10 +147,8 @@ impl DeviceMemoryResource {
         Ok(devices)
     }
 
-    /// Grants exactly these other devices access to the pool's memory, present and future. The memory's own device always has
-    /// it. Makes one driver call for all devices that gain access and one for all that lose it; none if nothing changes.
-    ///
-    /// Work of a device that loses access must be over: it would fault.
+    /// Grants exactly these other devices access to the pool's memory, present and future. Makes one driver call for all devices that
+    /// gain access and one for all that lose it, whose work must be over: it would fault.
     ///
     /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///

@@ -183,7 +183,7 @@ impl DriverPool {
         Ok(devices)
     }
 
-    /// Turns the driver's "invalid value", for a question that only a pool's own process may ask, into [`Error::Mapped`].
+    /// Turns "invalid value", the driver's answer where only a pool's own process may ask, into [`Error::Mapped`].
     pub(crate) fn owners<T>(&self, result: CoreResult<T>) -> Result<T> {
         match result {
             Err(error) if self.is_mapped() && error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {

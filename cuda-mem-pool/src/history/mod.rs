@@ -38,14 +38,15 @@ const STACKS: u8 = 4;
 ///
 /// ```
 /// use cuda_mem_pool::MempoolId;
-/// use cuda_mem_pool::history::{Event, History, HistoryOptions};
+/// use cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, backtrace};
 /// use cuda_mem_pool::snapshot::Action;
 ///
 /// let history = History::new();
 /// let (address, pool) = (0x7f00_0000_0000, MempoolId::NONE);
 /// let alloc = Event { action: Action::Alloc, address, size: 500, stream: 0, pool };
 /// history.record(alloc, None); // Nobody listens.
-/// history.start(&HistoryOptions::default().with_max_entries(2));
+/// let options = HistoryOptions::default().with_max_entries(2).with_frames(RecordContext::State, backtrace);
+/// history.start(&options);
 /// for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
 ///     history.record(Event { action, ..alloc }, None);
 /// }

@@ -8,17 +8,7 @@ use crate::primitive::setters;
 use crate::snapshot::{Action, Frame, Frames};
 
 /// Which entries are recorded, and how many. As PyTorch's `_record_memory_history`, without stacks by default.
-///
-/// ```
-/// use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
-/// use cuda_mem_pool::snapshot::Action;
-///
-/// let options = HistoryOptions::default()
-///     .with_max_entries(100_000)
-///     .with_skip_actions([Action::FreeRequested])
-///     .with_frames(RecordContext::Alloc, backtrace);
-/// assert_eq!(options.max_entries, 100_000);
-/// ```
+/// [`History`](super::History) has an example.
 #[derive(Clone)]
 pub struct HistoryOptions {
     /// How many entries are kept, the newest ones; at least one is.
@@ -33,7 +23,7 @@ pub struct HistoryOptions {
     pub clear_history: bool,
 }
 
-/// For what the calling stack is recorded. Each level includes those before it. [`HistoryOptions`] has an example.
+/// For what the calling stack is recorded. Each level includes those before it. [`History`](super::History) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordContext {
     /// For nothing.

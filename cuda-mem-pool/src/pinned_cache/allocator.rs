@@ -23,15 +23,19 @@ use crate::mempool_id::MempoolId;
 /// ```
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_pool::PinnedCachingAllocator;
-/// use cuda_mem_pool::pinned_cache::PinnedCacheError;
+/// use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// let options = PinnedCacheOptions::default().with_max_cached_bytes(1 << 30);
+/// let allocator = PinnedCachingAllocator::with_options(&driver.device(0)?.primary_context()?, options);
 /// let mut block = allocator.allocate(1_000_000)?;
 /// block.as_mut_slice()?.fill(1);
 /// drop(block);
 /// let again = allocator.allocate(1_010_000)?; // the same memory, without a driver call
 /// assert_eq!(again.as_slice()?[0], 1);
+/// let statistics = allocator.statistics();
+/// assert_eq!((statistics.active_requests.current, statistics.active_requests.allocated), (1, 2));
+/// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
 /// assert!(matches!(allocator.allocate(usize::MAX), Err(PinnedCacheError::TooLarge { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -114,12 +118,9 @@ impl PinnedCachingAllocator {
     /// this, or the last handle to the allocator is dropped: a graph that captured some of it must not run after either.
     ///
     /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
-    /// let pool = MempoolId(0, 1);
+    /// # let driver = cuda_mem_core::Driver::over(cuda_mem_sim::table())?;
+    /// # let allocator = cuda_mem_pool::PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+    /// let pool = cuda_mem_pool::MempoolId::for_user();
     /// let this_thread = std::thread::current().id();
     /// allocator.begin_allocate_to_pool(pool, move |_| std::thread::current().id() == this_thread)?;
     /// let block = allocator.allocate(3000)?;

@@ -32,21 +32,7 @@ pub use crate::statistics::Stat;
 #[cfg(test)]
 mod tests;
 
-/// Options of a [`PinnedCachingAllocator`].
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::PinnedCachingAllocator;
-/// use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let options = PinnedCacheOptions::default().with_max_cached_bytes(0).with_thread_cache_bytes(0);
-/// let allocator = PinnedCachingAllocator::with_options(&context, options);
-/// drop(allocator.allocate(10 << 20)?);
-/// assert_eq!(allocator.statistics().allocated_bytes.current, 0); // nothing is kept
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// Options of a [`PinnedCachingAllocator`], which has an example.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PinnedCacheOptions {

@@ -8,24 +8,9 @@ use crate::statistics::{DeviceStatistics, PeakCounter, Shard, Stat};
 
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///
-/// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; where they do, that
-/// of blocks is too low by at most 1 MiB or 0.1 % for each of the threads, and never too high.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::PinnedCachingAllocator;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
-/// let kept = allocator.allocate(3000)?;
-/// drop(allocator.allocate(10_000_000)?);
-/// let statistics = allocator.statistics();
-/// assert_eq!((statistics.active_requests.current, statistics.active_requests.peak), (1, 2));
-/// assert_eq!(statistics.active_bytes.current, kept.capacity() as u64);
-/// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
-/// assert!(statistics.to_string().starts_with("allocations.current "));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; else that
+/// of blocks is too low by at most 1 MiB or 0.1 % for each thread, and never too high.
+/// [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -49,7 +34,7 @@ pub struct PinnedCacheStatistics {
     pub host_free_time: DurationStat,
 }
 
-/// How long a kind of driver call took, in microseconds. [`PinnedCacheStatistics`] has an example.
+/// How long a kind of driver call took, in microseconds. [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DurationStat {

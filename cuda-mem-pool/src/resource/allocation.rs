@@ -101,13 +101,9 @@ impl<A: Accessibility> Allocation<A> {
 
     /// Gives it back now, in stream order behind everything that used it, and tells whether its resource took it.
     ///
-    /// # Capture
-    ///
-    /// [`cuda_mem_core::Error::Capturing`] if a stream that used it captures; dropping it gives it back after the capture.
-    ///
     /// # Errors
     ///
-    /// The allocation comes back with the error.
+    /// The allocation comes back with the error, such as [`cuda_mem_core::Error::Capturing`] if a stream that used it captures.
     pub fn close(self) -> Result<(), Refused<Self>> {
         self.buffer
             .close()

@@ -61,13 +61,9 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 pub unsafe trait RawResource: MemorySource {
     /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] and those of the resource.
+    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] if the stream captures, and those of the resource.
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
 }
 
@@ -106,13 +102,9 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// Ordered on `stream`, or on an internal stream of the resource if none is given; uses on other streams wait for it.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`], and those of the resource.
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Capturing`] if the stream captures, and those of the resource.
     fn allocate<'s>(
         &self,
         bytes: usize,
@@ -142,8 +134,8 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         Ok(Allocation::new(buffer))
     }
 
-    /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
-    /// leaked unless [`MemoryResource::deallocate`] gets it.
+    /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. Only
+    /// [`MemoryResource::deallocate`] gives the memory back.
     fn allocate_raw<'s>(&self, bytes: usize, stream: impl Into<Option<&'s Stream>>) -> Result<CUdeviceptr> {
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
         let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
@@ -157,13 +149,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// Takes memory back that [`MemoryResource::allocate_raw`] gave, ordered on `stream`, or on the stream of the allocation if
     /// none is given. Nothing is done for address 0.
     ///
-    /// # Capture
-    ///
-    /// [`cuda_mem_core::Error::Capturing`] if that stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] for memory that is not out; `Forked` in [`Error::Core`]; those of the resource. The memory is still allocated then.
+    /// [`Error::UnknownAddress`] for memory that is not out; `Capturing`, if that stream captures, and `Forked` in [`Error::Core`];
+    /// those of the resource. The memory is still allocated then.
     ///
     /// # Safety
     ///
@@ -254,22 +243,14 @@ impl ResourceContext {
 /// Says who reaches the memory that a resource gives: devices always, and the host or not.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{Accessibility, HostDeviceAccessible, MemoryResource, PinnedMemoryResource, Result};
+/// use cuda_mem_pool::{HostDeviceAccessible, MemoryResource, Result};
 ///
 /// // Device memory does not compile here.
-/// fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>, stream: &Stream) -> Result<u8> {
-///     let mut block = resource.allocate(4096, stream)?;
+/// fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>) -> Result<u8> {
+///     let mut block = resource.allocate(4096, None)?;
 ///     block.as_mut_slice()?.fill(7);
 ///     Ok(block.as_slice()?[4095])
 /// }
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let pinned = PinnedMemoryResource::new(&context, None)?;
-/// assert_eq!(filled(&pinned, &Stream::new(&context)?)?, 7);
-/// assert!(<PinnedMemoryResource as MemoryResource>::Access::HOST);
-/// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[expect(private_bounds, reason = "nobody else implements it")]
 pub trait Accessibility: Sealed + Send + Sync + 'static {

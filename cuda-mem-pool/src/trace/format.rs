@@ -15,15 +15,8 @@ pub(super) const LONGEST: usize = 16 << 10;
 /// The names of all columns; the last two may be missing.
 pub(super) const COLUMNS: [&str; 6] = ["op", "id", "size", "stream", "time_us", "thread"];
 
-/// Something that happened to a block. Displayed, it is its line in a trace, with all six columns.
-///
-/// ```
-/// use cuda_mem_pool::trace::{Action, Event};
-///
-/// let action = Action::Allocate { size: 1000 };
-/// let event = Event { action, id: 0, stream: 7, time_us: Some(12), thread: None };
-/// assert_eq!(event.to_string(), "a,0,1000,7,12,");
-/// ```
+/// Something that happened to a block. Displayed, it is its line in a trace, with all six columns. [`Trace`](super::Trace) has an
+/// example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
@@ -48,7 +41,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// What happened to a block. [`Event`] has an example.
+/// What happened to a block. [`Trace`](super::Trace) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// It was allocated.
@@ -74,17 +67,7 @@ impl Action {
     }
 }
 
-/// What the first line of a trace says of the run, by key.
-///
-/// ```
-/// use cuda_mem_pool::trace::Header;
-///
-/// let mut header = Header::default();
-/// header.set("wall_s", 11.9)?;
-/// assert_eq!(header.to_string(), "# wall_s=11.9");
-/// assert_eq!(header.number("wall_s")?, Some(11.9));
-/// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
-/// ```
+/// What the first line of a trace says of the run, by key. [`Trace`](super::Trace) has an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Header {
     /// In the order of the line.

@@ -107,10 +107,12 @@ fn shown(text: &str) -> String {
 /// complete, and each stays with its stream.
 ///
 /// ```
-/// use cuda_mem_pool::trace::Trace;
+/// use cuda_mem_pool::trace::{Action, Trace};
 ///
-/// let trace = Trace::read("op,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
-/// assert_eq!(trace.events().len(), 2);
+/// let trace = Trace::read("# wall_s=0.5\nop,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
+/// assert_eq!(trace.header().number("wall_s")?, Some(0.5));
+/// assert_eq!(trace.events()[0].action, Action::Allocate { size: 1000 });
+/// assert_eq!(trace.events()[1].to_string(), "f,0,,7,,");
 /// let wrong = Trace::read("op,id,size,stream\nf,7,,0\n".as_bytes()).unwrap_err();
 /// assert_eq!(wrong.to_string(), "line 2: the block 7 is freed and is not live");
 /// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
