@@ -57,7 +57,7 @@ pub struct LoggingAdaptor<R> {
 #[derive(Debug)]
 struct Logger {
     upstream: Arc<dyn RawResource>,
-    journal: Journal,
+    rows: Mutex<Rows>,
 }
 
 impl<R: MemoryResource> LoggingAdaptor<R> {
@@ -67,7 +67,9 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
     /// [`write_failures`](LoggingAdaptor::write_failures). It must not use this adaptor itself.
     #[must_use]
     pub fn new(upstream: R, writer: impl Write + Send + 'static) -> Self {
-        let inner = Logger { upstream: upstream.raw(), journal: Journal::new(Box::new(writer)) };
+        let mut rows = Rows { writer: Box::new(writer), failures: 0, rows: VecDeque::new(), first: 0 };
+        rows.write("Thread,Time,Action,Pointer,Size,Stream\n");
+        let inner = Logger { upstream: upstream.raw(), rows: Mutex::new(rows) };
         Self { upstream, inner: Arc::new(inner) }
     }
 
@@ -76,18 +78,17 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
     pub fn to_path(upstream: R, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::new(upstream, BufWriter::new(File::create(path)?)))
     }
-}
 
-impl<R> LoggingAdaptor<R> {
     /// Flushes the writer.
     pub fn flush(&self) -> io::Result<()> {
-        self.inner.journal.flush()
+        let mut rows = lock(&self.inner.rows);
+        contained(|| rows.writer.flush())
     }
 
     /// How many rows could not be written, the header among them.
     #[must_use]
     pub fn write_failures(&self) -> u64 {
-        lock(&self.inner.journal.0).failures
+        lock(&self.inner.rows).failures
     }
 }
 
@@ -111,7 +112,7 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
 unsafe impl MemorySource for Logger {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // Reserved before the upstream has the memory: after that the address may be allocated again.
-        let mut reserved = self.journal.reserve();
+        let mut reserved = self.reserve();
         let row = row("free", address, layout, stream);
         // SAFETY: the caller's promise; what came from here came from the upstream.
         unsafe { self.upstream.deallocate(address, layout, stream) }?;
@@ -129,16 +130,12 @@ unsafe impl RawResource for Logger {
             Ok(address) => ("allocate", *address),
             Err(_) => ("allocate failure", 0),
         };
-        self.journal.reserve().row = Row::Filled(row(action, address, layout, stream));
+        self.reserve().row = Row::Filled(row(action, address, layout, stream));
         result
     }
 }
 
-const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
-
 /// A writer, and the rows that wait for earlier ones.
-struct Journal(Mutex<Rows>);
-
 struct Rows {
     writer: Box<dyn Write + Send>,
     failures: u64,
@@ -154,24 +151,13 @@ enum Row {
     Void,
 }
 
-impl Journal {
-    fn new(writer: Box<dyn Write + Send>) -> Self {
-        let mut rows = Rows { writer, failures: 0, rows: VecDeque::new(), first: 0 };
-        rows.write(HEADER);
-        Self(Mutex::new(rows))
-    }
-
+impl Logger {
     /// Takes the next row. It is left out if it is dropped unfilled.
     fn reserve(&self) -> ReservedRow<'_> {
-        let mut rows = lock(&self.0);
+        let mut rows = lock(&self.rows);
         let number = rows.first.wrapping_add(rows.rows.len() as u64);
         rows.rows.push_back(Row::Open);
-        ReservedRow { journal: self, number, row: Row::Void }
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        let mut rows = lock(&self.0);
-        contained(|| rows.writer.flush())
+        ReservedRow { rows: &self.rows, number, row: Row::Void }
     }
 }
 
@@ -203,7 +189,7 @@ fn contained(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
 
 /// A row whose position in the log is taken, whenever it is filled.
 struct ReservedRow<'j> {
-    journal: &'j Journal,
+    rows: &'j Mutex<Rows>,
     number: u64,
     row: Row,
 }
@@ -211,12 +197,12 @@ struct ReservedRow<'j> {
 impl Drop for ReservedRow<'_> {
     fn drop(&mut self) {
         let row = std::mem::replace(&mut self.row, Row::Void);
-        lock(&self.journal.0).fill(self.number, row);
+        lock(self.rows).fill(self.number, row);
     }
 }
 
-impl fmt::Debug for Journal {
+impl fmt::Debug for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").finish_non_exhaustive()
+        f.debug_struct("Rows").field("failures", &self.failures).finish_non_exhaustive()
     }
 }

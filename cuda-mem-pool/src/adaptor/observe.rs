@@ -8,7 +8,6 @@
 
 use std::alloc::Layout;
 use std::backtrace::Backtrace;
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, StreamId};
 use super::adaptor;
 use crate::error::Result;
 use crate::primitive::{Mutex, lock};
-use crate::resource::{MemoryResource, RawResource, ResourceContext};
+use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
 
 /// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it. Refuses a free of
 /// something that is not allocated, or with another size.
@@ -48,15 +47,7 @@ pub struct TrackingAdaptor<R> {
 struct Tracker {
     upstream: Arc<dyn RawResource>,
     capture_backtraces: bool,
-    live: Mutex<Live>,
-}
-
-#[derive(Debug, Default)]
-struct Live {
-    /// By address.
-    entries: BTreeMap<CUdeviceptr, OutstandingAllocation>,
-    /// The sum of their bytes.
-    bytes: u64,
+    live: ByAddress<(StreamId, Option<Arc<Backtrace>>)>,
 }
 
 /// An allocation that has not been freed. [`TrackingAdaptor`] has an example.
@@ -78,22 +69,23 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     /// allocation; they are captured whatever `RUST_BACKTRACE` says.
     #[must_use]
     pub fn new(upstream: R, capture_backtraces: bool) -> Self {
-        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live: Mutex::default() };
+        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live: ByAddress::default() };
         Self { upstream, inner: Arc::new(inner) }
     }
-}
 
-impl<R> TrackingAdaptor<R> {
     /// The bytes that are allocated.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
-        lock(&self.inner.live).bytes
+        self.inner.live.list(|_, bytes, _| bytes as u64).into_iter().sum()
     }
 
     /// What is allocated, by address.
     #[must_use]
     pub fn outstanding_allocations(&self) -> Vec<OutstandingAllocation> {
-        lock(&self.inner.live).entries.values().cloned().collect()
+        let row = |address, bytes, (stream, backtrace): &(StreamId, Option<Arc<Backtrace>>)| {
+            OutstandingAllocation { address, bytes, stream: *stream, backtrace: backtrace.clone() }
+        };
+        self.inner.live.list(row)
     }
 
     /// What is allocated, to be read by people: a line for each allocation, with its backtrace below it if there is one.
@@ -124,33 +116,15 @@ fn report(outstanding: &[OutstandingAllocation]) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-impl Live {
-    fn enter(&mut self, entry: OutstandingAllocation) {
-        self.bytes = self.bytes.saturating_add(entry.bytes as u64);
-        self.entries.insert(entry.address, entry);
-    }
-
-    /// Takes an allocation out that is said to have so many bytes.
-    fn take_out(&mut self, address: CUdeviceptr, bytes: usize) -> CoreResult<OutstandingAllocation> {
-        let entry = self.entries.get(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?;
-        if entry.bytes != bytes {
-            let allocated = entry.bytes;
-            return Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated });
-        }
-        self.bytes = self.bytes.saturating_sub(bytes as u64);
-        self.entries.remove(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })
-    }
-}
-
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Tracker {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // Before the upstream has it: from then on the address may be somebody else's.
-        let entry = lock(&self.live).take_out(address, layout.size())?;
+        let known = self.live.take_out(address, layout.size())?;
         // SAFETY: the caller's promise; what came from here came from the upstream.
         let freed = unsafe { self.upstream.deallocate(address, layout, stream) };
         if freed.is_err() {
-            lock(&self.live).enter(entry);
+            self.live.enter(address, layout.size(), known);
         }
         freed
     }
@@ -162,8 +136,7 @@ unsafe impl RawResource for Tracker {
         let address = self.upstream.allocate(layout, stream)?;
         if address != 0 {
             let backtrace = self.capture_backtraces.then(|| Arc::new(Backtrace::force_capture()));
-            let (bytes, stream) = (layout.size(), stream.id());
-            lock(&self.live).enter(OutstandingAllocation { address, bytes, stream, backtrace });
+            self.live.enter(address, layout.size(), (stream.id(), backtrace));
         }
         Ok(address)
     }
@@ -269,9 +242,7 @@ impl<R: MemoryResource> StatisticsAdaptor<R> {
         let inner = Counting { upstream: upstream.raw(), scopes: Mutex::default() };
         Self { upstream, inner: Arc::new(inner) }
     }
-}
 
-impl<R> StatisticsAdaptor<R> {
     /// The counters of the innermost scope; without a scope, those since the adaptor was made.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -10,7 +10,6 @@
 #![allow(unsafe_code, reason = "implements the unsafe traits of resources")]
 
 use std::alloc::Layout;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +19,7 @@ use cuda_mem_core::{MemorySource, Result as CoreResult, Stream};
 
 use super::adaptor;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
-use crate::resource::{DEFAULT_ALIGNMENT, MemoryResource, RawResource, ResourceContext};
+use crate::resource::{ByAddress, DEFAULT_ALIGNMENT, MemoryResource, RawResource, ResourceContext};
 
 /// Aligns large allocations to more than the 256 bytes that CUDA promises, and any allocation that asks for it
 /// ([`allocate_aligned`](MemoryResource::allocate_aligned)). Each takes the alignment less 256 more bytes from its upstream.
@@ -51,13 +49,7 @@ struct Aligner {
     alignment: usize,
     threshold: usize,
     /// What the upstream gave, by the aligned address within it.
-    blocks: Mutex<HashMap<CUdeviceptr, Block>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    address: CUdeviceptr,
-    layout: Layout,
+    blocks: ByAddress<(CUdeviceptr, Layout)>,
 }
 
 impl<R: MemoryResource> AlignedAdaptor<R> {
@@ -70,12 +62,10 @@ impl<R: MemoryResource> AlignedAdaptor<R> {
         if !alignment.is_power_of_two() || alignment < DEFAULT_ALIGNMENT {
             return Err(Error::InvalidAlignment { asked: alignment, least: DEFAULT_ALIGNMENT });
         }
-        let inner = Aligner { upstream: upstream.raw(), alignment, threshold, blocks: Mutex::default() };
+        let inner = Aligner { upstream: upstream.raw(), alignment, threshold, blocks: ByAddress::default() };
         Ok(Self { upstream, inner: Arc::new(inner) })
     }
-}
 
-impl<R> AlignedAdaptor<R> {
     /// What large allocations are aligned to, in bytes.
     #[must_use]
     pub fn alignment(&self) -> usize {
@@ -118,12 +108,11 @@ unsafe impl MemorySource for Aligner {
             return unsafe { self.upstream.deallocate(address, layout, stream) };
         }
         // Taken out before: as soon as the upstream has it, the address may be given to somebody else.
-        let known = lock(&self.blocks).remove(&address);
-        let block = known.ok_or(cuda_mem_core::Error::NotAllocated { address })?;
+        let (start, around) = self.blocks.take_out(address, layout.size())?;
         // SAFETY: the caller's promise, for the block around the memory; taken out of the map, so given back once.
-        let freed = unsafe { self.upstream.deallocate(block.address, block.layout, stream) };
+        let freed = unsafe { self.upstream.deallocate(start, around, stream) };
         if freed.is_err() {
-            lock(&self.blocks).insert(address, block);
+            self.blocks.enter(address, layout.size(), (start, around));
         }
         freed
     }
@@ -136,14 +125,14 @@ unsafe impl RawResource for Aligner {
             return self.upstream.allocate(layout, stream);
         };
         let bytes = layout.size();
-        let layout = if bytes == 0 { Layout::new::<()>() } else { around(layout, alignment)? };
-        let address = self.upstream.allocate(layout, stream)?;
+        let around = if bytes == 0 { Layout::new::<()>() } else { around(layout, alignment)? };
+        let address = self.upstream.allocate(around, stream)?;
         if address == 0 {
             return Ok(0);
         }
         // Within the block, so it fits.
         let aligned = address.next_multiple_of(alignment as u64);
-        lock(&self.blocks).insert(aligned, Block { address, layout });
+        self.blocks.enter(aligned, bytes, (address, around));
         Ok(aligned)
     }
 }
@@ -185,9 +174,7 @@ impl<R: MemoryResource> LimitingAdaptor<R> {
         let inner = Limiter { upstream: upstream.raw(), limit: limit_bytes, allocated: AtomicU64::new(0) };
         Self { upstream, inner: Arc::new(inner) }
     }
-}
 
-impl<R> LimitingAdaptor<R> {
     /// The most bytes that may be allocated at a time.
     #[must_use]
     pub fn limit(&self) -> u64 {

@@ -132,12 +132,6 @@ impl DeviceMemoryResource {
         true
     }
 
-    /// Always false.
-    #[must_use]
-    pub fn is_host_accessible(&self) -> bool {
-        false
-    }
-
     /// The other devices that reach the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
@@ -256,12 +250,6 @@ impl ManagedMemoryResource {
     /// Always true.
     #[must_use]
     pub fn is_device_accessible(&self) -> bool {
-        true
-    }
-
-    /// Always true.
-    #[must_use]
-    pub fn is_host_accessible(&self) -> bool {
         true
     }
 }

@@ -105,10 +105,34 @@ impl PinnedMemoryResource {
         context: &Context,
         options: impl Into<Option<&'o PinnedMemoryResourceOptions>>,
     ) -> Result<Self> {
-        match options.into() {
-            None => Self::current(context),
-            Some(options) => Self::create(context, options),
-        }
+        let driver = context.driver();
+        let Some(options) = options.into() else {
+            expect_host_pools(driver, "the current pool of host memory", "pass options with a numa_id")?;
+            let pool = MemoryPool::current(driver, MemoryLocation::Host, AllocationType::Pinned)?;
+            return Self::reachable(DriverPool::borrowed(context, Self::KIND, pool));
+        };
+        let numa_id = match options.numa_id {
+            Some(numa_id) => {
+                expect_numa_id(numa_id)?;
+                Some(numa_id)
+            }
+            None if options.ipc_enabled => Some(node_of(context.device())?),
+            None => {
+                expect_host_pools(driver, "a pool of host memory on no node in particular", "set numa_id")?;
+                None
+            }
+        };
+        let properties = PoolProperties {
+            allocation_type: AllocationType::Pinned,
+            location: numa_id.map_or(MemoryLocation::Host, MemoryLocation::HostNuma),
+            shareable: options.ipc_enabled,
+            max_size: options.max_size,
+        };
+        let pool = DriverPool::create(context, Self::KIND, &properties).map_err(|error| match numa_id {
+            Some(numa_id) => explain_numa(driver, numa_id, error),
+            None => refused("of host memory", error),
+        })?;
+        Self::reachable(pool)
     }
 
     /// As [`PinnedMemoryResource::new`], on the device whose context is current in the calling thread. If none is, it works in
@@ -132,39 +156,6 @@ impl PinnedMemoryResource {
             None => driver.device(0)?,
         };
         Self::new(&device.primary_context()?, options)
-    }
-
-    fn current(context: &Context) -> Result<Self> {
-        let what = "the current pool of host memory";
-        expect_host_pools(context.driver(), what, "pass options with a numa_id")?;
-        let pool = MemoryPool::current(context.driver(), MemoryLocation::Host, AllocationType::Pinned)?;
-        Self::reachable(DriverPool::borrowed(context, Self::KIND, pool))
-    }
-
-    fn create(context: &Context, options: &PinnedMemoryResourceOptions) -> Result<Self> {
-        let numa_id = match options.numa_id {
-            Some(numa_id) => {
-                expect_numa_id(numa_id)?;
-                Some(numa_id)
-            }
-            None if options.ipc_enabled => Some(node_of(context.device())?),
-            None => None,
-        };
-        if numa_id.is_none() {
-            let what = "a pool of host memory on no node in particular";
-            expect_host_pools(context.driver(), what, "set numa_id")?;
-        }
-        let properties = PoolProperties {
-            allocation_type: AllocationType::Pinned,
-            location: numa_id.map_or(MemoryLocation::Host, MemoryLocation::HostNuma),
-            shareable: options.ipc_enabled,
-            max_size: options.max_size,
-        };
-        let pool = DriverPool::create(context, Self::KIND, &properties).map_err(|error| match numa_id {
-            Some(numa_id) => explain_numa(context.driver(), numa_id, error),
-            None => refused("of host memory", error),
-        })?;
-        Self::reachable(pool)
     }
 
     /// Imports the pool of another process, from its handle or another descriptor of it. Nothing can be allocated from it here; the
@@ -204,12 +195,6 @@ impl PinnedMemoryResource {
         Ok(self.accessible_by()?.len() == self.pool.driver().device_count()?)
     }
 
-    /// Always true.
-    #[must_use]
-    pub fn is_host_accessible(&self) -> bool {
-        true
-    }
-
     /// The devices that reach the memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
@@ -230,13 +215,9 @@ fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) 
 
 /// Names the kind of pool that the driver knows nothing of.
 pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
+    let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED];
     match error {
-        cuda_mem_core::Error::Driver(source)
-            if matches!(
-                source.code(),
-                CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED
-            ) =>
-        {
+        cuda_mem_core::Error::Driver(source) if codes.contains(&source.code()) => {
             Error::NoSuchPool { place, source }
         }
         other => other.into(),
@@ -248,11 +229,8 @@ fn node_of(device: Device) -> Result<i32> {
     match device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
         Ok(node) if node >= 0 => Ok(node),
         // Drivers that do not know the attribute, and systems without nodes.
-        Ok(_) => Err(Error::NoNumaNode { device }),
-        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
-            Err(Error::NoNumaNode { device })
-        }
-        Err(error) => Err(error.into()),
+        Err(error) if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(error.into()),
+        _ => Err(Error::NoNumaNode { device }),
     }
 }
 
@@ -264,26 +242,10 @@ pub(super) fn expect_numa_id(numa_id: i32) -> Result<()> {
 /// Why the driver makes no pool on a node, after it said that the value is invalid.
 #[cold]
 pub(super) fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
-    let cuda_mem_core::Error::Driver(source) = error else { return error.into() };
-    if source.code() != CUresult::CUDA_ERROR_INVALID_VALUE {
-        return cuda_mem_core::Error::from(source).into();
+    if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) {
+        return error.into();
     }
-    let nodes = nodes(driver);
-    if nodes.is_empty() {
-        return Error::NoSuchPool {
-            place: "on NUMA nodes of the host (CUDA 12.6 and newer have them)",
-            source,
-        };
-    }
-    if nodes.contains(&numa_id) {
-        return cuda_mem_core::Error::from(source).into();
-    }
-    Error::NoSuchNumaNode { numa_id, nodes }
-}
-
-/// The nodes that the driver makes pools on. Asked of the driver and not of the system: a container, or a driver, may know
-/// fewer.
-fn nodes(driver: Driver) -> Vec<i32> {
+    // Asked of the driver and not of the system: a container, or a driver, may know fewer.
     let takes = |node: &i32| {
         let properties = PoolProperties {
             allocation_type: AllocationType::Pinned,
@@ -293,5 +255,9 @@ fn nodes(driver: Driver) -> Vec<i32> {
         };
         MemoryPool::create(driver, &properties).is_ok()
     };
-    (0..NODES).filter(takes).collect()
+    let nodes = (0..NODES).filter(takes).collect::<Vec<_>>();
+    if nodes.is_empty() {
+        return refused("on NUMA nodes of the host (CUDA 12.6 and newer have them)", error);
+    }
+    if nodes.contains(&numa_id) { error.into() } else { Error::NoSuchNumaNode { numa_id, nodes } }
 }

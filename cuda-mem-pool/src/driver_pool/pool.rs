@@ -380,6 +380,12 @@ macro_rules! resource {
                 self.pool.pool().is_owned()
             }
 
+            /// Whether the host reaches the memory.
+            #[must_use]
+            pub fn is_host_accessible(&self) -> bool {
+                <$access as $crate::Accessibility>::HOST
+            }
+
             /// Lets go of the pool. If it is owned, it is destroyed when the last other handle and the last allocation are gone.
             pub fn close(self) {}
         }

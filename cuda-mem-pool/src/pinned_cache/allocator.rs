@@ -105,7 +105,7 @@ impl PinnedCachingAllocator {
             return Ok(PinnedBlock::new(block, len));
         }
         let block = shared.allocate(&arena, size, len)?;
-        arena.count_out(block.capacity);
+        arena.count(block.capacity, true);
         Ok(PinnedBlock::new(block, len))
     }
 

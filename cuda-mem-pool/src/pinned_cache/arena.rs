@@ -141,21 +141,13 @@ impl Arena {
         *lock(&self.in_use)
     }
 
-    /// Counts a block that is handed out past the thread caches.
-    pub(super) fn count_out(&self, bytes: usize) {
-        self.shared.figures.handed_out(bytes);
+    /// Counts a block that is handed out past the thread caches, or taken back.
+    pub(super) fn count(&self, bytes: usize, is_out: bool) {
+        self.shared.figures.count(bytes, is_out);
         if self.is_private {
             let (blocks, sum) = &mut *lock(&self.in_use);
-            (*blocks, *sum) = (*blocks + 1, *sum + bytes as u64);
-        }
-    }
-
-    /// Counts a block that is taken back past the thread caches.
-    fn count_back(&self, bytes: usize) {
-        self.shared.figures.taken_back(bytes);
-        if self.is_private {
-            let (blocks, sum) = &mut *lock(&self.in_use);
-            (*blocks, *sum) = (*blocks - 1, *sum - bytes as u64);
+            let bytes = bytes as u64;
+            (*blocks, *sum) = if is_out { (*blocks + 1, *sum + bytes) } else { (*blocks - 1, *sum - bytes) };
         }
     }
 
@@ -184,7 +176,7 @@ impl Arena {
                 None => return,
             }
         }
-        arena.count_back(block.capacity);
+        arena.count(block.capacity, false);
         arena.shared.put_all([block]);
     }
 
@@ -192,7 +184,7 @@ impl Arena {
     pub(super) fn free_used(mut block: FreeBlock) {
         let captured = std::mem::take(block.captured.get_mut());
         let arena = Arc::clone(block.arena());
-        arena.count_back(block.capacity);
+        arena.count(block.capacity, false);
         if !captured {
             return arena.shared.await_uses(block);
         }

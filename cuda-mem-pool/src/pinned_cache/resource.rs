@@ -3,13 +3,12 @@
 //! # Safety
 //!
 //! Relies on a [`PinnedBlock`](super::PinnedBlock) being memory that nobody else has until it is dropped, and on devices
-//! reaching it at the host's address, which is asked of all of them: its owner is kept in [`ByAddress`] as long as its receiver
+//! reaching it at the host's address, which is asked of all of them: its owner is kept in [`Blocks`] as long as its receiver
 //! has the memory, and for ever if the receiver never gives it back.
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::alloc::Layout;
-use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 #[cfg(feature = "allocator-api2")]
 use std::ptr::NonNull;
@@ -24,9 +23,8 @@ use super::allocator::PinnedCachingAllocator;
 use super::block::PinnedBlock;
 use super::error::PinnedCacheError;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
 use crate::resource::{
-    DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
+    ByAddress, DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
 };
 
 /// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
@@ -70,7 +68,7 @@ pub struct PinnedCachingResource {
 struct Inner {
     allocator: PinnedCachingAllocator,
     home: ResourceContext,
-    blocks: ByAddress,
+    blocks: Blocks,
 }
 
 impl PinnedCachingResource {
@@ -88,7 +86,7 @@ impl PinnedCachingResource {
             }
         }
         let home = ResourceContext::new(allocator.context());
-        Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: ByAddress::default() }) })
+        Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: Blocks::default() }) })
     }
 
     /// The allocator: its statistics, its private pools, and ways to give memory back.
@@ -126,7 +124,9 @@ unsafe impl MemorySource for Inner {
         let block = self.blocks.take_out(address, layout.size())?;
         let recorded = block.record_stream(stream);
         if recorded.is_err() {
-            self.blocks.enter(address, block);
+            self.blocks.enter(address, layout.size(), block);
+        } else {
+            drop(ManuallyDrop::into_inner(block));
         }
         recorded
     }
@@ -147,7 +147,7 @@ unsafe impl RawResource for Inner {
         block.admit(stream, "allocating pinned memory").map_err(PinnedCacheError::from)?;
         // Exposed: the host's slices are made of the address alone.
         let address = block.as_ptr().expose_provenance() as CUdeviceptr;
-        self.blocks.enter(address, block);
+        self.blocks.enter(address, layout.size(), ManuallyDrop::new(block));
         Ok(address)
     }
 }
@@ -161,27 +161,8 @@ impl PartialEq for PinnedCachingResource {
 
 impl Eq for PinnedCachingResource {}
 
-/// The blocks that are out, by address. Dropped, it leaks what is in it: somebody may have the address yet.
-#[derive(Debug, Default)]
-pub(super) struct ByAddress(Mutex<HashMap<CUdeviceptr, ManuallyDrop<PinnedBlock>>>);
-
-impl ByAddress {
-    /// Keeps a block until it is taken out.
-    pub(super) fn enter(&self, address: CUdeviceptr, block: PinnedBlock) {
-        lock(&self.0).insert(address, ManuallyDrop::new(block));
-    }
-
-    /// Takes a block out that is said to have so many bytes.
-    pub(super) fn take_out(&self, address: CUdeviceptr, bytes: usize) -> cuda_mem_core::Result<PinnedBlock> {
-        let mut blocks = lock(&self.0);
-        let allocated = blocks.get(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?.len();
-        if allocated != bytes {
-            return Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated });
-        }
-        let block = blocks.remove(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?;
-        Ok(ManuallyDrop::into_inner(block))
-    }
-}
+/// The blocks that are out. Dropped, it leaks what is in it: somebody may have the address yet.
+pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;
 
 /// Pinned memory for the collections of `allocator-api2`, and others that take its trait. With the feature `allocator-api2`.
 ///
@@ -214,7 +195,7 @@ unsafe impl allocator_api2::alloc::Allocator for &PinnedCachingAllocator {
         }
         let block = PinnedCachingAllocator::allocate(self, layout.size()).map_err(|_refused| AllocError)?;
         let start = block.start();
-        self.shared().lent.enter(start.addr().get() as CUdeviceptr, block);
+        self.shared().lent.enter(start.addr().get() as CUdeviceptr, layout.size(), ManuallyDrop::new(block));
         Ok(NonNull::slice_from_raw_parts(start, layout.size()))
     }
 
@@ -225,7 +206,9 @@ unsafe impl allocator_api2::alloc::Allocator for &PinnedCachingAllocator {
         }
         // SAFETY: the caller gives back this many bytes that it had from `allocate`, and nobody uses any more.
         unsafe { start.write_bytes(0, layout.size()) };
-        // Its drop gives the block back. One that is not there was none of these, against the contract: nothing is given back then.
-        let _block = self.shared().lent.take_out(start.addr().get() as CUdeviceptr, layout.size());
+        // One that is not there was none of these, against the contract: nothing is given back then.
+        if let Ok(block) = self.shared().lent.take_out(start.addr().get() as CUdeviceptr, layout.size()) {
+            drop(ManuallyDrop::into_inner(block));
+        }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Shared {
     worker: Worker,
     /// The blocks of collections.
     #[cfg(feature = "allocator-api2")]
-    pub(super) lent: super::resource::ByAddress,
+    pub(super) lent: super::resource::Blocks,
     /// The last handle is gone: nobody asks for blocks any more.
     closed: AtomicBool,
 }

@@ -127,14 +127,10 @@ impl Figures {
         self.blocks.shard()
     }
 
-    /// A block is handed out that comes from no thread's cache.
-    pub(super) fn handed_out(&self, bytes: usize) {
-        self.past_caches.hold().allocate_plain(bytes);
-    }
-
-    /// A block is taken back that goes to no thread's cache.
-    pub(super) fn taken_back(&self, bytes: usize) {
-        self.past_caches.hold().free_plain(bytes);
+    /// Counts a block that is handed out past the thread caches, or taken back.
+    pub(super) fn count(&self, bytes: usize, is_out: bool) {
+        let shard = self.past_caches.hold();
+        if is_out { shard.allocate_plain(bytes) } else { shard.free_plain(bytes) }
     }
 
     /// Claims bytes that are about to be pinned, unless more than `most` would be; whether it did.

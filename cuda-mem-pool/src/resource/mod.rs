@@ -9,14 +9,16 @@
 mod allocation;
 
 use std::alloc::Layout;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream, forked};
 
 pub use self::allocation::Allocation;
 use crate::error::{Error, Result};
+use crate::primitive::{Mutex, lock};
 
 /// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.
 pub const DEFAULT_ALIGNMENT: usize = 256;
@@ -200,6 +202,41 @@ pub struct ResourceContext {
     streams: Mutex<HashMap<CUdeviceptr, Stream>>,
 }
 
+/// What is known of memory that is out, by address and size.
+#[derive(Debug)]
+pub(crate) struct ByAddress<T>(Mutex<BTreeMap<CUdeviceptr, (usize, T)>>);
+
+impl<T> Default for ByAddress<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> ByAddress<T> {
+    /// Keeps it until it is taken out.
+    pub(crate) fn enter(&self, address: CUdeviceptr, bytes: usize, value: T) {
+        lock(&self.0).insert(address, (bytes, value));
+    }
+
+    /// Takes out what is known of memory that is said to have so many bytes.
+    pub(crate) fn take_out(&self, address: CUdeviceptr, bytes: usize) -> cuda_mem_core::Result<T> {
+        let mut known = lock(&self.0);
+        match known.entry(address) {
+            Entry::Occupied(entry) if entry.get().0 == bytes => Ok(entry.remove().1),
+            Entry::Occupied(entry) => {
+                let allocated = entry.get().0;
+                Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated })
+            }
+            Entry::Vacant(_) => Err(cuda_mem_core::Error::NotAllocated { address }),
+        }
+    }
+
+    /// All of it, by address.
+    pub(crate) fn list<R>(&self, mut row: impl FnMut(CUdeviceptr, usize, &T) -> R) -> Vec<R> {
+        lock(&self.0).iter().map(|(address, (bytes, value))| row(*address, *bytes, value)).collect()
+    }
+}
+
 impl ResourceContext {
     /// For a resource that works in `context`.
     #[must_use]
@@ -226,17 +263,14 @@ impl ResourceContext {
 
     /// Remembers the stream of an allocation by address.
     pub(crate) fn remember(&self, address: CUdeviceptr, stream: &Stream) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let replaced = streams.insert(address, stream.clone());
-        drop(streams);
+        let replaced = lock(&self.streams).insert(address, stream.clone());
         // Outside the lock: the last handle to a stream may go here.
         drop(replaced);
     }
 
     /// Takes out the stream of an allocation.
     pub(crate) fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.remove(&address).ok_or(Error::UnknownAddress { address })
+        lock(&self.streams).remove(&address).ok_or(Error::UnknownAddress { address })
     }
 }
 
