@@ -68,8 +68,7 @@ impl Segment {
         }
     }
 
-    /// Unpins it, and gives its pages back. If the driver refuses, its drop tries again and reports. Calls the driver, and nothing else
-    /// of the program's.
+    /// Unpins it, and gives its pages back. If the driver refuses, its drop tries again and reports.
     fn unpin(&mut self) {
         let began = Instant::now();
         match self.memory.take().map(Registered::close) {
@@ -255,8 +254,8 @@ impl Arena {
         lock(&self.large).surplus() > 0
     }
 
-    /// Unpins wholly free segments of that. Calls the driver, which waits for all work of the context. What comes back is done with, and
-    /// is to be dropped where no lock is held.
+    /// Unpins wholly free segments of that, for which the driver waits for all work of the context. What comes back is to be dropped where
+    /// no lock is held.
     pub(super) fn unpin_surplus(&self) -> Vec<(usize, Arc<Segment>)> {
         let mut taken = lock(&self.large).take_surplus();
         // Nobody else has one that is wholly free; another one's drop unpins it.

@@ -38,8 +38,7 @@ mod tests;
 pub struct PinnedCacheOptions {
     /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
     pub numa_id: Option<u32>,
-    /// The most bytes that may be pinned at once; no limit by default. A request beyond it gives back everything that is free, and then
-    /// fails.
+    /// The most bytes that may be pinned at once; no limit by default. Before a request fails for it, everything free is given back.
     pub max_bytes: Option<usize>,
     /// How many bytes may be held that are in no block; no limit by default, as in PyTorch. Beyond it, whole segments go back to the
     /// system, largest first. Blocks that threads keep may come on top until a segment goes: less than as much again.

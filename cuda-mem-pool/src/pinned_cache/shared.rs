@@ -58,8 +58,7 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The most bytes that one more thread keeps. Under a bound it is half of what the one before may keep, so that all together
-    /// keep less than the bound.
+    /// The most bytes that one more thread keeps: under a bound half of what the one before may, so that all keep less than the bound.
     pub(super) fn thread_cache_bytes(&self) -> usize {
         let Some(most) = self.options.max_cached_bytes else { return self.options.thread_cache_bytes };
         let threads = u32::try_from(lock(&self.caches).len()).unwrap_or(u32::MAX);
@@ -99,10 +98,19 @@ impl Shared {
         }
     }
 
-    /// Puts blocks back that nothing uses any more.
+    /// Puts blocks back that nothing uses any more. If a segment has become wholly free, gives back what the options' limit asks for, in
+    /// the order of what it costs.
     pub(super) fn put_all(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
-        if put(blocks) {
-            self.trim_to_limit();
+        if !put(blocks) {
+            return;
+        }
+        let Some(most) = self.options.max_cached_bytes else { return };
+        if self.cached() > most {
+            self.trim_arenas(most);
+        }
+        if self.cached() > most {
+            self.flush_caches();
+            self.trim_arenas(most);
         }
     }
 
@@ -124,18 +132,6 @@ impl Shared {
         self.trim_arenas(bytes);
     }
 
-    /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
-    fn trim_to_limit(&self) {
-        let Some(most) = self.options.max_cached_bytes else { return };
-        if self.cached() > most {
-            self.trim_arenas(most);
-        }
-        if self.cached() > most {
-            self.flush_caches();
-            self.trim_arenas(most);
-        }
-    }
-
     fn trim_arenas(&self, most: usize) {
         for arena in self.pools.all() {
             let cached = self.cached();
@@ -144,10 +140,8 @@ impl Shared {
     }
 
     /// Gives back what every arena holds too much of, if no stream is busy, or without `patience` if none waits for a fence. Whether
-    /// something is left to be given back.
-    ///
-    /// The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that waits for another
-    /// process would so hold up the thread that could let that process go on.
+    /// something is left. The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that
+    /// waits for another process would so hold up the thread that could let that process go on.
     pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
         let arenas = self.pools.all();
         if !arenas.iter().any(|arena| arena.has_surplus()) {
@@ -155,10 +149,8 @@ impl Shared {
         }
         let driver = self.context.driver();
         let unpin = || arenas.iter().map(|arena| arena.unpin_surplus()).collect::<Vec<_>>();
-        let unpinned =
-            if patience { driver.while_idle(unpin) } else { driver.while_nothing_is_awaited(unpin) };
-        // Dropped here, where nothing is held that a hook of the program's might wait for.
-        unpinned.is_none()
+        // What comes back is dropped here, where nothing is held that a hook of the program's might wait for.
+        (if patience { driver.while_idle(unpin) } else { driver.while_nothing_is_awaited(unpin) }).is_none()
     }
 
     /// The last handle is gone. What is free goes back now, what is in use when it is freed.

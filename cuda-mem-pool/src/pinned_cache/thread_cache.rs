@@ -16,8 +16,7 @@ const DEPTH: usize = 16;
 /// The bytes of the largest block that a thread keeps.
 pub(super) const LARGEST: usize = 64 << 20;
 
-/// One thread's blocks of one allocator. Its owner takes it without waiting; others take it to trim, and when the thread or the
-/// allocator ends.
+/// One thread's blocks of one allocator. Its owner takes it without waiting; others to trim, and when the thread or allocator ends.
 pub(super) type ThreadCache = CountedCell<Blocks>;
 
 #[derive(Debug)]
@@ -65,8 +64,7 @@ pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
     block
 }
 
-/// Makes room for a block that [`push`] refused: a first cache, or that of blocks which are not asked for any more; those come
-/// back. None if it cannot stay in any case.
+/// Makes room for a block that [`push`] refused: a first cache, or that of blocks which have to go for it. None if there can be none.
 #[cold]
 pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<FreeBlock>> {
     match with(shared.id, |cache| cache.try_with(|blocks, _| blocks.make_room(capacity))) {
@@ -166,7 +164,6 @@ impl Blocks {
         if class.len() >= DEPTH {
             return None;
         }
-        // Its room is made once.
         class.reserve_exact(DEPTH - class.len());
         // The blocks here may be of sizes that nobody asks for any more.
         let is_full = self.limit - self.bytes < capacity;

@@ -138,7 +138,7 @@ fn grow_ahead(shared: &Shared, arena: &Arc<Arena>) {
     if !shared.runs_short(arena) {
         return;
     }
-    // A failure here is nobody's: a request that misses meets it again, and tells it.
+    // A request that misses meets a failure again, and returns it.
     if let Ok(segment) = shared.pin(arena, heap::segment_ahead(shared.figures.held()), 0) {
         arena.add_small(segment);
     }

@@ -19,7 +19,8 @@
 //! Blocks that are never freed were live when the recording ended.
 //!
 //! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. [`Trace::write`] writes it,
-//! [`TraceRecorder`] writes events while they happen. All of it is plain text: unpack compressed files before.
+//! [`CachingAllocator::record_trace`](crate::caching::CachingAllocator::record_trace) while it happens. All of it is plain text: unpack
+//! compressed files before.
 
 mod format;
 mod reader;
@@ -29,4 +30,4 @@ mod writer;
 
 pub use format::{Action, Event, Header, MAX_EVENTS, MAX_SIZE, TraceError};
 pub use reader::Trace;
-pub use writer::TraceRecorder;
+pub(crate) use writer::TraceRecorder;

@@ -11,30 +11,18 @@ use crate::history::TraceTracker;
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
 
-/// Writes what an allocator does as a trace: addresses become ids, streams small numbers.
+/// Writes what an allocator does as a trace: addresses become ids, streams small numbers. Blocks that were allocated before the
+/// recording began are left out.
 ///
-/// It is a [`TraceTracker`]: attached to a [`History`](crate::history::History) it is told of all that happens, in order.
-/// Whoever calls [`allocated`](TraceRecorder::allocated) and the others instead has the block from before the first call until after
-/// the last. Blocks that were allocated before the recording began are left out.
-///
-/// ```
-/// use cuda_mem_pool::trace::{Header, TraceRecorder};
-///
-/// let mut header = Header::default();
-/// header.set("torch", "2.11.0")?;
-/// let recorder = TraceRecorder::new(std::io::stderr(), &header)?; // or a file, behind a BufWriter
-/// recorder.allocated(0x7f00_0000_0000, 1000, 0x55d0_c8a3_b2f0); // a,0,1000,0,…
-/// recorder.freed(0x7f00_0000_0000); // f,0,,0,…
-/// recorder.finish()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct TraceRecorder {
+/// A caller has the block from before it calls [`allocated`](Self::allocated) until after [`completed`](Self::completed).
+pub(crate) struct TraceRecorder {
     began: Instant,
     state: Mutex<State>,
 }
 
 struct State {
-    target: Result<Box<dyn Write + Send>, Ended>,
+    /// None once it is finished.
+    target: Option<io::Result<Box<dyn Write + Send>>>,
     /// By address.
     live: HashMap<u64, Block>,
     /// Those that are freed and may still be used by a stream, by address.
@@ -46,12 +34,6 @@ struct State {
     just_freed: Option<u64>,
 }
 
-/// Why nothing is written any more.
-enum Ended {
-    Finished,
-    Failed(io::Error),
-}
-
 #[derive(Clone, Copy)]
 struct Block {
     id: u64,
@@ -59,15 +41,11 @@ struct Block {
 }
 
 impl TraceRecorder {
-    /// Begins a recording. Each event is written by itself: a file wants a [`BufWriter`](io::BufWriter) around it.
-    ///
-    /// # Errors
-    ///
-    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
-    pub fn new(mut target: impl Write + Send + 'static, header: &Header) -> io::Result<Self> {
+    /// Begins a recording. Refuses a header that fits no line.
+    pub(crate) fn new(mut target: impl Write + Send + 'static, header: &Header) -> io::Result<Self> {
         write_header(&mut target, header)?;
         let state = State {
-            target: Ok(Box::new(target)),
+            target: Some(Ok(Box::new(target))),
             live: HashMap::new(),
             pending: HashMap::new(),
             streams: HashMap::new(),
@@ -78,7 +56,7 @@ impl TraceRecorder {
     }
 
     /// A block of `size` bytes, as they were asked for, was allocated on a stream, which is known by its handle.
-    pub fn allocated(&self, address: u64, size: u64, stream: u64) {
+    pub(crate) fn allocated(&self, address: u64, size: u64, stream: u64) {
         let mut state = lock(&self.state);
         let next = state.streams.len() as u64;
         let stream = *state.streams.entry(stream).or_insert(next);
@@ -89,7 +67,7 @@ impl TraceRecorder {
     }
 
     /// The program let go of a block.
-    pub fn freed(&self, address: u64) {
+    pub(crate) fn freed(&self, address: u64) {
         let mut state = lock(&self.state);
         if let Some(block) = state.live.remove(&address) {
             state.pending.insert(address, block);
@@ -99,7 +77,7 @@ impl TraceRecorder {
     }
 
     /// A block that was freed may be used again. If nothing happened in between, it always could: the trace does not say so.
-    pub fn completed(&self, address: u64) {
+    pub(crate) fn completed(&self, address: u64) {
         let mut state = lock(&self.state);
         if let Some(block) = state.pending.remove(&address)
             && state.just_freed != Some(block.id)
@@ -108,19 +86,10 @@ impl TraceRecorder {
         }
     }
 
-    /// Ends the recording: what happens afterwards is left out.
-    ///
-    /// # Errors
-    ///
-    /// The target's, or the first one of it during the recording, which ended it; [`io::ErrorKind::InvalidInput`] for a block
-    /// larger than [`MAX_SIZE`](super::MAX_SIZE).
-    pub fn finish(&self) -> io::Result<()> {
-        let target = std::mem::replace(&mut lock(&self.state).target, Err(Ended::Finished));
-        match target {
-            Ok(mut target) => target.flush(),
-            Err(Ended::Finished) => Ok(()),
-            Err(Ended::Failed(error)) => Err(error),
-        }
+    /// Ends the recording: what happens afterwards is left out. Gives the error that ended it before, if any.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        let target = lock(&self.state).target.take();
+        target.map_or(Ok(()), |target| target?.flush())
     }
 }
 
@@ -134,7 +103,7 @@ impl State {
             time_us: u64::try_from(began.elapsed().as_micros()).ok(),
             thread: u64::try_from(thread_number()).ok(),
         };
-        let Ok(target) = &mut self.target else { return };
+        let Some(Ok(target)) = &mut self.target else { return };
         let written = match action {
             Action::Allocate { size } if size > MAX_SIZE => {
                 let problem = format!("{size} bytes are more than an event may allocate, {MAX_SIZE}");
@@ -143,7 +112,7 @@ impl State {
             _ => writeln!(target, "{event}"),
         };
         if let Err(error) = written {
-            self.target = Err(Ended::Failed(error));
+            self.target = Some(Err(error));
         }
     }
 }
