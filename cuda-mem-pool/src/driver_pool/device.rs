@@ -108,8 +108,8 @@ impl DeviceMemoryResource {
     ) -> Result<Self> {
         let device = context.device();
         let pool = DriverPool::import(context, Self::KIND, handle, uuid.into(), Some(device))?;
-        if !pool.pool().is_accessible_from(device)? {
-            pool.pool().set_access(&[device], true)?;
+        if !pool.pool.is_accessible_from(device)? {
+            pool.pool.set_access(&[device], true)?;
         }
         Ok(Self::over(pool))
     }
@@ -160,8 +160,8 @@ impl DeviceMemoryResource {
         let is_new = |device: &Device| *device != owner && !now.contains(device);
         let coming = devices.iter().copied().filter(is_new).collect::<Vec<_>>();
         let going = now.iter().copied().filter(|device| !devices.contains(device)).collect::<Vec<_>>();
-        self.pool.pool().set_access(&coming, true)?;
-        Ok(self.pool.pool().set_access(&going, false)?)
+        self.pool.pool.set_access(&coming, true)?;
+        Ok(self.pool.pool.set_access(&going, false)?)
     }
 
     ipc_members!();
@@ -238,13 +238,13 @@ impl ManagedMemoryResource {
     /// Where the memory stays until it is used elsewhere; `None` for no preference.
     #[must_use]
     pub fn preferred_location(&self) -> Option<MemoryLocation> {
-        self.pool.location().filter(|location| *location != MemoryLocation::None)
+        self.pool.location.filter(|location| *location != MemoryLocation::None)
     }
 
     /// The number of the device that is the preferred location; -1 if none is.
     #[must_use]
     pub fn device_id(&self) -> i32 {
-        if let Some(MemoryLocation::Device(ordinal)) = self.pool.location() { ordinal } else { -1 }
+        if let Some(MemoryLocation::Device(ordinal)) = self.pool.location { ordinal } else { -1 }
     }
 
     /// Always true.

@@ -185,14 +185,14 @@ impl PinnedMemoryResource {
     /// The NUMA node that the memory was asked to lie on; -1 if the system chooses, and for another process's pool.
     #[must_use]
     pub fn numa_id(&self) -> i32 {
-        if let Some(MemoryLocation::HostNuma(node)) = self.pool.location() { node } else { -1 }
+        if let Some(MemoryLocation::HostNuma(node)) = self.pool.location { node } else { -1 }
     }
 
     /// Whether every device of the driver reaches the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     pub fn is_device_accessible(&self) -> Result<bool> {
-        Ok(self.accessible_by()?.len() == self.pool.driver().device_count()?)
+        Ok(self.accessible_by()?.len() == self.pool.pool.driver().device_count()?)
     }
 
     /// The devices that reach the memory.

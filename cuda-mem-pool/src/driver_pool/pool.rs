@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute as Name, CUresult};
-use cuda_mem_core::{Context, Device, Driver, MemorySource, Result as CoreResult, Stream};
+use cuda_mem_core::{Context, Device, MemorySource, Result as CoreResult, Stream};
 use uuid::Uuid;
 
 use super::sharing::IpcAllocationHandle;
@@ -25,12 +25,12 @@ use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 /// A driver pool in the hands of a resource. It is destroyed, if it is owned, when the last handle and the last allocation
 /// are gone.
 pub(crate) struct DriverPool {
-    pool: MemoryPool,
-    home: ResourceContext,
+    pub(super) pool: MemoryPool,
+    pub(super) home: ResourceContext,
     /// The type of its resource.
-    kind: &'static str,
+    pub(super) kind: &'static str,
     /// Where its memory was asked to lie; none for a pool of somebody else.
-    location: Option<MemoryLocation>,
+    pub(super) location: Option<MemoryLocation>,
     max_size: usize,
     role: Role,
 }
@@ -104,28 +104,6 @@ impl DriverPool {
         self.pool.set_access(&others, false)
     }
 
-    pub(crate) fn pool(&self) -> &MemoryPool {
-        &self.pool
-    }
-
-    pub(crate) fn resource_context(&self) -> &ResourceContext {
-        &self.home
-    }
-
-    pub(crate) fn driver(&self) -> Driver {
-        self.pool.driver()
-    }
-
-    /// The type of the resource that it is of.
-    pub(crate) fn kind(&self) -> &'static str {
-        self.kind
-    }
-
-    /// Where the memory was asked to lie.
-    pub(crate) fn location(&self) -> Option<MemoryLocation> {
-        self.location
-    }
-
     pub(crate) fn is_ipc_enabled(&self) -> bool {
         !matches!(self.role, Role::Private)
     }
@@ -166,7 +144,7 @@ impl DriverPool {
 
     /// Lets every device of the driver reach the memory that does not yet.
     pub(crate) fn grant_all(&self) -> CoreResult<()> {
-        let mut missing = self.driver().devices()?;
+        let mut missing = self.pool.driver().devices()?;
         let granted = self.accessible_by()?;
         missing.retain(|device| !granted.contains(device));
         self.pool.set_access(&missing, true)
@@ -175,7 +153,7 @@ impl DriverPool {
     /// The devices that reach the memory.
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
         let mut devices = Vec::new();
-        for device in self.driver().devices()? {
+        for device in self.pool.driver().devices()? {
             if self.pool.is_accessible_from(device)? {
                 devices.push(device);
             }
@@ -262,19 +240,19 @@ impl fmt::Debug for DriverPool {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Attributes<'r> {
-    pool: &'r DriverPool,
+    pub(super) pool: &'r DriverPool,
 }
 
 macro_rules! flags {
     ($($(#[$doc:meta])* $get:ident, $set:ident, $name:ident;)*) => {$(
         $(#[$doc])*
         pub fn $get(&self) -> Result<bool> {
-            self.pool.owners(self.pool.pool().flag(Name::$name))
+            self.pool.owners(self.pool.pool.flag(Name::$name))
         }
 
         #[doc = concat!("Sets [`", stringify!($get), "`](Attributes::", stringify!($get), ").")]
         pub fn $set(&self, value: bool) -> Result<()> {
-            self.pool.owners(self.pool.pool().set_flag(Name::$name, value))
+            self.pool.owners(self.pool.pool.set_flag(Name::$name, value))
         }
     )*};
 }
@@ -283,16 +261,12 @@ macro_rules! sizes {
     ($($(#[$doc:meta])* $get:ident, $name:ident;)*) => {$(
         $(#[$doc])*
         pub fn $get(&self) -> Result<u64> {
-            self.pool.owners(self.pool.pool().number(Name::$name))
+            self.pool.owners(self.pool.pool.number(Name::$name))
         }
     )*};
 }
 
-impl<'r> Attributes<'r> {
-    pub(crate) fn new(pool: &'r DriverPool) -> Self {
-        Self { pool }
-    }
-
+impl Attributes<'_> {
     flags! {
         /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.
         reuse_follow_event_dependencies, set_reuse_follow_event_dependencies,
@@ -334,7 +308,7 @@ impl<'r> Attributes<'r> {
     }
 
     fn set(&self, name: Name, value: u64) -> Result<()> {
-        self.pool.owners(self.pool.pool().set_number(name, value))
+        self.pool.owners(self.pool.pool.set_number(name, value))
     }
 }
 
@@ -351,7 +325,7 @@ macro_rules! resource {
             /// The attributes of the pool, some of which can be set. Makes no driver call by itself.
             #[must_use]
             pub fn attributes(&self) -> $crate::Attributes<'_> {
-                $crate::Attributes::new(&self.pool)
+                $crate::Attributes { pool: &self.pool }
             }
 
             /// Gives memory back to the system until no more than `bytes_to_keep` bytes are held, or all that is left is in use.
@@ -364,20 +338,20 @@ macro_rules! resource {
             ///
             /// [`Error::Mapped`](crate::Error::Mapped) for another process's pool, or the driver's.
             pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<()> {
-                self.pool.owners(self.pool.pool().trim_to(bytes_to_keep))
+                self.pool.owners(self.pool.pool.trim_to(bytes_to_keep))
             }
 
             /// The driver's handle of the pool, a `CUmemoryPool`. It is valid while a handle to this resource or memory of it
             /// lives.
             #[must_use]
             pub fn handle(&self) -> *mut std::ffi::c_void {
-                self.pool.pool().as_raw()
+                self.pool.pool.as_raw()
             }
 
             /// Whether the pool is this resource's own, and is destroyed with it.
             #[must_use]
             pub fn is_handle_owned(&self) -> bool {
-                self.pool.pool().is_owned()
+                self.pool.pool.is_owned()
             }
 
             /// Whether the host reaches the memory.
@@ -399,7 +373,7 @@ macro_rules! resource {
             }
 
             fn resource_context(&self) -> &ResourceContext {
-                self.pool.resource_context()
+                &self.pool.home
             }
         }
 

@@ -104,7 +104,7 @@ pub(super) fn register(uuid: Uuid, pool: &Arc<DriverPool>) -> Result<Arc<DriverP
     map.retain(|_, known| known.strong_count() > 0);
     if let Some(known) = map.get(&uuid).and_then(Weak::upgrade) {
         drop(pools);
-        return of_kind(known, uuid, pool.kind());
+        return of_kind(known, uuid, pool.kind);
     }
     pool.take_uuid(uuid)?;
     map.insert(uuid, Arc::downgrade(pool));
@@ -119,7 +119,7 @@ pub(super) fn find(uuid: Uuid, kind: &'static str) -> Result<Arc<DriverPool>> {
 }
 
 fn of_kind(pool: Arc<DriverPool>, uuid: Uuid, asked: &'static str) -> Result<Arc<DriverPool>> {
-    let found = pool.kind();
+    let found = pool.kind;
     if found == asked { Ok(pool) } else { Err(Error::OtherKind { uuid, found, asked }) }
 }
 

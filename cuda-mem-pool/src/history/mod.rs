@@ -214,12 +214,7 @@ impl History {
     #[inline]
     pub fn record(&self, event: Event, frames: Option<&Frames>) {
         if self.is_listening() && !forked() {
-            // Held until all are told: entries reach trackers in the order of the ring.
-            let telling = self.trackers.begin();
-            let entry = self.keep(event, frames);
-            if let Some(telling) = telling {
-                telling.tell(&entry);
-            }
+            self.trackers.call_all(|| self.keep(event, frames));
         }
     }
 

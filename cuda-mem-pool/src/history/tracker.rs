@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_core::{catch_panic, forked};
 
-use crate::primitive::{Mutex, MutexGuard, lock};
+use crate::primitive::{Mutex, lock};
 use crate::snapshot::TraceEntry;
 
 /// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
@@ -51,17 +51,11 @@ type List = Vec<(TrackerId, Arc<dyn TraceTracker>)>;
 
 #[derive(Default)]
 pub(super) struct Trackers {
-    /// Who has it tells.
+    /// Whoever has it calls them.
     turn: Mutex<()>,
     list: Mutex<Arc<List>>,
     attached: AtomicU64,
     panics: AtomicU64,
-}
-
-/// The calling thread tells trackers, and no other does.
-pub(super) struct Telling<'t> {
-    trackers: &'t Trackers,
-    _turn: MutexGuard<'t, ()>,
 }
 
 thread_local! {
@@ -76,12 +70,23 @@ pub(super) fn is_telling() -> bool {
 }
 
 impl Trackers {
-    /// The turn to tell, or none if there is nobody to tell or a tracker is the one who asks.
-    pub(super) fn begin(&self) -> Option<Telling<'_>> {
+    /// Calls every tracker with what `entry` makes, in the order in which entries are made. None if a tracker is the caller.
+    pub(super) fn call_all(&self, entry: impl FnOnce() -> TraceEntry) {
         if INSIDE.get() || lock(&self.list).is_empty() {
-            return None;
+            entry();
+            return;
         }
-        Some(Telling { trackers: self, _turn: lock(&self.turn) })
+        // Held until all were called.
+        let _turn = lock(&self.turn);
+        let entry = entry();
+        let list = Arc::clone(&lock(&self.list));
+        INSIDE.set(true);
+        for (_, tracker) in list.iter() {
+            self.run(|| tracker.track(&entry));
+        }
+        // One may have been detached meanwhile, and ends here.
+        self.run(|| drop(list));
+        INSIDE.set(false);
     }
 
     pub(super) fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
@@ -120,18 +125,5 @@ impl Trackers {
 
     pub(super) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
-    }
-}
-
-impl Telling<'_> {
-    pub(super) fn tell(self, entry: &TraceEntry) {
-        let list = Arc::clone(&lock(&self.trackers.list));
-        INSIDE.set(true);
-        for (_, tracker) in list.iter() {
-            self.trackers.run(|| tracker.track(entry));
-        }
-        // It may have been detached meanwhile, and ends here.
-        self.trackers.run(|| drop(list));
-        INSIDE.set(false);
     }
 }

@@ -49,12 +49,6 @@ pub struct DurationStat {
 }
 
 impl DurationStat {
-    /// The mean in microseconds; 0 without calls.
-    #[must_use]
-    pub fn avg(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.total as f64 / self.count as f64 }
-    }
-
     fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.min = if self.count == 0 { micros } else { self.min.min(micros) };

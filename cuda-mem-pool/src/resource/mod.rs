@@ -262,14 +262,14 @@ impl ResourceContext {
     }
 
     /// Remembers the stream of an allocation by address.
-    pub(crate) fn remember(&self, address: CUdeviceptr, stream: &Stream) {
+    fn remember(&self, address: CUdeviceptr, stream: &Stream) {
         let replaced = lock(&self.streams).insert(address, stream.clone());
         // Outside the lock: the last handle to a stream may go here.
         drop(replaced);
     }
 
     /// Takes out the stream of an allocation.
-    pub(crate) fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
+    fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
         lock(&self.streams).remove(&address).ok_or(Error::UnknownAddress { address })
     }
 }
