@@ -75,7 +75,7 @@ fn attributes(attributes: Attributes<'_>) -> Result<()> {
     attributes.set_reuse_follow_event_dependencies(attributes.reuse_follow_event_dependencies()?)?;
     attributes.set_reuse_allow_opportunistic(attributes.reuse_allow_opportunistic()?)?;
     attributes.set_reuse_allow_internal_dependencies(attributes.reuse_allow_internal_dependencies()?)?;
-    let _ = attributes.set_release_threshold(attributes.release_threshold()?)?;
+    attributes.set_release_threshold(attributes.release_threshold()?)?;
     assert!(attributes.used_mem_current()? <= attributes.reserved_mem_current()?);
     assert!(attributes.used_mem_high()? <= attributes.reserved_mem_high()?);
     attributes.reset_used_mem_high()?;
@@ -101,7 +101,7 @@ fn device_pool(context: &Context) -> Result<()> {
     let resource = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
     serves(&resource)?;
     attributes(resource.attributes())?;
-    let _ = resource.trim_to(0)?;
+    resource.trim_to(0)?;
     let stream = Stream::new(context)?;
     let bytes = pattern(LEN, 1);
     let block = resource.allocate(LEN, &stream)?;
@@ -171,7 +171,7 @@ fn pinned_pool(context: &Context) -> Result<()> {
     let options = PinnedMemoryResourceOptions::default().with_max_size(64 << 20);
     let resource = PinnedMemoryResource::new(context, &options)?;
     attributes(resource.attributes())?;
-    let _ = resource.trim_to(0)?;
+    resource.trim_to(0)?;
     pinned_works(&resource)
 }
 
