@@ -89,8 +89,8 @@ impl Shared {
         let total = context.device().total_memory()?;
         let slots = Arc::new(Slots::new());
         let limit = limit(options.memory_fraction, total)?;
-        let policy = Policy::for_memory(total.min(limit)).with_moves(options.moves);
-        let policy = policy.with_reserve_bytes(Policy::reserve_of(total));
+        let (moves, reserve_bytes) = (options.moves, Policy::reserve_of(total));
+        let policy = Policy { moves, reserve_bytes, ..Policy::for_memory(total.min(limit)) };
         let counts = Arc::<Mutex<DeviceStatistics>>::default();
         let callbacks = Callbacks::new();
         let told = Told {

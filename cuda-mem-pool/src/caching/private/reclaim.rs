@@ -14,12 +14,11 @@ use crate::caching::grow::unless_lost;
 use crate::caching::owner::{End, Served};
 use crate::caching::shared::wait_for;
 use crate::caching::slot::shown_handle;
-use crate::engine::segments::TakenSegment;
+use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::segments::{FreeSegment, SegmentRequest};
 use crate::snapshot::{Action, Frames};
 
 /// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.

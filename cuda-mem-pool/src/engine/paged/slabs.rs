@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::heap::{Block, BlockNumber, Freed};
-use super::index::{BlockIndex, SlabKind};
-use super::sizes::{MEDIUM, SLAB, SMALL, Tier};
+use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, SlabKind, Tier};
 use super::spans::{Piece, Spans};
 
 /// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
@@ -85,11 +84,11 @@ impl Slabs {
         large: &mut Spans,
         index: &impl BlockIndex,
     ) -> Option<Freed> {
-        let kept = self.blocks.keep(number, now)?;
+        let freed = self.blocks.keep(number, now);
         if self.blocks.quick_bytes() > QUICK_BYTES {
             self.release_one_quick(now, large, index);
         }
-        Some(Freed { size: kept.size, unused: kept.unused })
+        freed
     }
 
     /// Joins the blocks of the quick lists with what is free.
@@ -101,8 +100,7 @@ impl Slabs {
     fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
         index.clear_in_slab(address, self.kind);
-        let released = self.blocks.release(number, freed_at);
-        if let Some(slab) = released.and_then(|released| released.whole_run) {
+        if let Some(slab) = self.blocks.release(number, freed_at) {
             self.spare.push(slab);
             if self.spare.len() > SPARE {
                 self.release_slab(slab, now, large, index);

@@ -11,16 +11,15 @@ mod options;
 mod pools;
 
 #[cfg(test)]
+pub(crate) use {crate::statistics::PoolSize, block::BlockState, heap::SegmentHeap};
+#[cfg(test)]
 mod tests;
 
 pub use crate::error::{PoolError, SegmentError};
-pub use block::{Allocation, Block, BlockId, BlockState, FreeSegment, SegmentKind, SegmentRequest};
+pub(crate) use block::{Allocation, Block, BlockId, FreeSegment, SegmentRequest};
 pub use checkpoint::{Checkpoint, Restored};
-pub use heap::{SegmentHeap, SegmentView};
-pub use options::{
-    MIN_BLOCK_SIZE, MIN_LARGE_ALLOCATION, Options, OptionsBuilder, OptionsError, ROUND_LARGE, SMALL_SEGMENT,
-    SMALL_SIZE,
-};
+pub(crate) use heap::SegmentView;
 pub(crate) use options::{MOST, in_steps, size_class};
+pub use options::{Options, OptionsBuilder, OptionsError, SMALL_SIZE};
 pub use pools::Filter;
 pub(crate) use pools::{PoolTable, TakenSegment};
