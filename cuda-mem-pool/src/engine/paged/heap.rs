@@ -172,7 +172,8 @@ impl StreamHeap {
     /// Joins all blocks of the quick lists with their free neighbours and gives empty slabs back to the ranges, so that what is free can serve
     /// any size. Whether there were any.
     pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) -> bool {
-        let quick = self.small.quick_bytes() + self.medium.quick_bytes() + self.large.quick_bytes();
+        let quick =
+            self.small.blocks.quick_bytes() + self.medium.blocks.quick_bytes() + self.large.quick_bytes();
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
@@ -184,21 +185,22 @@ impl StreamHeap {
     #[inline]
     pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
         let (tier, inner) = number.parts();
-        let (address, size) = match tier {
-            Tier::Small => self.small.used(inner),
-            Tier::Medium => self.medium.used(inner),
-            Tier::Large => self.large.used(inner),
-        }?;
+        let (address, size) = self.spans(tier).used(inner)?;
         Some(Block { number, address, size })
     }
 
     /// The bytes that were asked for of a block that is in use.
     pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
         let (tier, inner) = number.parts();
+        self.spans(tier).requested(inner)
+    }
+
+    #[inline]
+    fn spans(&self, tier: Tier) -> &Spans {
         match tier {
-            Tier::Small => self.small.requested(inner),
-            Tier::Medium => self.medium.requested(inner),
-            Tier::Large => self.large.requested(inner),
+            Tier::Small => &self.small.blocks,
+            Tier::Medium => &self.medium.blocks,
+            Tier::Large => &self.large,
         }
     }
 
@@ -246,8 +248,8 @@ impl StreamHeap {
             .into_iter()
             .filter(|(address, _, free)| *free || !(self.small.has(*address) || self.medium.has(*address)))
             .collect();
-        layout.extend(self.small.layout());
-        layout.extend(self.medium.layout());
+        layout.extend(self.small.blocks.layout());
+        layout.extend(self.medium.blocks.layout());
         layout.sort_unstable();
         layout
     }
@@ -258,8 +260,8 @@ impl StreamHeap {
         let large = self.large.pieces(false);
         let mut pieces: Vec<Piece> =
             large.filter(|piece| piece.requested.is_none() || !is_slab(piece)).collect();
-        pieces.extend(self.small.pieces());
-        pieces.extend(self.medium.pieces());
+        pieces.extend(self.small.blocks.pieces(true));
+        pieces.extend(self.medium.blocks.pieces(true));
         pieces.sort_unstable_by_key(|piece| piece.address);
         pieces
     }

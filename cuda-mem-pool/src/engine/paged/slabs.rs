@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::heap::{Block, BlockNumber, Freed};
 use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, SlabKind, Tier};
-use super::spans::{Piece, Spans};
+use super::spans::Spans;
 
 /// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
 const SPARE: usize = 1;
@@ -19,7 +19,7 @@ const JOINS_FROM_BYTES: usize = 96 << 20;
 #[derive(Debug)]
 pub(super) struct Slabs {
     kind: SlabKind,
-    blocks: Spans,
+    pub(super) blocks: Spans,
     /// The number that a slab has as a large block, by its address.
     numbers: BTreeMap<u64, u32>,
     /// Slabs that nothing is in.
@@ -117,18 +117,9 @@ impl Slabs {
         }
     }
 
-    #[inline]
-    pub(super) fn used(&self, number: u32) -> Option<(u64, usize)> {
-        self.blocks.used(number)
-    }
-
     /// The bytes of blocks that somebody has.
     pub(super) fn used_bytes(&self) -> usize {
         self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
-    }
-
-    pub(super) fn quick_bytes(&self) -> usize {
-        self.blocks.quick_bytes()
     }
 
     /// The bytes of all slabs.
@@ -139,20 +130,6 @@ impl Slabs {
     /// Whether a slab begins at an address.
     pub(super) fn has(&self, slab: u64) -> bool {
         self.numbers.contains_key(&slab)
-    }
-
-    #[inline]
-    pub(super) fn requested(&self, number: u32) -> Option<usize> {
-        self.blocks.requested(number)
-    }
-
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
-        self.blocks.pieces(true)
-    }
-
-    #[cfg(test)]
-    pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
-        self.blocks.layout()
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {
