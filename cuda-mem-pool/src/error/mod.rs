@@ -332,7 +332,7 @@ pub enum PoolError {
     Segment(#[from] SegmentError),
 }
 
-/// A call that cannot be right. Nothing was changed. [`SegmentHeap`](crate::segments::SegmentHeap) has an example.
+/// A call that cannot be right. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
