@@ -1,7 +1,7 @@
 //! PyTorch's segment layout: segments of 2 MiB for small blocks and of 20 MiB and more for large ones, best fit by stream,
-//! size and address. Private pools have it, and whatever is compared with PyTorch's own allocator.
+//! size and address. Private pools have it.
 //!
-//! A [`SegmentHeap`] is one pool of memory, a `PoolTable` many by name. Both do arithmetic alone: they make no driver call, take
+//! A `SegmentHeap` is one pool of memory, a `PoolTable` many by name. Both do arithmetic alone: they make no driver call, take
 //! no lock and touch no memory.
 
 mod block;

@@ -44,7 +44,7 @@ impl Options {
         OptionsBuilder { options: Self::default(), max_non_split_rounding: None }
     }
 
-    /// The segment that sizes between [`SMALL_SIZE`] and [`MIN_LARGE_ALLOCATION`] share, in bytes.
+    /// The segment that sizes above [`SMALL_SIZE`] and below 10 MiB share, in bytes.
     #[must_use]
     pub fn large_segment_size(&self) -> u64 {
         self.large_segment_size
