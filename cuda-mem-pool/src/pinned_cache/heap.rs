@@ -84,8 +84,8 @@ struct Record {
 impl<S> Heap<S> {
     pub(super) fn new() -> Self {
         Self {
-            segments: Slab::new(),
-            blocks: Slab::new(),
+            segments: Slab::default(),
+            blocks: Slab::default(),
             free: FreeLists::new(classes::MAX),
             free_bytes: 0,
             bytes: 0,

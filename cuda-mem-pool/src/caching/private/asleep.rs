@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Private;
+use crate::engine::segments::SegmentView;
 use crate::error::{PoolError, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
-use crate::segments::{BlockState, SegmentView};
+use crate::snapshot::BlockState;
 
 impl Private {
     /// Has pools hand nothing out and give nothing back, or do so again.
