@@ -245,7 +245,7 @@ impl Cells {
             return may_rise;
         }
         let after = self.now().plus(block);
-        if !may_rise && counter.would_rise(self, after.behind(counter.quantum())) {
+        if !may_rise && counter.would_rise(self, after.behind(counter.quantum(), self.published())) {
             return false;
         }
         counter.is_alone(self);
@@ -303,7 +303,7 @@ impl Cells {
 
     fn publish(&self, counter: &Inner, now: Figures) {
         let quantum = counter.quantum();
-        let published = now.behind(quantum);
+        let published = now.behind(quantum, self.published());
         counter.publish(self, published);
         self.set_limits(now, published.plus(quantum).minus(now), now.minus(published));
     }
@@ -362,11 +362,16 @@ impl Cells {
         self.published.store(figures);
     }
 
-    /// One time more, or the first; how many.
-    pub(super) fn count_published(&self, is_first: bool) -> i64 {
-        let times = if is_first { 0 } else { self.times.load(Ordering::Relaxed) + 1 };
+    /// One publication more; how many since [`Cells::restart`].
+    pub(super) fn count_published(&self) -> i64 {
+        let times = self.times.load(Ordering::Relaxed) + 1;
         self.times.store(times, Ordering::Relaxed);
         times
+    }
+
+    /// Counts publications anew.
+    pub(super) fn restart(&self) {
+        self.times.store(0, Ordering::Relaxed);
     }
 
     /// The most that it had alone.

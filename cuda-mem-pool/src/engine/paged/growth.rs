@@ -137,6 +137,8 @@ pub(super) struct Headroom {
     pub(super) first: usize,
     /// When nothing that moves helps: the reserve too.
     pub(super) last: usize,
+    /// The bytes that there can be in all: what is held, and what the device has left.
+    room: usize,
 }
 
 impl<B: Backend> PageSource<B> {
@@ -220,11 +222,11 @@ impl<B: Backend> PageSource<B> {
         self.round += 1;
         self.asked.insert(heap, self.round);
         let headroom = self.headroom(wanted);
-        // Handles have one size, unless the limit changed while memory was held.
-        let unit = self.policy.handle_bytes;
-        let units: BTreeSet<usize> =
-            self.memory.ranges_of(heap).map(|range| range.unit).chain([unit]).collect();
-        for unit in units.into_iter().rev() {
+        // Handles have one size, unless there was more memory, or less, when others were made.
+        let unit = self.handle_bytes(headroom);
+        let others: BTreeSet<usize> =
+            self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
+        for unit in [unit].into_iter().chain(others.into_iter().rev()) {
             match self.grow_by(unit, heap, heaps, (wanted, headroom), index) {
                 Err(GrowError::OutOfMemory) => {}
                 grown => return grown,
@@ -265,7 +267,7 @@ impl<B: Backend> PageSource<B> {
                         return Err(GrowError::OutOfMemory);
                     }
                     // The driver refuses: what there is has to do.
-                    headroom = Headroom { first: 0, last: 0 };
+                    headroom = Headroom { first: 0, last: 0, ..headroom };
                 }
             }
         }
@@ -317,7 +319,13 @@ impl<B: Backend> PageSource<B> {
         // Beyond a share of the time for moving pages the reserve is used first.
         let now = u64::try_from(self.backend.now().as_micros()).unwrap_or(u64::MAX);
         let is_spent = self.budget.is_spent(now, self.policy.moves_us_per_s);
-        Headroom { first: if is_spent { last } else { first }, last }
+        Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
+    }
+
+    /// The bytes of new handles: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
+    fn handle_bytes(&self, headroom: Headroom) -> usize {
+        let fit = Policy::for_memory(headroom.room).handle_bytes;
+        if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
     }
 
     /// Reserves a range of addresses for a heap, long enough for a block.
