@@ -1,11 +1,19 @@
 //! Buffers of a shared pool.
+//!
+//! # Safety
+//!
+//! Relies on the pool giving the bytes of a block to nobody else while the block lives, and on its segment staying mapped behind its uses.
+
+#![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
+use cuda_mem_pool::cuda_mem_core::{
+    self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
+};
 
 use super::free::Past;
 use super::pool::{Cut, Freed, Pool};
@@ -18,7 +26,7 @@ use crate::transport::Deadline;
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
 ///
 /// It remembers every stream that uses it. When its last handle is dropped, and every receiver that it was handed to is done or
-/// gone, its memory is used again, behind all of their work. [`SharedPool`](super::SharedPool) has an example.
+/// gone, its memory is used again, behind all of their work. [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Clone)]
 pub struct SharedBuffer {
     block: Arc<Block>,
@@ -77,6 +85,20 @@ impl SharedBuffer {
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
+    /// Its memory as elements, as many as fit, for copies. They are ordered as with [`SharedBuffer::on`].
+    ///
+    /// # Errors
+    ///
+    /// [`core::Error::Misaligned`], [`core::Error::Forked`].
+    pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
+        refuse_forked()?;
+        let (block, driver) = (&*self.block, self.block.pool.context().driver());
+        // SAFETY: as many bytes of the block, which lives longer than this borrow and is used again behind its uses.
+        unsafe { DeviceRange::<u8>::from_mapped(&block.uses, driver, self.as_raw(), block.len) }?
+            .behind(block)
+            .cast()
+    }
+
     /// A part of it, to be handed over.
     ///
     /// # Errors
@@ -101,10 +123,7 @@ impl SharedBuffer {
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
-    ///
-    /// # Errors
-    ///
-    /// As [`SharedBuffer::read`].
+    /// Errors: as [`SharedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
@@ -118,6 +137,12 @@ impl From<&SharedBuffer> for Share {
         let block = &buffer.block;
         let segment = Arc::clone(&block.segment);
         Self { segment, offset: block.offset, len: block.len, holder: Arc::<Block>::clone(block) }
+    }
+}
+
+impl UsedElsewhere for Block {
+    fn order(&self, stream: &Stream) -> core::Result<()> {
+        Ok(self.last.order(stream)?)
     }
 }
 

@@ -8,7 +8,9 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::CreateOptions;
-use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
+use cuda_mem_pool::cuda_mem_core::{
+    self as core, DeviceCopy, DeviceRange, Driver, Stream, StreamUse, UsedElsewhere,
+};
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::buffer::{Holder, Share};
@@ -146,6 +148,16 @@ impl Exportable {
         Ok(block.on(stream)?)
     }
 
+    /// Its memory as elements, as many as fit, for copies. They are ordered as with [`Exportable::on`].
+    ///
+    /// # Errors
+    ///
+    /// [`core::Error::Misaligned`], [`core::Error::Forked`].
+    pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
+        refuse_forked()?;
+        self.exported.block()?.buffer().whole().behind(&*self.exported).cast()
+    }
+
     /// A part of it, to be handed over.
     ///
     /// # Errors
@@ -229,6 +241,18 @@ impl From<&Exportable> for Share {
         let offset = usize::try_from(buffer.as_raw().wrapping_sub(segment.address(0))).unwrap_or(usize::MAX);
         let holder = Arc::<Exported>::clone(exported);
         Self { segment: Arc::clone(segment), offset, len: buffer.len(), holder }
+    }
+}
+
+impl UsedElsewhere for Exported {
+    fn order(&self, stream: &Stream) -> core::Result<()> {
+        Ok(self.last.order(stream)?)
+    }
+}
+
+impl fmt::Debug for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exported").field("block", &self.block).finish_non_exhaustive()
     }
 }
 

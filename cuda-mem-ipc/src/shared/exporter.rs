@@ -37,7 +37,7 @@ const NONE: u64 = u64::MAX;
 /// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
 /// killed, its leases end within a second, and streams that wait for it go on; nobody else notices.
 ///
-/// Dropped, the connection stays until the last lease has ended. [`SharedPool`] has an example.
+/// Dropped, the connection stays until the last lease has ended. [`Exporter::listen`] has an example.
 pub struct Exporter {
     link: Arc<ExportLink>,
 }

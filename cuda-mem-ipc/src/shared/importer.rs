@@ -45,7 +45,7 @@ const LOOKS: u32 = 16;
 /// When the exporter dies, streams that wait for its work go on, and the buffers whose work it had not finished give
 /// [`Error::PeerDied`]. Their memory stays what it is until they are dropped.
 ///
-/// Dropped, the connection stays until the last buffer has gone back. [`SharedPool`](super::SharedPool) has an example.
+/// Dropped, the connection stays until the last buffer has gone back. [`Exporter::listen`](super::Exporter::listen) has an example.
 pub struct Importer {
     link: Arc<ImportLink>,
 }

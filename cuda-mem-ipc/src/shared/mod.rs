@@ -27,6 +27,7 @@ mod received;
 mod ring;
 mod segment;
 mod slab;
+#[doc(hidden)]
 pub mod wire;
 mod words;
 

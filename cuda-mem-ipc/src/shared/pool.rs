@@ -28,43 +28,7 @@ const GRANULE: usize = 512;
 /// Buffers are allocated and freed in stream order: memory is used again at once, and the stream waits for whoever used it
 /// last, a receiver in another process too. The host waits for nothing. Clones are handles to the same pool, which lives as
 /// long as any of its buffers.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
-/// use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair};
-/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream};
-///
-/// const LIMIT: Duration = Duration::from_secs(10);
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let (here, there) = pair()?;
-///
-/// // In the other process; here a thread.
-/// let theirs = context.clone();
-/// let other = std::thread::spawn(move || {
-///     let connection = Pending::inherited(there)?.complete(&PeerPolicy::default(), LIMIT)?;
-///     let importer = Importer::new(&theirs, connection, LIMIT)?;
-///     let buffer = importer.recv(LIMIT)?;
-///     let stream = Stream::new(&theirs)?;
-///     let address = buffer.on(&stream)?.address(); // for a kernel, which runs behind the exporter's work
-///     drop(buffer); // goes back behind that kernel
-///     Ok::<_, cuda_mem_ipc::Error>(address)
-/// });
-///
-/// let stream = Stream::new(&context)?;
-/// let pool = SharedPool::new(&context, &SharedPoolOptions::default())?;
-/// let buffer = pool.allocate(1 << 20, &stream)?;
-/// let written = buffer.on(&stream)?.address(); // for a kernel that writes it
-/// let connection = here.complete(&PeerPolicy::default(), LIMIT)?;
-/// let exporter = Exporter::new(&context, connection, LIMIT)?;
-/// exporter.hand_over(&buffer, &stream, LIMIT)?;
-/// drop(buffer); // its memory is used again behind the receiver's work
-/// # let seen = other.join().map_err(|_| "panicked")??;
-/// # assert!(written != 0 && seen != 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Debug, Clone)]
 pub struct SharedPool {
     pool: Arc<Pool>,
@@ -169,10 +133,6 @@ impl SharedPool {
     /// As [`SharedPool::allocate`], in a segment of its own: who gets it gets nothing else.
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
         expect_driver(&self.pool.context, stream)?;
         let room = self.pool.room(bytes)?;

@@ -51,6 +51,8 @@ pub const FIRST_KIND: u16 = 16;
 /// connection.send(FIRST_KIND, b"have this", &[file.as_fd()], LIMIT)?;
 /// let answer = connection.recv(LIMIT)?;
 /// assert_eq!((answer.kind, &*answer.payload), (FIRST_KIND + 1, &b"thanks"[..]));
+/// assert_eq!((answer.descriptors.len(), connection.peer().pid()), (0, std::process::id())); // a thread of ours, here
+/// assert!(connection.peer().is_alive()?);
 /// # other.join().map_err(|_| "panicked")??;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

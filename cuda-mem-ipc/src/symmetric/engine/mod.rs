@@ -295,22 +295,14 @@ unsafe impl SymmetricBackend for EngineBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`], also for an address inside an allocation.
-    fn free(&self, address: CUdeviceptr) -> Result<()> {
+    /// [`Error::UnknownAddress`].
+    unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         refuse_forked()?;
-        let freed = lock(&self.allocations).remove(&address);
-        let backend = self.shared.name();
-        freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
-    }
-
-    fn free_if(&self, allocated: Allocated) -> Result<()> {
-        refuse_forked()?;
-        let address = allocated.address;
+        let (address, backend) = (allocated.address, self.shared.name());
         let freed = match lock(&self.allocations).entry(address) {
             Entry::Occupied(found) if found.get().allocated() == allocated => Some(found.remove()),
             _ => None,
         };
-        let backend = self.shared.name();
         freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
     }
 
@@ -326,10 +318,6 @@ unsafe impl SymmetricBackend for EngineBackend {
 
     /// Every rank has to call it, for the same allocation: the first time is collective. The backend's first one also makes the connections of
     /// NCCL's ranks, so that no signal or barrier waits for another rank on the host.
-    ///
-    /// # Capture
-    ///
-    /// As [`alloc`](SymmetricBackend::alloc).
     ///
     /// # Errors
     ///

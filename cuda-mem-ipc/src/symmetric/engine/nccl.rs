@@ -53,7 +53,7 @@ impl EngineBackend {
     /// use std::sync::Arc;
     ///
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
-    /// use cuda_mem_ipc::symmetric::{Backends, DeviceType, EngineBackend, EngineOptions, Group, GroupOptions};
+    /// use cuda_mem_ipc::symmetric::{EngineBackend, EngineOptions, Group, GroupOptions, SymmetricBackend};
     ///
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
@@ -61,7 +61,7 @@ impl EngineBackend {
     /// let (rank, ranks) = (0, 1);
     /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
     /// match EngineBackend::nccl(&context, group, &EngineOptions::default()) {
-    ///     Ok(backend) => Backends::global().register(DeviceType::CUDA, Arc::new(backend))?,
+    ///     Ok(backend) => println!("{} allocates", backend.name()),
     ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
     /// }
     /// # std::fs::remove_dir(directory)?;

@@ -74,25 +74,6 @@ impl EngineBackend {
     /// `context` must be its device's primary context, which NVSHMEM uses. What the library reads from the environment, such as the size of its heap
     /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
     ///
-    /// ```
-    /// use std::sync::Arc;
-    ///
-    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
-    /// use cuda_mem_ipc::symmetric::{Backends, DeviceType, EngineBackend, EngineOptions, Group, GroupOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// # let directory = std::env::temp_dir().join(format!("nvshmem-{}", std::process::id()));
-    /// let (rank, ranks) = (0, 1);
-    /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
-    /// match EngineBackend::nvshmem(&context, group, &EngineOptions::default()) {
-    ///     Ok(backend) => Backends::global().register(DeviceType::CUDA, Arc::new(backend))?,
-    ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
-    /// }
-    /// # std::fs::remove_dir(directory)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`Error::NotAvailable`] without the library; as [`nvshmem_over`](Self::nvshmem_over).

@@ -13,36 +13,7 @@ use crate::symmetric::{Allocated, PeerBuffer, Result, SymmetricMemory};
 ///
 /// Dropped, this rank's part is given back behind its uses. All ranks allocate and drop in the same order, as with
 /// [`SymmetricBackend`](crate::symmetric::SymmetricBackend).
-///
-/// ```
-/// use std::thread;
-///
-/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_ipc::symmetric::{Group, GroupOptions};
-///
-/// # fn rank(rank: usize, directory: std::path::PathBuf) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&context)?;
-/// let group = Group::join(&context, "job", rank, 2, &directory, &GroupOptions::default())?;
-/// let buffer = group.alloc::<f32>(1 << 20)?;
-/// let own = buffer.of(rank)?.on(&stream)?.address(); // for a kernel that writes it
-/// group.barrier(&stream)?;
-/// let other = buffer.of(1 - rank)?.on(&stream)?.address(); // for a kernel that reads what the other rank has written
-/// group.barrier(&stream)?; // nobody reads any more
-/// stream.synchronize()?;
-/// group.check()?; // and nobody died meanwhile
-/// # assert_ne!(own, other);
-/// # Ok(())
-/// # }
-/// # let directory = std::env::temp_dir().join(format!("group-buffer-{}", std::process::id()));
-/// # let ranks = [0, 1].map(|number| {
-/// #     let directory = directory.clone();
-/// #     thread::spawn(move || rank(number, directory))
-/// # });
-/// # for rank in ranks { rank.join().expect("no panic")?; }
-/// # std::fs::remove_dir(directory)?;
-/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
+/// The [module](crate::symmetric) has an example.
 pub struct GroupBuffer<T> {
     memory: Arc<dyn SymmetricMemory>,
     allocated: Allocated,

@@ -67,7 +67,7 @@ impl NativeBackend {
         Self::default()
     }
 
-    /// The program's, which [`Backends::global`](super::Backends::global) has.
+    /// The program's.
     #[must_use]
     pub fn global() -> &'static Arc<Self> {
         static GLOBAL: LazyLock<Arc<NativeBackend>> = LazyLock::new(|| Arc::new(NativeBackend::new()));
@@ -94,7 +94,11 @@ impl NativeBackend {
     /// # Errors
     ///
     /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
-    pub fn remove_group(&self, name: &str) -> Result<Group> {
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses an allocation of the group by its address from now on.
+    pub unsafe fn remove_group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
         let removed = groups.iter().position(|known| known.name() == name).map(|place| groups.remove(place));
@@ -104,8 +108,8 @@ impl NativeBackend {
         Ok(group)
     }
 
-    /// Frees an allocation in two steps: nothing has the address from now on, also when another allocation gets it, and the memory
-    /// is reused once the result is dropped. For who learns later that the work with it is done.
+    /// Frees the allocation that begins at an address in two steps: nothing has the address from now on, also when another allocation gets it,
+    /// and the memory is reused once the result is dropped. For who learns later that the work with it is done.
     ///
     /// ```
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
@@ -116,8 +120,9 @@ impl NativeBackend {
     /// let native = NativeBackend::new();
     /// native.add_group(&Group::join(&context, "alone", 0, 1, &directory, &GroupOptions::default())?)?;
     /// let address = native.alloc(4096, context.device(), Some("alone"))?.address;
-    /// let freed = native.take(address)?;
-    /// assert!(matches!(native.free(address), Err(Error::UnknownAddress { .. })));
+    /// // SAFETY: an allocation of this program's, which forgets the address.
+    /// let freed = unsafe { native.take(address) }?;
+    /// assert!(matches!(native.find(address), Err(Error::UnknownAddress { .. })));
     /// assert_ne!(native.alloc(4096, context.device(), Some("alone"))?.address, address);
     /// context.synchronize()?; // whatever used it is done
     /// drop(freed);
@@ -129,7 +134,11 @@ impl NativeBackend {
     /// # Errors
     ///
     /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
-    pub fn take(&self, address: CUdeviceptr) -> Result<Freed> {
+    ///
+    /// # Safety
+    ///
+    /// The allocation is the caller's, and nobody uses it by its address once the result is dropped.
+    pub unsafe fn take(&self, address: CUdeviceptr) -> Result<Freed> {
         let (group, _) = self.owner(address)?;
         group.take(address, |_| true)
     }
@@ -194,12 +203,8 @@ unsafe impl SymmetricBackend for NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`], also for an address inside an allocation.
-    fn free(&self, address: CUdeviceptr) -> Result<()> {
-        self.take(address).map(drop)
-    }
-
-    fn free_if(&self, allocated: Allocated) -> Result<()> {
+    /// [`Error::UnknownAddress`].
+    unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         let (group, _) = self.owner(allocated.address)?;
         group.take(allocated.address, |found| found.allocated() == allocated).map(drop)
     }
