@@ -127,7 +127,6 @@ impl Backends {
     }
 
     /// The names of a device type's backends.
-    #[must_use]
     pub fn names(&self, device_type: DeviceType) -> Vec<String> {
         self.lock().types.get(&device_type).map_or_else(Vec::new, Registered::names)
     }
@@ -160,7 +159,7 @@ impl Backends {
     ///
     /// # Errors
     ///
-    /// [`RegistryError::NoBackend`], which names the device type.
+    /// [`RegistryError::NoBackend`].
     pub fn get_backend(&self, device_type: DeviceType) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
         let mut inner = self.lock();
         let none = || RegistryError::NoBackend { device_type: device_type.0 };
@@ -170,11 +169,7 @@ impl Backends {
         Ok(Arc::clone(backend))
     }
 
-    /// Symmetric memory of CUDA's chosen backend. What is in it is undefined.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`get_backend`](Self::get_backend) and [`SymmetricBackend::alloc`].
+    /// Symmetric memory of CUDA's chosen backend: [`SymmetricBuffer::new`].
     pub fn empty(&self, size: usize, device: Device, group: Option<&str>) -> Result<SymmetricBuffer> {
         let backend = self.get_backend(DeviceType::CUDA)?;
         Ok(SymmetricBuffer::new(&backend, size, device, group)?)
@@ -225,11 +220,7 @@ impl Backends {
         made
     }
 
-    /// Adds the allocator that memory pools of a device type are made over.
-    ///
-    /// # Errors
-    ///
-    /// [`RegistryError::MempoolAllocatorExists`].
+    /// Adds the allocator that memory pools of a device type are made over, unless [one is there](RegistryError::MempoolAllocatorExists).
     pub fn register_mempool_allocator(
         &self,
         device_type: DeviceType,
@@ -243,11 +234,7 @@ impl Backends {
         Ok(())
     }
 
-    /// The allocator that memory pools of a device type are made over.
-    ///
-    /// # Errors
-    ///
-    /// [`RegistryError::NoMempoolAllocator`], which names the device type.
+    /// The allocator that memory pools of a device type are made over, if [there is one](RegistryError::NoMempoolAllocator).
     pub fn get_mempool_allocator(
         &self,
         device_type: DeviceType,

@@ -22,15 +22,29 @@ const ADMITTED: [&str; 2] = ["NVSHMEM", "NCCL"];
 
 /// What a memory pool gets its memory from. [`SymmetricMempool`] is one; the [module](super) has an example.
 ///
+/// ```compile_fail,E0200
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
+/// use cuda_mem_torch::{Result, symm::MempoolAllocator};
+///
+/// /// Gives memory that somebody has.
+/// struct Liar(u64);
+///
+/// impl MempoolAllocator for Liar {
+///     fn alloc(&self, _: usize, _: Device, _: &Stream) -> Result<u64> {
+///         Ok(self.0)
+///     }
+///
+///     unsafe fn free(&self, _: u64, _: usize, _: Device, _: &Stream) -> Result<()> {
+///         Ok(())
+///     }
+/// }
+/// ```
+///
 /// # Safety
 ///
 /// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device.
 pub unsafe trait MempoolAllocator: Send + Sync {
     /// Memory on `device`, whatever device is current.
-    ///
-    /// # Errors
-    ///
-    /// Those of whoever allocates.
     fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr>;
 
     /// Gives memory back, behind the work that still uses it.
@@ -44,9 +58,7 @@ pub unsafe trait MempoolAllocator: Send + Sync {
     /// }
     /// ```
     ///
-    /// # Errors
-    ///
-    /// Those of whoever allocates. The memory is as it was then.
+    /// After an error the memory is as it was.
     ///
     /// # Safety
     ///
@@ -167,27 +179,14 @@ impl fmt::Debug for SymmetricMempool {
 /// Symmetric memory of `size` bytes for a memory pool, on `device`, whatever device is current: of the program's chosen backend
 /// ([`Backends::global`]), which is looked up by the first call and kept. No group is passed.
 ///
-/// # Capture
-///
-/// As the backend. The stream is not used.
-///
 /// # Errors
 ///
-/// [`RegistryError::NotForMempools`] for a backend that needs a group, [`RegistryError::NoMempoolAllocator`], those of
-/// [`SymmetricBackend::alloc`].
+/// [`RegistryError::NotForMempools`] for a backend that needs a group; those of [`SymmetricBackend::alloc`].
 pub fn cuda_symm_alloc(size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
     Backends::global().get_mempool_allocator(DeviceType::CUDA)?.alloc(size, device, stream)
 }
 
-/// Gives memory of [`cuda_symm_alloc`] back, behind the work that `stream` was given.
-///
-/// # Capture
-///
-/// [`Capturing`](core::Error::Capturing) if `stream` captures; the memory stays then.
-///
-/// # Errors
-///
-/// As [`cuda_symm_alloc`], and those of [`SymmetricBackend::free`].
+/// Gives memory of [`cuda_symm_alloc`] back, behind the work that `stream` was given. If that [captures](core::Error::Capturing) it stays.
 ///
 /// # Safety
 ///

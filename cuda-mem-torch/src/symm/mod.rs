@@ -39,21 +39,12 @@ pub use mempool::{MempoolAllocator, SymmetricMempool, cuda_symm_alloc, cuda_symm
 
 /// An allocator of a registered pair of functions: for CUDA, [`cuda_symm_alloc`] and [`cuda_symm_free`] with the backend that the
 /// program has chosen when it is first used. PyTorch's `get_mempool_allocator`.
-///
 /// Each call makes another allocator, with bookkeeping of its own, over the same functions.
-///
-/// # Errors
-///
-/// [`RegistryError::NoMempoolAllocator`].
 pub fn get_mempool_allocator(driver: Driver, device_type: DeviceType) -> Result<Arc<PluggableAllocator>> {
     of(driver, Backends::global().get_mempool_allocator(device_type)?)
 }
 
-/// An allocator of a pair of functions that need not be registered.
-///
-/// # Errors
-///
-/// As [`create_custom_allocator`].
+/// An allocator of a pair of functions that need not be registered: [`create_custom_allocator`].
 pub fn of(driver: Driver, functions: Arc<dyn MempoolAllocator>) -> Result<Arc<PluggableAllocator>> {
     let freeing = Arc::clone(&functions);
     let alloc = move |size, device, stream: &_| functions.alloc(size, device, stream);
@@ -66,10 +57,6 @@ pub fn of(driver: Driver, functions: Arc<dyn MempoolAllocator>) -> Result<Arc<Pl
 }
 
 /// Registers a pair of functions for a kind of device, once: PyTorch's `register_mempool_allocator`. CUDA's is there already.
-///
-/// # Errors
-///
-/// [`RegistryError::MempoolAllocatorExists`].
 pub fn register_mempool_allocator(
     device_type: DeviceType,
     allocator: Arc<dyn MempoolAllocator>,
