@@ -19,8 +19,9 @@ use super::free::Past;
 use super::pool::{Cut, Freed, Pool};
 use super::segment::Segment;
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, refuse_forked, until_unused};
+use super::{expect_driver, expect_host, until_unused};
 use crate::error::Result;
+use crate::primitive::refuse_forked;
 use crate::transport::Deadline;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
@@ -71,13 +72,9 @@ impl SharedBuffer {
         self.block.segment.address(self.block.offset)
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
     /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
     /// writes while a receiver has it writes under its eyes.
-    ///
-    /// # Errors
-    ///
-    /// As there, in [`Error::Core`](crate::Error::Core).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context(), stream)?;
@@ -86,10 +83,6 @@ impl SharedBuffer {
     }
 
     /// Its memory as elements, as many as fit, for copies. They are ordered as with [`SharedBuffer::on`].
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::Misaligned`], [`core::Error::Forked`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
         let (block, driver) = (&*self.block, self.block.pool.context().driver());
@@ -99,11 +92,7 @@ impl SharedBuffer {
             .cast()
     }
 
-    /// A part of it, to be handed over.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
     pub fn range(&self, range: Range<usize>) -> Result<Share> {
         Share::from(self).range(range)
     }
@@ -113,8 +102,7 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`]; those of
-    /// [`Uses::wait_for`].
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
@@ -215,11 +203,7 @@ pub(super) trait Holder: Send + Sync {
 }
 
 impl Share {
-    /// A part of it, in bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    /// A part of it, in bytes: [`core::Error::OutOfRange`] also for one without any.
     pub fn range(&self, range: Range<usize>) -> Result<Self> {
         let len = range.end.saturating_sub(range.start);
         if len == 0 || range.end > self.len {

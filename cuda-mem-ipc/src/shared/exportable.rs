@@ -14,14 +14,14 @@ use cuda_mem_pool::cuda_mem_core::{
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::buffer::{Holder, Share};
+use super::expect_driver;
 use super::free::{Last, Past};
 use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
-use super::{expect_driver, refuse_forked};
 use crate::background::{Resting, drop_when_passed};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 
 /// A block of a [`CachingAllocator`] that other processes can be given: its type says so, because it was looked at. Clones are
 /// handles to the same block.
@@ -101,9 +101,9 @@ impl Exportable {
     ///
     /// # Errors
     ///
-    /// The block comes back with the error. [`Error::TooManyHandles`] if it lies in more than [`MOST_HANDLES`];
-    /// [`Error::Pool`] with `UnknownAddress` if it is not of this allocator's default pool; [`core::Error::NotShareable`] on a device whose
-    /// memory cannot be shared, [`core::Error::NotAccepted`] for one without bytes, [`core::Error::Forked`].
+    /// The block comes back with the error. [`Error::TooManyHandles`] if it lies in more than [`MOST_HANDLES`]; [`Error::Pool`] with
+    /// `UnknownAddress` if it is not of this allocator's default pool; [`core::Error::NotShareable`] on a device whose memory cannot be
+    /// shared, [`core::Error::NotAccepted`] for one without bytes.
     #[allow(clippy::result_large_err, reason = "the block comes back")]
     pub fn new(allocator: &CachingAllocator, block: Block) -> Result<Self, NotExportable> {
         match PinnedRange::of(allocator, &block) {
@@ -133,13 +133,8 @@ impl Exportable {
         self.block().map_or(0, Allocation::address)
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
-    /// writes while a receiver has it writes under its eyes.
-    ///
-    /// # Errors
-    ///
-    /// As there, in [`Error::Core`].
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
+    /// [`SharedBuffer::on`](super::SharedBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let block = self.exported.block()?;
@@ -149,20 +144,12 @@ impl Exportable {
     }
 
     /// Its memory as elements, as many as fit, for copies. They are ordered as with [`Exportable::on`].
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::Misaligned`], [`core::Error::Forked`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
         self.exported.block()?.buffer().whole().behind(&*self.exported).cast()
     }
 
-    /// A part of it, to be handed over.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
     pub fn range(&self, range: Range<usize>) -> Result<Share> {
         Share::from(self).range(range)
     }

@@ -36,7 +36,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Descriptors};
@@ -125,8 +125,4 @@ fn expect_driver(context: &Context, stream: &Stream) -> Result<()> {
         return Ok(());
     }
     Err(core::Error::ForeignContext { what: "the stream" }.into())
-}
-
-fn refuse_forked() -> Result<()> {
-    if forked() { Err(core::Error::Forked.into()) } else { Ok(()) }
 }

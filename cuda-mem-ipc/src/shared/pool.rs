@@ -6,14 +6,14 @@ use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
 use super::buffer::SharedBuffer;
+use super::expect_driver;
 use super::exporter::ExportLink;
 use super::free::{FreeList, Last};
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::segment::Segment;
 use super::slab::Slabs;
-use super::{expect_driver, refuse_forked};
 use crate::error::Result;
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -86,8 +86,7 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to
-    /// share; [`core::Error::Forked`].
+    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to share.
     pub fn new(context: &Context, options: &SharedPoolOptions) -> Result<Self> {
         refuse_forked()?;
         expect_bytes("the size of a segment", options.segment_bytes)?;
@@ -116,10 +115,8 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::TooLarge`], [`core::Error::ForeignContext`] for another driver's
-    /// stream; those of
-    /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed, in
-    /// [`Error::Core`](crate::Error::Core); [`core::Error::Forked`].
+    /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::ForeignContext`] for another driver's stream; those of
+    /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
         expect_driver(&self.pool.context, stream)?;
         let room = self.pool.room(bytes)?;

@@ -19,10 +19,10 @@ use super::importer::{ImportLink, Returned};
 use super::segment::Segment;
 use super::wire::HandOver;
 use super::words::Point;
-use super::{expect_driver, expect_host, refuse_forked, until, until_unused};
+use super::{expect_driver, expect_host, until, until_unused};
 use crate::error::Result;
 use crate::import::Imported;
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
@@ -125,10 +125,6 @@ impl ReceivedBuffer {
 
     /// Its memory as elements, as many as fit, for copies. They are ordered, and refused, as with [`ReceivedBuffer::on`]: an error of this
     /// crate is the core's [`Owner`](core::Error::Owner), and itself again by `From`.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::Misaligned`], [`core::Error::Forked`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
         let (received, driver) = (&*self.received, self.received.link.context().driver());
@@ -157,11 +153,12 @@ impl ReceivedBuffer {
         until(deadline.into(), "the exporter's work was done", || self.is_ready())
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the
+    /// calling thread.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait_for`].
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`ReceivedBuffer::synchronize`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;

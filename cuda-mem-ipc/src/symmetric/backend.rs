@@ -31,10 +31,7 @@ pub struct Allocated {
 /// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed or the backend ends, and so many bytes on that device.
 /// Owners of memory are made over it.
 ///
-/// # Capture
-///
-/// Each backend says what may be called while streams capture. All functions of [`NativeBackend`](super::NativeBackend) may, with memory that
-/// no stream uses which captures.
+/// All functions of [`NativeBackend`](super::NativeBackend) may be called while streams capture, with memory that no such stream uses.
 pub unsafe trait SymmetricBackend: Send + Sync {
     /// What it is chosen by: `"NATIVE"`, `"NVSHMEM"`, `"NCCL"`.
     fn name(&self) -> &str;
@@ -48,11 +45,7 @@ pub unsafe trait SymmetricBackend: Send + Sync {
     /// one that cannot have a group refuses one.
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated>;
 
-    /// The allocation that an address lies in now.
-    ///
-    /// # Errors
-    ///
-    /// Those of the backend, for an address that is none of its own.
+    /// The allocation that an address lies in now; an error for one that is none of its own.
     fn find(&self, address: CUdeviceptr) -> Result<Allocated>;
 
     /// Gives memory back unless it has been already, also if another allocation has its address by now, which stays. It lives on while a
@@ -81,11 +74,7 @@ pub unsafe trait SymmetricBackend: Send + Sync {
         false
     }
 
-    /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it.
-    ///
-    /// # Errors
-    ///
-    /// Those of the backend; each names the rank that is at fault.
+    /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it. Errors name the rank that is at fault.
     fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>>;
 }
 

@@ -18,7 +18,8 @@ use cuda_mem_pool::cuda_mem_core::{
     Context, DeviceBuffer, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
 };
 
-use super::{Engine, Opened, Words, lock};
+use super::{Engine, Opened, Words};
+use crate::primitive::lock;
 use crate::symmetric::{Allocated, CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 
 /// The signal pad begins at a multiple of this.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses};
 
+use super::Engine;
 use super::allocation::{Allocation, Shared};
-use super::{Engine, refuse_forked};
+use crate::primitive::refuse_forked;
 use crate::symmetric::memory::{Layout, Used};
 use crate::symmetric::{Error, Exchange, Result, SymmetricMemory};
 

@@ -19,14 +19,16 @@ mod nvshmem;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
+use std::{fmt, ptr};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
+use crate::primitive::{lock, refuse_forked};
 use agreement::{Calls, Kind};
 use allocation::{Allocation, Ground, Shared};
 use memory::EngineMemory;
@@ -154,10 +156,6 @@ impl EngineBackend {
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
     /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of [`EngineOptions::timeout`].
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture that have not used the memory.
-    ///
     /// # Errors
     ///
     /// [`Error::StillUsed`] on all ranks if one of them has memory in use, after which all may call it again; those of an agreement:
@@ -247,10 +245,6 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 
     /// Every rank has to call it, with the same size: it is collective. Zero bytes are an allocation of their own too.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture: it waits for a stream of the backend's own alone.
     ///
     /// # Errors
     ///
@@ -347,14 +341,13 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 }
 
-/// Before any lock, and any call of a library: both are the parent's.
-fn refuse_forked() -> Result<()> {
-    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
+/// Ranks are few.
+fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
-/// Locks, also after a panic elsewhere: what is behind the locks here is right after each statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn address(memory: CUdeviceptr) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }
 
 impl fmt::Debug for EngineBackend {

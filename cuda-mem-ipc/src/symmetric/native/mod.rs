@@ -27,12 +27,12 @@ mod words;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
+use crate::primitive::{lock, refuse_forked};
 use allocation::Allocation;
-use state::lock;
 
 pub use buffer::GroupBuffer;
 pub use group::{Freed, Group, GroupOptions};
@@ -74,11 +74,7 @@ impl NativeBackend {
         &GLOBAL
     }
 
-    /// Makes a group known by its name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::GroupExists`]; [`Error::Core`] in a forked child.
+    /// Makes a group known by its name, unless [one is](Error::GroupExists).
     pub fn add_group(&self, group: &Group) -> Result<()> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
@@ -93,7 +89,7 @@ impl NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
+    /// [`Error::UnknownGroup`].
     ///
     /// # Safety
     ///
@@ -133,7 +129,7 @@ impl NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
+    /// [`Error::UnknownAddress`], also for an address inside an allocation.
     ///
     /// # Safety
     ///
@@ -167,11 +163,6 @@ impl NativeBackend {
     }
 }
 
-/// Before any lock and any word of the directory: both are the parent's.
-fn refuse_forked() -> Result<()> {
-    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
-}
-
 // SAFETY: an allocation is cut from a segment, whose books give no byte twice before it is given back.
 unsafe impl SymmetricBackend for NativeBackend {
     fn name(&self) -> &str {
@@ -179,10 +170,6 @@ unsafe impl SymmetricBackend for NativeBackend {
     }
 
     /// Zero bytes are an allocation of their own too.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture. A new segment takes a wait for a stream of the group's own, which never captures.
     ///
     /// # Errors
     ///
@@ -200,10 +187,6 @@ unsafe impl SymmetricBackend for NativeBackend {
 
     /// Memory that nobody has a [`SymmetricMemory`] of is reused when the uses that are known of it are over, for which this
     /// waits.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownAddress`].
     unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         let (group, _) = self.owner(allocated.address)?;
         group.take(allocated.address, |found| found.allocated() == allocated).map(drop)

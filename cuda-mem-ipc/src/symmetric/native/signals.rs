@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::CHANNELS;
 use super::memory::NativeMemory;
-use super::state::lock;
+use crate::primitive::lock;
 use crate::symmetric::memory::{Layout, Used};
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
