@@ -51,7 +51,7 @@ pub use options::{AheadLimit, MemoryKind, SharedPoolOptions};
 pub use pool::SharedPool;
 pub use received::ReceivedBuffer;
 
-/// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. More than a ring holds.
+/// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. Half of what a ring holds.
 const MOST_AT_A_TIME: usize = 256;
 
 /// Sends a message.

@@ -115,19 +115,22 @@ impl SymmetricMempool {
         Ok(backend)
     }
 
-    /// The allocation that begins at an address, and whose it is.
-    fn owner(&self, address: CUdeviceptr) -> Result<(Arc<dyn SymmetricBackend>, Allocated)> {
-        let serving = self.backend()?;
+    /// The allocation that begins at an address, and whose it is. Of one that nobody knows the serving backend says so itself.
+    fn owner(
+        &self,
+        serving: &dyn SymmetricBackend,
+        address: CUdeviceptr,
+    ) -> Result<(Arc<dyn SymmetricBackend>, Allocated)> {
         let found = self.found().clone();
-        let mut known = found.iter().rev().filter_map(|backend| Some((backend, backend.find(address).ok()?)));
-        match known.find(|(_, found)| found.address == address) {
-            Some((backend, found)) => Ok((Arc::clone(backend), found)),
-            None => {
-                // Of an address that it does not know it says so itself.
-                serving.find(address)?;
-                Err(symmetric::Error::UnknownAddress { address, backend: "a memory pool" }.into())
-            }
+        let mut known = found.into_iter().rev().filter_map(|backend| {
+            let found = backend.find(address).ok()?;
+            Some((backend, found))
+        });
+        if let Some(owner) = known.find(|(_, found)| found.address == address) {
+            return Ok(owner);
         }
+        serving.find(address)?;
+        Err(symmetric::Error::UnknownAddress { address, backend: "a memory pool" }.into())
     }
 
     /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
@@ -155,10 +158,11 @@ unsafe impl MempoolAllocator for SymmetricMempool {
         _device: Device,
         stream: &Stream,
     ) -> Result<()> {
-        let (backend, allocated) = self.owner(address)?;
+        let serving = self.backend()?;
         if stream.is_capturing()? {
             return Err(core::Error::Capturing { call: "cuda_symm_free" }.into());
         }
+        let (backend, allocated) = self.owner(&*serving, address)?;
         let uses = Uses::new();
         uses.record_stream(stream)?;
         uses.wait()?;

@@ -100,10 +100,18 @@ trait Engine: fmt::Debug + Send + Sync {
     }
 
     /// Collective. Undoes [`register`](Self::register).
-    fn unregister(&self, window: usize) -> Result<()>;
+    ///
+    /// # Safety
+    ///
+    /// A window of `register`, which no rank uses any more; all ranks are at this call.
+    unsafe fn unregister(&self, window: usize) -> Result<()>;
 
     /// Collective. Gives memory back, by what it is registered as if it is.
-    fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
+    ///
+    /// # Safety
+    ///
+    /// Memory of [`alloc`](Self::alloc) and its window, which no rank uses any more; all ranks are at this call.
+    unsafe fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
 
     /// Collective, and the last call.
     fn close(&self) -> Result<()>;
@@ -209,7 +217,8 @@ impl EngineBackend {
         let opened = self.settle(calls, "rendezvous", opened, window.is_some());
         let opened = opened.and_then(|opened| self.connect(calls, allocation).map(|()| opened));
         if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
-            self.shared.unregister(window);
+            // SAFETY: registered above, and no rank has opened it: all have heard of the failure, and are here.
+            unsafe { self.shared.unregister(window) };
         }
         allocation.set_open(opened?);
         Ok(())

@@ -214,20 +214,21 @@ impl Engine for Nccl {
         }
     }
 
-    fn unregister(&self, window: usize) -> Result<()> {
+    unsafe fn unregister(&self, window: usize) -> Result<()> {
         let entered = self.entered()?;
         let window = ptr::with_exposed_provenance_mut(window);
-        // SAFETY: a window of `register`, which no rank uses any more; all ranks are at this call.
+        // SAFETY: the communicator lives while its lock is held; the caller's promise.
         let ended = unsafe { self.table.ncclCommWindowDeregister()(entered.communicator, window) };
         self.expect("ncclCommWindowDeregister", ended)
     }
 
-    fn free(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<()> {
+    unsafe fn free(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<()> {
         if let Some(window) = window {
-            self.unregister(window)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.unregister(window) }?;
         }
         let _entered = self.entered()?;
-        // SAFETY: memory of `alloc`, which no rank uses and no window has any more.
+        // SAFETY: the caller's promise; no window has it any more.
         self.expect("ncclMemFree", unsafe { self.table.ncclMemFree()(address(memory)) })
     }
 

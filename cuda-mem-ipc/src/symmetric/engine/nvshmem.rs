@@ -257,13 +257,13 @@ impl Engine for Nvshmem {
         Ok((0..self.ranks).map(at).collect())
     }
 
-    fn unregister(&self, _window: usize) -> Result<()> {
+    unsafe fn unregister(&self, _window: usize) -> Result<()> {
         Ok(())
     }
 
-    fn free(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<()> {
+    unsafe fn free(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<()> {
         let _entered = self.entered()?;
-        // SAFETY: memory of `alloc`, which no rank uses any more; all ranks are at this call.
+        // SAFETY: the caller's promise.
         unsafe { self.table.nvshmem_free()(address(memory)) };
         Ok(())
     }
