@@ -31,6 +31,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum Error {
     /// The driver, or the layer over it, refused.
     #[error(transparent)]
@@ -41,75 +42,44 @@ pub enum Error {
     /// Symmetric memory refused.
     #[error(transparent)]
     Symmetric(#[from] symmetric::Error),
+    /// The registry of symmetric memory refused.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     /// A pluggable allocator's functions have no more memory, or its memory fraction is used up.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// A function that a pluggable allocator was made of failed.
     #[error("the allocator's {function} function failed: {source}")]
-    Function {
-        /// Which: `alloc`, `free` or the name of a hook.
-        function: &'static str,
-        /// What it said.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
+    Function { function: &'static str, source: Arc<dyn StdError + Send + Sync> },
     /// A function gave an address that it gave before and that was not freed since.
     #[error(
         "the allocator's alloc function gave {address:#x}, which it gave before and which was not freed since"
     )]
-    GivenTwice {
-        /// What it gave.
-        address: u64,
-    },
+    GivenTwice { address: u64 },
     /// Nothing was allocated at an address, or it was freed already.
     #[error("{address:#x} is no allocation of this allocator: it is another's, or was freed already")]
-    UnknownPointer {
-        /// What was passed.
-        address: u64,
-    },
+    UnknownPointer { address: u64 },
     /// A device that the allocator was not initialised for.
     #[error(
         "{device:?} is not initialised: init was called for {count} devices; call init with the number of devices"
     )]
-    NotInitialized {
-        /// What was passed.
-        device: Device,
-        /// How many there are.
-        count: usize,
-    },
+    NotInitialized { device: Device, count: usize },
     /// More devices than are used in one process.
     #[error("init was called for {asked} devices; at the most {most} are used")]
-    TooManyDevices {
-        /// What was passed.
-        asked: usize,
-        /// How many can be.
-        most: usize,
-    },
+    TooManyDevices { asked: usize, most: usize },
     /// Another allocator cannot take over.
     #[error(
         "the allocator {name:?} is initialised already and stays; change the allocator before the first use of CUDA memory"
     )]
-    AlreadyInitialized {
-        /// The one that stays.
-        name: &'static str,
-    },
+    AlreadyInitialized { name: &'static str },
     /// Private pools are the program's own by one of its functions, and this call is not.
     #[error(
         "set_begin_allocate_to_pool was called, so that pools are the program's own, but {setter} was not: pool {id} cannot be handled"
     )]
-    NoPoolFunction {
-        /// What is to be called as well.
-        setter: &'static str,
-        /// The pool.
-        id: MempoolId,
-    },
+    NoPoolFunction { setter: &'static str, id: MempoolId },
     /// A checkpoint is of another device.
     #[error("the checkpoint is of {of:?}, not of {asked:?}")]
-    OtherDevice {
-        /// The device that it is of.
-        of: Device,
-        /// What was passed.
-        asked: Device,
-    },
+    OtherDevice { of: Device, asked: Device },
     /// Bytes that name no memory of another process, or memory that cannot be shared.
     #[error(transparent)]
     Handle(#[from] HandleError),
@@ -129,4 +99,38 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Why the registry refused. [`symm`](crate::symm) has an example.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
+pub enum RegistryError {
+    /// No backend of this name is registered.
+    #[error("no backend for {device_type} is called {name:?}; there are {known:?}")]
+    UnknownBackend { device_type: &'static str, name: String, known: Vec<String> },
+    /// A backend of this name is registered.
+    #[error("there is a backend {name:?} for {device_type} already")]
+    BackendExists { device_type: &'static str, name: String },
+    /// No backend is registered for the device type.
+    #[error("no backend is registered for {device_type}")]
+    NoBackend { device_type: &'static str },
+    /// The backend was used, and cannot be another one from then on.
+    #[error("the backend for {device_type} is {used:?} and was used: it cannot be changed any more")]
+    BackendInUse { device_type: &'static str, used: String },
+    /// The backend does not serve a memory pool.
+    #[error("{backend} allocates for a group, which a memory pool does not name; accepted are {accepted:?}")]
+    NotForMempools { backend: String, accepted: &'static [&'static str] },
+    /// No allocator of memory pools is registered for the device type.
+    #[error("no allocator for memory pools is registered for {device_type}; there are those for {known:?}")]
+    NoMempoolAllocator { device_type: &'static str, known: Vec<&'static str> },
+    /// One is registered.
+    #[error("an allocator for memory pools is registered for {device_type} already")]
+    MempoolAllocatorExists { device_type: &'static str },
+    /// The persistent allocation is alive.
+    #[error("persistent allocation {id} is alive; drop it before it is asked for again")]
+    PersistentAlive { id: u64 },
+    /// The persistent allocation is another one.
+    #[error("persistent allocation {id} is {was}, and was asked for as {asked}")]
+    PersistentDiffers { id: u64, was: String, asked: String },
 }

@@ -4,7 +4,7 @@
 //!   [`PluggableAllocator`], a pair of functions with this crate's bookkeeping around it. [`change_current_allocator`] makes one the
 //!   program's.
 //! - [`MemPool`] is a private pool, of this allocator's memory or another's.
-//! - [`symm`] has symmetric memory as the allocator of a pool.
+//! - [`symm`] is PyTorch's registry of symmetric memory, and has it as the allocator of a pool.
 //! - [`dlpack`] hands memory to other libraries and takes theirs.
 //! - [`pin_memory`] and [`unpin_memory`] pin host memory by address, as `torch.cuda` does.
 //!

@@ -3,9 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use cuda_mem_core::Device;
-use cuda_mem_ipc::symmetric::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
+use cuda_mem_torch::cuda_mem_ipc::symmetric::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
+
+/// Long enough for whoever does not wait for itself.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Long enough to be no accident, short enough to wait for.
+pub(crate) const SOON: Duration = Duration::from_millis(100);
 
 /// What it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,11 +89,7 @@ unsafe impl SymmetricBackend for Fake {
         found.map(|&(address, serial)| Allocated { address, serial }).ok_or(unknown)
     }
 
-    fn free(&self, address: u64) -> Result<()> {
-        self.free_if(self.find(address)?)
-    }
-
-    fn free_if(&self, allocated: Allocated) -> Result<()> {
+    unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         let Allocated { address, serial } = allocated;
         let was_there = self.memory.lock().unwrap().live.remove(&(address, serial));
         was_there.then_some(()).ok_or(Error::UnknownAddress { address, backend: "a fake" })?;

@@ -9,54 +9,69 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream, Uses};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream, Uses};
+use cuda_mem_ipc::symmetric::{self, Allocated, SymmetricBackend};
 
 use super::backends::Inner;
-use super::{Backends, DeviceType, Error, Result, SymmetricBackend};
+use super::{Backends, DeviceType};
+use crate::error::{RegistryError, Result};
 
 /// The backends that allocate without a group, which a memory pool does not name.
 const ADMITTED: [&str; 2] = ["NVSHMEM", "NCCL"];
 
-/// What a memory pool gets its memory from. [`SymmetricMempool`] is one, and has an example.
+/// What a memory pool gets its memory from. [`SymmetricMempool`] is one; the [module](super) has an example.
+///
+/// ```compile_fail,E0200
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
+/// use cuda_mem_torch::{Result, symm::MempoolAllocator};
+///
+/// /// Gives memory that somebody has.
+/// struct Liar(u64);
+///
+/// impl MempoolAllocator for Liar {
+///     fn alloc(&self, _: usize, _: Device, _: &Stream) -> Result<u64> {
+///         Ok(self.0)
+///     }
+///
+///     unsafe fn free(&self, _: u64, _: usize, _: Device, _: &Stream) -> Result<()> {
+///         Ok(())
+///     }
+/// }
+/// ```
 ///
 /// # Safety
 ///
 /// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device.
 pub unsafe trait MempoolAllocator: Send + Sync {
     /// Memory on `device`, whatever device is current.
-    ///
-    /// # Errors
-    ///
-    /// Those of whoever allocates.
     fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr>;
 
     /// Gives memory back, behind the work that still uses it.
     ///
-    /// # Errors
+    /// ```compile_fail,E0133
+    /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Device, Stream};
+    /// use cuda_mem_torch::symm::MempoolAllocator;
     ///
-    /// Those of whoever allocates. The memory is as it was then.
-    fn free(&self, address: CUdeviceptr, size: usize, device: Device, stream: &Stream) -> Result<()>;
+    /// fn free(theirs: &DeviceBuffer<u8>, allocator: &dyn MempoolAllocator, device: Device, stream: &Stream) {
+    ///     let _ = allocator.free(theirs.as_raw(), theirs.len(), device, stream);
+    /// }
+    /// ```
+    ///
+    /// After an error the memory is as it was.
+    ///
+    /// # Safety
+    ///
+    /// The memory is the caller's, as [`alloc`](Self::alloc) gave it, and is given back once. Work that uses it was given to `stream`, or to a
+    /// stream that it waits for.
+    unsafe fn free(&self, address: CUdeviceptr, size: usize, device: Device, stream: &Stream) -> Result<()>;
 }
 
 /// Symmetric memory for pools: of the backend that is chosen when it is first used, from then on. When that has ended
 /// ([`SymmetricBackend::has_ended`]) it is of whichever has taken its place, and what came of the one before goes back there.
 ///
 /// NVSHMEM and NCCL are admitted: they allocate without a group, and refuse one. A backend that needs a group is refused by its
-/// name.
-///
-/// ```
-/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let device = driver.device(0)?;
-/// let stream = Stream::new(&device.primary_context()?)?;
-/// let allocator = Backends::global().get_mempool_allocator(DeviceType::CUDA)?;
-/// let refused = allocator.alloc(4096, device, &stream);
-/// assert!(matches!(refused, Err(Error::NotForMempools { backend, .. }) if backend == "NATIVE"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// name. The [module](super) has an example.
 pub struct SymmetricMempool {
     /// Not a handle: the backends know this allocator too.
     backends: Weak<Mutex<Inner>>,
@@ -73,7 +88,7 @@ impl SymmetricMempool {
     }
 
     /// The backend, looked up by the first call that finds one and kept until it has ended, if it may serve a pool.
-    fn backend(&self) -> Result<Arc<dyn SymmetricBackend>> {
+    fn backend(&self) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
         let last = self.found().last().cloned();
         let backend = match last {
             Some(last) if !last.has_ended() => last,
@@ -82,14 +97,16 @@ impl SymmetricMempool {
             None => self.look_up()?,
         };
         if !ADMITTED.contains(&backend.name()) {
-            return Err(Error::NotForMempools { backend: backend.name().to_owned(), accepted: &ADMITTED });
+            let backend = backend.name().to_owned();
+            return Err(RegistryError::NotForMempools { backend, accepted: &ADMITTED });
         }
         Ok(backend)
     }
 
-    fn look_up(&self) -> Result<Arc<dyn SymmetricBackend>> {
+    fn look_up(&self) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
         let device_type = self.device_type;
-        let backends = Backends::upgrade(&self.backends).ok_or(Error::NoBackend { device_type })?;
+        let backends = Backends::upgrade(&self.backends)
+            .ok_or(RegistryError::NoBackend { device_type: device_type.0 })?;
         let backend = backends.get_backend(device_type)?;
         let mut found = self.found();
         if !found.last().is_some_and(|last| Arc::ptr_eq(last, &backend)) {
@@ -98,12 +115,22 @@ impl SymmetricMempool {
         Ok(backend)
     }
 
-    /// Whom an address is from; the one that serves if nobody knows it.
-    fn owner(&self, address: CUdeviceptr) -> Result<Arc<dyn SymmetricBackend>> {
-        let serving = self.backend()?;
+    /// The allocation that begins at an address, and whose it is. Of one that nobody knows the serving backend says so itself.
+    fn owner(
+        &self,
+        serving: &dyn SymmetricBackend,
+        address: CUdeviceptr,
+    ) -> Result<(Arc<dyn SymmetricBackend>, Allocated)> {
         let found = self.found().clone();
-        let owner = found.into_iter().rev().find(|backend| backend.find(address).is_ok());
-        Ok(owner.unwrap_or(serving))
+        let mut known = found.into_iter().rev().filter_map(|backend| {
+            let found = backend.find(address).ok()?;
+            Some((backend, found))
+        });
+        if let Some(owner) = known.find(|(_, found)| found.address == address) {
+            return Ok(owner);
+        }
+        serving.find(address)?;
+        Err(symmetric::Error::UnknownAddress { address, backend: "a memory pool" }.into())
     }
 
     /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
@@ -124,15 +151,23 @@ unsafe impl MempoolAllocator for SymmetricMempool {
     ///
     /// Work on other streams is known if `stream` waits for them, as it is to `cuMemFreeAsync`. There is no wait for the whole
     /// context: it would end the captures of others.
-    fn free(&self, address: CUdeviceptr, _size: usize, _device: Device, stream: &Stream) -> Result<()> {
-        let backend = self.owner(address)?;
+    unsafe fn free(
+        &self,
+        address: CUdeviceptr,
+        _size: usize,
+        _device: Device,
+        stream: &Stream,
+    ) -> Result<()> {
+        let serving = self.backend()?;
         if stream.is_capturing()? {
             return Err(core::Error::Capturing { call: "cuda_symm_free" }.into());
         }
+        let (backend, allocated) = self.owner(&*serving, address)?;
         let uses = Uses::new();
         uses.record_stream(stream)?;
         uses.wait()?;
-        backend.free(address)
+        // SAFETY: the caller's promise; its work was waited for.
+        Ok(unsafe { backend.free(allocated) }?)
     }
 }
 
@@ -148,27 +183,25 @@ impl fmt::Debug for SymmetricMempool {
 /// Symmetric memory of `size` bytes for a memory pool, on `device`, whatever device is current: of the program's chosen backend
 /// ([`Backends::global`]), which is looked up by the first call and kept. No group is passed.
 ///
-/// # Capture
-///
-/// As the backend. The stream is not used.
-///
 /// # Errors
 ///
-/// [`Error::NotForMempools`] for a backend that needs a group, [`Error::NoMempoolAllocator`], those of
-/// [`SymmetricBackend::alloc`].
+/// [`RegistryError::NotForMempools`] for a backend that needs a group; those of [`SymmetricBackend::alloc`].
 pub fn cuda_symm_alloc(size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
     Backends::global().get_mempool_allocator(DeviceType::CUDA)?.alloc(size, device, stream)
 }
 
-/// Gives memory of [`cuda_symm_alloc`] back, behind the work that `stream` was given.
+/// Gives memory of [`cuda_symm_alloc`] back, behind the work that `stream` was given. If that [captures](core::Error::Capturing) it stays.
 ///
-/// # Capture
+/// # Safety
 ///
-/// [`Capturing`](core::Error::Capturing) if `stream` captures; the memory stays then.
-///
-/// # Errors
-///
-/// As [`cuda_symm_alloc`], and those of [`SymmetricBackend::free`].
-pub fn cuda_symm_free(address: CUdeviceptr, size: usize, device: Device, stream: &Stream) -> Result<()> {
-    Backends::global().get_mempool_allocator(DeviceType::CUDA)?.free(address, size, device, stream)
+/// As [`MempoolAllocator::free`].
+pub unsafe fn cuda_symm_free(
+    address: CUdeviceptr,
+    size: usize,
+    device: Device,
+    stream: &Stream,
+) -> Result<()> {
+    let allocator = Backends::global().get_mempool_allocator(DeviceType::CUDA)?;
+    // SAFETY: the caller's promise.
+    unsafe { allocator.free(address, size, device, stream) }
 }
