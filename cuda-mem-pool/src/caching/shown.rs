@@ -23,13 +23,9 @@ impl Shared {
         self.tell_moves();
         // While it is held no memory comes, goes or moves.
         let source = self.source_to_look();
-        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
-        let known = Known { device, pending: self.pending.freed(), stacks: self.stacks() };
-        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces_of(slot))).collect();
-        let mut segments = Vec::new();
-        for (slot, pieces) in heaps {
-            segments.extend(known.segments(slot, &pieces));
-        }
+        let known = self.known(self.stacks());
+        let mut segments = self.default_segments(&known);
+        let device = known.device;
         let mut device_traces = vec![Vec::new(); device as usize];
         device_traces.push(self.history.entries());
         drop(source);
@@ -37,6 +33,28 @@ impl Shared {
         // The next one shows it: what a program did last is the last entry of this one.
         self.tell_snapshot(active);
         Snapshot { segments, device_traces, allocator_settings: self.private.settings() }
+    }
+
+    /// The segments of a snapshot, without stacks.
+    pub(super) fn segments(&self) -> Vec<SegmentInfo> {
+        self.count_all_frees();
+        // While it is held no memory comes, goes or moves.
+        let source = self.source_to_look();
+        let known = self.known(HashMap::new());
+        let mut segments = self.default_segments(&known);
+        drop(source);
+        segments.extend(self.private.segments(known.device, &known.stacks));
+        segments
+    }
+
+    fn known(&self, stacks: HashMap<u64, Frames>) -> Known {
+        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
+        Known { device, pending: self.pending.freed(), stacks }
+    }
+
+    fn default_segments(&self, known: &Known) -> Vec<SegmentInfo> {
+        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces_of(slot))).collect();
+        heaps.into_iter().flat_map(|(slot, pieces)| known.segments(slot, &pieces)).collect()
     }
 
     /// What a stream has, in the order of the addresses, when all frees are taken in.

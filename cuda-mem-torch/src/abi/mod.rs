@@ -55,6 +55,7 @@ mod source;
 mod stats;
 mod streams;
 mod symm;
+mod top;
 mod uncached;
 
 pub use callbacks::*;
@@ -76,6 +77,7 @@ pub use streams::{
     cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,
 };
 pub use symm::*;
+pub use top::{cuda_mem_torch_top, cuda_mem_torch_top_table};
 
 use std::ffi::{c_char, c_int};
 
