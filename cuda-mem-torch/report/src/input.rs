@@ -7,34 +7,39 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use flate2::read::MultiGzDecoder;
 
+use super::{Input, Source};
+
 /// More than any recording has, less than a machine that draws pages.
 const MAX_BYTES: u64 = 2 << 30;
 
 /// What a file holds.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum Content {
     /// Comma-separated values.
     Table(String),
     Pickle(Vec<u8>),
 }
 
 /// Reads a file, unpacked if it is packed.
-pub(super) fn read(path: &Path) -> Result<Input> {
-    let bytes = bytes(path).with_context(|| format!("cannot read {}", path.display()))?;
+pub(super) fn read(input: &Input) -> Result<Content> {
+    let bytes = match &input.source {
+        Source::File(path) => bytes(path).with_context(|| format!("cannot read {}", path.display()))?,
+        Source::Bytes(bytes) => bytes.clone(),
+    };
+    let name = &input.name;
     // What every pickle of protocol 2 or newer begins with.
     if bytes.first() == Some(&0x80) {
-        return Ok(Input::Pickle(bytes));
+        return Ok(Content::Pickle(bytes));
     }
-    ensure!(!bytes.is_empty(), "{} is empty", path.display());
+    ensure!(!bytes.is_empty(), "{name} is empty");
     // What older protocols begin with when they write a dictionary or a list; no line of a trace does.
     ensure!(
         !matches!(bytes.first(), Some(b'(' | b'}' | b']')),
-        "{} is neither a trace nor a pickle of protocol 2 or newer, in which snapshots are written",
-        path.display()
+        "{name} is neither a trace nor a pickle of protocol 2 or newer, in which snapshots are written"
     );
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Input::Table(text)),
-        Err(_) => bail!("{} is neither a trace (text) nor a snapshot (a pickle)", path.display()),
+        Ok(text) => Ok(Content::Table(text)),
+        Err(_) => bail!("{name} is neither a trace (text) nor a snapshot (a pickle)"),
     }
 }
 
@@ -99,7 +104,7 @@ mod tests {
         packed.write_all(b"op,id\n").unwrap();
         for (name, bytes) in [("plain", b"op,id\n".to_vec()), ("packed", packed.finish().unwrap())] {
             let path = saved(name, &bytes);
-            assert!(matches!(read(&path).unwrap(), Input::Table(text) if text == "op,id\n"));
+            assert!(matches!(read(&Input::file(&path)).unwrap(), Content::Table(text) if text == "op,id\n"));
             std::fs::remove_file(path).unwrap();
         }
     }
@@ -114,7 +119,7 @@ mod tests {
             (b"}q\0.", "protocol 2 or newer"),
         ] {
             let path = saved("noise", bytes);
-            let error = read(&path).unwrap_err().to_string();
+            let error = read(&Input::file(&path)).unwrap_err().to_string();
             std::fs::remove_file(path).unwrap();
             assert!(error.contains(what), "{error}");
         }

@@ -9,7 +9,31 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::history::{History, NEVER, Segment};
-use super::{Recording, draw, read};
+use super::{Input, Options};
+
+/// What a test draws.
+struct Recording {
+    input: PathBuf,
+    calls: Option<PathBuf>,
+    device: Option<i64>,
+}
+
+impl Recording {
+    fn options(&self) -> Options {
+        Options { calls: self.calls.clone().map(Input::file), device: self.device, ..Options::default() }
+    }
+}
+
+fn read(recording: &Recording) -> anyhow::Result<(History, String)> {
+    super::read(&Input::file(&recording.input), &recording.options())
+}
+
+fn draw(recording: &Recording) -> Result<String, super::Error> {
+    let page = recording.input.with_extension("drawn.html");
+    let options = Options { page: Some(page.clone()), ..recording.options() };
+    super::write(&[Input::file(&recording.input)], &options, &mut |_| {})?;
+    Ok(std::fs::read_to_string(page).unwrap())
+}
 
 /// What the allocator of `snapshot.py` says of itself.
 #[derive(Debug, Deserialize)]

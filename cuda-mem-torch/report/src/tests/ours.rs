@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::process::Command;
 
 use super::super::history::Figures;
-use super::super::read;
-use super::Files;
+use super::{Files, read};
 
 /// Runs the pool crate's example, which writes `snapshot.pickle` and `trace.csv`; what it says of itself.
 pub(super) fn run(files: &Files) -> HashMap<String, u64> {
