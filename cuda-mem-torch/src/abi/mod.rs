@@ -49,6 +49,7 @@ mod pins;
 mod plain;
 mod pointers;
 mod pools;
+mod report;
 mod settings;
 mod snapshot;
 mod source;
@@ -68,6 +69,7 @@ pub use memory::*;
 pub use pins::*;
 pub use plain::*;
 pub use pools::*;
+pub use report::*;
 pub use settings::*;
 pub use snapshot::*;
 pub use source::*;
@@ -82,7 +84,7 @@ pub use top::{cuda_mem_torch_top, cuda_mem_torch_top_table};
 use std::ffi::{c_char, c_int};
 
 /// What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
-pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 4;
+pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 5;
 
 /// The version of the interface, [`CUDA_MEM_TORCH_ABI_VERSION`] of the header that the library was built with. Ask before anything else.
 #[unsafe(no_mangle)]

@@ -21,7 +21,6 @@ fn a_process_says_what_its_streams_and_pools_have() {
     let live: u64 = device.parts.iter().map(|part| part.live).sum();
     assert_eq!(live, device.live, "the parts are all of it");
 
-
     let pool = user_pool();
     // SAFETY: no filter.
     succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
@@ -44,9 +43,10 @@ fn a_process_says_what_its_streams_and_pools_have() {
 #[test]
 fn the_table_has_this_process_where_there_is_no_gpu() {
     unsafe extern "C" fn keep(data: *mut c_void, text: *const c_char) {
-        // SAFETY: what is passed below, and the library's text.
-        let (kept, text) = unsafe { (&mut *data.cast::<String>(), CStr::from_ptr(text)) };
-        *kept = text.to_str().unwrap().to_owned();
+        // SAFETY: the library's text.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
+        // SAFETY: what is passed below.
+        unsafe { &mut *data.cast::<String>() }.push_str(text);
     }
     let _turn = turn();
     let block = allocate(3 * MIB, new_stream().as_raw());
