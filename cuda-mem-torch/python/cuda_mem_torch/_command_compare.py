@@ -95,7 +95,8 @@ def _compare(arguments: argparse.Namespace, runner: Runner, progress: _terminal.
             if not done.went_well:
                 progress.end()
                 print(f"{what}: {done.text}\n{runner.log_of(what)}", file=sys.stderr)
-    if not any(done.peak_reserved for of_one in runs.values() for done in of_one):
+    all_went_well = all(done.went_well for of_one in runs.values() for done in of_one)
+    if all_went_well and not any(done.peak_reserved for of_one in runs.values() for done in of_one):
         raise CudaMemError("the program allocated nothing on a GPU in its own process: does it start others? Name the script of one rank")
     limits = {name: runner.smallest_limit(name, of_one[-1]) for name, of_one in runs.items() if arguments.limit and of_one[-1].went_well}
     progress.end()
@@ -104,9 +105,9 @@ def _compare(arguments: argparse.Namespace, runner: Runner, progress: _terminal.
     print("   ".join(filter(None, (" ".join(runner.program), f"PyTorch {some.torch}", some.device, steps))))
     # Before the runs for the page, which may fail as any.
     print(f"\n{_terminal.table(rows(runs, limits))}\n", flush=True)
-    page = None if arguments.no_page else _draw(arguments.out, arguments.allocators, runner, progress)
+    page = None if arguments.no_page or not all_went_well else _draw(arguments.out, arguments.allocators, runner, progress)
     print(f"{summary(runs)}{'' if page is None else f' Page: {page}'}")
-    return 0 if all(done.went_well for of_one in runs.values() for done in of_one) else 1
+    return 0 if all_went_well else 1
 
 
 def rows(runs: dict[str, list[Run]], limits: dict[str, int]) -> list[list[str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import runpy
 import sys
 import time
@@ -144,7 +145,11 @@ def main(order: dict[str, Any], program: list[str]) -> None:
     if order["record"]:
         _recording.start(torch, _ENTRIES, "python")
     figures, steps, begun = Figures(torch), Steps(torch, order["steps"]), time.perf_counter()
+    own = os.getpid()
     end, text = _end_of(torch, program)
+    if os.getpid() != own:
+        # A child that the program forked has come to its end here. The result is the program's.
+        sys.exit(end == "error")
     result = {"end": end, "text": text, "steps": steps.count}
     if torch.cuda.is_initialized():
         if end != "memory":

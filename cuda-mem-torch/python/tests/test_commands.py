@@ -159,6 +159,12 @@ if "fail" in sys.argv:
 if "leave" in sys.argv:
     import os
     os._exit(7)
+if "fork" in sys.argv:
+    import os
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 if "much" in sys.argv:
     torch.empty(2 << 30)
 print("the last line")
@@ -217,6 +223,15 @@ class Compare(InAFolder):
         said = self.compare("--no-page", program=("3", "fail"), code=1)
         self.assertIn("KeyError", said)
         self.assertIn("  | ", said)
+
+    def test_a_child_that_the_program_forks_has_no_result(self):
+        self.assertEqual(self.run_once("3", "fork").end, "end")
+
+    def test_a_program_without_gpu_memory_is_told_what_to_name(self):
+        script = self.folder / "launch.py"
+        script.write_text("import torch")
+        said = command("compare", "--no-page", "--allocators", "native", "--", script, path=[PLAYED], code=1)
+        self.assertIn("Name the script of one rank", said)
 
     def test_what_is_no_program_is_refused_with_what_is(self):
         for words, text in (
