@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         progress.end()
     for path in outputs:
-        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        print(f"{path}: {_terminal.size(path.stat().st_size)}")
     if arguments.open and out is not None and not _terminal.show(out):
         print(f"no browser could be opened here: open {out.resolve().as_uri()}")
     return 0
