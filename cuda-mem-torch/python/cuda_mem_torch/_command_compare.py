@@ -143,8 +143,8 @@ def summary(runs: dict[str, list[Run]]) -> str:
     if not all(done.went_well for name in (OURS, other) for done in runs[name]):
         return "Not every run came to its end: see above."
     less = f"{100 * abs(1 - ours / theirs):.0f} % {'less' if ours <= theirs else 'more'}" if theirs else "as much"
-    time = f"{own_step / step:.3f} of its time a step" if own_step and step else f"{own_seconds / seconds:.3f} of its time"
-    return f"{OURS} reserved {less} memory than {other}, in {time}."
+    took = f"a step took {own_step / step:.3f}" if own_step and step else f"the run took {own_seconds / seconds:.3f}"
+    return f"{OURS} reserved {less} memory than {other}, and {took} times as long."
 
 
 def _draw(page: Path, names: Sequence[str], runner: Runner, progress: _terminal.Progress) -> Path:

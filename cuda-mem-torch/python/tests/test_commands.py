@@ -288,9 +288,9 @@ class Compare(InAFolder):
             return _compare_runs.Run(end, "", 10, 5.0, step, 100, reserved)
 
         said = _command_compare.summary({"native": [run(200, 0.5)], "cuda-mem": [run(110, 0.51)]})
-        self.assertEqual(said, "cuda-mem reserved 45 % less memory than native, in 1.020 of its time a step.")
+        self.assertEqual(said, "cuda-mem reserved 45 % less memory than native, and a step took 1.020 times as long.")
         said = _command_compare.summary({"native": [run(200, None)], "cuda-mem": [run(220, None)]})
-        self.assertEqual(said, "cuda-mem reserved 10 % more memory than native, in 1.000 of its time.")
+        self.assertEqual(said, "cuda-mem reserved 10 % more memory than native, and the run took 1.000 times as long.")
         said = _command_compare.summary({"native": [run(200, None, "memory")], "cuda-mem": [run(220, None)]})
         self.assertIn("Not every run", said)
         rows = _command_compare.rows({"native": [run(200, None, "memory")], "cuda-mem": [run(220, None)]}, {})
