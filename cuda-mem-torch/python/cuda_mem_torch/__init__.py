@@ -12,6 +12,7 @@ from cuda_mem_torch._errors import CudaMemError, UnsupportedTorchError
 from cuda_mem_torch._install import disable, enable, is_enabled
 from cuda_mem_torch._pinning import pin, pin_memory, unpin, unpin_memory
 from cuda_mem_torch._pools import MemPool, plain_allocator
+from cuda_mem_torch._recording import on_oom, record
 from cuda_mem_torch._seeing import report, snapshot, stats
 from cuda_mem_torch._streams import forget_stream
 
@@ -25,9 +26,11 @@ __all__ = [
     "enable",
     "forget_stream",
     "is_enabled",
+    "on_oom",
     "pin",
     "pin_memory",
     "plain_allocator",
+    "record",
     "report",
     "snapshot",
     "stats",

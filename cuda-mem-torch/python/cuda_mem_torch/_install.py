@@ -9,7 +9,7 @@ import warnings
 from types import ModuleType
 from typing import Mapping
 
-from cuda_mem_torch import _library, _settings, _sharing, _shim, _torch, symmetric
+from cuda_mem_torch import _library, _recording, _settings, _sharing, _shim, _torch, symmetric
 from cuda_mem_torch._errors import CudaMemError
 
 _log = logging.getLogger("cuda_mem_torch")
@@ -49,6 +49,7 @@ def enable(
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
     symmetric.offer(torch)
+    _recording.follow(torch)
     _sharing.give_back_refused(torch)
     if was == 0 and _shim.state(torch) == 2:
         _announce_lost()

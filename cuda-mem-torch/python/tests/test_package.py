@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import cuda_mem_torch
-from cuda_mem_torch import _install, _library, _pinning, _seeing, _settings, _sharing, _shim, _torch
+from cuda_mem_torch import _drawing, _install, _library, _pinning, _seeing, _settings, _sharing, _shim, _torch
 
 
 def fake_torch(version="2.11.0+cu130", cuda="13.0"):
@@ -174,12 +174,12 @@ class Settings(unittest.TestCase):
 class Reports(unittest.TestCase):
     def report(self, path):
         """Where a report is written, of a PyTorch that is played."""
-        torch, library = fake_torch(), mock.Mock()
+        torch = fake_torch()
         torch.cuda.memory = types.SimpleNamespace(_snapshot=dict)
-        library.cuda_mem_torch_write_report.return_value = _library.OK
-        with mock.patch.object(_seeing, "_enabled", lambda what: torch), mock.patch.object(_library, "load", lambda: library):
-            cuda_mem_torch.report(path)
-        return library.cuda_mem_torch_write_report.call_args.args[-1]
+        with mock.patch.object(_seeing, "_enabled", lambda what: torch), mock.patch.object(_drawing, "draw") as draw:
+            page = cuda_mem_torch.report(path)
+        self.assertIs(draw.call_args.kwargs["page"], page)
+        return bytes(page)
 
     def test_a_path_is_bytes_of_the_file_system(self):
         self.assertEqual(self.report(Path("a/ü.html")), os.fsencode("a/ü.html"))
@@ -312,7 +312,7 @@ class Parts(unittest.TestCase):
         said = subprocess.run([sys.executable, "-c", words], env=environment, check=True, capture_output=True, text=True).stdout
         self.assertIn("CUDA_MEM_DRIVER", said)
 
-    def test_the_command_takes_no_words(self):
+    def test_the_command_takes_no_other_words(self):
         for words, code in ((["--help"], 0), (["nonsense"], 2)):
             done = subprocess.run([sys.executable, "-m", "cuda_mem_torch", *words], capture_output=True, text=True)
             self.assertEqual(done.returncode, code, done.stderr)

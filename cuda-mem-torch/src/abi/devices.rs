@@ -21,7 +21,7 @@ use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
 use super::callbacks::Listeners;
 use super::error::{Failure, entry};
-use super::streams;
+use super::{streams, top};
 /// What there is for a device, made when it is first asked for.
 pub(super) use crate::devices::PerDevice as Device;
 use crate::devices::{Devices, MOST};
@@ -89,6 +89,7 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     let device = DEVICES.add(device).ok_or_else(|| too_high(ordinal, MOST))?;
     // Seen before anything captures, if that can be.
     let _ = streams::stream(device, std::ptr::null_mut());
+    top::publish();
     Ok(device)
 }
 

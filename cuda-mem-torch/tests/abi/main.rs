@@ -14,3 +14,4 @@ mod sharing;
 mod support;
 mod symm;
 mod threads;
+mod top;

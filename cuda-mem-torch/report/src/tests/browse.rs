@@ -6,8 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::{Recording, draw};
-use super::{CALLS, Files, TRACE, ours, pickled};
+use super::{CALLS, Files, Recording, TRACE, draw, ours, pickled};
 
 /// The elements of a page after its scripts ran; an error if they said anything on the console.
 fn dom(page: &Path) -> Result<String> {

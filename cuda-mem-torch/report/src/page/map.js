@@ -4,13 +4,18 @@ function makeMap() {
   const fixed = document.getElementById("map-fixed");
   const ROWS = 28, ROW = 17, STEP = 21, LEFT = 150, RIGHT = 16, TOP = 4, LEAST = 4096;
   const hint = readout.textContent;
-  let moment = 0, blocks = [], segments = [], ranges = [], total = 0;
+  let moment = 0, blocks = [], segments = [], ranges = [], total = 0, ever = [];
   let view = null, kept = null;
 
-  // Mapped at any time: neighbours are one range.
-  const ever = data.addresses ? withBlocks(segmentsByAddress, byAddress) : [];
-  const reserved = data.reserved ? data.reserved[highest(data.reserved)] : 0;
-  fixed.checked = ever.reduce((sum, range) => sum + range.size, 0) <= 2 * reserved;
+  function show() {
+    // Mapped at any time: neighbours are one range.
+    ever = data.addresses ? withBlocks(data.segmentsByAddress, data.byAddress) : [];
+    const reserved = data.reserved ? data.reserved[highest(data.reserved)] : 0;
+    fixed.checked = ever.reduce((sum, range) => sum + range.size, 0) <= 2 * reserved;
+    view = kept = null;
+    for (const part of document.querySelectorAll("#map, #map-help, #map-legend, #map-section .bar")) part.style.display = data.addresses ? "" : "none";
+    readout.textContent = data.addresses ? hint : "This recording has no addresses: a trace holds sizes and streams. A replay of it gives them: cargo xtask replay TRACE --calls FILE, then cargo xtask report TRACE --calls FILE.";
+  }
 
   function merge(list) {
     const merged = [];
@@ -45,7 +50,7 @@ function makeMap() {
     return ranges[low];
   }
   const placeOf = (address) => { const range = find(address, "address"); return range.start + address - range.address; };
-  const addressAt = (place) => { const range = find(place, "start"); return range.address + place - range.start; };
+  const addressAt = (place) => { const range = find(place, "start"); return Math.floor(range.address + place - range.start); };
 
   function current() {
     const row = view ? view.row : rowBytes(total), most = Math.max(0, Math.ceil(total / row) - ROWS) * row;
@@ -74,9 +79,9 @@ function makeMap() {
     for (const segment of segments) pieces(placeOf(segment.address), segment.size, (x, y, w) => pen.fillRect(x, y, Math.max(w, 0.5), ROW));
     // What is pending may be lent to its own stream already: what is live lies on top.
     for (const live of [false, true]) {
-      pen.fillStyle = live ? fill.live : fill.pending;
       for (const block of blocks) {
         if ((moment < block.freed) !== live) continue;
+        pen.fillStyle = live ? bands.colourOf(block) : fill.pending;
         // A gap between blocks, where there is room to see one.
         pieces(placeOf(block.address), block.size, (x, y, w) => pen.fillRect(x, y + 1, w > 3 ? w - 1 : Math.max(w, 0.6), ROW - 2));
       }
@@ -146,7 +151,7 @@ function makeMap() {
   function describe(block) {
     const asked = block.requested === block.size ? "" : ", asked for " + count(block.requested) + " bytes";
     const state = moment < block.freed ? "live" : "pending: freed, and a stream still uses it";
-    const by = block.stack >= 0 ? ", by " + data.stacks[block.stack][0] : "";
+    const by = block.stack ? ", by " + siteText(sites[siteOf(block)]) : "";
     return hex(block.address) + ": " + state + ", " + exact(block.size) + asked + inStream(block) + ", allocated: " + when(block.from) + ", lifetime " + lifetime(block) + by;
   }
 
@@ -186,18 +191,13 @@ function makeMap() {
   press("map-on", () => move(0.5));
   press("map-all", all);
   fixed.addEventListener("change", () => { layout(); all(); });
-  if (!data.addresses) {
-    for (const element of document.querySelectorAll("#map, #map-help, #map-legend, #map-section .bar")) element.style.display = "none";
-    readout.textContent = "This recording has no addresses: a trace holds sizes and streams. A replay of it gives them: cargo xtask replay TRACE --calls FILE, then cargo xtask report TRACE --calls FILE.";
-  }
-
   return {
-    draw,
-    choose(point) {
-      moment = momentOf(point);
+    draw, show,
+    choose(at) {
+      moment = at;
       if (!data.addresses) return null;
-      blocks = blocksAt(moment);
-      segments = segmentsAt(moment);
+      blocks = blocksAt(data, moment);
+      segments = segmentsAt(data, moment);
       if (kept && !blocks.includes(kept)) kept = null;
       layout();
       tell(null);

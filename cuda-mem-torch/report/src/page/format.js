@@ -10,6 +10,13 @@ const exact = (bytes) => bytes < 1024 ? size(bytes) : size(bytes) + " (" + count
 const count = (number) => number.toLocaleString("en-US");
 const hex = (address) => "0x" + address.toString(16);
 
+// Microseconds at a moment, between those of the points around it.
+function timeAt(moment) {
+  const point = Math.floor(moment / data.step), rest = moment / data.step - point;
+  const next = data.times[Math.min(point + 1, data.points - 1)];
+  return Math.round(data.times[point] + rest * (next - data.times[point]));
+}
+
 function duration(micros) {
   if (micros < 1e3) return micros + " µs";
   if (micros < 1e6) return (micros / 1e3).toPrecision(3) + " ms";
@@ -21,15 +28,15 @@ const streamName = (stream) => stream < 65536 ? String(stream) : hex(stream);
 
 // When a moment is, in the words of the recording.
 function when(moment) {
-  if (moment === 0) return "before the first event";
+  if (moment === 0) return data.events ? "before the first event" : "when the snapshot was taken";
   const event = "event " + count(moment);
-  return data.times ? duration(data.times[pointOf(moment)]) + ", " + event : event;
+  return data.times ? duration(timeAt(moment)) + ", " + event : event;
 }
 
 function lifetime(block) {
   const end = Math.min(block.freed, data.events);
   const events = count(end - block.from) + (end - block.from === 1 ? " event" : " events");
-  const took = data.times ? duration(data.times[pointOf(end)] - data.times[pointOf(block.from)]) + ", " + events : events;
+  const took = data.times ? duration(timeAt(end) - timeAt(block.from)) + ", " + events : events;
   const open = [];
   if (block.from === 0) open.push("from before");
   if (block.freed === NEVER) open.push("to the end");
@@ -53,7 +60,48 @@ function ticks(low, high, wanted, of) {
   return { list, step };
 }
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+// Colours of the scheme, looked up once.
+let known = new Map();
+const forgetColours = () => { known = new Map(); };
+function colour(name) {
+  if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim());
+  return known.get(name);
+}
+const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+
+// Colours of call sites and other groups: hues far from each other, and shades that tell neighbours apart.
+function rgb(rank, shade) {
+  const hue = (rank * 137.508 + 205) % 360, light = (isDark() ? 58 : 50) + [0, 6, -6][shade % 3] + [0, -7, 7][Math.floor(rank / 7) % 3], saturation = 0.55;
+  const a = saturation * Math.min(light, 100 - light) / 100;
+  const part = (n) => { const k = (n + hue / 30) % 12; return Math.round(255 * (light / 100 - a * Math.max(-1, Math.min(k - 3, 9 - k, 1)))); };
+  return [part(0), part(8), part(4)];
+}
+const css = ([red, green, blue]) => "rgb(" + red + " " + green + " " + blue + ")";
+const GREY = () => isDark() ? [110, 118, 129] : [160, 168, 178];
+
+function element(tag, text, style) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.append(text);
+  if (style) made.className = style;
+  return made;
+}
+const byId = (id) => document.getElementById(id);
+const button = (text, action) => { const made = element("button", text); made.type = "button"; made.addEventListener("click", action); return made; };
+const signed = (bytes) => (bytes > 0 ? "+" : bytes < 0 ? "−" : "±") + size(Math.abs(bytes));
+// A call site in words: its line, its function, the library's line that it led to.
+function siteNode(site) {
+  const node = element("span", undefined, "site"), line = element("b", site.title);
+  line.title = site.file;
+  node.append(line);
+  if (site.name) node.append(" " + site.name);
+  if (site.within) node.append(element("span", "in " + site.within, "within"));
+  return node;
+}
+function stackList(stack) {
+  const list = element("ol", undefined, "frames"), frames = framesOf(stack);
+  frames.forEach((frame, at) => list.append(element("li", frameText(frame), "frame-" + frameKinds[raw.stacks[stack - 1][at]])));
+  return list;
+}
 const FONT = "12px system-ui, sans-serif";
 
 // A canvas cleared for drawing, in pixels of the page.
