@@ -4,7 +4,8 @@ function makeChart(onChoose, onPin) {
   const LEFT = 74, TOP = 30, BOTTOM = 40, STEPS = 10000;
   const timed = () => data.times !== null && axis.value === "time";
   const along = (moment) => timed() ? timeAt(moment) : moment;
-  const end = () => Math.max(along(data.events), 1);
+  // A little beyond the last event, so that what it left is seen.
+  const end = () => timed() ? Math.max(along(data.events) * 1.005, 1) : Math.max(data.events + Math.max(1, Math.floor(data.events / 500)), 1);
   // The last moment at or before a place on the axis.
   function at(place) {
     if (!timed()) return Math.min(Math.max(0, Math.floor(place)), data.events);
