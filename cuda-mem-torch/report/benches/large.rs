@@ -139,7 +139,7 @@ fn generate(path: &Path, events: u64) -> Result<(), Failure> {
     pickle.memoize()?;
     pickle.put(b"(")?;
     let names = KEYS.map(|key| (key, pickle.text(key)));
-    let [action, addr, size, stream, time, frames, segments, traces] =
+    let [action, addr, size, stream, time, frames, segments, traces, compiled, metadata, pool] =
         names.map(|(_, memo)| memo.unwrap_or(0));
     // Those texts are no pairs yet: dropped again, remembered all the same.
     pickle.put(b"1(")?;
@@ -192,6 +192,14 @@ fn generate(path: &Path, events: u64) -> Result<(), Failure> {
             (stream, 0),
             (time, 1_750_000_000_000_000 + 3 * written),
         ])?;
+        // New objects for each event, as PyTorch makes them.
+        pickle.get(compiled)?;
+        pickle.text("N/A")?;
+        pickle.get(metadata)?;
+        pickle.text("")?;
+        pickle.get(pool)?;
+        pickle.put(b"K\0K\0\x86")?;
+        pickle.memoize()?;
         if let Some(stack) = stack {
             pickle.get(frames)?;
             pickle.get(stack)?;

@@ -327,7 +327,7 @@ fn every_part_of_the_page_answers() {
     assert_eq!(seen["mapped"], serde_json::json!(["mapped"]));
     assert!(seen["events"].as_u64().unwrap() > 20);
     assert!(seen["map"].as_str().unwrap().contains("live"), "{seen}");
-    assert_eq!(seen["compare"][0], serde_json::json!(["train.py:11 validate", -(30 * 3 << 20)]), "{seen}");
+    assert_eq!(seen["compare"][0], serde_json::json!(["train.py:11 validate", -(90 << 20)]), "{seen}");
     assert!(seen["compared"].as_u64().unwrap() >= 3);
     assert!(seen["settings"].as_u64().unwrap() >= 4 && seen["categories"].to_string().contains("unknown"));
     assert!(seen["host"].as_str().unwrap().contains("32.0 MiB"), "{seen}");
