@@ -127,8 +127,19 @@ impl Pickle {
     }
 }
 
-const KEYS: [&str; 8] =
-    ["action", "addr", "size", "stream", "time_us", "frames", "segments", "device_traces"];
+const KEYS: [&str; 11] = [
+    "action",
+    "addr",
+    "size",
+    "stream",
+    "time_us",
+    "frames",
+    "segments",
+    "device_traces",
+    "compile_context",
+    "user_metadata",
+    "pool_id",
+];
 const ACTIONS: [&str; 4] = ["alloc", "free_requested", "free_completed", "segment_alloc"];
 const SITES: u64 = 400;
 
