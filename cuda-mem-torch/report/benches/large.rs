@@ -241,13 +241,13 @@ fn generate(path: &Path, events: u64) -> Result<(), Failure> {
         } else {
             held.push_back((address, bytes));
         }
-        if held.len() > 2000 - (state >> 40) as usize % 64 {
-            if let Some((address, bytes)) = held.pop_front() {
-                event(&mut pickle, requested, address, bytes, None)?;
-                event(&mut pickle, completed, address, bytes, None)?;
-                free.push(address);
-                total += 2;
-            }
+        if held.len() > 2000 - (state >> 40) as usize % 64
+            && let Some((address, bytes)) = held.pop_front()
+        {
+            event(&mut pickle, requested, address, bytes, None)?;
+            event(&mut pickle, completed, address, bytes, None)?;
+            free.push(address);
+            total += 2;
         }
     }
     pickle.put(b"ea")?;
