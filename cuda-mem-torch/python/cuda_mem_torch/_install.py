@@ -14,7 +14,7 @@ from cuda_mem_torch._errors import CudaMemError
 
 _log = logging.getLogger("cuda_mem_torch")
 
-_VARIABLE = "CUDA_MEM_TORCH"
+VARIABLE = "CUDA_MEM_TORCH"
 
 
 def enable(
@@ -87,7 +87,7 @@ def is_enabled() -> bool:
 def _autoload() -> None:
     """What PyTorch calls when it is imported: enables if the variable says so. Anything that keeps it from that is a warning, and the
     program goes on with PyTorch's own allocator, unless the variable insists."""
-    asked = os.environ.get(_VARIABLE, "").strip().lower()
+    asked = os.environ.get(VARIABLE, "").strip().lower()
     torch = sys.modules["torch"]
     if asked in ("0", "false", "no", "off"):
         return
@@ -101,7 +101,7 @@ def _autoload() -> None:
     except Exception as error:
         if asked == "require":
             raise
-        warnings.warn(f"{_VARIABLE}={asked} does nothing: {error}", stacklevel=2)
+        warnings.warn(f"{VARIABLE}={asked} does nothing: {error}", stacklevel=2)
 
 
 def _enable_at_import(torch: ModuleType, asked: str) -> None:
@@ -110,8 +110,7 @@ def _enable_at_import(torch: ModuleType, asked: str) -> None:
             "accepted: 1, true, yes or on to enable, require to do so or fail, 0, false, no, off or nothing to leave PyTorch as it is"
         )
     # Nothing asks for a GPU here: that may initialise CUDA, after which the program could not fork any more.
-    if torch.version.cuda is None:
-        raise CudaMemError("PyTorch was built without CUDA")
+    _torch.expect_cuda(torch)
     # Who names another allocator in a script wants that one more than who runs the script wants this one.
     backend = _settings.named(_settings.from_environment(), "backend")
     if backend not in (None, "native"):
