@@ -1,5 +1,6 @@
 // Puts the allocator into PyTorch's place for it, and takes it out again. Called through ctypes.
 #include "allocator.hpp"
+#include "old_system.hpp"
 #include "streams.hpp"
 
 #include <c10/cuda/CUDAException.h>
@@ -11,7 +12,9 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -193,6 +196,28 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
   }
 }
 
+/// Ends the program's own settings while this allocator is in place.
+constexpr const char* expandable = "expandable_segments:True";
+
+/// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
+/// memory by its address: NCCL's registration of all segments keeps away then. Afterwards they are as the program gave them.
+void say_expandable(bool is_so) {
+  namespace settings = c10::CachingAllocator;
+  static std::optional<std::string> given;
+  const std::string last = settings::getAllocatorSettings();
+  if (is_so && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
+    given = last;
+    settings::setAllocatorSettings(last.empty() ? expandable : last + "," + expandable);
+  } else if (!is_so && given) {
+    // What the program has said since holds.
+    const bool is_ours = last == (given->empty() ? expandable : *given + "," + expandable);
+    const std::string before = *std::exchange(given, std::nullopt);
+    if (is_ours) {
+      settings::setAllocatorSettings(before);
+    }
+  }
+}
+
 void install(const std::string& version) {
   TORCH_CHECK(
       minor_version(version) == minor_version(TORCH_VERSION),
@@ -209,6 +234,7 @@ void install(const std::string& version) {
   if (is_in_place()) {
     // Whoever asks again may have reset what the library has.
     the_allocator.load()->apply_settings();
+    say_expandable(true);
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();
@@ -239,6 +265,7 @@ void install(const std::string& version) {
     ours->enable(ours->isEnabled());
   }
   put(ours);
+  say_expandable(true);
 }
 
 cuda_mem_torch_device_stats stats_of(int device) {
@@ -290,6 +317,7 @@ void uninstall() {
         ours->getMemoryFraction(static_cast<DeviceIndex>(device)), static_cast<DeviceIndex>(device));
   }
   put(ours->native_allocator().get());
+  say_expandable(false);
 }
 
 int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument) {

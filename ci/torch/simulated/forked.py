@@ -10,7 +10,7 @@ import sys
 import time
 
 # Seconds for one of them.
-LIMIT = 120
+LIMIT = 300
 
 
 class Running:

@@ -65,7 +65,7 @@ def prepare(folder, simulator, cuda_include):
     filled = 'torch.full((bytes,), value, dtype=torch.uint8, device="cuda")'
     assert filled in steps
     (folder / "steps.py").write_text(steps.replace(filled, 'torch.empty(bytes, dtype=torch.uint8, device="cuda")'))
-    for script in ("programs.py", "groups.py", "forked.py"):
+    for script in ("programs.py", "groups.py", "experiments.py", "forked.py"):
         (folder / script).write_text((HERE / script).read_text())
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_MEM", "PYTORCH_", "PYTHON"))}
     return clean | {
@@ -81,7 +81,7 @@ def run(python, folder, environment, jobs):
     """All of them with an interpreter that has PyTorch and the wheel; a result each, as they end."""
     yield from diagnosed(python, folder, environment)
     yield from imported(python, folder, environment)
-    for module in ("programs", "groups"):
+    for module in ("programs", "experiments", "groups"):
         yield from forked(python, folder, environment, jobs, module, names_of(HERE / f"{module}.py"))
     yield from forked(python, folder, environment, jobs, "steps", STEPS)
     yield guided(python, folder, environment)
