@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -196,25 +195,24 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
   }
 }
 
-/// Ends the program's own settings while this allocator is in place.
-constexpr const char* expandable = "expandable_segments:True";
+constexpr const char* expandable = ",expandable_segments:True";
 
 /// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
 /// memory by its address: NCCL's registration of all segments keeps away then. Afterwards they are as the program gave them.
 void say_expandable(bool is_so) {
   namespace settings = c10::CachingAllocator;
-  static std::optional<std::string> given;
-  const std::string last = settings::getAllocatorSettings();
+  static bool is_said = false;
+  std::string last = settings::getAllocatorSettings();
   if (is_so && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
-    given = last;
-    settings::setAllocatorSettings(last.empty() ? expandable : last + "," + expandable);
-  } else if (!is_so && given) {
-    // What the program has said since holds.
-    const bool is_ours = last == (given->empty() ? expandable : *given + "," + expandable);
-    const std::string before = *std::exchange(given, std::nullopt);
-    if (is_ours) {
-      settings::setAllocatorSettings(before);
+    is_said = true;
+    settings::setAllocatorSettings(last + expandable);
+  } else if (!is_so && std::exchange(is_said, false)) {
+    if (const size_t at = last.rfind(expandable); at != std::string::npos) {
+      last.erase(at, std::strlen(expandable));
     }
+    // PyTorch keeps this one until something else is said.
+    settings::setAllocatorSettings("expandable_segments:False");
+    settings::setAllocatorSettings(last);
   }
 }
 
@@ -234,7 +232,7 @@ void install(const std::string& version) {
   if (is_in_place()) {
     // Whoever asks again may have reset what the library has.
     the_allocator.load()->apply_settings();
-    say_expandable(true);
+    say_expandable(!the_allocator.load()->native_allocator().is_late());
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();
@@ -265,7 +263,8 @@ void install(const std::string& version) {
     ours->enable(ours->isEnabled());
   }
   put(ours);
-  say_expandable(true);
+  // The native allocator would go by it where its own pools grow.
+  say_expandable(!late);
 }
 
 cuda_mem_torch_device_stats stats_of(int device) {

@@ -172,13 +172,14 @@ def a_stream_of_others_is_destroyed():
     with torch.cuda.stream(stream):
         gone = block(8 * MIB)
     kept.record_stream(stream)
-    del gone
+    held = torch.cuda.memory_reserved()
+    del gone, kept
     torch.cuda.synchronize()
     assert driver.cuStreamDestroy_v2(handle) == 0
-    del stream, kept
+    del stream
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
-    assert len([block(1 << 30) for _ in range(5)]) == 5
+    assert torch.cuda.memory_allocated() == 0 and torch.cuda.memory_reserved() < held, torch.cuda.memory_reserved()
+    assert len([block(1 << 30) for _ in range(7)]) == 7
 
 
 def observers_beside_threads():
@@ -213,7 +214,7 @@ def a_failed_request_says_what_there_was():
         raise AssertionError("there was memory")
     except torch.OutOfMemoryError as error:
         text = str(error)
-    for words in ("CUDA out of memory. Tried to allocate 100.00 GiB", hex(stream.cuda_stream), "longest"):
+    for words in ("CUDA out of memory. Tried to allocate 100.00 GiB", "the longest piece 512.00 MiB", "largest block that would have fitted"):
         assert words in text, text
     cuda_mem_torch.report("there.html")
     refused((OSError, ValueError, cuda_mem_torch.CudaMemError), "nowhere", lambda: cuda_mem_torch.report("/nowhere/r.html"))
@@ -307,8 +308,8 @@ def new_streams_each_step():
                 packed[:64].copy_(weights[:64])
             stream.synchronize()
             del packed
-    used = torch.cuda.max_memory_allocated()
-    assert torch.cuda.memory_reserved() <= 1.5 * used, (torch.cuda.memory_reserved(), used)
+    # A step has three buffers, on three streams; natively each of the 32 keeps one.
+    assert torch.cuda.memory_reserved() <= 3.2 * size, torch.cuda.memory_reserved()
 
 
 def pinned_in_place_again():

@@ -16,6 +16,7 @@ from cuda_mem_torch._errors import CudaMemError
 _log = logging.getLogger("cuda_mem_torch")
 
 VARIABLE = "CUDA_MEM_TORCH"
+_NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 
 
 # What calls of enable() named so far.
@@ -95,6 +96,12 @@ def _announce_lost() -> None:
             "cuda_mem_torch was enabled after torch.distributed was initialised: NCCL's registration of segments "
             "(TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK) and out-of-memory observers that were attached before hear of "
             "earlier memory only. Call enable() before init_process_group()",
+            stacklevel=3,
+        )
+    if os.environ.get(_NCCL_HOOK, "0").lower() in ("1", "true", "yes", "y", "on"):
+        warnings.warn(
+            f"{_NCCL_HOOK} is set, and cuda_mem_torch was enabled after CUDA was used: NCCL registers memory that may move. Call "
+            "enable() before anything is on a device, which keeps NCCL from it, or enable(expandable_segments=False)",
             stacklevel=3,
         )
 
