@@ -46,7 +46,7 @@ def expect_cuda(torch: ModuleType) -> None:
         others = {"ROCm": getattr(torch.version, "hip", None), "XPU": getattr(torch.version, "xpu", None)}
         built = next((name for name, version in others.items() if version), "the CPU alone")
         raise UnsupportedTorchError(
-            f"PyTorch {torch.__version__} was built for {built}, without CUDA; install a build with it (https://pytorch.org/get-started)"
+            f"PyTorch {torch.__version__} was built without CUDA, for {built}; install a build with it (https://pytorch.org/get-started)"
         )
 
 
