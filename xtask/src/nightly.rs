@@ -94,7 +94,7 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
 /// The wheel with each PyTorch; quickly with the oldest and the newest.
 fn torch(steps: &mut Steps, root: &Path, quick: bool) {
     let versions: &[&str] = if quick { &EDGES } else { &[] };
-    let mut wheel = cargo("xtask wheel");
+    let mut wheel = cargo(if quick { "xtask wheel --plain" } else { "xtask wheel" });
     wheel.args(versions.iter().flat_map(|version| ["--torch", version]));
     steps.command("wheel", &mut wheel);
     steps.command("simulator", &mut cargo("build --package cuda-mem-sim-library"));

@@ -1,4 +1,4 @@
-//! `cargo xtask wheel`: builds the library and packs the Python package around it.
+//! `cargo xtask wheel`: builds the library and packs the Python package around it, for every system that PyTorch runs on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// A version of PyTorch to build the shim for, instead of all.
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["headers", "no_shim"])]
     torch: Vec<String>,
+    /// For systems as new as this one, with cargo alone.
+    #[arg(long)]
+    plain: bool,
     /// Leave building the shim to the user's machine.
     #[arg(long)]
     no_shim: bool,
@@ -34,10 +37,7 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
         expect_headers(headers)?;
     }
     let workspace = Workspace::read(root)?;
-    let mut build = Command::new("cargo");
-    build.current_dir(root).args(["build", "--package", "cuda-mem-torch", "--lib", "--profile", "bundle"]);
-    succeed(build, "the library could not be built")?;
-    let library = workspace.target_directory.join("bundle/libcuda_mem_torch.so");
+    let library = build_library(root, &workspace.target_directory, arguments.plain)?;
     let out = arguments.out.clone().unwrap_or_else(|| workspace.target_directory.join("wheel"));
     let mut pack = Command::new("python3");
     pack.arg(root.join("cuda-mem-torch/python/build_wheel.py")).arg("--library").arg(library);
@@ -51,7 +51,45 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     if arguments.no_shim {
         pack.arg("--no-shim");
     }
+    if !arguments.plain {
+        pack.arg("--old-system");
+    }
     succeed(pack, "the wheel could not be packed")
+}
+
+/// Builds the library, by cargo-zigbuild for an older glibc than this machine's unless it is `plain`; where it lies.
+fn build_library(root: &Path, target: &Path, plain: bool) -> Result<PathBuf> {
+    const WORDS: [&str; 5] = ["--package", "cuda-mem-torch", "--lib", "--profile", "bundle"];
+    let failure = "the library could not be built";
+    let mut build = if plain { Command::new("cargo") } else { Command::new(zigbuild(target)?) };
+    build.current_dir(root).arg(if plain { "build" } else { "zigbuild" }).args(WORDS);
+    if plain {
+        succeed(build, failure)?;
+        return Ok(target.join("bundle/libcuda_mem_torch.so"));
+    }
+    // Zig's linker is a package of Python's.
+    build.env("PYTHONPATH", tools(target)).args(["--target", &format!("{TRIPLE}.{GLIBC}")]);
+    succeed(build, failure)?;
+    Ok(target.join(TRIPLE).join("bundle/libcuda_mem_torch.so"))
+}
+
+/// The processor that wheels are for, and the glibc that PyTorch's own wheels need.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+const GLIBC: &str = "2.28";
+
+fn tools(target: &Path) -> PathBuf {
+    target.join("tools/zigbuild")
+}
+
+/// The program cargo-zigbuild, fetched once with its linker.
+fn zigbuild(target: &Path) -> Result<PathBuf> {
+    let program = tools(target).join("bin/cargo-zigbuild");
+    if !program.is_file() {
+        let mut fetch = Command::new("python3");
+        fetch.args(["-m", "pip", "install", "--quiet", "--target"]).arg(tools(target)).arg("cargo-zigbuild");
+        succeed(fetch, "cargo-zigbuild could not be fetched: --plain does without it, for systems as new as this one")?;
+    }
+    Ok(program)
 }
 
 fn expect_headers(folder: &Path) -> Result<()> {

@@ -72,7 +72,7 @@ def run_version(version, arguments):
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     variables = whole.prepare(scratch, arguments.simulator, packages / "nvidia/cu13/include")
-    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs):
+    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs, arguments.only or whole.GROUPS):
         print(f"{'ok' if result.passed else 'FAILED'} {version} {result.group} {result.name} ({result.seconds:.1f} s)", flush=True)
         if not result.passed:
             print("".join(f"    {line}\n" for line in result.printed.splitlines()[-30:]), flush=True)
@@ -104,6 +104,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at a time")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--python", help="an interpreter that has PyTorch and the wheel, instead of fresh environments")
+    parser.add_argument("--only", action="append", choices=whole.GROUPS, help="a group of programs, instead of all")
     arguments = parser.parse_args()
     arguments.downloads = arguments.out / "downloads"
     arguments.downloads.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,10 @@ def main():
         if len(wheels) != 1:
             parser.error(f"there are {len(wheels)} wheels in target/wheel: build one (cargo xtask wheel), or name one (--wheel)")
         arguments.wheel = wheels[0]
-    versions = ["given"] if arguments.python else arguments.versions or VERSIONS
+    versions = arguments.versions or VERSIONS
+    if arguments.python:
+        ask = "from importlib.metadata import version; print(version('torch'))"
+        versions = [subprocess.run([arguments.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()]
     results, began = {}, time.monotonic()
     for version in versions:
         results[version] = list(run_version(version, arguments))

@@ -107,11 +107,14 @@ def _announce_lost() -> None:
 
 
 def disable() -> None:
-    """Has PyTorch use its own allocator again. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
+    """Has PyTorch use its own allocator again, with the options of the environment. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
     enabled."""
     if is_enabled():
-        _shim.uninstall(_torch.load())
-        _options.clear()
+        torch = _torch.load()
+        _shim.uninstall(torch)
+        if _options:
+            torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
+            _options.clear()
 
 
 def is_enabled() -> bool:
