@@ -3,7 +3,7 @@
 # Writes FOLDER/log.txt (for people) and FOLDER/results.jsonl (one object per line). Every part is a process of its own with
 # a time limit, so one hang loses one part. Parts: env costs channels wake ctxevent mapload rows rates matrix pinned procaddr
 # ctxcodes before noctx host device attributes events capture vmm fork ipc deadpeer context livelock hazards sticky; without a
-# list, all of them. MEASURE_ONLY picks rows (see measure.h). `codes.py FOLDER/results.jsonl` makes docs/driver-codes.md of it.
+# list, all of them. MEASURE_ONLY picks rows (see measure.h). `codes.py FOLDER/results.jsonl` makes ci/driver-answers.tsv of it.
 cd "$(dirname "$0")" || exit 1
 out=$(realpath -m "${1:-${OUT:-./out}}"); mkdir -p "$out"; shift
 parts=("$@")

@@ -1,4 +1,4 @@
-// What a thread may ask of the driver at its end, and what becomes of its default stream: docs/measurements.md, section 47.
+// What a thread may ask of the driver at its end, and what becomes of its default stream. docs/measurements.md has the answers.
 //
 // g++ -o threadend threadend.cpp -lcuda -lpthread
 #include <cuda.h>

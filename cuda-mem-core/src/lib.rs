@@ -66,3 +66,8 @@ pub use fence::{Fence, FenceLine, ReservedFence};
 pub use host::PinnedBuffer;
 pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, stream_mem};
 pub use uses::{StreamUse, UsePoint, Uses};
+
+/// Compiles the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

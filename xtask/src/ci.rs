@@ -16,6 +16,9 @@ use crate::workspace::Workspace;
 /// The checked version of cargo-deny: a newer one may bring new rules.
 const CARGO_DENY: &str = "0.20.2";
 
+/// The checked version of typos, for the same reason.
+const TYPOS: &str = "typos==1.52.0";
+
 /// Recorded programs, in `ci/traces`.
 const TRACES: [&str; 6] = [
     "gnn_sampling",
@@ -35,6 +38,9 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut steps = Steps::new(root);
     steps.command("format", &mut cargo("fmt --all --check"));
     steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
+    steps.command("documents", &mut cargo("xtask docs-check"));
+    steps.command("house", &mut cargo("xtask house"));
+    spelling(&mut steps, &workspace.target_directory.join("tools/typos"));
     // The steps from here on leave a processor idle now and then.
     let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
     steps.command(
@@ -47,6 +53,8 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
+    // The others need each other to build; what their packages have in them is checked all the same.
+    steps.command("publish", &mut cargo("publish --workspace --dry-run --no-verify --allow-dirty"));
     // The matrix below has the tests of all other packages. Without features first: the tool itself must run without the libraries.
     steps.command("tests", limit_tests(&mut cargo("test --package xtask --no-fail-fast"), 600, ""));
     steps.command("replay", limit_tests(&mut cargo(&format!("test {TOOL} replay header")), 600, ""));
@@ -68,6 +76,23 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));
     }
     Ok(steps.finish())
+}
+
+/// Misspelt words: by the system's typos, else by one in a Python environment of its own.
+fn spelling(steps: &mut Steps, environment: &Path) {
+    let installed = environment.join("bin/typos");
+    let runs = |program: &Path| succeeds(Command::new(program).arg("--version"), Duration::from_secs(60));
+    if !runs(Path::new("typos")) && !runs(&installed) {
+        let made =
+            succeeds(Command::new("python3").args(["-m", "venv"]).arg(environment), Duration::from_secs(120));
+        let mut pip = Command::new(environment.join("bin/pip"));
+        if !made || !succeeds(pip.args(["install", "--quiet", TYPOS]), Duration::from_secs(120)) {
+            steps.skip("spelling", "typos is not here and cannot be installed by pip");
+            return;
+        }
+    }
+    let program = if runs(&installed) { installed } else { PathBuf::from("typos") };
+    steps.command("spelling", Command::new(program).args(["--config", "ci/typos.toml"]));
 }
 
 /// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.

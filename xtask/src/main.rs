@@ -6,6 +6,8 @@
     reason = "a command-line tool talks on its standard output, and complains on the other"
 )]
 
+#[cfg(test)]
+mod api_coverage;
 mod bench;
 #[cfg(feature = "bindgen")]
 mod bindgen;
@@ -14,9 +16,11 @@ mod chromium;
 mod ci;
 #[cfg(test)]
 mod dependencies;
+mod docs_check;
 mod gpu_test;
 #[cfg(feature = "header")]
 mod header;
+mod house;
 mod nightly;
 mod packed;
 mod planted_faults;
@@ -27,8 +31,6 @@ mod replay;
 mod report;
 #[cfg(any(feature = "replay", feature = "report"))]
 mod same_file;
-#[cfg(test)]
-mod seed_coverage;
 #[cfg(test)]
 mod soundness;
 mod steps;
@@ -73,12 +75,20 @@ enum Task {
     },
     /// Run every check that a change must pass.
     Ci,
+    /// Check links, sizes and style of the documents.
+    DocsCheck,
     GpuTest(gpu_test::Arguments),
     /// Write cuda-mem-torch's header for C from its functions.
     Header {
         /// Write nothing; fail if the committed header is not what the functions give.
         #[arg(long)]
         check: bool,
+    },
+    /// Check how large crates and files are, and that their modules form layers.
+    House {
+        /// Make today's figures the limits.
+        #[arg(long)]
+        write: bool,
     },
     /// Run what takes long: property tests, sanitizers, models, Miri.
     Nightly {
@@ -145,6 +155,8 @@ fn run(arguments: Arguments) -> Result<bool> {
         }
         Task::Header { check } => run_header(&root()?, check),
         Task::Ci => ci::run(&root()?),
+        Task::DocsCheck => docs_check::run(&root()?),
+        Task::House { write } => house::run(&root()?, write),
         Task::Nightly { quick } => nightly::run(&root()?, quick),
         Task::PlantedFaults => planted_faults::run(&root()?),
         Task::GpuTest(arguments) => match bundle_folder() {

@@ -189,7 +189,7 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
 /// nothing is waited for while a stream captures that was seen here, or one that the program says the thread captures on.
 ///
 /// Another thread's capture on a stream that was never seen fails. The relaxed capture mode does not help: this wait ends every
-/// capture of the context, whatever the mode (docs/driver-codes.md). Frees wait for the device as well, and may be called beside
+/// capture of the context, whatever the mode (ci/driver-answers.tsv). Frees wait for the device as well, and may be called beside
 /// captures in that mode, but they hold up whoever launches meanwhile, and a stream may wait for a signal that only a launch sends.
 pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
