@@ -44,3 +44,16 @@ pub(crate) fn script(root: &Path) -> Command {
     matrix.arg(root.join("ci/torch/simulated/matrix.py"));
     matrix
 }
+
+#[cfg(test)]
+mod tests {
+    use super::EDGES;
+
+    #[test]
+    fn the_oldest_and_the_newest_are_those_that_shims_are_built_for() {
+        let script = include_str!("../../cuda-mem-torch/python/build_wheel.py");
+        let list = script.split("TORCHES = [").nth(1).unwrap().split(']').next().unwrap();
+        let versions: Vec<_> = list.split(", ").map(|version| version.trim_matches('"')).collect();
+        assert_eq!([versions[0], versions[versions.len() - 1]], EDGES);
+    }
+}

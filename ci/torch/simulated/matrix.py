@@ -17,7 +17,9 @@ import standins
 import whole
 
 ROOT = whole.ROOT
-VERSIONS = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
+sys.path.append(str(ROOT / "cuda-mem-torch/python"))
+from build_wheel import TORCHES as VERSIONS  # noqa: E402
+
 # What PyTorch imports beside itself.
 DEPENDENCIES = ["filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "numpy", "setuptools", "sympy", "typing-extensions"]
 RUNTIME = "nvidia-cuda-runtime"
