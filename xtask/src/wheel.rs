@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::steps::cargo;
 use crate::workspace::Workspace;
 
 /// How the wheel is built.
@@ -25,6 +26,16 @@ pub(crate) struct Arguments {
     /// Leave building the shim to the user's machine.
     #[arg(long)]
     no_shim: bool,
+}
+
+/// The oldest and the newest PyTorch that is supported.
+pub(crate) const EDGES: [&str; 2] = ["2.11.0", "2.15.0"];
+
+/// The program that runs the wheel with each PyTorch.
+pub(crate) fn matrix(root: &Path) -> Command {
+    let mut matrix = Command::new("python3");
+    matrix.arg(root.join("ci/torch/simulated/matrix.py"));
+    matrix
 }
 
 /// What the shim is compiled and linked with.
@@ -57,39 +68,26 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     succeed(pack, "the wheel could not be packed")
 }
 
-/// Builds the library, by cargo-zigbuild for an older glibc than this machine's unless it is `plain`; where it lies.
+/// Builds the library, by cargo-zigbuild for PyTorch's oldest glibc unless it is `plain`; where it lies. The program is a package of Python's.
 fn build_library(root: &Path, target: &Path, plain: bool) -> Result<PathBuf> {
-    const WORDS: [&str; 5] = ["--package", "cuda-mem-torch", "--lib", "--profile", "bundle"];
-    let failure = "the library could not be built";
-    let mut build = if plain { Command::new("cargo") } else { Command::new(zigbuild(target)?) };
-    build.current_dir(root).arg(if plain { "build" } else { "zigbuild" }).args(WORDS);
-    if plain {
-        succeed(build, failure)?;
-        return Ok(target.join("bundle/libcuda_mem_torch.so"));
-    }
-    // Zig's linker is a package of Python's.
-    build.env("PYTHONPATH", tools(target)).args(["--target", &format!("{TRIPLE}.{GLIBC}")]);
-    succeed(build, failure)?;
-    Ok(target.join(TRIPLE).join("bundle/libcuda_mem_torch.so"))
-}
-
-/// The processor that wheels are for, and the glibc that PyTorch's own wheels need.
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-const GLIBC: &str = "2.28";
-
-fn tools(target: &Path) -> PathBuf {
-    target.join("tools/zigbuild")
-}
-
-/// The program cargo-zigbuild, fetched once with its linker.
-fn zigbuild(target: &Path) -> Result<PathBuf> {
-    let program = tools(target).join("bin/cargo-zigbuild");
-    if !program.is_file() {
+    let tools = target.join("tools/zigbuild");
+    let program = tools.join("bin/cargo-zigbuild");
+    if !plain && !program.is_file() {
         let mut fetch = Command::new("python3");
-        fetch.args(["-m", "pip", "install", "--quiet", "--target"]).arg(tools(target)).arg("cargo-zigbuild");
-        succeed(fetch, "cargo-zigbuild could not be fetched: --plain does without it, for systems as new as this one")?;
+        fetch.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&tools).arg("cargo-zigbuild");
+        succeed(
+            fetch,
+            "cargo-zigbuild could not be fetched: --plain does without it, for systems as new as this one",
+        )?;
     }
-    Ok(program)
+    let mut build = if plain { cargo("build") } else { Command::new(program) };
+    if !plain {
+        build.args(["zigbuild", "--target", "x86_64-unknown-linux-gnu.2.28"]).env("PYTHONPATH", &tools);
+    }
+    build.current_dir(root).args(["--package", "cuda-mem-torch", "--lib", "--profile", "bundle"]);
+    succeed(build, "the library could not be built")?;
+    let folder = if plain { "bundle" } else { "x86_64-unknown-linux-gnu/bundle" };
+    Ok(target.join(folder).join("libcuda_mem_torch.so"))
 }
 
 fn expect_headers(folder: &Path) -> Result<()> {
@@ -110,6 +108,14 @@ fn succeed(mut command: Command, failure: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_and_the_newest_are_those_that_shims_are_built_for() {
+        let script = include_str!("../../cuda-mem-torch/python/build_wheel.py");
+        let list = script.split("TORCHES = [").nth(1).unwrap().split(']').next().unwrap();
+        let versions: Vec<_> = list.split(", ").map(|version| version.trim_matches('"')).collect();
+        assert_eq!([versions[0], versions[versions.len() - 1]], EDGES);
+    }
 
     #[test]
     fn a_folder_without_headers_is_told_what_it_lacks() {

@@ -2,8 +2,7 @@
 
 For each version: a virtual environment with PyTorch's wheel, its dependencies in Python and CUDA's runtime, without the CUDA libraries
 that it is linked with, for which others stand in (`standins.py`); `pip install` of the one wheel; the doctor and the programs of
-`whole.py`. Prints a table. Needs `libcuda_mem_sim.so` (`cargo build -p cuda-mem-sim-library`) and the wheel (`cargo xtask wheel`).
-Downloads are kept; environments go when they have been used."""
+`whole.py`. Prints a table. Needs the wheel (`cargo xtask wheel`) and builds the simulated driver unless one is named. Downloads are kept; environments go when they have been used."""
 
 import argparse
 import os
@@ -101,7 +100,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of PyTorch [default: {' '.join(VERSIONS)}]")
     parser.add_argument("--wheel", type=Path, help="the package [default: the one in target/wheel]")
-    parser.add_argument("--simulator", type=Path, default=ROOT / "target/debug/libcuda_mem_sim.so", help="the simulated driver")
+    parser.add_argument("--simulator", type=Path, help="the simulated driver, built before")
     parser.add_argument("--out", type=Path, default=ROOT / "target/torch-matrix", help="where downloads are kept and environments made")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at a time")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
@@ -115,6 +114,9 @@ def main():
         if len(wheels) != 1:
             parser.error(f"there are {len(wheels)} wheels in target/wheel: build one (cargo xtask wheel), or name one (--wheel)")
         arguments.wheel = wheels[0]
+    if arguments.simulator is None:
+        subprocess.run(["cargo", "build", "--quiet", "--package", "cuda-mem-sim-library"], cwd=ROOT, check=True)
+        arguments.simulator = ROOT / "target/debug/libcuda_mem_sim.so"
     versions = arguments.versions or VERSIONS
     if arguments.python:
         ask = "from importlib.metadata import version; print(version('torch'))"

@@ -24,10 +24,7 @@ use super::pointers;
 ///
 /// `still` can be written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_hold_still(
-    address: *const c_void,
-    still: *mut *mut c_void,
-) -> c_int {
+pub unsafe extern "C" fn cuda_mem_torch_hold_still(address: *const c_void, still: *mut *mut c_void) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise. Before anything is held.
         unsafe { pointers::write(still, std::ptr::null_mut(), "still") }?;
