@@ -1174,6 +1174,27 @@ int cuda_mem_torch_reset_peak_stats(int device);
 int cuda_mem_torch_reset_accumulated_stats(int device);
 
 /*
+ Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
+ unmapped and not given back. `still` gets null for memory that never moves, of a private pool.
+
+ `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
+
+ # Safety
+
+ `still` can be written to.
+ */
+int cuda_mem_torch_hold_still(const void *address, void **still);
+
+/*
+ Lets memory move again. Null is nothing.
+
+ # Safety
+
+ `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
+ */
+int cuda_mem_torch_let_move(void *still);
+
+/*
  Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
  Of the streams that were seen here it knows itself, in every thread; this is for others. Another query takes the place of the
  last one; null ends it.

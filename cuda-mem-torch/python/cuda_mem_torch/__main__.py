@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from cuda_mem_torch import __version__, _command_compare, _command_demo, _command_report, _command_top, _library, _shim, _torch
+from cuda_mem_torch import _command_compare, _command_demo, _command_report, _command_top, _doctor
 from cuda_mem_torch._errors import CudaMemError
 
 _COMMANDS = (_command_report, _command_compare, _command_top, _command_demo)
@@ -17,19 +17,7 @@ def main() -> int:
     for command in _COMMANDS:
         command.add_to(commands)
     arguments = parser.parse_args()
-    if hasattr(arguments, "run"):
-        return run(arguments)
-    print(f"cuda_mem_torch {__version__}, {_library.PATH}")
-    try:
-        torch = _torch.load()
-        print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.device_count()} devices")
-        _shim.load(torch)
-        prebuilt = _shim.ALLOCATOR.prebuilt(_torch.version_of(torch.__version__))
-        print(f"shim: {prebuilt if prebuilt.is_file() else 'built on this machine'}")
-    except Exception as error:
-        print(f"error: {error}")
-        return 1
-    return 0
+    return run(arguments) if hasattr(arguments, "run") else _doctor.diagnose()
 
 
 def run(arguments: argparse.Namespace) -> int:
