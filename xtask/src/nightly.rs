@@ -41,7 +41,7 @@ const NOT_FOR_THREADS: &[&str] = &[
 ];
 
 /// The targets of `ci/fuzz/`.
-const FUZZED: &[&str] = &["trace", "settings", "frame", "connection", "hand_over", "ring"];
+const FUZZED: &[&str] = &["trace", "snapshot", "settings", "frame", "connection", "hand_over", "ring"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use cuda_mem_report::{Input, Options, Progress};
 
 use crate::same_file;
@@ -26,6 +26,9 @@ pub(crate) struct Arguments {
     /// The device that is shown first [default: the one that has most].
     #[arg(long, value_name = "N")]
     device: Option<i64>,
+    /// A line across the timeline: what another allocator reserved for the same work. May be given several times.
+    #[arg(long, value_name = "NAME=BYTES", value_parser = reference)]
+    reference: Vec<(String, u64)>,
     /// Write the timeline for Perfetto (ui.perfetto.dev), too.
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
@@ -36,7 +39,7 @@ pub(crate) struct Arguments {
 
 /// Writes what was asked for.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let Arguments { inputs, out, before, calls, device, perfetto, folded } = arguments;
+    let Arguments { inputs, out, before, calls, device, reference, perfetto, folded } = arguments;
     let outputs = [("--out", &out), ("--perfetto", &perfetto), ("--folded", &folded)];
     ensure!(
         outputs.iter().any(|(_, path)| path.is_some()),
@@ -52,6 +55,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         before: before.map(Input::file),
         calls: calls.map(Input::file),
         device,
+        references: reference,
         page: out,
         perfetto,
         folded,
@@ -62,6 +66,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         println!("{}: {} bytes", page.display(), written.page_bytes);
     }
     Ok(())
+}
+
+fn reference(text: &str) -> Result<(String, u64)> {
+    let (name, bytes) = text.rsplit_once('=').context("a name, =, and a number of bytes")?;
+    Ok((name.to_owned(), bytes.parse().with_context(|| format!("{bytes:?} is no number of bytes"))?))
 }
 
 /// Tells a terminal how far it is; says nothing elsewhere.

@@ -12,6 +12,8 @@
 //! # Ok::<(), cuda_mem_report::Error>(())
 //! ```
 
+// Layers, the upper first: page and export; encode; space; keep, walk and calls; trace, snapshot and stacks; records; pickle, mapped and
+// input; history and spill.
 mod calls;
 mod encode;
 mod export;

@@ -198,10 +198,10 @@ impl Fields {
     fn of(pairs: &[[Value; 2]]) -> Self {
         let mut fields = [Value::None; KEYS.len()];
         for [key, value] in pairs {
-            if let Value::Text(key) = key {
-                if let Some(field) = fields.get_mut(*key as usize) {
-                    *field = *value;
-                }
+            if let Value::Text(key) = key
+                && let Some(field) = fields.get_mut(*key as usize)
+            {
+                *field = *value;
             }
         }
         Self(fields)

@@ -4,7 +4,8 @@ function makeChart(onChoose, onPin) {
   const LEFT = 74, TOP = 30, BOTTOM = 40, STEPS = 10000;
   const timed = () => data.times !== null && axis.value === "time";
   const along = (moment) => timed() ? timeAt(moment) : moment;
-  const end = () => Math.max(along(data.events), 1);
+  // A little beyond the last event, so that what it left is seen.
+  const end = () => timed() ? Math.max(along(data.events) * 1.005, 1) : Math.max(data.events + Math.max(1, Math.floor(data.events / 500)), 1);
   // The last moment at or before a place on the axis.
   function at(place) {
     if (!timed()) return Math.min(Math.max(0, Math.floor(place)), data.events);
@@ -12,7 +13,7 @@ function makeChart(onChoose, onPin) {
     const share = next > data.times[point] ? (place - data.times[point]) / (next - data.times[point]) : 0;
     return Math.min(Math.floor((point + Math.min(share, 0.999999)) * data.step), data.events);
   }
-  let view = { from: 0, to: 1 }, chosen = 0, since = null, hover = null, pinned = null, columns = [], top = 1, stripImage = null, annotationRows = [];
+  let view = { from: 0, to: 1 }, chosen = 0, since = null, hover = null, pinned = null, columns = [], top = 1, stripImage = null, annotationRows = [], outlines = new Map();
 
   const right = (width) => data.references.length ? Math.min(230, width * 0.28) : 16;
   const plotOf = (width, height) => ({ left: LEFT, width: Math.max(50, width - LEFT - right(width)), height: height - TOP - BOTTOM });
@@ -54,6 +55,7 @@ function makeChart(onChoose, onPin) {
     axes(pen, plot);
     const wide = Math.max(1, Math.round(plot.width * scale)), high = Math.max(1, Math.round(plot.height * scale));
     columns = bands.layout(bands.momentsOf(wide, at, (share) => view.from + share * (view.to - view.from)));
+    outlines = new Map();
     const image = bands.paint(columns, high, top), sheet = new OffscreenCanvas(wide, high);
     sheet.getContext("2d").putImageData(image, 0, 0);
     pen.save();
@@ -107,9 +109,18 @@ function makeChart(onChoose, onPin) {
     }
   }
 
+  // The upper sheet, empty; a new size takes a new canvas, which is slow.
+  function cleared() {
+    const scale = window.devicePixelRatio || 1, width = over.clientWidth, height = over.clientHeight;
+    if (over.width !== Math.round(width * scale) || over.height !== Math.round(height * scale)) return prepare(over);
+    const pen = over.getContext("2d");
+    pen.clearRect(0, 0, width, height);
+    return { pen, width, height };
+  }
+
   // Everything that follows the pointer is on a sheet of its own: what lies below is not drawn again for it.
   function drawOver() {
-    const { pen, width, height } = prepare(over), plot = plotOf(width, height);
+    const { pen, width, height } = cleared(), plot = plotOf(width, height);
     pen.save();
     pen.beginPath();
     pen.rect(plot.left, 0, plot.width, height);
@@ -138,20 +149,25 @@ function makeChart(onChoose, onPin) {
     pen.stroke();
   }
 
-  // Around all columns that a band is in.
+  // Around all columns that a band is in: runs of columns with its lower and upper edge, found once.
+  function runsOf(band) {
+    if (outlines.has(band)) return outlines.get(band);
+    const runs = [];
+    columns.forEach(({ bands: list, tops, moment }, x) => {
+      if (band.from !== undefined && (moment < band.from || moment >= band.done)) return;
+      const place = list.indexOf(band);
+      if (place < 0) return;
+      const low = place ? tops[place - 1] : 0, high = tops[place], last = runs[runs.length - 1];
+      if (last && last.to === x && last.low === low && last.high === high) last.to = x + 1;
+      else runs.push({ from: x, to: x + 1, low, high });
+    });
+    outlines.set(band, runs);
+    return runs;
+  }
   function outline(pen, plot, band) {
     const wide = plot.width / columns.length;
     pen.fillStyle = colour("outline");
-    let runFrom = -1, low = 0, high = 0;
-    const flush = (x) => { if (runFrom >= 0) { pen.fillRect(plot.left + runFrom * wide, yOf(plot, high) - 1, (x - runFrom) * wide, Math.max(2, yOf(plot, low) - yOf(plot, high) + 1)); runFrom = -1; } };
-    columns.forEach(({ bands: list, tops }, x) => {
-      const place = list.indexOf(band);
-      if (place < 0) { flush(x); return; }
-      const from = place ? tops[place - 1] : 0, to = tops[place];
-      if (runFrom >= 0 && (from !== low || to !== high)) flush(x);
-      if (runFrom < 0) { runFrom = x; low = from; high = to; }
-    });
-    flush(columns.length);
+    for (const { from, to, low, high } of runsOf(band)) pen.fillRect(plot.left + from * wide, yOf(plot, high) - 1, (to - from) * wide, Math.max(2, yOf(plot, low) - yOf(plot, high) + 1));
   }
 
   function axes(pen, plot) {

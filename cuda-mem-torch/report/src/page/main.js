@@ -31,7 +31,7 @@ function now(there) {
   }
   if (there) {
     list.push(["Largest free range", size(there.free)]);
-    byId("map-count").textContent = count(there.blocks.length) + " blocks in " + count(there.segments.length) + (there.segments.length === 1 ? " segment" : " segments") + (there.outside ? "; " + count(there.outside) + " where no mapping was recorded" : "");
+    byId("map-count").textContent = count(there.blocks.length) + (there.blocks.length === 1 ? " block in " : " blocks in ") + count(there.segments.length) + (there.segments.length === 1 ? " segment" : " segments") + (there.outside ? "; " + count(there.outside) + " where no mapping was recorded" : "");
   } else byId("map-count").textContent = "";
   byId("now").replaceChildren(...list.flatMap(([name, text]) => [element("dt", name), element("dd", text)]));
   byId("second-text").textContent = data.events ? when(second) : "";

@@ -24,7 +24,7 @@ function makeWho(onShow) {
     const found = rows.filter(matches), by = { name: (row) => row.text, bytes: (row) => row.bytes, blocks: (row) => row.blocks, growth: (row) => row.growth }[order];
     found.sort((one, other) => { const a = by(one), b = by(other); return (a < b ? -1 : a > b ? 1 : other.bytes - one.bytes) * (down ? -1 : 1); });
     const total = rows.reduce((sum, row) => sum + row.bytes, 0), of = (key) => found.reduce((sum, row) => sum + row[key], 0);
-    body.replaceChildren(...found.slice(0, shown).map((row) => line(row, total)));
+    body.replaceChildren(...found.slice(0, shown).flatMap((row) => choice.value === "site" && open === row.key ? [line(row, total), opened(row.key)] : [line(row, total)]));
     const foot = byId("who-total");
     foot.replaceChildren(...["", found.length === rows.length ? "all " + count(rows.length) : count(found.length) + " of " + count(rows.length), size(of("bytes")), total ? Math.round(100 * of("bytes") / total) + " %" : "", count(of("blocks")), signed(of("growth")), ""].map((text) => element("td", text)));
     byId("who-more").hidden = found.length <= shown;
@@ -47,8 +47,7 @@ function makeWho(onShow) {
       press.setAttribute("aria-expanded", open === row.key);
       press.append(siteNode(sites[row.key]));
       name.append(press);
-      if (row.grows) name.append(element("span", "growing", "growing"));
-      if (open === row.key) name.append(details(row.key));
+      if (row.grows) name.append(" ", element("span", "growing", "growing"));
     } else name.append(row.text);
     add(size(row.bytes)).title = count(row.bytes) + " bytes";
     add(total ? (100 * row.bytes / total).toFixed(row.bytes < total / 10 ? 1 : 0) + " %" : "");
@@ -60,6 +59,13 @@ function makeWho(onShow) {
     tr.dataset.bytes = row.bytes;
     tr.dataset.blocks = row.blocks;
     tr.dataset.site = row.text;
+    return tr;
+  }
+
+  function opened(key) {
+    const tr = document.createElement("tr"), cell = element("td", details(key), "opened");
+    cell.colSpan = 7;
+    tr.append(cell);
     return tr;
   }
 

@@ -363,11 +363,12 @@ impl<'r, 't, T: Taker> Machine<'r, 't, T> {
 fn append(items: &mut Vec<Value>, value: Value) {
     if let (Some(Value::Run { kind, start, count }), Value::Run { kind: other, start: next, count: more }) =
         (items.last_mut(), value)
+        && *kind == other
+        && start.checked_add(*count) == Some(next)
+        && let Some(sum) = count.checked_add(more)
     {
-        if *kind == other && start.checked_add(*count) == Some(next) && count.checked_add(more).is_some() {
-            *count += more;
-            return;
-        }
+        *count = sum;
+        return;
     }
     items.push(value);
 }

@@ -1,6 +1,7 @@
 //! Recordings read back, against the account that a small allocator kept.
 
 mod browse;
+mod clicks;
 mod hostile;
 mod ours;
 mod programs;
