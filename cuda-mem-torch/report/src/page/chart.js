@@ -149,13 +149,25 @@ function makeChart(onChoose, onPin) {
     pen.stroke();
   }
 
+  // Where a band lies in a column: blocks in the order in which they came, then groups.
+  function placeOf(list, band) {
+    if (band.from === undefined) return list.lastIndexOf(band);
+    let low = 0, high = list.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (list[middle].from === undefined || list[middle].from >= band.from) high = middle; else low = middle + 1;
+    }
+    while (low < list.length && list[low] !== band && list[low].from === band.from) low++;
+    return list[low] === band ? low : -1;
+  }
+
   // Around all columns that a band is in: runs of columns with its lower and upper edge, found once.
   function runsOf(band) {
     if (outlines.has(band)) return outlines.get(band);
     const runs = [];
     columns.forEach(({ bands: list, tops, moment }, x) => {
       if (band.from !== undefined && (moment < band.from || moment >= band.done)) return;
-      const place = list.indexOf(band);
+      const place = placeOf(list, band);
       if (place < 0) return;
       const low = place ? tops[place - 1] : 0, high = tops[place], last = runs[runs.length - 1];
       if (last && last.to === x && last.low === low && last.high === high) last.to = x + 1;
