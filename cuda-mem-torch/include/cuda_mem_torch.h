@@ -1183,7 +1183,8 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
 
  `still` can be written to.
  */
-int cuda_mem_torch_hold_still(const void *address, void **still);
+int cuda_mem_torch_hold_still(const void *address,
+                              void **still);
 
 /*
  Lets memory move again. Null is nothing.
