@@ -18,7 +18,7 @@ CUDART = "libcudart.so.13"
 
 PROGRAMS = [
     "late", "late_limit", "late_at_the_limit", "context", "innermost_pool", "disabled_with_pools", "share_with_ours", "share_with_native", "share_without_numpy", "share_untraceable_with_ours", "share_untraceable_with_native",
-    "share_filtered_with_ours", "share_filtered_with_native", "share_many", "graph",
+    "share_filtered_with_ours", "share_filtered_with_native", "share_many", "graph", "sleep_and_wake",
 ]
 # Of groups.py.
 GROUPS = ["symmetric", "symmetric_made_anew", "symmetric_tried_again", "symmetric_beside_a_capture", "symmetric_without_memory"]

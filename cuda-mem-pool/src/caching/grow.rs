@@ -8,7 +8,7 @@ use super::pending::{Freed, Waiting};
 use super::record::event;
 use super::shared::{AllHeaps, DeviceCache};
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, Step, StreamHeap, Wanted, climb};
+use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, StreamHeap, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::history::RecordContext;
@@ -415,30 +415,24 @@ impl Climb for Climber<'_> {
     type Found = u64;
     type Error = Error;
 
-    /// A step that fails may have helped, too: what could not be given back stays, and the request may do without. Where the device is lost
-    /// nothing helps, and that is what the program has to hear.
-    fn take(&mut self, step: Step) -> Result<bool> {
-        let Self { shared, slot, request } = *self;
-        let helped = match step {
-            Step::Elsewhere => {
-                shared.take_back();
-                unless_lost(shared.trim(slot, request))?;
-                true
-            }
-            Step::ReleasedPools => {
-                unless_lost(shared.pools().reclaim_released())?.is_none_or(|bytes| bytes > 0)
-            }
-            Step::PendingBlocks => shared.order_all(shared.pending.take_marked()) > 0,
-            Step::HostWait => {
-                let waited = unless_lost(shared.wait_for_pending())?.unwrap_or(true);
-                if waited {
-                    shared.take_back();
-                    unless_lost(shared.trim(slot, request))?;
-                }
-                waited
-            }
-        };
-        Ok(helped)
+    // A step that fails may have helped, too: what could not be given back stays, and the request may do without. Where the device is lost
+    // nothing helps, and that is what the program has to hear.
+    fn take_elsewhere(&mut self) -> Result<bool> {
+        self.shared.take_back();
+        unless_lost(self.shared.trim(self.slot, self.request))?;
+        Ok(true)
+    }
+
+    fn take_released_pools(&mut self) -> Result<bool> {
+        Ok(unless_lost(self.shared.pools().reclaim_released())?.is_none_or(|bytes| bytes > 0))
+    }
+
+    fn take_pending(&mut self) -> Result<bool> {
+        Ok(self.shared.order_all(self.shared.pending.take_marked()) > 0)
+    }
+
+    fn wait(&mut self) -> Result<bool> {
+        Ok(unless_lost(self.shared.wait_for_pending())?.unwrap_or(true) && self.take_elsewhere()?)
     }
 
     fn attempt(&mut self) -> Result<Option<u64>> {

@@ -53,7 +53,8 @@ impl DeviceCache {
         options.check_hold()?;
         let limit = options.limit(total)?;
         let reserve = options.reserve_bytes.unwrap_or(Policy::reserve_of(total));
-        let policy = Policy::for_memory(total.min(limit)).with_moves(options.moves).with_hold(options.hold);
+        let (moves, hold) = (options.moves, options.hold);
+        let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =
             (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::new());
         let told = Told {
@@ -62,7 +63,7 @@ impl DeviceCache {
             watchers: Arc::clone(&callbacks.watchers),
         };
         let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
-        let mut source = PageSource::new(vmm, policy.with_reserve_bytes(reserve), total as u64);
+        let mut source = PageSource::new(vmm, policy, total as u64);
         source.record_moves();
         let record = Arc::<Record>::default();
         let private = Private::new(context, figures.counter.shard(), options.segments);

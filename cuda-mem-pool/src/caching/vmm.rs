@@ -21,7 +21,7 @@ use super::figures::Figures;
 use super::observer::{DriverCall, Observer};
 use super::owner::{End, Served};
 use super::slot::{Slots, StreamSlot};
-use crate::engine::paged::{Backend, Change, SLAB};
+use crate::engine::paged::{Backend, SLAB};
 use crate::statistics::PoolSize;
 
 /// Memory of a device by the calls for virtual memory management.
@@ -296,8 +296,7 @@ impl Backend for Vmm {
         Ok(true)
     }
 
-    fn before(&mut self, change: Change) {
-        let Change { id, address, bytes } = change;
+    fn before_leaving(&mut self, id: u64, address: u64, bytes: usize) {
         self.watchers.tell(&BackingChange { segment: id, address, bytes });
     }
 }

@@ -96,11 +96,23 @@ impl FreeLists {
         same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size))
     }
 
-    /// Free blocks of about `size` bytes and more, the smaller ones first.
-    pub(crate) fn candidates<'l, R: Listed>(&'l self, blocks: &'l Slab<R>, size: usize) -> Candidates<'l, R> {
-        let class = classes::floor(size);
-        let next = self.heads.get(class).copied().unwrap_or(NONE);
-        Candidates { lists: self, blocks, class, next }
+    /// Free blocks of about `size` bytes and more, the smaller ones first: their numbers and records.
+    pub(crate) fn candidates<'l, R: Listed>(
+        &'l self,
+        blocks: &'l Slab<R>,
+        size: usize,
+    ) -> impl Iterator<Item = (u32, &'l R)> {
+        let mut class = classes::floor(size);
+        let mut next = self.heads.get(class).copied().unwrap_or(NONE);
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(block) = blocks.get(next) {
+                    return Some((std::mem::replace(&mut next, block.links().after), block));
+                }
+                class = self.next_after(class)?;
+                next = self.heads[class];
+            }
+        })
     }
 
     fn smallest_in<R: Listed>(&self, blocks: &Slab<R>, class: usize, size: usize) -> Option<u32> {
@@ -130,30 +142,5 @@ impl FreeLists {
         let groups = self.groups & u64::MAX.checked_shl(group as u32 + 1).unwrap_or(0);
         let group = (groups != 0).then(|| groups.trailing_zeros() as usize)?;
         Some(group * STEPS + self.lists[group].trailing_zeros() as usize)
-    }
-}
-
-/// See [`FreeLists::candidates`]. By hand, since a chain of adaptors takes twice as long for each block, and a careful
-/// placing goes through all of them.
-pub(crate) struct Candidates<'l, R> {
-    lists: &'l FreeLists,
-    blocks: &'l Slab<R>,
-    class: usize,
-    next: u32,
-}
-
-impl<'l, R: Listed> Iterator for Candidates<'l, R> {
-    /// A block's number and its record.
-    type Item = (u32, &'l R);
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(block) = self.blocks.get(self.next) {
-                return Some((std::mem::replace(&mut self.next, block.links().after), block));
-            }
-            self.class = self.lists.next_after(self.class)?;
-            self.next = self.lists.heads[self.class];
-        }
     }
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod classes;
 pub(crate) mod free;
+#[doc(hidden)]
 pub mod paged;
 pub mod segments;
 pub(crate) mod slab;

@@ -23,11 +23,13 @@ enum Content<T> {
     Vacant { next: u32 },
 }
 
-impl<T> Slab<T> {
-    pub(crate) const fn new() -> Self {
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
         Self { slots: Vec::new(), vacant: NONE }
     }
+}
 
+impl<T> Slab<T> {
     /// Host memory that the values take.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot<T>>()

@@ -44,14 +44,20 @@ impl Figures {
         Self::default().minus(self)
     }
 
-    /// What a shard that has these publishes: half a quantum less, so that it may rise and fall by as much before it does so again.
-    /// What both pools have follows from each.
-    pub(super) fn behind(self, quantum: Self) -> Self {
+    /// What a shard that has these publishes, which had published `before`: of figures that left the quantum above what was published half a
+    /// quantum less than there is, so that it may rise and fall by as much before it does so again. The others stay: a word that threads
+    /// share is written only where it has to be. What both pools have follows from each.
+    pub(super) fn behind(self, quantum: Self, before: Self) -> Self {
         let behind = |side: usize| {
             std::array::from_fn(|figure| {
-                let now = self.0[side][figure];
-                let less = now - quantum.0[side][figure] / 2;
-                if now < 0 { less } else { less.max(0) }
+                let of = |figures: Self| figures.0[side][figure];
+                let (now, quantum, before) = (of(self), of(quantum), of(before));
+                let less = now - quantum / 2;
+                match (0..=quantum).contains(&(now - before)) {
+                    true => before,
+                    false if now < 0 => less,
+                    false => less.max(0),
+                }
             })
         };
         Self::of(behind(1), behind(2))
@@ -83,8 +89,9 @@ impl Figures {
     }
 }
 
-/// [`Figures`] that threads share.
+/// [`Figures`] that threads share, on cache lines of their own: some are written all the time, others only read.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct AtomicFigures([[AtomicI64; 5]; 3]);
 
 impl AtomicFigures {

@@ -30,6 +30,8 @@ const ENOUGH: u32 = if cfg!(all(loom, test)) { 1 } else { 64 };
 const OVERLAP: u32 = 16;
 /// How many times in a row one shard alone has published when the counter returns to the serial tier.
 const ALONE: i64 = if cfg!(all(loom, test)) { 1 } else { 64 };
+/// At every so many publications a shard looks whether another one has published.
+const ASKED: i64 = if cfg!(all(loom, test)) { 1 } else { 8 };
 
 /// Counts blocks in shards, one for each heap, and keeps the peaks of their sum.
 #[derive(Debug, Clone, Default)]
@@ -219,14 +221,19 @@ impl Inner {
         Figures([[UNLIMITED; 5], pool, pool])
     }
 
-    /// Notes who publishes; whether nobody else has for long.
+    /// Notes who publishes; whether nobody else has for long. Asked of the shared word now and then: each who writes it takes it from the others.
     pub(super) fn is_alone(&self, cells: &Cells) -> bool {
+        let times = cells.count_published();
+        if times % ASKED != 0 {
+            return false;
+        }
         let this = std::ptr::from_ref(cells).addr();
         if self.publisher.load(Ordering::Relaxed) != this {
             self.publisher.store(this, Ordering::Relaxed);
-            return cells.count_published(true) >= ALONE;
+            cells.restart();
+            return false;
         }
-        cells.count_published(false) >= ALONE
+        times >= ALONE
     }
 
     /// What the other shards have published.

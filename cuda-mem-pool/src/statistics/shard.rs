@@ -101,34 +101,33 @@ impl ShardGuard<'_> {
     /// Counts a block of `bytes`, of which `requested` were asked for.
     #[inline]
     pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        let counter = &*self.shard.counter;
-        self.cells().allocate(counter, pool, bytes as i64, requested as i64, true);
+        let block = [1, bytes as i64, requested as i64];
+        self.cells().allocate(&self.shard.counter, pool, block, true);
     }
 
     /// As [`ShardGuard::allocate`], unless a peak would rise; whether it is counted.
     #[inline]
     pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
-        let counter = &*self.shard.counter;
-        self.cells().allocate(counter, pool, bytes as i64, requested as i64, false)
+        let block = [1, bytes as i64, requested as i64];
+        self.cells().allocate(&self.shard.counter, pool, block, false)
     }
 
     /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
     #[inline]
     pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        let shard = self.shard;
-        self.cells().free(shard, pool, bytes as i64, requested as i64);
+        self.cells().free(self.shard, pool, [1, bytes as i64, requested as i64]);
     }
 
     /// Counts a block, in a counter of which every shard counts in this way alone: there is one pool, and no bytes are requested.
     #[inline]
     pub(crate) fn allocate_plain(&self, bytes: usize) {
-        self.cells().allocate_plain(&self.shard.counter, bytes as i64);
+        self.cells().allocate(&self.shard.counter, PoolSize::Small, [1, bytes as i64], true);
     }
 
     /// As [`ShardGuard::free`], of such a block.
     #[inline]
     pub(crate) fn free_plain(&self, bytes: usize) {
-        self.cells().free_plain(self.shard, bytes as i64);
+        self.cells().free(self.shard, PoolSize::Small, [1, bytes as i64]);
     }
 
     /// A block is given back that a stream still uses: it stays active.
@@ -207,49 +206,31 @@ struct Pool {
 }
 
 impl Cells {
-    /// Whether it is counted: unless a peak would rise that must not.
+    /// Whether a block is counted, of so many bytes of which so many were asked for: unless a peak would rise that must not. Where no bytes
+    /// are requested (`N` is 2) there is one pool.
     #[inline(always)]
-    fn allocate(&self, counter: &Inner, pool: PoolSize, bytes: i64, requested: i64, may_rise: bool) -> bool {
+    fn allocate<const N: usize>(
+        &self,
+        counter: &Inner,
+        pool: PoolSize,
+        block: [i64; N],
+        may_rise: bool,
+    ) -> bool {
         self.touched.touch();
         let (this, other) = self.pool_and_other(pool);
-        let block = [1, bytes, requested];
         let now = sum(&this.now, block);
-        let is_beyond = any_below(&this.limits, now) | any_below(&self.limits, sum(&other.now, now));
-        if is_beyond && !self.pass(counter, Figures::of_block(pool, bytes, requested), may_rise) {
+        let is_beyond = match N {
+            2 => any_negative(room(&self.limits, now)),
+            _ => {
+                any_negative(room(&this.limits, now)) | any_negative(room(&self.limits, sum(&other.now, now)))
+            }
+        };
+        if is_beyond && !self.pass(counter, figures_of(pool, block), may_rise) {
             return false;
         }
         store(&this.now, now);
         store(&this.allocated, sum(&this.allocated, block));
         true
-    }
-
-    #[inline]
-    fn allocate_plain(&self, counter: &Inner, bytes: i64) {
-        self.touched.touch();
-        let [this, _] = &self.pools;
-        let ([blocks, sum, _], [blocks_limit, bytes_limit, _]) = (&this.now, &this.limits);
-        let now = [add(blocks, 1), add(sum, bytes)];
-        if (add(blocks_limit, -now[0]) | add(bytes_limit, -now[1])) < 0 {
-            self.pass(counter, Figures::of([1, bytes, 1, bytes, 0], Row::default()), true);
-        }
-        blocks.store(now[0], Ordering::Relaxed);
-        sum.store(now[1], Ordering::Relaxed);
-        let [blocks, sum, _] = &this.allocated;
-        blocks.store(add(blocks, 1), Ordering::Relaxed);
-        sum.store(add(sum, bytes), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn free_plain(&self, shard: &Shard, bytes: i64) {
-        self.touched.touch();
-        let [this, _] = &self.pools;
-        let ([blocks, sum, _], [blocks_floor, bytes_floor, _]) = (&this.now, &this.floors);
-        let now = [add(blocks, -1), add(sum, -bytes)];
-        if (now[0].wrapping_sub(add(blocks_floor, 0)) | now[1].wrapping_sub(add(bytes_floor, 0))) < 0 {
-            self.sink(shard, Figures::of([1, bytes, 1, bytes, 0], Row::default()));
-        }
-        blocks.store(now[0], Ordering::Relaxed);
-        sum.store(now[1], Ordering::Relaxed);
     }
 
     /// A limit is passed: whether it may be.
@@ -264,7 +245,7 @@ impl Cells {
             return may_rise;
         }
         let after = self.now().plus(block);
-        if !may_rise && counter.would_rise(self, after.behind(counter.quantum())) {
+        if !may_rise && counter.would_rise(self, after.behind(counter.quantum(), self.published())) {
             return false;
         }
         counter.is_alone(self);
@@ -273,12 +254,12 @@ impl Cells {
     }
 
     #[inline]
-    fn free(&self, shard: &Shard, pool: PoolSize, bytes: i64, requested: i64) {
+    fn free<const N: usize>(&self, shard: &Shard, pool: PoolSize, block: [i64; N]) {
         self.touched.touch();
         let this = self.pool_and_other(pool).0;
-        let now = sum(&this.now, [-1, bytes.wrapping_neg(), requested.wrapping_neg()]);
-        if any_above(&this.floors, now) {
-            self.sink(shard, Figures::of_block(pool, bytes, requested));
+        let now = sum(&this.now, block.map(i64::wrapping_neg));
+        if any_negative(room(&this.floors, now).map(i64::wrapping_neg)) {
+            self.sink(shard, figures_of(pool, block));
         }
         store(&this.now, now);
     }
@@ -322,7 +303,7 @@ impl Cells {
 
     fn publish(&self, counter: &Inner, now: Figures) {
         let quantum = counter.quantum();
-        let published = now.behind(quantum);
+        let published = now.behind(quantum, self.published());
         counter.publish(self, published);
         self.set_limits(now, published.plus(quantum).minus(now), now.minus(published));
     }
@@ -381,11 +362,16 @@ impl Cells {
         self.published.store(figures);
     }
 
-    /// One time more, or the first; how many.
-    pub(super) fn count_published(&self, is_first: bool) -> i64 {
-        let times = if is_first { 0 } else { self.times.load(Ordering::Relaxed) + 1 };
+    /// One publication more; how many since [`Cells::restart`].
+    pub(super) fn count_published(&self) -> i64 {
+        let times = self.times.load(Ordering::Relaxed) + 1;
         self.times.store(times, Ordering::Relaxed);
         times
+    }
+
+    /// Counts publications anew.
+    pub(super) fn restart(&self) {
+        self.times.store(0, Ordering::Relaxed);
     }
 
     /// The most that it had alone.
@@ -422,10 +408,9 @@ impl Cells {
     }
 }
 
-/// What a cell has, and so much more.
-#[inline]
-fn add(cell: &AtomicI64, amount: i64) -> i64 {
-    cell.load(Ordering::Relaxed).wrapping_add(amount)
+/// What one block adds to the figures.
+fn figures_of<const N: usize>(pool: PoolSize, block: [i64; N]) -> Figures {
+    Figures::of_block(pool, block[1], if N > 2 { block[2] } else { 0 })
 }
 
 #[inline]
@@ -433,32 +418,28 @@ fn load<const N: usize>(cells: &[AtomicI64; N]) -> [i64; N] {
     cells.each_ref().map(|cell| cell.load(Ordering::Relaxed))
 }
 
+/// Sets the first cells.
 #[inline]
-fn store<const N: usize>(cells: &[AtomicI64; N], values: [i64; N]) {
+fn store<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N]) {
     for (cell, value) in cells.iter().zip(values) {
         cell.store(value, Ordering::Relaxed);
     }
 }
 
+/// What the first cells have, and so much more.
 #[inline]
-fn sum<const N: usize>(cells: &[AtomicI64; N], mut values: [i64; N]) -> [i64; N] {
-    for (value, cell) in values.iter_mut().zip(cells) {
-        *value = value.wrapping_add(cell.load(Ordering::Relaxed));
-    }
-    values
+fn sum<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N]) -> [i64; N] {
+    std::array::from_fn(|at| values[at].wrapping_add(cells[at].load(Ordering::Relaxed)))
 }
 
-/// Whether a limit is below its value: one test of three signs.
+/// By how much values are below what the first cells have.
 #[inline]
-fn any_below(limits: &[AtomicI64; 3], values: [i64; 3]) -> bool {
-    let [one, two, three] = load(limits);
-    let room = one.wrapping_sub(values[0]) | two.wrapping_sub(values[1]) | three.wrapping_sub(values[2]);
-    room < 0
+fn room<const N: usize>(limits: &[AtomicI64; 3], values: [i64; N]) -> [i64; N] {
+    std::array::from_fn(|at| limits[at].load(Ordering::Relaxed).wrapping_sub(values[at]))
 }
 
+/// One test of all signs.
 #[inline]
-fn any_above(floors: &[AtomicI64; 3], values: [i64; 3]) -> bool {
-    let [one, two, three] = load(floors);
-    let room = values[0].wrapping_sub(one) | values[1].wrapping_sub(two) | values[2].wrapping_sub(three);
-    room < 0
+fn any_negative<const N: usize>(values: [i64; N]) -> bool {
+    values.into_iter().fold(0, |all, value| all | value) < 0
 }

@@ -381,5 +381,87 @@ class Parts(unittest.TestCase):
         self.assertTrue((_library.FOLDER / "py.typed").is_file())
 
 
+class Sleep(unittest.TestCase):
+    """Tags on the simulator, with tensors and PyTorch played."""
+
+    def setUp(self):
+        torch = fake_torch()
+        torch.cuda._utils = types.SimpleNamespace(_get_device_index=lambda device, optional: 0 if device is None else int(device))
+        for patch in (mock.patch.object(_install, "is_enabled", return_value=True), mock.patch.object(_torch, "load", return_value=torch)):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def tensor(self, size):
+        import ctypes
+
+        block = ctypes.c_void_p()
+        _library.check(_library.load().cuda_mem_torch_malloc(0, ctypes.c_size_t(size), None, ctypes.byref(block)))
+        self.addCleanup(lambda: _library.check(_library.load().cuda_mem_torch_delete(block)))
+        storage = types.SimpleNamespace(data_ptr=lambda: block.value, nbytes=lambda: size)
+        return types.SimpleNamespace(
+            untyped_storage=lambda: storage, data_ptr=lambda: block.value, is_contiguous=lambda: True, numel=lambda: size,
+            element_size=lambda: 1, shape=(size,),
+        )
+
+    def test_a_tag_sleeps_and_wakes(self):
+        with cuda_mem_torch.tag("python") as tag, cuda_mem_torch.tag("inner"):
+            inner = self.tensor(12 << 20)
+        with tag:
+            tensor = self.tensor(40 << 20)
+        self.assertEqual(repr(tag), "<cuda_mem_torch tag 'python' of cuda:0>")
+        heard = []
+        with cuda_mem_torch.on_backing_change(lambda change: heard.append((change.tag, change.is_leaving, change.ranges))) as registrant:
+            failing = cuda_mem_torch.on_backing_change(lambda _change: 1 / 0)
+            with cuda_mem_torch.keep(tensor, reason="NCCL"):
+                slept = cuda_mem_torch.sleep("python")
+            self.assertEqual((slept.freed, slept.saved, slept.missing), (0, 0, 0), "all of it was kept")
+            self.assertEqual([(kept.stayed, kept.reason) for kept in slept.kept], [(40 << 20, "NCCL")])
+            self.assertIn("kept 40.00 MiB for NCCL (41943040 bytes at 0x", str(slept))
+            slept = cuda_mem_torch.sleep(["python"], backup="pinned")
+            self.assertEqual((slept.freed, slept.saved, slept.kept), (40 << 20, 40 << 20, []))
+            self.assertEqual(str(slept), "freed 40.00 MiB, saved 40.00 MiB\na registrant failed: ZeroDivisionError: division by zero")
+            self.assertEqual([told.error for told in slept.told], [None, "ZeroDivisionError: division by zero"])
+            state = cuda_mem_torch.state()
+            self.assertEqual(state["python"], cuda_mem_torch._sleep.TagState(True, 0, 40 << 20, 40 << 20))
+            self.assertFalse(state["inner"].is_asleep)
+            self.assertEqual(len(cuda_mem_torch.read_backup(tensor)), 40 << 20)
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "whose tag 'python' sleeps"):
+                cuda_mem_torch._sleep._refuse_asleep(tensor, "aten.add")
+            cuda_mem_torch._sleep._refuse_asleep(inner, "aten.add")
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, '"python" sleeps'), tag:
+                self.tensor(1 << 20)
+            cuda_mem_torch.wake("python", restore=7)
+            failing.remove()
+        registrant.remove()
+        address = tensor.data_ptr()
+        ranges = [(address, 16 << 20), (address + (16 << 20), 16 << 20), (address + (32 << 20), 8 << 20)]
+        self.assertEqual(heard, [("python", True, ranges), ("python", False, ranges)])
+        cuda_mem_torch.sleep(backup="discard")
+        self.assertTrue(all(state.is_asleep for state in cuda_mem_torch.state().values()))
+        cuda_mem_torch.wake(restore=False)
+        self.assertEqual(len(heard), 2)
+        self.assertEqual(tag.release_backup(), 40 << 20)
+        self.assertEqual((tag.prepare(), tag.release_backup()), (40 << 20, 40 << 20))
+        self.assertGreaterEqual(cuda_mem_torch.set_limit(1 << 20), 0)
+        cuda_mem_torch.set_limit(None)
+
+    def test_what_is_wrong_is_named(self):
+        for call, error in (
+            (lambda: cuda_mem_torch.sleep(backup="disk"), "backup is 'disk'; accepted: 'pinned', 'discard'"),
+            (lambda: cuda_mem_torch.wake(restore=256), "restore is 256; accepted: True, False, a byte"),
+            (lambda: cuda_mem_torch.sleep("mistyped"), 'device 0 has no tag "mistyped"; it has'),
+            (lambda: cuda_mem_torch.sleep([]), "tags is empty"),
+            (lambda: cuda_mem_torch.tag("a\0b"), "null byte"),
+            (lambda: cuda_mem_torch.set_limit(-1), "size is -1"),
+        ):
+            with self.assertRaisesRegex(ValueError, error):
+                call()
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "is no memory of any tag"), cuda_mem_torch.keep(self.tensor(100)):
+            pass
+        with mock.patch.object(_install, "is_enabled", return_value=False):
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "not enabled: call cuda_mem_torch.enable"):
+                cuda_mem_torch.sleep()
+
+
 if __name__ == "__main__":
     unittest.main()

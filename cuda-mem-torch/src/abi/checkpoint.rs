@@ -68,9 +68,9 @@ pub unsafe extern "C" fn cuda_mem_torch_restore_pool(
         let restored = unsafe { caching.restore_pool(checkpoint.pool, &checkpoint.layout) }?;
         for (tell, blocks) in [(freed, restored.freed), (allocated, restored.allocated)] {
             let Some(tell) = tell else { continue };
-            for block in blocks {
+            for address in blocks {
                 // SAFETY: the caller's promise.
-                unsafe { tell(data, pointer(block.address())) };
+                unsafe { tell(data, pointer(address)) };
             }
         }
         Ok(())

@@ -87,12 +87,12 @@ impl Caches {
         let found = self.of(device)?;
         // SAFETY: the caller's promise.
         let restored = unsafe { found.caching.restore_pool(state.id, &state.checkpoint) }?;
-        let owner = |block: pool::segments::BlockId| {
+        let owner = |address| {
             // SAFETY: allocated just now by the restore, which hands each of them to its caller.
-            unsafe { DataPtr::from_raw(block.address(), device, deleter.clone()) }
+            unsafe { DataPtr::from_raw(address, device, deleter.clone()) }
         };
         Ok(CheckpointDelta {
-            ptrs_freed: restored.freed.iter().map(|block| block.address()).collect(),
+            ptrs_freed: restored.freed,
             dataptrs_allocd: restored.allocated.into_iter().map(owner).collect(),
         })
     }

@@ -112,6 +112,7 @@ fn sum(own: &DeviceStatistics, pools: &DeviceStatistics, peaks: &DeviceStatistic
     let of = |field: fn(&DeviceStatistics) -> PoolStat| pool_stat(field(own), field(pools), field(peaks));
     let count = |field: fn(&DeviceStatistics) -> u64| field(own).saturating_add(field(pools));
     DeviceStatistics {
+        asleep_bytes: 0,
         allocation: of(|all| all.allocation),
         segment: of(|all| all.segment),
         active: of(|all| all.active),

@@ -5,11 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Private;
+use crate::engine::segments::SegmentView;
 use crate::error::{PoolError, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
-use crate::segments::{BlockState, SegmentKind, SegmentView};
+use crate::snapshot::BlockState;
+use crate::statistics::PoolSize;
 
 impl Private {
     /// Has pools hand nothing out and give nothing back, or do so again.
@@ -23,7 +25,7 @@ impl Private {
     }
 
     /// The segments of these pools by address. Those that are on their way in or out are not among them.
-    pub(in crate::caching) fn segment_kinds(&self, ids: &[MempoolId]) -> HashMap<u64, SegmentKind> {
+    pub(in crate::caching) fn segment_kinds(&self, ids: &[MempoolId]) -> HashMap<u64, PoolSize> {
         let state = lock(&self.state);
         let pools = ids.iter().filter_map(|id| state.pools.get(*id).ok());
         pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use cuda_mem_core::{Error as CoreError, Stream};
 
 use super::graph::PoolPending;
-use super::{PoolState, PrivatePools, pool_of};
+use super::{PoolState, PrivatePools};
 use crate::caching::pending::Freed;
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{BlockNumber, SLAB, Tier};
+use crate::engine::segments::{Allocation, Block, BlockId, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::RawResource;
-use crate::segments::{Allocation, Block, BlockId, PoolError, SegmentError, SegmentKind, SegmentRequest};
+use crate::segments::{PoolError, SegmentError};
 use crate::snapshot::Action;
+use crate::statistics::PoolSize;
 
 /// What stands for a heap and a number where blocks wait that are found by their addresses.
 const NO_HEAP: u32 = u32::MAX;
@@ -152,7 +154,7 @@ impl<'s> PrivatePools<'s> {
         let Routed { pool: id, stream, requested } = routed;
         // What is not used of a page is held all the same.
         let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(SLAB as u64) };
-        let bytes = usize::try_from(wanted.bytes()).map_err(|_| Error::TooLarge { bytes: requested })?;
+        let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
         let Some((address, claim)) = memory.acquire(bytes, source, claim)? else { return Ok(None) };
@@ -182,7 +184,7 @@ impl<'s> PrivatePools<'s> {
         }
         drop(state);
         claim.keep();
-        self.shared.figures.add_segment(pool_of(kind.unwrap_or(SegmentKind::Large)), bytes as u64);
+        self.shared.figures.add_segment(kind.unwrap_or(PoolSize::Large), bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, Some(stream));
@@ -210,7 +212,7 @@ impl<'s> PrivatePools<'s> {
         state.live.insert(block.address(), entry);
         if let Some(block) = state.block(entry) {
             let (size, requested) = sizes(&block);
-            self.shared.count_in(&self.private.shard, pool_of(block.kind), size, requested);
+            self.shared.count_in(&self.private.shard, block.kind, size, requested);
             self.private.active.fetch_add(size, Ordering::Relaxed);
         }
     }
@@ -237,7 +239,7 @@ impl<'s> PrivatePools<'s> {
             self.tell(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
             let mut state = lock(&self.private.state);
             state.pools.get_mut(entry.pool)?.heap.free(entry.block).map_err(PoolError::from)?;
-            self.private.shard.hold().free(pool_of(block.kind), size, requested);
+            self.private.shard.hold().free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
             return Ok(());
         };
@@ -248,7 +250,7 @@ impl<'s> PrivatePools<'s> {
         state.pools.get_mut(entry.pool)?.heap.free_pending(entry.block).map_err(PoolError::from)?;
         state.freed.insert(address, entry);
         self.private.pending_blocks.store(state.freed.len(), Ordering::Relaxed);
-        self.private.shard.hold().request_free(pool_of(block.kind), size);
+        self.private.shard.hold().request_free(block.kind, size);
         drop(state);
         let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
         deferred.pending.push(block, used.uses, captured, &self.shared.observer);
@@ -306,7 +308,7 @@ impl<'s> PrivatePools<'s> {
         if let Ok(pool) = state.pools.get_mut(entry.pool)
             && pool.heap.complete(entry.block).is_ok()
         {
-            self.private.shard.hold().complete_free(pool_of(block.kind), size, requested);
+            self.private.shard.hold().complete_free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
     }

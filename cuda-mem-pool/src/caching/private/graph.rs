@@ -16,15 +16,16 @@ use std::time::Duration;
 use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
 use super::blocks::{Entry, sizes};
-use super::{PoolState, PrivatePools, pool_of};
+use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::{is_watching, refuse_forked};
 use crate::caching::pending::{Captured, Pending, Used};
 use crate::caching::slot::shown_handle;
+use crate::engine::segments::{Block, BlockId};
 use crate::error::Result;
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};
-use crate::segments::{Block, Checkpoint, Restored};
+use crate::segments::{Checkpoint, Restored};
 use crate::snapshot::{Action, Frames};
 
 /// What is known of captures.
@@ -153,16 +154,16 @@ impl PrivatePools<'_> {
             let entries = state.live.values().filter(|entry| entry.pool == id);
             entries.filter_map(|&entry| state.block(entry)).collect()
         };
-        let restored = state.pools.restore(id, checkpoint)?;
+        let [freed, allocated] = state.pools.restore(id, checkpoint)?;
         let deferred = state.pending(id);
         for was in &before {
             state.live.remove(&was.address);
             let (size, requested) = sizes(was);
-            self.private.shard.hold().free(pool_of(was.kind), size, requested);
+            self.private.shard.hold().free(was.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
-        let mut after = Vec::with_capacity(restored.allocated.len());
-        for &block in &restored.allocated {
+        let mut after = Vec::with_capacity(allocated.len());
+        for &block in &allocated {
             let Some(now) = state.block(Entry { pool: id, block, stream: 0 }) else { continue };
             let Some(stream) = state.streams.get(now.stream) else { continue };
             self.add_live(&mut state, id, block, &stream);
@@ -176,7 +177,8 @@ impl PrivatePools<'_> {
             // What was recorded of blocks that are no more goes without the lock.
             drop(deferred.as_ref().and_then(|deferred| deferred.pending.take_uses(was.address)));
         }
-        Ok(restored)
+        let addresses = |blocks: Vec<BlockId>| blocks.into_iter().map(|block| block.address()).collect();
+        Ok(Restored { freed: addresses(freed), allocated: addresses(allocated) })
     }
 
     /// Completes the frees of a pool's blocks that other streams use, for layouts know of none.

@@ -26,12 +26,12 @@ pub(super) use self::streams::PoolStreams;
 use super::shared::DeviceCache;
 use super::slot::shown_handle;
 use crate::engine::paged::SLAB;
-use crate::engine::segments::PoolTable;
+use crate::engine::segments::{Block, PoolTable, SegmentView};
 use crate::error::{CachePool, CachedMemory};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
-use crate::segments::{Block, Options, SegmentKind, SegmentView};
+use crate::segments::Options;
 use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
 use crate::statistics::{PoolSize, Shard};
 
@@ -172,7 +172,7 @@ impl Private {
             segment_pool_id: id,
             serial: Some(segment.serial),
             frames: state.segment_stacks.get(&segment.address).cloned(),
-            ..SegmentInfo::of(device, pool_of(segment.kind), segment.blocks().map(block).collect())
+            ..SegmentInfo::of(device, segment.kind, segment.blocks().map(block).collect())
         };
         state.segments().map(info).collect()
     }
@@ -239,7 +239,7 @@ impl Private {
     /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
     pub(super) fn splits(&self) -> [(u64, u64); 2] {
         let state = lock(&self.state);
-        [SegmentKind::Small, SegmentKind::Large].map(|kind| {
+        [PoolSize::Small, PoolSize::Large].map(|kind| {
             let totals = state.pools.iter().map(|(_, pool)| pool.heap.totals_of(kind));
             totals.fold((0, 0), |(count, bytes), totals| {
                 (count + totals.inactive_splits, bytes + totals.inactive_split)
@@ -253,12 +253,4 @@ impl Private {
 pub(super) struct PrivatePools<'s> {
     pub(super) shared: &'s DeviceCache,
     pub(super) private: &'s Private,
-}
-
-/// Which of the statistics' pools a segment and its blocks count in.
-fn pool_of(kind: SegmentKind) -> PoolSize {
-    match kind {
-        SegmentKind::Small => PoolSize::Small,
-        SegmentKind::Large => PoolSize::Large,
-    }
 }

@@ -7,18 +7,17 @@ use cuda_mem_core::{Stream, Uses};
 
 use super::blocks::{Found, Routed};
 use super::graph::PoolPending;
-use super::{PoolState, PrivatePools, pool_of};
+use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
 use crate::caching::owner::{End, Served, wait_for};
 use crate::caching::slot::shown_handle;
-use crate::engine::paged::{Climb, Step, climb};
-use crate::engine::segments::TakenSegment;
+use crate::engine::paged::{Climb, climb};
+use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::segments::{FreeSegment, SegmentRequest};
 use crate::snapshot::{Action, Frames};
 
 /// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.
@@ -222,7 +221,7 @@ impl PrivatePools<'_> {
             return kept.and(Err(refusal));
         }
         self.shared.source.unclaim(bytes as usize);
-        self.shared.figures.remove_segment(pool_of(kind), bytes);
+        self.shared.figures.remove_segment(kind, bytes);
         let over = lock(&self.private.state).pools.given_back(&leaving.taken);
         drop(over);
         Ok(bytes as usize)
@@ -290,18 +289,25 @@ impl Climb for Climber<'_> {
     type Found = Found;
     type Error = Error;
 
-    fn take(&mut self, step: Step) -> Result<bool> {
-        let wait = match step {
-            Step::Elsewhere => Wait::No,
-            Step::HostWait => {
-                self.pools.wait_for_streams()?;
-                self.pools.wait_for_uses();
-                Wait::Yes
-            }
-            // Released pools gave theirs back with what is free elsewhere. What a stream is made to wait for is still in use: it cannot go.
-            Step::ReleasedPools | Step::PendingBlocks => return Ok(false),
-        };
-        self.found = self.pools.make_room(self.routed, wait)?;
+    fn take_elsewhere(&mut self) -> Result<bool> {
+        self.found = self.pools.make_room(self.routed, Wait::No)?;
+        Ok(true)
+    }
+
+    /// They gave theirs back with what is free elsewhere.
+    fn take_released_pools(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// What a stream is made to wait for is still in use: it cannot go.
+    fn take_pending(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn wait(&mut self) -> Result<bool> {
+        self.pools.wait_for_streams()?;
+        self.pools.wait_for_uses();
+        self.found = self.pools.make_room(self.routed, Wait::Yes)?;
         Ok(true)
     }
 

@@ -30,7 +30,6 @@ use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result, SleepError};
 use crate::primitive::{Ordering, lock};
-use crate::segments::SegmentKind;
 use crate::statistics::PoolSize;
 
 /// How long the driver may take to show memory as free.
@@ -331,7 +330,7 @@ impl TagShared {
         let kinds = shared.private.segment_kinds(&self.pools());
         let mut lacking = Lacking::default();
         for segment in self.memory.segments() {
-            let is_large = kinds.get(&segment.address()) != Some(&SegmentKind::Small);
+            let is_large = kinds.get(&segment.address()) != Some(&PoolSize::Small);
             lacking.0[usize::from(is_large)] += segment.lacking().iter().sum::<usize>();
         }
         lacking

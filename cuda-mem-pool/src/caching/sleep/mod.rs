@@ -172,8 +172,13 @@ impl Tags {
 
     /// Lets a peer reach the memory of all tags, and of those that come.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        // Before the tags are looked at: one that is made meanwhile is for it too.
         lock(&self.peers).push(peer);
-        self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer))
+        let outcome = self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer));
+        if outcome.is_err() {
+            lock(&self.peers).retain(|device| *device != peer);
+        }
+        outcome
     }
 
     /// What an allocation in a pool of a tag that sleeps is refused by.

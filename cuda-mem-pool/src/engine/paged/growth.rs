@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
-use super::index::BlockIndex;
 use super::memory::Memory;
 use super::moving::{Free, Plan};
 use super::policy::{Hold, Policy};
-use super::sizes::{MEDIUM, SLAB};
+use super::sizes::{BlockIndex, GRANULE, MEDIUM, SLAB};
 use super::timeline::Timeline;
-use super::window::{Need, Search, Window};
+use super::window::Search;
 
 /// A heap that has this many bytes joins its quick lists before it asks for more. Below, speed is worth more than the memory.
 const JOINS_FROM_BYTES: usize = 64 << 20;
@@ -21,9 +20,9 @@ const RANGE_FACTOR: u64 = 2;
 /// The page source of a device.
 ///
 /// Heaps come to it when nothing free fits. As long as there is headroom it makes new handles; beyond that it maps free ones a second time
-/// where they are needed. The [module](super) has an example.
+/// where they are needed.
 #[derive(Debug)]
-pub struct PageSource<B: Backend> {
+pub(crate) struct PageSource<B: Backend> {
     pub(super) backend: B,
     pub(super) memory: Memory,
     pub(super) policy: Policy,
@@ -39,9 +38,8 @@ pub struct PageSource<B: Backend> {
     moved: Option<Vec<Moved>>,
 }
 
-/// The other heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
-/// The [module](super) has an example.
-pub trait Heaps {
+/// The heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
+pub(crate) trait Heaps {
     /// The numbers of all heaps but one.
     fn others(&self, but: u32) -> Vec<u32>;
 
@@ -52,40 +50,44 @@ pub trait Heaps {
     fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
 }
 
-/// What is in use. The [module](super) has an example.
+/// What is in use.
 #[derive(Debug, Clone, Copy)]
-pub struct Load {
+pub(crate) struct Load {
     /// The bytes in blocks, without the one that is asked for.
-    pub active: usize,
+    pub(crate) active: usize,
     /// The most that they ever were: no statistic that a user may reset.
-    pub peak: usize,
+    pub(crate) peak: usize,
 }
 
-/// What a heap asks for. The [module](super) has an example.
+/// What a heap asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// The bytes of the block, a multiple of 512.
-    pub size: usize,
+    pub(crate) size: usize,
     /// How many of them were not asked for.
-    pub unused: usize,
+    pub(crate) unused: usize,
     /// What is in use without it.
-    pub load: Load,
+    pub(crate) load: Load,
 }
 
-/// Why there is no block. The [module](super) has an example.
+impl Wanted {
+    /// The most that is ever in use, with it.
+    pub(super) fn peak(&self) -> usize {
+        self.load.peak.max(self.load.active.saturating_add(self.size))
+    }
+}
+
+/// Why there is no block.
 #[derive(Debug, PartialEq, Eq)]
-pub enum GrowError<E> {
+pub(crate) enum GrowError<E> {
     /// Neither is there more memory nor can any that is free be had for it.
     OutOfMemory,
     /// The backend's.
     Backend(E),
     /// There are no more numbers for blocks.
     NoNumbers,
-    /// Memory was to be unmapped where a block may be: a fault of the records.
-    InUse {
-        /// Where that begins.
-        address: u64,
-    },
+    /// Memory was to be unmapped at an address where a block may be: a fault of the records.
+    InUse { address: u64 },
 }
 
 impl<E> From<E> for GrowError<E> {
@@ -96,15 +98,12 @@ impl<E> From<E> for GrowError<E> {
 
 /// Memory came to addresses of a heap, or left them. For histories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
-    /// The heap.
-    pub heap: u32,
-    /// The first address.
-    pub address: u64,
-    /// How many bytes.
-    pub size: usize,
+pub(crate) struct Moved {
+    pub(crate) heap: u32,
+    pub(crate) address: u64,
+    pub(crate) size: usize,
     /// Whether it came.
-    pub came: bool,
+    pub(crate) came: bool,
 }
 
 /// What the driver's calls for moving pages may take.
@@ -138,15 +137,16 @@ pub(super) struct Headroom {
     pub(super) first: usize,
     /// When nothing that moves helps: the reserve too.
     pub(super) last: usize,
+    /// The bytes that there can be in all: what is held, and what the device has left.
+    room: usize,
 }
 
 impl<B: Backend> PageSource<B> {
     /// A source for a device of `total` bytes.
-    #[must_use]
-    pub fn new(backend: B, policy: Policy, total: u64) -> Self {
+    pub(crate) fn new(backend: B, policy: Policy, total: u64) -> Self {
         Self {
             backend,
-            memory: Memory::new(),
+            memory: Memory::default(),
             policy,
             limit: usize::MAX,
             total,
@@ -159,21 +159,8 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// The physical memory that is held, in bytes.
-    #[must_use]
-    pub fn reserved(&self) -> usize {
+    pub(crate) fn reserved(&self) -> usize {
         self.memory.bytes()
-    }
-
-    /// The most that ever was held, in bytes.
-    #[must_use]
-    pub fn most_reserved(&self) -> usize {
-        self.memory.most_bytes()
-    }
-
-    /// The most mappings that there were at once.
-    #[must_use]
-    pub fn most_mappings(&self) -> usize {
-        self.memory.most_mappings()
     }
 
     /// The address and the bytes of each mapping.
@@ -181,33 +168,28 @@ impl<B: Backend> PageSource<B> {
         self.memory.mapped()
     }
 
-    /// The backend.
-    #[must_use]
-    pub fn backend(&self) -> &B {
+    pub(crate) fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// The backend.
-    pub fn backend_mut(&mut self) -> &mut B {
+    pub(crate) fn backend_mut(&mut self) -> &mut B {
         &mut self.backend
     }
 
     /// The most that it may hold, in bytes.
-    #[must_use]
     pub(crate) const fn limit(&self) -> usize {
         self.limit
     }
 
     /// Sets the most that may be held, in bytes; what is held already stays. The handles that are made from now on suit the limit.
-    pub fn set_limit(&mut self, limit: usize) {
+    pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         let total = usize::try_from(self.total).unwrap_or(usize::MAX);
         self.policy.handle_bytes = Policy::for_memory(limit.min(total)).handle_bytes;
     }
 
     /// Host memory that the records take, in bytes.
-    #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>().saturating_add(self.memory.metadata_bytes())
     }
 
@@ -227,14 +209,10 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// Gets a block of `size` bytes, a multiple of 512, for a heap in which [`StreamHeap::allocate`] found none.
+    /// Gets a block for a heap in which [`StreamHeap::allocate`] found none.
     ///
     /// No heap is held while the backend is called. What was made and mapped before an error stays, free.
-    ///
-    /// # Errors
-    ///
-    /// [`GrowError`].
-    pub fn grow(
+    pub(crate) fn grow(
         &mut self,
         heap: u32,
         heaps: &mut impl Heaps,
@@ -244,11 +222,11 @@ impl<B: Backend> PageSource<B> {
         self.round += 1;
         self.asked.insert(heap, self.round);
         let headroom = self.headroom(wanted);
-        // Handles have one size, unless the limit changed while memory was held.
-        let unit = self.policy.handle_bytes;
-        let units: BTreeSet<usize> =
-            self.memory.ranges_of(heap).map(|range| range.unit).chain([unit]).collect();
-        for unit in units.into_iter().rev() {
+        // Handles have one size, unless there was more memory, or less, when others were made.
+        let unit = self.handle_bytes(headroom);
+        let others: BTreeSet<usize> =
+            self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
+        for unit in [unit].into_iter().chain(others.into_iter().rev()) {
             match self.grow_by(unit, heap, heaps, (wanted, headroom), index) {
                 Err(GrowError::OutOfMemory) => {}
                 grown => return grown,
@@ -278,22 +256,19 @@ impl<B: Backend> PageSource<B> {
                     self.add_range(heap, wanted.size, unit)?;
                     has_new_range = true;
                 }
-                Planned::Fill(mut plan) => match self.fill(&mut plan, heaps, wanted, headroom) {
-                    Ok(true) => return self.commit(&plan, heaps, wanted, index),
-                    // The driver refuses: what there is has to do.
-                    Ok(false) if headroom.last > 0 => {
-                        self.give_up(plan, heaps);
-                        headroom = Headroom { first: 0, last: 0 };
+                Planned::Fill(mut plan) => {
+                    let filled = self.fill(&mut plan, heaps, wanted, headroom);
+                    if matches!(filled, Ok(true)) {
+                        return self.commit(&plan, heaps, wanted, index);
                     }
-                    Ok(false) => {
-                        self.give_up(plan, heaps);
+                    self.give_up(plan, heaps);
+                    filled?;
+                    if headroom.last == 0 {
                         return Err(GrowError::OutOfMemory);
                     }
-                    Err(error) => {
-                        self.give_up(plan, heaps);
-                        return Err(error);
-                    }
-                },
+                    // The driver refuses: what there is has to do.
+                    headroom = Headroom { first: 0, last: 0, ..headroom };
+                }
             }
         }
     }
@@ -318,18 +293,16 @@ impl<B: Backend> PageSource<B> {
         {
             return Planned::Block(block);
         }
-        let need = if size <= MEDIUM {
-            Need { size: SLAB, alignment: SLAB as u64 }
-        } else {
-            Need { size, alignment: super::sizes::GRANULE as u64 }
-        };
-        let has_room = headroom.first >= need.size.next_multiple_of(unit) + unit;
+        // The size and alignment that are needed.
+        let need = if size <= MEDIUM { (SLAB, SLAB as u64) } else { (size, GRANULE as u64) };
+        let has_room = headroom.first >= need.0.next_multiple_of(unit) + unit;
         let needs_free = self.policy.moves && (!has_room || self.memory.has_stale());
         let free = if needs_free { self.wholly_free(heap, mine) } else { Vec::new() };
         let numbers: HashSet<u32> = free.iter().map(|free| free.handle).collect();
-        let found = Search::new(&self.memory, &mine.large, need, done, &numbers).find(heap, unit);
-        let Some(window) = found else { return Planned::NoRange };
-        Planned::Fill(self.claim(heap, mine, window, free, headroom))
+        match Search::new(&self.memory, &mine.large, need, done, &numbers).find(heap, unit) {
+            Some(window) => Planned::Fill(self.claim(heap, mine, window, free, headroom)),
+            None => Planned::NoRange,
+        }
     }
 
     /// The bytes that may be made new for a block: what the limit, the policy and the device leave. The device is asked once.
@@ -338,10 +311,7 @@ impl<B: Backend> PageSource<B> {
         let of_limit = self.limit.saturating_sub(held);
         let of_policy = match self.policy.hold {
             Hold::Ample => usize::MAX,
-            Hold::Tight { over_peak } => {
-                let peak = wanted.load.peak.max(wanted.load.active.saturating_add(wanted.size));
-                ((peak as f64 * over_peak) as usize).saturating_sub(held)
-            }
+            Hold::Tight { over_peak } => ((wanted.peak() as f64 * over_peak) as usize).saturating_sub(held),
         };
         let left = if of_limit == 0 { 0 } else { self.backend.left().unwrap_or(usize::MAX) };
         let first = of_limit.min(of_policy).min(left.saturating_sub(self.policy.reserve_bytes));
@@ -349,7 +319,13 @@ impl<B: Backend> PageSource<B> {
         // Beyond a share of the time for moving pages the reserve is used first.
         let now = u64::try_from(self.backend.now().as_micros()).unwrap_or(u64::MAX);
         let is_spent = self.budget.is_spent(now, self.policy.moves_us_per_s);
-        Headroom { first: if is_spent { last } else { first }, last }
+        Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
+    }
+
+    /// The bytes of new handles: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
+    fn handle_bytes(&self, headroom: Headroom) -> usize {
+        let fit = Policy::for_memory(headroom.room).handle_bytes;
+        if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
     }
 
     /// Reserves a range of addresses for a heap, long enough for a block.
@@ -376,7 +352,7 @@ impl<B: Backend> PageSource<B> {
         index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
         let Wanted { size, unused, .. } = wanted;
-        let Window { start, .. } = plan.window;
+        let start = plan.window.start;
         let got = heaps.with(plan.heap, |mine| {
             let span = plan.offer(mine)?;
             let block = if size <= MEDIUM {

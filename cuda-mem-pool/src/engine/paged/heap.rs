@@ -1,16 +1,14 @@
 //! The blocks of one stream.
 
-use super::index::{BlockIndex, SlabKind};
-use super::sizes::Tier;
+use super::sizes::{BlockIndex, SlabKind, Tier};
 use super::slabs::Slabs;
 use super::spans::{Piece, Spans};
 
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and slabs of it for the others.
 ///
 /// What is freed here is free in the order of the stream, and so may be handed out again at once.
-/// The [module](super) has an example.
 #[derive(Debug)]
-pub struct StreamHeap {
+pub(crate) struct StreamHeap {
     pub(super) large: Spans,
     medium: Slabs,
     small: Slabs,
@@ -21,30 +19,27 @@ pub struct StreamHeap {
 /// The most bytes of large blocks on quick lists.
 const LARGE_QUICK_BYTES: usize = 32 << 20;
 
-/// A block that was handed out. The [module](super) has an example.
+/// A block that was handed out. Its address and its size in bytes are multiples of 512.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Its number, by which it is freed.
-    pub number: BlockNumber,
-    /// Where it begins: a multiple of 512.
-    pub address: u64,
-    /// Its bytes: a multiple of 512.
-    pub size: usize,
+pub(crate) struct Block {
+    pub(crate) number: BlockNumber,
+    pub(crate) address: u64,
+    pub(crate) size: usize,
 }
 
-/// What a free gave back. The [module](super) has an example.
+/// What a free gave back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Freed {
+pub(crate) struct Freed {
     /// The bytes of the block.
-    pub size: usize,
-    /// How many of its bytes were not asked for.
-    pub unused: usize,
+    pub(crate) size: usize,
+    /// How many of them were not asked for.
+    pub(crate) unused: usize,
 }
 
-/// A block's number in its heap. The [module](super) has an example.
+/// A block's number in its heap, by which it is freed.
 // The tier in the two highest bits, the number within it below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockNumber(pub(crate) u32);
+pub(crate) struct BlockNumber(pub(crate) u32);
 
 /// The lower bits of a [`BlockNumber`]; those of small blocks fit into what the index keeps of them.
 const NUMBER: u32 = (1 << 30) - 1;
@@ -52,47 +47,31 @@ const NUMBER: u32 = (1 << 30) - 1;
 impl BlockNumber {
     #[inline]
     pub(crate) const fn new(tier: Tier, number: u32) -> Self {
-        let tier = match tier {
-            Tier::Large => 0,
-            Tier::Medium => 1,
-            Tier::Small => 2,
-        };
-        Self(tier << 30 | number)
+        Self((tier as u32) << 30 | number)
     }
 
     #[inline]
     pub(crate) const fn parts(self) -> (Tier, u32) {
         let tier = match self.0 >> 30 {
-            0 => Tier::Large,
+            0 => Tier::Small,
             1 => Tier::Medium,
-            _ => Tier::Small,
+            _ => Tier::Large,
         };
         (tier, self.0 & NUMBER)
     }
 }
 
-impl Default for StreamHeap {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl StreamHeap {
     /// A heap without memory.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            large: Spans::new(None),
-            medium: Slabs::new(SlabKind::Medium),
-            small: Slabs::new(SlabKind::Small),
-            now: 0,
-        }
+    pub(crate) fn new() -> Self {
+        let (medium, small) = (Slabs::new(SlabKind::Medium), Slabs::new(SlabKind::Small));
+        Self { large: Spans::new(None), medium, small, now: 0 }
     }
 
     /// Allocates a block of `size` bytes, a multiple of 512, out of what is free here; `unused` of them were not asked for. None
     /// sends to the page source.
     #[inline]
-    pub fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
+    pub(crate) fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
         match self.take_quick(size, unused) {
             Some(block) => Some(block),
             None => self.cut(size, unused, index),
@@ -157,7 +136,7 @@ impl StreamHeap {
 
     /// Takes a block back. None if it is not one.
     #[inline]
-    pub fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
+    pub(crate) fn free(&mut self, number: BlockNumber, index: &impl BlockIndex) -> Option<Freed> {
         let (tier, number) = number.parts();
         self.free_in(tier, number, index)
     }
@@ -169,12 +148,12 @@ impl StreamHeap {
         let freed = match tier {
             Tier::Small => return self.small.free(number, self.now, &mut self.large, index),
             Tier::Medium => return self.medium.free(number, self.now, &mut self.large, index),
-            Tier::Large => self.large.keep(number, self.now)?,
+            Tier::Large => self.large.keep(number, self.now),
         };
         if self.large.quick_bytes() > LARGE_QUICK_BYTES {
             self.shorten_quick_lists(index);
         }
-        Some(Freed { size: freed.size, unused: freed.unused })
+        freed
     }
 
     #[cold]
@@ -192,8 +171,9 @@ impl StreamHeap {
 
     /// Joins all blocks of the quick lists with their free neighbours and gives empty slabs back to the ranges, so that what is free can serve
     /// any size. Whether there were any.
-    pub fn coalesce(&mut self, index: &impl BlockIndex) -> bool {
-        let quick = self.small.quick_bytes() + self.medium.quick_bytes() + self.large.quick_bytes();
+    pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) -> bool {
+        let quick =
+            self.small.blocks.quick_bytes() + self.medium.blocks.quick_bytes() + self.large.quick_bytes();
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
@@ -205,21 +185,22 @@ impl StreamHeap {
     #[inline]
     pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
         let (tier, inner) = number.parts();
-        let (address, size) = match tier {
-            Tier::Small => self.small.used(inner),
-            Tier::Medium => self.medium.used(inner),
-            Tier::Large => self.large.used(inner),
-        }?;
+        let (address, size) = self.spans(tier).used(inner)?;
         Some(Block { number, address, size })
     }
 
     /// The bytes that were asked for of a block that is in use.
     pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
         let (tier, inner) = number.parts();
+        self.spans(tier).requested(inner)
+    }
+
+    #[inline]
+    fn spans(&self, tier: Tier) -> &Spans {
         match tier {
-            Tier::Small => self.small.requested(inner),
-            Tier::Medium => self.medium.requested(inner),
-            Tier::Large => self.large.requested(inner),
+            Tier::Small => &self.small.blocks,
+            Tier::Medium => &self.medium.blocks,
+            Tier::Large => &self.large,
         }
     }
 
@@ -251,8 +232,7 @@ impl StreamHeap {
     }
 
     /// Host memory that the records take, in bytes.
-    #[must_use]
-    pub fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
             .saturating_add(self.large.metadata_bytes())
             .saturating_add(self.medium.metadata_bytes())
@@ -268,8 +248,8 @@ impl StreamHeap {
             .into_iter()
             .filter(|(address, _, free)| *free || !(self.small.has(*address) || self.medium.has(*address)))
             .collect();
-        layout.extend(self.small.layout());
-        layout.extend(self.medium.layout());
+        layout.extend(self.small.blocks.layout());
+        layout.extend(self.medium.blocks.layout());
         layout.sort_unstable();
         layout
     }
@@ -280,8 +260,8 @@ impl StreamHeap {
         let large = self.large.pieces(false);
         let mut pieces: Vec<Piece> =
             large.filter(|piece| piece.requested.is_none() || !is_slab(piece)).collect();
-        pieces.extend(self.small.pieces());
-        pieces.extend(self.medium.pieces());
+        pieces.extend(self.small.blocks.pieces(true));
+        pieces.extend(self.medium.blocks.pieces(true));
         pieces.sort_unstable_by_key(|piece| piece.address);
         pieces
     }

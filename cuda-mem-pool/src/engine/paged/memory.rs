@@ -6,13 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::slab::{NONE, Slab};
-
-/// What a slot says of a handle that is active in it, where a stale one has the count at which it was left.
-const ACTIVE: u64 = u64::MAX;
+use super::backend::Backend;
+use super::growth::PageSource;
+use crate::engine::slab::Slab;
 
 /// All handles and all ranges.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Memory {
     handles: Slab<Handle>,
     /// By their first address.
@@ -20,9 +19,7 @@ pub(super) struct Memory {
     /// Handles that are mapped nowhere, because a call failed: the next block that needs memory gets them.
     unmapped: Vec<u32>,
     bytes: usize,
-    most_bytes: usize,
     mappings: usize,
-    most_mappings: usize,
     stale_mappings: usize,
     /// How many handles there ever were, and how often anything behind an address has changed.
     made: u64,
@@ -58,17 +55,7 @@ pub(super) struct Range {
     /// The bytes of each slot, and of the handles in them.
     pub(super) unit: usize,
     /// Up to the last one that ever had a handle.
-    slots: Vec<Slot>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    handle: u32,
-    left_at: u64,
-}
-
-impl Slot {
-    const EMPTY: Self = Self { handle: NONE, left_at: 0 };
+    slots: Vec<Content>,
 }
 
 /// What is mapped in a slot.
@@ -86,13 +73,7 @@ pub(super) enum Content {
 impl Range {
     pub(super) fn content(&self, address: u64) -> Content {
         let at = address.checked_sub(self.start).map(|offset| offset / self.unit as u64);
-        let slot =
-            at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or(Slot::EMPTY);
-        match slot {
-            Slot { handle: NONE, .. } => Content::Empty,
-            Slot { handle, left_at: ACTIVE } => Content::Active(handle),
-            Slot { handle, left_at } => Content::Stale { handle, left_at },
-        }
+        at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or(Content::Empty)
     }
 
     /// The first address of the slot that has this one.
@@ -107,53 +88,19 @@ impl Range {
 
     /// The slots that have a mapping, with their first addresses.
     fn mapped(&self) -> impl Iterator<Item = (u64, Content)> {
-        (self.start..)
-            .step_by(self.unit)
-            .zip(&self.slots)
-            .filter(|(_, slot)| slot.handle != NONE)
-            .map(|(address, _)| (address, self.content(address)))
-    }
-
-    fn slot_mut(&mut self, address: u64) -> Option<&mut Slot> {
-        let at = usize::try_from((address.checked_sub(self.start)?) / self.unit as u64).ok()?;
-        if at >= self.slots.len() {
-            self.slots.resize(at + 1, Slot::EMPTY);
-        }
-        self.slots.get_mut(at)
+        let slots = (self.start..).step_by(self.unit).zip(self.slots.iter().copied());
+        slots.filter(|(_, content)| *content != Content::Empty)
     }
 }
 
 impl Memory {
-    pub(super) const fn new() -> Self {
-        Self {
-            handles: Slab::new(),
-            ranges: BTreeMap::new(),
-            unmapped: Vec::new(),
-            bytes: 0,
-            most_bytes: 0,
-            mappings: 0,
-            most_mappings: 0,
-            stale_mappings: 0,
-            made: 0,
-            changes: 0,
-        }
-    }
-
     /// The bytes in all handles.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(super) const fn most_bytes(&self) -> usize {
-        self.most_bytes
-    }
-
     pub(super) const fn mappings(&self) -> usize {
         self.mappings
-    }
-
-    pub(super) const fn most_mappings(&self) -> usize {
-        self.most_mappings
     }
 
     /// Whether any handle is mapped where it is not active.
@@ -163,7 +110,8 @@ impl Memory {
 
     /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        let slots: usize = self.ranges.values().map(|range| range.slots.capacity() * size_of::<Slot>()).sum();
+        let slots: usize =
+            self.ranges.values().map(|range| range.slots.capacity() * size_of::<Content>()).sum();
         let stale = self.mappings.saturating_mul(size_of::<u64>());
         self.handles.bytes().saturating_add(slots).saturating_add(stale)
     }
@@ -184,9 +132,17 @@ impl Memory {
         (address < range.end).then_some(range)
     }
 
-    fn range_at_mut(&mut self, address: u64) -> Option<&mut Range> {
-        let (_, range) = self.ranges.range_mut(..=address).next_back()?;
-        (address < range.end).then_some(range)
+    /// Sets the content of the slot at an address; what it was.
+    fn replace(&mut self, address: u64, content: Content) -> Content {
+        let Some((_, range)) = self.ranges.range_mut(..=address).next_back() else { return Content::Empty };
+        let at = usize::try_from((address - range.start) / range.unit as u64).unwrap_or(usize::MAX);
+        if address >= range.end {
+            return Content::Empty;
+        }
+        if at >= range.slots.len() {
+            range.slots.resize(at + 1, Content::Empty);
+        }
+        std::mem::replace(&mut range.slots[at], content)
     }
 
     /// The handle that is active at an address, with its number and its first address.
@@ -215,19 +171,10 @@ impl Memory {
     /// Enters a new handle. None if there are no more numbers.
     pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
         self.made += 1;
-        let handle = Handle {
-            id: self.made,
-            memory,
-            bytes,
-            heap,
-            active: None,
-            stale: Vec::new(),
-            pins: 0,
-            generation: 0,
-        };
+        let (id, stale) = (self.made, Vec::new());
+        let handle = Handle { id, memory, bytes, heap, active: None, stale, pins: 0, generation: 0 };
         let number = self.handles.insert(handle).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
-        self.most_bytes = self.most_bytes.max(self.bytes);
         Some(number)
     }
 
@@ -261,19 +208,15 @@ impl Memory {
     /// Makes a handle of `heap`, which was just mapped at an address or is stale there, active there. It is active nowhere else.
     pub(super) fn activate(&mut self, number: u32, heap: u32, address: u64) {
         let Some(handle) = self.handles.get_mut(number) else { return };
-        handle.heap = heap;
-        handle.active = Some(address);
-        let known = handle.stale.len();
-        handle.stale.retain(|other| *other != address);
-        if handle.stale.len() == known {
-            self.mappings += 1;
-            self.most_mappings = self.most_mappings.max(self.mappings);
-        } else {
-            self.stale_mappings -= 1;
+        (handle.heap, handle.active) = (heap, Some(address));
+        match handle.stale.iter().position(|other| *other == address) {
+            Some(at) => {
+                handle.stale.remove(at);
+                self.stale_mappings -= 1;
+            }
+            None => self.mappings += 1,
         }
-        if let Some(slot) = self.range_at_mut(address).and_then(|range| range.slot_mut(address)) {
-            *slot = Slot { handle: number, left_at: ACTIVE };
-        }
+        self.replace(address, Content::Active(number));
     }
 
     /// Makes the mapping where a handle is active stale, which its heap has used up to a count.
@@ -282,23 +225,23 @@ impl Memory {
         let Some(address) = handle.active.take() else { return };
         handle.stale.push(address);
         self.stale_mappings += 1;
-        if let Some(slot) = self.range_at_mut(address).and_then(|range| range.slot_mut(address)) {
-            slot.left_at = left_at;
-        }
+        self.replace(address, Content::Stale { handle: number, left_at });
     }
 
     /// A mapping is no more.
     pub(super) fn unmap(&mut self, address: u64) {
-        let Some(slot) = self.range_at_mut(address).and_then(|range| range.slot_mut(address)) else { return };
-        let gone = std::mem::replace(slot, Slot::EMPTY);
-        if let Some(handle) = self.handles.get_mut(gone.handle) {
-            self.mappings -= 1;
+        let (Content::Active(number) | Content::Stale { handle: number, .. }) =
+            self.replace(address, Content::Empty)
+        else {
+            return;
+        };
+        self.mappings -= 1;
+        let Some(handle) = self.handles.get_mut(number) else { return };
+        if handle.active == Some(address) {
+            handle.active = None;
+        } else {
             handle.stale.retain(|other| *other != address);
-            if handle.active == Some(address) {
-                handle.active = None;
-            } else {
-                self.stale_mappings -= 1;
-            }
+            self.stale_mappings -= 1;
         }
     }
 
@@ -307,21 +250,82 @@ impl Memory {
         self.unmapped.push(number);
     }
 
-    /// Takes a handle of `unit` bytes that is mapped nowhere.
-    pub(super) fn take_unmapped(&mut self, unit: usize) -> Option<u32> {
-        let fits = |number: &u32| self.handles.get(*number).is_some_and(|handle| handle.bytes == unit);
+    /// Takes a handle that is mapped nowhere: of `unit` bytes, or any.
+    pub(super) fn take_unmapped(&mut self, unit: Option<usize>) -> Option<u32> {
+        let fits = |number: &u32| unit.is_none_or(|unit| self.is_of(*number, unit));
         let at = self.unmapped.iter().rposition(fits)?;
         Some(self.unmapped.swap_remove(at))
     }
 
     /// How many handles of `unit` bytes are mapped nowhere.
     pub(super) fn unmapped(&self, unit: usize) -> usize {
-        let fits = |number: &&u32| self.handles.get(**number).is_some_and(|handle| handle.bytes == unit);
-        self.unmapped.iter().filter(fits).count()
+        self.unmapped.iter().filter(|number| self.is_of(**number, unit)).count()
     }
 
-    /// Takes any handle that is mapped nowhere.
-    pub(super) fn take_any_unmapped(&mut self) -> Option<u32> {
-        self.unmapped.pop()
+    fn is_of(&self, number: u32, unit: usize) -> bool {
+        self.handles.get(number).is_some_and(|handle| handle.bytes == unit)
+    }
+}
+
+/// The handle behind an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Backing {
+    /// No other handle ever has it.
+    pub(crate) id: u64,
+    /// The backend's number.
+    pub(crate) memory: u64,
+    /// Where the handle is active.
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
+    /// The number of the last change; a later one has a higher number, whichever handle it is of.
+    pub(crate) generation: u64,
+    pub(crate) pins: u32,
+}
+
+impl Backing {
+    /// The first address behind it.
+    pub(crate) const fn end(&self) -> u64 {
+        self.address + self.bytes as u64
+    }
+}
+
+/// What is behind addresses, and what has to stay there.
+impl<B: Backend> PageSource<B> {
+    /// The handle that blocks at this address are in. None if there is no memory, or memory that has left.
+    pub(crate) fn backing(&self, address: u64) -> Option<Backing> {
+        let (address, _, handle) = self.memory.active_at(address)?;
+        let &Handle { id, memory, bytes, generation, pins, .. } = handle;
+        Some(Backing { id, memory, address, bytes, generation, pins })
+    }
+
+    /// Has the handles behind a range stay where they are, until they are unpinned as often. None, and none is pinned, if some
+    /// of the range has no memory. Their numbers, which stay theirs meanwhile.
+    pub(crate) fn pin(&mut self, from: u64, to: u64) -> Option<Vec<u32>> {
+        let mut handles = Vec::new();
+        let mut at = from;
+        while at < to {
+            let (start, number, handle) = self.memory.active_at(at)?;
+            handles.push(number);
+            at = start + handle.bytes as u64;
+        }
+        self.change_pins(&handles, |pins| pins.saturating_add(1));
+        Some(handles)
+    }
+
+    pub(crate) fn unpin(&mut self, handles: &[u32]) {
+        self.change_pins(handles, |pins| pins.saturating_sub(1));
+    }
+
+    fn change_pins(&mut self, handles: &[u32], change: impl Fn(u32) -> u32) {
+        for number in handles {
+            if let Some(handle) = self.memory.handle_mut(*number) {
+                handle.pins = change(handle.pins);
+            }
+        }
+    }
+
+    /// The bytes in pinned handles.
+    pub(crate) fn pinned(&self) -> usize {
+        self.memory.handles().filter(|(_, handle)| handle.pins > 0).map(|(_, handle)| handle.bytes).sum()
     }
 }

@@ -4,11 +4,12 @@
 //! work that will. Another stream waits on the device for the stream that used it last. The old mapping is stale from then on. It is unmapped
 //! when its slot is needed and the work of its heap is done.
 
-use super::backend::{Backend, Change};
+use super::backend::Backend;
 use super::growth::{GrowError, Headroom, Heaps, PageSource, Wanted};
 use super::heap::StreamHeap;
 use super::memory::Content;
 use super::window::Window;
+use crate::engine::slab::NONE;
 
 /// Beyond this many mappings stale ones are taken away. The driver's own limit is 524,072.
 const MOST_MAPPINGS: usize = 100_000;
@@ -16,7 +17,7 @@ const MOST_MAPPINGS: usize = 100_000;
 /// So much more than its share may be held before idle streams leave memory to others.
 const IDLE_BYTES: usize = 32 << 20;
 
-/// A handle that is wholly free.
+/// A handle that is wholly free, or mapped nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) handle: u32,
@@ -30,14 +31,6 @@ pub(super) struct Free {
     pub(super) freed_at: u64,
 }
 
-/// Where a handle for a slot is from.
-#[derive(Debug, Clone, Copy)]
-enum Source {
-    /// Made new, or mapped nowhere.
-    New(u32),
-    Moved(Free),
-}
-
 /// A window that is being filled. Its free bytes and the free handles that it takes are nobody else's meanwhile.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -45,10 +38,10 @@ pub(super) struct Plan {
     pub(super) window: Window,
     /// How many handles are to be made new at first.
     new: usize,
-    /// Free handles of the same heap and of others, with those that return to their slots last.
-    moved: Vec<Free>,
+    /// The handles for its slots: free ones of the same heap and of others, then new ones.
+    handles: Vec<Free>,
+    /// Those that return to slots in which they are stale.
     returns: Vec<Free>,
-    made: Vec<u32>,
     /// The slots that have their handle by now.
     filled: Vec<u64>,
     /// The latest free of the window's own bytes, and whether other memory came to it.
@@ -60,16 +53,11 @@ impl Plan {
     /// Offers the window's memory to its heap. The number of the free span that has it.
     pub(super) fn offer(&self, mine: &mut StreamHeap) -> Option<u32> {
         let freed_at = if self.came { mine.tick() } else { self.freed_at };
-        let unit = self.window.unit as u64;
-        let parts = self.window.parts.iter().map(|part| (part.address, part.address + part.bytes as u64));
-        let slots = self.filled.iter().map(|slot| (*slot, slot + unit));
-        let mut pieces: Vec<(u64, u64)> = parts.chain(slots).collect();
+        let parts = self.window.parts.iter().map(|part| (part.address, part.bytes));
+        let mut pieces: Vec<(u64, usize)> =
+            parts.chain(self.filled.iter().map(|slot| (*slot, self.window.unit))).collect();
         pieces.sort_unstable();
-        let mut span = None;
-        for (from, to) in pieces {
-            span = mine.offer(from, (to - from) as usize, freed_at);
-        }
-        span
+        pieces.into_iter().fold(None, |_, (address, bytes)| mine.offer(address, bytes, freed_at))
     }
 }
 
@@ -85,33 +73,23 @@ impl<B: Backend> PageSource<B> {
     ) -> Plan {
         let lacks = window.lacks();
         let new = if self.policy.moves { lacks.min(headroom.first / window.unit) } else { lacks };
-        let returns: Vec<u32> = window.fills.iter().filter_map(|fill| fill.returns).collect();
-        let is_return = |free: &Free| returns.contains(&free.handle);
+        let returning: Vec<u32> = window.fills.iter().filter_map(|fill| fill.returns).collect();
+        let is_return = |free: &Free| returning.contains(&free.handle);
         let returns: Vec<Free> = free.iter().copied().filter(is_return).collect();
         free.retain(|free| free.bytes == window.unit && !window.has(free.address) && !is_return(free));
         // Those that were freed first are wanted again last, as far as anybody can tell.
         free.sort_unstable_by_key(|free| (free.freed_at, free.address));
         free.truncate(lacks - new);
-        let freed_at = window.parts.iter().map(|part| part.freed_at).max().unwrap_or(0);
-        let mut taken: Vec<(u32, u64, usize)> =
-            window.parts.iter().map(|part| (part.span, part.address, part.bytes)).collect();
-        taken.extend(free.iter().chain(&returns).map(|free| (free.span, free.address, free.bytes)));
+        let parts = window.parts.iter().map(|part| (part.span, part.address, part.bytes));
+        let handles = free.iter().chain(&returns).map(|free| (free.span, free.address, free.bytes));
+        let mut taken: Vec<(u32, u64, usize)> = parts.chain(handles).collect();
         // From the end of each span on: what is left before keeps its number.
         taken.sort_unstable_by_key(|(_, address, _)| std::cmp::Reverse(*address));
         for (span, address, bytes) in taken {
             mine.large.withdraw(span, address, bytes);
         }
-        Plan {
-            heap,
-            window,
-            new,
-            moved: free,
-            returns,
-            made: Vec::new(),
-            filled: Vec::new(),
-            freed_at,
-            came: false,
-        }
+        let freed_at = window.parts.iter().map(|part| part.freed_at).max().unwrap_or(0);
+        Plan { heap, window, new, handles: free, returns, filled: Vec::new(), freed_at, came: false }
     }
 
     /// Gets the handles that a window lacks and maps them. False if there are not enough.
@@ -123,71 +101,55 @@ impl<B: Backend> PageSource<B> {
         headroom: Headroom,
     ) -> Result<bool, GrowError<B::Error>> {
         let (lacks, unit) = (plan.window.lacks(), plan.window.unit);
-        if !self.policy.moves {
-            return self.make_all(plan, lacks, headroom);
+        if self.policy.moves {
+            // Idle streams that hold much more than anybody ever had in use leave it to others.
+            let held = self.memory.bytes().saturating_add(plan.new * unit);
+            let share = (wanted.peak() / 1000).saturating_mul(self.policy.idle_permille);
+            if plan.new > 0 && held > share.saturating_add(IDLE_BYTES) {
+                self.take_from_others(plan, heaps, lacks, true);
+            }
+            let new = plan.new.min(lacks.saturating_sub(plan.handles.len()));
+            self.take_from_others(plan, heaps, lacks - new, false);
         }
-        // Idle streams that hold much more than anybody ever had in use leave it to others.
-        let held = self.memory.bytes().saturating_add(plan.new * unit);
-        let peak = wanted.load.peak.max(wanted.load.active.saturating_add(wanted.size));
-        let is_too_much =
-            held > (peak / 1000).saturating_mul(self.policy.idle_permille).saturating_add(IDLE_BYTES);
-        if plan.new > 0 && is_too_much {
-            self.take_from_others(plan, heaps, lacks, true);
-        }
-        let new = plan.new.min(lacks.saturating_sub(plan.moved.len()));
-        self.take_from_others(plan, heaps, lacks - new, false);
-        self.make_all(plan, lacks, headroom)
-    }
-
-    /// Makes the handles that a window still lacks, if there can be as many, and maps all.
-    fn make_all(
-        &mut self,
-        plan: &mut Plan,
-        lacks: usize,
-        headroom: Headroom,
-    ) -> Result<bool, GrowError<B::Error>> {
-        let missing = lacks.saturating_sub(plan.moved.len());
-        if missing > headroom.last / plan.window.unit + self.memory.unmapped(plan.window.unit) {
+        let missing = lacks.saturating_sub(plan.handles.len());
+        if missing > headroom.last / unit + self.memory.unmapped(unit) {
             return Ok(false);
         }
-        while plan.made.len() < missing {
-            if !self.make(plan)? {
-                return Ok(false);
-            }
+        while plan.handles.len() < lacks {
+            let Some(handle) = self.make(unit, plan.heap)? else { return Ok(false) };
+            let new = Free { handle, heap: plan.heap, address: 0, bytes: unit, span: NONE, freed_at: 0 };
+            plan.handles.push(new);
         }
         self.map(plan).map(|()| true)
     }
 
-    /// Makes a handle, or takes one that is mapped nowhere. False if there is no memory for it.
-    fn make(&mut self, plan: &mut Plan) -> Result<bool, GrowError<B::Error>> {
-        let unit = plan.window.unit;
-        if let Some(handle) = self.memory.take_unmapped(unit) {
-            plan.made.push(handle);
-            return Ok(true);
+    /// Makes a handle, or takes one that is mapped nowhere. None if there is no memory for it.
+    fn make(&mut self, unit: usize, heap: u32) -> Result<Option<u32>, GrowError<B::Error>> {
+        if let Some(handle) = self.memory.take_unmapped(Some(unit)) {
+            return Ok(Some(handle));
         }
         if self.memory.bytes().saturating_add(unit) > self.limit {
-            return Ok(false);
+            return Ok(None);
         }
-        let Some(memory) = self.backend.create(unit)? else { return Ok(false) };
-        let Some(handle) = self.memory.add(memory, unit, plan.heap) else {
+        let Some(memory) = self.backend.create(unit)? else { return Ok(None) };
+        let Some(handle) = self.memory.add(memory, unit, heap) else {
             self.backend.release(memory, unit)?;
             return Err(GrowError::NoNumbers);
         };
-        plan.made.push(handle);
-        Ok(true)
+        Ok(Some(handle))
     }
 
-    /// Takes wholly free handles of other heaps until there are `lacks` that move, those of the heap that asked for nothing for longest first.
+    /// Takes wholly free handles of other heaps until a plan has `enough`, those of the heap that asked for nothing for longest first.
     /// Only handles whose work is done if `quiet`; else the stream waits on the device for the work with the others.
-    fn take_from_others(&mut self, plan: &mut Plan, heaps: &mut impl Heaps, lacks: usize, quiet: bool) {
+    fn take_from_others(&mut self, plan: &mut Plan, heaps: &mut impl Heaps, enough: usize, quiet: bool) {
+        let (unit, round) = (plan.window.unit, self.round);
         let mut others = heaps.others(plan.heap);
         others.sort_by_key(|other| self.asked.get(other).copied().unwrap_or(0));
         for other in others {
-            let missing = lacks.saturating_sub(plan.moved.len());
+            let missing = enough.saturating_sub(plan.handles.len());
             if missing == 0 {
                 return;
             }
-            let (unit, round) = (plan.window.unit, self.round);
             let found = heaps.with_coalesced(other, |theirs| {
                 let mut free = self.wholly_free(other, theirs);
                 free.retain(|free| free.bytes == unit);
@@ -197,78 +159,52 @@ impl<B: Backend> PageSource<B> {
                 free.retain(|free| theirs.large.withdraw(free.span, free.address, free.bytes));
                 (free, theirs.now())
             });
-            let Some((mut free, now)) = found else { continue };
-            if free.is_empty() {
-                continue;
-            }
+            let Some((mut free, now)) = found.filter(|(free, _)| !free.is_empty()) else { continue };
+            free.sort_unstable_by_key(|free| free.freed_at);
             let timeline = self.timelines.entry(other).or_default();
             // A point for the next time, if nothing is known yet.
             timeline.make(other, now, &mut self.backend);
-            free.sort_unstable_by_key(|free| free.freed_at);
-            let mut refused = Vec::new();
-            for free in free {
-                let timeline = self.timelines.entry(other).or_default();
-                let may = if quiet {
+            let (taken, refused): (Vec<Free>, Vec<Free>) = free.into_iter().partition(|free| {
+                if quiet {
                     timeline.is_done(free.freed_at, round, &mut self.backend)
                 } else {
                     timeline.order((other, free.freed_at, now), plan.heap, round, &mut self.backend)
-                };
-                if may { plan.moved.push(free) } else { refused.push(free) }
-            }
-            heaps.with(other, |theirs| {
-                for free in refused {
-                    theirs.offer(free.address, free.bytes, free.freed_at);
                 }
             });
+            plan.handles.extend(taken);
+            self.give_back(refused, heaps);
         }
     }
 
     /// Maps what was got at the slots of the window.
     fn map(&mut self, plan: &mut Plan) -> Result<(), GrowError<B::Error>> {
-        let mut sources: Vec<Source> = plan.moved.drain(..).map(Source::Moved).collect();
-        sources.extend(plan.made.drain(..).map(Source::New));
-        sources.reverse();
-        let fills = plan.window.fills.clone();
-        let (unit, heap) = (plan.window.unit, plan.heap);
-        for fill in &fills {
-            if let Some(returned) = fill.returns {
-                let Some(at) = plan.returns.iter().position(|free| free.handle == returned) else { continue };
+        let unit = plan.window.unit;
+        let mut empty = Vec::new();
+        for fill in plan.window.fills.clone() {
+            let Some(returned) = fill.returns else {
+                empty.push(fill.address);
+                continue;
+            };
+            if let Some(at) = plan.returns.iter().position(|free| free.handle == returned) {
                 let free = plan.returns.swap_remove(at);
                 self.announce(free);
-                self.leave(free);
-                self.memory.activate(free.handle, heap, fill.address);
-                self.note(heap, fill.address, unit, true);
-                plan.filled.push(fill.address);
-                plan.came = true;
+                self.settle(plan, free, fill.address);
             }
         }
-        let empty: Vec<u64> =
-            fills.iter().filter(|fill| fill.returns.is_none()).map(|fill| fill.address).collect();
+        let mut handles = std::mem::take(&mut plan.handles);
+        handles.reverse();
         let mut outcome = Ok(());
         for row in empty.chunk_by(|one, next| one + unit as u64 == *next) {
-            let Some(first) = row.first().copied() else { continue };
-            let row_sources: Vec<Source> = sources.split_off(sources.len().saturating_sub(row.len()));
-            let mapped = match &outcome {
-                Ok(()) => {
-                    let (mapped, result) = self.map_row(first, unit, &row_sources);
-                    outcome = result;
-                    mapped
-                }
-                Err(_) => 0,
-            };
-            for (at, source) in row_sources.into_iter().enumerate() {
-                let address = first + (at * unit) as u64;
+            let row_handles = handles.split_off(handles.len().saturating_sub(row.len()));
+            let mut mapped = 0;
+            if outcome.is_ok() {
+                (mapped, outcome) = self.map_row(row, unit, &row_handles);
+            }
+            for (at, (free, address)) in row_handles.into_iter().zip(row).enumerate() {
                 if at < mapped {
-                    let handle = self.settle(source);
-                    self.memory.activate(handle, heap, address);
-                    self.note(heap, address, unit, true);
-                    plan.filled.push(address);
-                    plan.came |= matches!(source, Source::Moved(_));
+                    self.settle(plan, free, *address);
                 } else {
-                    match source {
-                        Source::New(handle) => plan.made.push(handle),
-                        Source::Moved(free) => plan.moved.push(free),
-                    }
+                    plan.handles.push(free);
                 }
             }
         }
@@ -278,58 +214,53 @@ impl<B: Backend> PageSource<B> {
     /// Clears slots in a row and maps handles there, with one call that lets the device in. How many, and why not all.
     fn map_row(
         &mut self,
-        first: u64,
+        row: &[u64],
         unit: usize,
-        row: &[Source],
+        handles: &[Free],
     ) -> (usize, Result<(), GrowError<B::Error>>) {
-        if let Err(error) = self.clear(first, unit, row.len()) {
+        if let Err(error) = self.clear(row, unit) {
             return (0, Err(error));
         }
-        let mut memory = Vec::with_capacity(row.len());
-        for source in row {
-            let number = match source {
-                Source::New(handle) => *handle,
-                Source::Moved(free) => {
-                    self.announce(*free);
-                    free.handle
-                }
-            };
-            let Some(handle) = self.memory.handle(number) else { return (0, Err(GrowError::NoNumbers)) };
+        let mut memory = Vec::with_capacity(handles.len());
+        for free in handles {
+            if !self.is_unmapped(*free) {
+                self.announce(*free);
+                self.budget.spend(1);
+            }
+            let Some(handle) = self.memory.handle(free.handle) else { return (0, Err(GrowError::NoNumbers)) };
             memory.push(handle.memory);
         }
-        let moved = row.iter().filter(|source| matches!(source, Source::Moved(_))).count();
-        self.budget.spend(moved);
-        let (mapped, result) = self.backend.map(first, unit, &memory);
-        let result = result.map_err(|error| {
-            // More mappings than the driver has room for are a lack of memory too.
-            if B::is_out_of_memory(&error) { GrowError::OutOfMemory } else { GrowError::Backend(error) }
+        let (mapped, result) = self.backend.map(row[0], unit, &memory);
+        // More mappings than the driver has room for are a lack of memory too.
+        let result = result.map_err(|error| match B::is_out_of_memory(&error) {
+            true => GrowError::OutOfMemory,
+            false => GrowError::Backend(error),
         });
         (mapped, result)
     }
 
-    /// A handle has a new mapping: the old one is stale.
-    fn settle(&mut self, source: Source) -> u32 {
-        match source {
-            Source::New(handle) => {
-                self.memory.renew(handle);
-                handle
-            }
-            Source::Moved(free) => {
-                self.leave(free);
-                free.handle
-            }
+    /// Makes a handle, which is mapped in a slot of a plan, active there. Where it was before it is stale.
+    fn settle(&mut self, plan: &mut Plan, free: Free, slot: u64) {
+        if self.is_unmapped(free) {
+            self.memory.renew(free.handle);
+        } else {
+            self.memory.leave(free.handle, free.freed_at);
+            self.note(free.heap, free.address, free.bytes, false);
+            plan.came = true;
         }
+        self.memory.activate(free.handle, plan.heap, slot);
+        self.note(plan.heap, slot, free.bytes, true);
+        plan.filled.push(slot);
     }
 
-    fn leave(&mut self, free: Free) {
-        self.memory.leave(free.handle, free.freed_at);
-        self.note(free.heap, free.address, free.bytes, false);
+    fn is_unmapped(&self, free: Free) -> bool {
+        self.memory.handle(free.handle).is_none_or(|handle| handle.active.is_none())
     }
 
     /// Unmaps stale mappings in slots that are needed, whose work is done.
-    fn clear(&mut self, first: u64, unit: usize, slots: usize) -> Result<(), GrowError<B::Error>> {
+    fn clear(&mut self, slots: &[u64], unit: usize) -> Result<(), GrowError<B::Error>> {
         let mut stale = Vec::new();
-        for address in (first..).step_by(unit).take(slots) {
+        for address in slots.iter().copied() {
             match self.memory.range_at(address).map(|range| range.content(address)) {
                 Some(Content::Stale { .. }) => stale.push(address),
                 Some(Content::Empty) => {}
@@ -338,8 +269,7 @@ impl<B: Backend> PageSource<B> {
             }
         }
         for row in stale.chunk_by(|one, next| one + unit as u64 == *next) {
-            let Some(first) = row.first().copied() else { continue };
-            self.backend.unmap(first, row.len() * unit)?;
+            self.backend.unmap(row[0], row.len() * unit)?;
             row.iter().for_each(|address| self.memory.unmap(*address));
         }
         Ok(())
@@ -347,21 +277,28 @@ impl<B: Backend> PageSource<B> {
 
     /// Gives back what a plan took that comes to nothing.
     pub(super) fn give_up(&mut self, mut plan: Plan, heaps: &mut impl Heaps) {
-        let made = std::mem::take(&mut plan.made);
-        made.into_iter().for_each(|handle| self.memory.keep_unmapped(handle));
-        let moved: Vec<Free> = plan.moved.drain(..).chain(plan.returns.drain(..)).collect();
-        for free in moved {
-            heaps.with(free.heap, |theirs| theirs.offer(free.address, free.bytes, free.freed_at));
-        }
+        let taken = plan.handles.drain(..).chain(plan.returns.drain(..)).collect();
+        self.give_back(taken, heaps);
         heaps.with(plan.heap, |mine| plan.offer(mine));
+    }
+
+    /// Gives handles back to their heaps, where they are active, or to who needs memory next.
+    pub(super) fn give_back(&mut self, handles: Vec<Free>, heaps: &mut impl Heaps) {
+        for free in handles {
+            if self.is_unmapped(free) {
+                self.memory.keep_unmapped(free.handle);
+            } else {
+                heaps.with(free.heap, |theirs| theirs.offer(free.address, free.bytes, free.freed_at));
+            }
+        }
     }
 
     /// Tells that a free handle is about to leave the addresses where it is active.
     pub(super) fn announce(&mut self, free: Free) {
-        let Some(handle) = self.memory.handle(free.handle) else { return };
-        let change = Change { id: handle.id, address: free.address, bytes: free.bytes };
         self.memory.renew(free.handle);
-        self.backend.before(change);
+        if let Some(handle) = self.memory.handle(free.handle) {
+            self.backend.before_leaving(handle.id, free.address, free.bytes);
+        }
     }
 
     /// Takes stale mappings away whose work is done, when there are very many.

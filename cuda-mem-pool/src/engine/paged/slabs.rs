@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::heap::{Block, BlockNumber, Freed};
-use super::index::{BlockIndex, SlabKind};
-use super::sizes::{MEDIUM, SLAB, SMALL, Tier};
-use super::spans::{Piece, Spans};
+use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, SlabKind, Tier};
+use super::spans::Spans;
 
 /// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
 const SPARE: usize = 1;
@@ -20,7 +19,7 @@ const JOINS_FROM_BYTES: usize = 96 << 20;
 #[derive(Debug)]
 pub(super) struct Slabs {
     kind: SlabKind,
-    blocks: Spans,
+    pub(super) blocks: Spans,
     /// The number that a slab has as a large block, by its address.
     numbers: BTreeMap<u64, u32>,
     /// Slabs that nothing is in.
@@ -85,11 +84,11 @@ impl Slabs {
         large: &mut Spans,
         index: &impl BlockIndex,
     ) -> Option<Freed> {
-        let kept = self.blocks.keep(number, now)?;
+        let freed = self.blocks.keep(number, now);
         if self.blocks.quick_bytes() > QUICK_BYTES {
             self.release_one_quick(now, large, index);
         }
-        Some(Freed { size: kept.size, unused: kept.unused })
+        freed
     }
 
     /// Joins the blocks of the quick lists with what is free.
@@ -101,8 +100,7 @@ impl Slabs {
     fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
         index.clear_in_slab(address, self.kind);
-        let released = self.blocks.release(number, freed_at);
-        if let Some(slab) = released.and_then(|released| released.whole_run) {
+        if let Some(slab) = self.blocks.release(number, freed_at) {
             self.spare.push(slab);
             if self.spare.len() > SPARE {
                 self.release_slab(slab, now, large, index);
@@ -119,18 +117,9 @@ impl Slabs {
         }
     }
 
-    #[inline]
-    pub(super) fn used(&self, number: u32) -> Option<(u64, usize)> {
-        self.blocks.used(number)
-    }
-
     /// The bytes of blocks that somebody has.
     pub(super) fn used_bytes(&self) -> usize {
         self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
-    }
-
-    pub(super) fn quick_bytes(&self) -> usize {
-        self.blocks.quick_bytes()
     }
 
     /// The bytes of all slabs.
@@ -141,20 +130,6 @@ impl Slabs {
     /// Whether a slab begins at an address.
     pub(super) fn has(&self, slab: u64) -> bool {
         self.numbers.contains_key(&slab)
-    }
-
-    #[inline]
-    pub(super) fn requested(&self, number: u32) -> Option<usize> {
-        self.blocks.requested(number)
-    }
-
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Piece> {
-        self.blocks.pieces(true)
-    }
-
-    #[cfg(test)]
-    pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
-        self.blocks.layout()
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::heap::Freed;
 use super::quick::QuickLists;
 use super::sizes::{GRANULE, MAX, SLAB};
 use crate::engine::free::{FreeLists, Links, Listed};
@@ -59,6 +60,10 @@ impl Span {
     const fn end(&self) -> u64 {
         self.address.saturating_add(self.size as u64)
     }
+
+    const fn free(&self, number: u32) -> Free {
+        Free { number, address: self.address, size: self.size, freed_at: self.mark }
+    }
 }
 
 /// Addresses without a gap.
@@ -105,23 +110,14 @@ pub(crate) struct Piece {
     pub(crate) in_slab: bool,
 }
 
-/// What a free did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Released {
-    pub(super) size: usize,
-    pub(super) unused: usize,
-    /// The run's first address, if nothing of it is in use any more.
-    pub(super) whole_run: Option<u64>,
-}
-
 impl Spans {
     /// Spans of pages for blocks of up to `most` bytes, or of anything.
     pub(super) fn new(most: Option<usize>) -> Self {
         Self {
-            records: Slab::new(),
+            records: Slab::default(),
             free: FreeLists::new(if most.is_some() { SLAB } else { MAX }),
             quick: QuickLists::new(most),
-            runs: Slab::new(),
+            runs: Slab::default(),
             by_start: BTreeMap::new(),
             free_bytes: 0,
             used_bytes: 0,
@@ -162,60 +158,61 @@ impl Spans {
         })
     }
 
-    /// Puts the first `size` bytes of a free span to use. Its number; what is left stays free.
+    /// Puts the first `size` bytes of a free span to use; where they begin. What is left stays free.
     #[inline]
     pub(super) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
-        let span =
-            self.records.get_mut(number).filter(|span| span.state == State::Free && span.size >= size)?;
-        let (address, held) = (span.address, span.size);
-        self.free.remove(&mut self.records, number);
-        if held > size
-            && let Some(rest) = self.cut(number, size)
-        {
-            self.free.insert(&mut self.records, rest);
-        }
-        let span = self.records.get_mut(number)?;
+        let address = self.records.get(number)?.address;
+        self.take_at(number, address, size, unused).map(|_| address)
+    }
+
+    /// Puts `size` bytes from `address` on, which lie in a free span, to use. The number of what is used.
+    #[inline]
+    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: usize) -> Option<u32> {
+        let used = self.isolate(number, address, size)?;
+        let span = self.records.get_mut(used)?;
         span.state = State::Used;
         span.mark = unused as u64;
         let size = span.size;
         self.free_bytes = self.free_bytes.saturating_sub(size);
         self.used_bytes = self.used_bytes.saturating_add(size);
-        Some(address)
+        Some(used)
     }
 
-    /// Puts `size` bytes from `address` on, which lie in a free span, to use. The number of what is used.
-    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: usize) -> Option<u32> {
+    /// Makes `size` bytes from `address` on, which lie in a free span, a span of their own, which is in no list. Its number; None, and
+    /// nothing is done, if they do not. What is left before them keeps the number.
+    #[inline]
+    fn isolate(&mut self, number: u32, address: u64, size: usize) -> Option<u32> {
         let span = self.records.get(number).filter(|span| span.state == State::Free)?;
         let head = usize::try_from(address.checked_sub(span.address)?).ok()?;
-        if span.size.checked_sub(head)? < size {
-            return None;
-        }
-        if head == 0 {
-            return self.take(number, size, unused).map(|_| number);
-        }
+        let rest = span.size.checked_sub(head)?.checked_sub(size)?;
         self.free.remove(&mut self.records, number);
-        let used = self.cut(number, head);
-        self.free.insert(&mut self.records, number);
-        let used = used?;
-        self.free.insert(&mut self.records, used);
-        self.take(used, size, unused).map(|_| used)
+        let mut part = number;
+        if head > 0 {
+            let cut = self.cut(number, head);
+            self.free.insert(&mut self.records, number);
+            part = cut?;
+        }
+        if rest > 0
+            && let Some(rest) = self.cut(part, size)
+        {
+            self.free.insert(&mut self.records, rest);
+        }
+        Some(part)
     }
 
-    /// Takes a block back and joins it with its free neighbours. None if the number is not that of a used span.
+    /// Takes a block back and joins it with its free neighbours. The first address of its run, if nothing of that is in use any more.
     #[inline]
-    pub(super) fn release(&mut self, number: u32, now: u64) -> Option<Released> {
+    pub(super) fn release(&mut self, number: u32, now: u64) -> Option<u64> {
         let span = self.records.get_mut(number).filter(|span| span.state == State::Used)?;
         span.state = State::Free;
-        let unused = std::mem::replace(&mut span.mark, now) as usize;
-        let size = span.size;
-        let (run, before, after) = (span.run, span.before, span.after);
+        span.mark = now;
+        let (size, before, after) = (span.size, span.before, span.after);
         self.free_bytes = self.free_bytes.saturating_add(size);
         self.used_bytes = self.used_bytes.saturating_sub(size);
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
-        let whole = self.records.get(joined).is_some_and(|span| span.before == NONE && span.after == NONE);
-        let whole_run = if whole { self.runs.get(run).map(|run| run.start) } else { None };
-        Some(Released { size, unused, whole_run })
+        let whole = self.records.get(joined).filter(|span| span.before == NONE && span.after == NONE)?;
+        Some(whole.address)
     }
 
     /// Address and size of a used span.
@@ -270,28 +267,7 @@ impl Spans {
     /// Takes a range away that lies in a free span of this number. False, and nothing is done, if it does not. What is left before it keeps
     /// the number.
     pub(super) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
-        let Some(span) = self.records.get(number).filter(|span| span.state == State::Free) else {
-            return false;
-        };
-        if address < span.address || address.saturating_add(size as u64) > span.end() {
-            return false;
-        }
-        let head = (address - span.address) as usize;
-        self.free.remove(&mut self.records, number);
-        let mut middle = number;
-        if head > 0 {
-            let cut = self.cut(number, head);
-            self.free.insert(&mut self.records, number);
-            let Some(cut) = cut else { return false };
-            middle = cut;
-        }
-        if self.records.get(middle).is_some_and(|span| span.size > size)
-            && let Some(rest) = self.cut(middle, size)
-        {
-            self.free.insert(&mut self.records, rest);
-        }
-        self.remove(middle);
-        true
+        self.isolate(number, address, size).map(|part| self.remove(part)).is_some()
     }
 
     /// As [`Spans::withdraw`], of a range that was offered alone and is wholly free.
@@ -315,16 +291,13 @@ impl Spans {
 
     fn free_span(&self, number: u32) -> Option<Free> {
         let span = self.records.get(number).filter(|span| span.state == State::Free)?;
-        Some(Free { number, address: span.address, size: span.size, freed_at: span.mark })
+        Some(span.free(number))
     }
 
     /// The free spans of at least `size` bytes, in about the order of their sizes.
     pub(super) fn free_from(&self, size: usize) -> impl Iterator<Item = Free> {
-        let free = |(number, span): (u32, &Span)| {
-            let Span { address, size, mark, .. } = *span;
-            Free { number, address, size, freed_at: mark }
-        };
-        self.free.candidates(&self.records, size).map(free).filter(move |free| free.size >= size)
+        let candidates = self.free.candidates(&self.records, size);
+        candidates.map(|(number, span)| span.free(number)).filter(move |free| free.size >= size)
     }
 
     /// Address, size and freedom of all spans, in order.
@@ -356,15 +329,17 @@ impl Spans {
         if let Some(span) = self.records.get_mut(number) {
             (span.size, span.after) = (size, rest);
         }
-        match self.records.get_mut(after) {
-            Some(after) => after.before = rest,
-            None => {
-                if let Some(run) = self.runs.get_mut(run) {
-                    run.last = rest;
-                }
-            }
-        }
+        self.set_before(after, rest, run);
         Some(rest)
+    }
+
+    /// Enters which span comes before another one, or is the last of its run.
+    fn set_before(&mut self, number: u32, before: u32, run: u32) {
+        if let Some(span) = self.records.get_mut(number) {
+            span.before = before;
+        } else if let Some(run) = self.runs.get_mut(run) {
+            run.last = before;
+        }
     }
 
     /// Joins a free span, which is in no list, with its free neighbours. The number of what they are now.
@@ -393,14 +368,7 @@ impl Spans {
             span.after = gone.after;
             span.mark = span.mark.max(gone.mark);
         }
-        match self.records.get_mut(gone.after) {
-            Some(next) => next.before = number,
-            None => {
-                if let Some(run) = self.runs.get_mut(gone.run) {
-                    run.last = number;
-                }
-            }
-        }
+        self.set_before(gone.after, number, gone.run);
     }
 
     /// Makes one run of two neighbours; the first one's number.
@@ -413,15 +381,20 @@ impl Spans {
         if let Some(last) = self.records.get_mut(last) {
             last.after = gone.first;
         }
-        let mut number = gone.first;
-        if let Some(first) = self.records.get_mut(number) {
-            first.before = last;
+        self.enter_run(run, gone.first, last);
+        run
+    }
+
+    /// Enters a span, which comes behind `before`, and all behind it in a run.
+    fn enter_run(&mut self, run: u32, first: u32, before: u32) {
+        if let Some(span) = self.records.get_mut(first) {
+            span.before = before;
         }
+        let mut number = first;
         while let Some(span) = self.records.get_mut(number) {
             span.run = run;
             number = span.after;
         }
-        run
     }
 
     /// Takes a span, which is in no list, out of its run, which ends there and begins again behind it.
@@ -447,14 +420,7 @@ impl Spans {
         // One was just removed or there is room: numbers of runs are fewer than those of spans.
         let Ok(rest) = self.runs.insert(rest) else { return };
         self.by_start.insert(end, rest);
-        let mut number = gone.after;
-        if let Some(first) = self.records.get_mut(number) {
-            first.before = NONE;
-        }
-        while let Some(span) = self.records.get_mut(number) {
-            span.run = rest;
-            number = span.after;
-        }
+        self.enter_run(rest, gone.after, NONE);
     }
 }
 
@@ -468,13 +434,13 @@ impl Spans {
 
     /// Puts a block that is in use on its quick list. None if the number is not that of a used span.
     #[inline]
-    pub(super) fn keep(&mut self, number: u32, now: u64) -> Option<Released> {
+    pub(super) fn keep(&mut self, number: u32, now: u64) -> Option<Freed> {
         let span = self.records.get_mut(number).filter(|span| span.state == State::Used)?;
         let size = span.size;
         span.state = State::Quick;
         let unused = std::mem::replace(&mut span.mark, now) as usize;
         span.links.after = self.quick.push(number, size);
-        Some(Released { size, unused, whole_run: None })
+        Some(Freed { size, unused })
     }
 
     /// Puts a block of exactly `size` bytes from a quick list to use: its number and address.

@@ -67,8 +67,8 @@ impl<P> Timeline<P> {
         self.done
     }
 
-    /// Lets the stream of `waiter` wait for the frees of `heap`, whose timeline this is, up to a count, behind the first point that is behind
-    /// them. `now` is the count of the heap. Whether that stream may use what was free then.
+    /// Lets the stream of `waiter` wait for the frees of `heap`, whose timeline this is, up to a count. `now` is the count of the heap.
+    /// Whether that stream may use what was free then.
     pub(super) fn order<B: Backend<Point = P>>(
         &mut self,
         (heap, freed_at, now): (u32, u64, u64),

@@ -17,12 +17,8 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Gives wholly free handles of a heap back whose work is done, the newest first, until `most` bytes were or there are no more. How many
-    /// bytes they were. What the device may still use stays.
-    ///
-    /// # Errors
-    ///
-    /// [`GrowError`], if the backend refuses: what was not given back by then stays in the heap, free.
-    pub fn release_free(
+    /// bytes they were. What the device may still use stays, and what the backend refuses.
+    pub(crate) fn release_free(
         &mut self,
         heap: u32,
         heaps: &mut impl Heaps,
@@ -31,34 +27,34 @@ impl<B: Backend> PageSource<B> {
         self.round += 1;
         let mut bytes = self.release_unmapped(most)?;
         self.mark_free(heap, heaps);
-        let free = heaps.with(heap, |mine| self.wholly_free(heap, mine)).unwrap_or_default();
-        let mut quiet: Vec<Free> = free.into_iter().filter(|free| self.is_quiet(*free)).collect();
-        quiet.sort_by_key(|free| Reverse(self.memory.handle(free.handle).map(|handle| handle.id)));
-        let enough = quiet.iter().scan(bytes, |sum, free| {
-            let before = *sum;
-            *sum = sum.saturating_add(free.bytes);
-            Some(before)
+        let mut free = heaps.with(heap, |mine| self.wholly_free(heap, mine)).unwrap_or_default();
+        free.retain(|free| self.is_quiet(*free));
+        free.sort_by_key(|free| Reverse(self.memory.handle(free.handle).map(|handle| handle.id)));
+        let mut enough = bytes;
+        free.retain(|free| {
+            let is_wanted = enough < most;
+            enough = enough.saturating_add(if is_wanted { free.bytes } else { 0 });
+            is_wanted
         });
-        quiet.truncate(enough.take_while(|sum| *sum < most).count());
-        // Nobody has them from here on. They may have been taken since they were looked at.
-        let taken = heaps.with(heap, |mine| self.take_free(heap, mine, &quiet)).unwrap_or_default();
-        let mut outcome = Ok(());
-        for free in taken {
-            if outcome.is_ok() {
-                self.announce(free);
-                outcome = self.release(free.handle);
-                if outcome.is_ok() {
-                    self.note(free.heap, free.address, free.bytes, false);
-                    bytes = bytes.saturating_add(free.bytes);
-                    continue;
-                }
+        // Nobody has them from here on.
+        let taken = heaps.with(heap, |mine| self.take_free(heap, mine, &free)).unwrap_or_default();
+        for (at, free) in taken.iter().enumerate() {
+            self.announce(*free);
+            let released = self.release(free.handle);
+            // Where it was it is not any more, given back or not.
+            if self.memory.handle(free.handle).is_none_or(|handle| handle.active.is_none()) {
+                self.note(free.heap, free.address, free.bytes, false);
             }
-            self.take_back(free, heaps);
+            if let Err(error) = released {
+                self.give_back(taken[at..].to_vec(), heaps);
+                return Err(error);
+            }
+            bytes = bytes.saturating_add(free.bytes);
         }
-        outcome.map(|()| bytes)
+        Ok(bytes)
     }
 
-    /// Takes handles out of a heap that are still wholly free as they were.
+    /// Takes handles out of a heap that are still wholly free as they were when they were looked at.
     fn take_free(&self, heap: u32, mine: &mut StreamHeap, wanted: &[Free]) -> Vec<Free> {
         let mut now = self.wholly_free(heap, mine);
         now.sort_unstable_by_key(|free| Reverse(free.address));
@@ -68,20 +64,6 @@ impl<B: Backend> PageSource<B> {
             is_wanted && mine.large.withdraw(free.span, free.address, free.bytes)
         });
         now
-    }
-
-    /// A handle that could not be given back is free again, where it is still mapped.
-    fn take_back(&mut self, free: Free, heaps: &mut impl Heaps) {
-        match self.memory.handle(free.handle) {
-            Some(handle) if handle.active.is_some() => {
-                heaps.with(free.heap, |mine| mine.offer(free.address, free.bytes, free.freed_at));
-            }
-            Some(_) => {
-                self.note(free.heap, free.address, free.bytes, false);
-                self.memory.keep_unmapped(free.handle);
-            }
-            None => {}
-        }
     }
 
     /// The bytes in handles of a heap that are wholly free and may be moved.
@@ -108,18 +90,16 @@ impl<B: Backend> PageSource<B> {
     }
 
     fn release_unmapped(&mut self, most: usize) -> Result<usize, GrowError<B::Error>> {
-        let mut bytes = 0usize;
-        while bytes < most
-            && let Some(number) = self.memory.take_any_unmapped()
+        let held = self.memory.bytes();
+        while held - self.memory.bytes() < most
+            && let Some(number) = self.memory.take_unmapped(None)
         {
-            let held = self.memory.bytes();
             if let Err(error) = self.release(number) {
                 self.memory.keep_unmapped(number);
                 return Err(error);
             }
-            bytes = bytes.saturating_add(held - self.memory.bytes());
         }
-        Ok(bytes)
+        Ok(held - self.memory.bytes())
     }
 
     /// Whether all work is done that used a wholly free handle, wherever it is mapped.
@@ -131,12 +111,8 @@ impl<B: Backend> PageSource<B> {
         let Some(handle) = self.memory.handle(free.handle) else { return false };
         handle.stale.iter().all(|address| {
             let Some(range) = self.memory.range_at(*address) else { return false };
-            match range.content(*address) {
-                Content::Stale { left_at, .. } => {
-                    self.timelines.entry(range.heap).or_default().is_done(left_at, round, backend)
-                }
-                _ => false,
-            }
+            let Content::Stale { left_at, .. } = range.content(*address) else { return false };
+            self.timelines.entry(range.heap).or_default().is_done(left_at, round, backend)
         })
     }
 

@@ -57,23 +57,11 @@ impl Window {
     }
 }
 
-/// What a block needs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Need {
-    pub(super) size: usize,
-    /// A power of two.
-    pub(super) alignment: u64,
-}
-
-/// A piece of a stretch.
+/// A piece of a stretch: a free span, or slots without an active handle.
 #[derive(Debug, Clone, Copy)]
 enum Piece {
     Free(Free),
-    /// Slots without an active handle.
-    Gap {
-        from: u64,
-        to: u64,
-    },
+    Gap { from: u64, to: u64 },
 }
 
 impl Piece {
@@ -94,49 +82,50 @@ impl Piece {
 
 /// Looks for windows of one heap.
 pub(super) struct Search<'s> {
-    pub(super) memory: &'s Memory,
-    pub(super) spans: &'s Spans,
-    pub(super) need: Need,
+    memory: &'s Memory,
+    spans: &'s Spans,
+    /// The bytes that a window must have.
+    size: u64,
+    /// What it begins at a multiple of, a power of two.
+    alignment: u64,
     /// All work is done that used the heap's memory up to this count.
-    pub(super) done: u64,
+    done: u64,
     /// The handles that are wholly free where they are active, and may be moved.
-    pub(super) free: &'s HashSet<u32>,
+    free: &'s HashSet<u32>,
     /// Whether stale mappings of those may be active again.
     returns: bool,
-    best: Option<Best>,
+    best: Option<Best<'s>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Best {
+/// A place that lacks the fewest handles up to now, the lowest of those in its range, with its stretch.
+struct Best<'s> {
     lacks: usize,
     start: u64,
+    range: &'s Range,
+    stretch: Vec<Piece>,
 }
 
 impl<'s> Search<'s> {
     pub(super) fn new(
         memory: &'s Memory,
         spans: &'s Spans,
-        need: Need,
+        (size, alignment): (usize, u64),
         done: u64,
         free: &'s HashSet<u32>,
     ) -> Self {
-        Self { memory, spans, need, done, free, returns: !free.is_empty(), best: None }
+        let (size, returns) = (size as u64, !free.is_empty());
+        Self { memory, spans, size, alignment, done, free, returns, best: None }
     }
 
-    /// The window of the heap that lacks the fewest handles of `unit` bytes, the lowest of those.
+    /// The window of the heap that lacks the fewest handles of `unit` bytes.
     pub(super) fn find(mut self, heap: u32, unit: usize) -> Option<Window> {
+        let memory = self.memory;
         loop {
-            let mut found: Option<(&Range, Best)> = None;
-            for range in self.memory.ranges_of(heap).filter(|range| range.unit == unit) {
-                self.best = None;
+            for range in memory.ranges_of(heap).filter(|range| range.unit == unit) {
                 self.walk(range);
-                let is_better = |best: &Best| found.is_none_or(|(_, known)| best.lacks < known.lacks);
-                if let Some(best) = self.best.filter(is_better) {
-                    found = Some((range, best));
-                }
             }
-            let (range, best) = found?;
-            let window = self.window(range, best.start);
+            let best = self.best.take()?;
+            let window = self.window(&best);
             if window.is_some() || !self.returns {
                 return window;
             }
@@ -150,8 +139,8 @@ impl<'s> Search<'s> {
     }
 
     /// Goes along a range, stretch by stretch.
-    fn walk(&mut self, range: &Range) {
-        let mut stretch: Vec<Piece> = Vec::new();
+    fn walk(&mut self, range: &'s Range) {
+        let mut stretch = Vec::new();
         let mut at = range.start;
         for run in self.spans.runs(range.start, range.end) {
             self.pass_gap(range, &mut stretch, at, run.start);
@@ -168,7 +157,7 @@ impl<'s> Search<'s> {
     }
 
     /// Adds a gap to the stretch, which ends where a slot cannot be filled.
-    fn pass_gap(&mut self, range: &Range, stretch: &mut Vec<Piece>, from: u64, to: u64) {
+    fn pass_gap(&mut self, range: &'s Range, stretch: &mut Vec<Piece>, from: u64, to: u64) {
         let mut begin = from;
         let mut at = from;
         while at < to {
@@ -190,18 +179,16 @@ impl<'s> Search<'s> {
     }
 
     /// Looks for the best window in a stretch, which is empty afterwards. Its ends are those of pieces, at one side at least.
-    fn try_stretch(&mut self, range: &Range, stretch: &mut Vec<Piece>) {
-        if let (Some(first), Some(last)) = (stretch.first(), stretch.last()) {
-            let (from, to) = (first.from(), last.to());
-            if to - from >= self.need.size as u64 {
-                for piece in stretch.iter() {
-                    let begins = piece.from().checked_next_multiple_of(self.need.alignment);
-                    let ends = piece.to().checked_sub(self.need.size as u64);
-                    let ends = ends.map(|start| start - start % self.need.alignment);
-                    for start in begins.into_iter().chain(ends) {
-                        if start >= from && start + self.need.size as u64 <= to {
-                            self.try_window(range, stretch, start);
-                        }
+    fn try_stretch(&mut self, range: &'s Range, stretch: &mut Vec<Piece>) {
+        if let (Some(from), Some(to)) = (stretch.first().map(Piece::from), stretch.last().map(Piece::to))
+            && to - from >= self.size
+        {
+            for piece in stretch.iter() {
+                let begins = piece.from().checked_next_multiple_of(self.alignment);
+                let ends = piece.to().checked_sub(self.size).map(|start| start - start % self.alignment);
+                for start in begins.into_iter().chain(ends) {
+                    if start >= from && start + self.size <= to {
+                        self.try_window(range, stretch, start);
                     }
                 }
             }
@@ -209,70 +196,62 @@ impl<'s> Search<'s> {
         stretch.clear();
     }
 
-    fn try_window(&mut self, range: &Range, stretch: &[Piece], start: u64) {
-        let end = start + self.need.size as u64;
-        let unit = range.unit as u64;
-        let mut lacks = 0;
-        for piece in stretch {
-            let Piece::Gap { from, to } = *piece else { continue };
-            let (from, to) = (from.max(range.slot_of(start)), to.min(end));
-            if from < to {
-                lacks += (to - from).div_ceil(unit) as usize;
-            }
-            if self.returns {
-                let slots = (from..to).step_by(range.unit);
-                let returns = |at: &u64| matches!(range.content(*at), Content::Stale { handle, .. } if self.may_return(handle));
-                lacks -= slots.filter(returns).count();
-            }
-        }
-        if self.best.is_none_or(|best| (lacks, start) < (best.lacks, best.start)) {
-            self.best = Some(Best { lacks, start });
+    fn try_window(&mut self, range: &'s Range, stretch: &[Piece], start: u64) {
+        let slots = self.slots(range, stretch, start);
+        let lacks = slots.filter(|at| self.returning(range, *at).is_none()).count();
+        let is_better = self.best.as_ref().is_none_or(|best| {
+            lacks < best.lacks || lacks == best.lacks && start < best.start && best.range.start == range.start
+        });
+        if is_better {
+            self.best = Some(Best { lacks, start, range, stretch: stretch.to_vec() });
         }
     }
 
-    /// The window that begins at an address. None if a slot of it cannot be filled after all.
-    fn window(&self, range: &Range, start: u64) -> Option<Window> {
-        let end = start + self.need.size as u64;
-        let mut window = Window { start, unit: range.unit, parts: Vec::new(), fills: Vec::new() };
-        for free in self.frees(range, start, end) {
-            let (from, to) = (free.address.max(start), free.end().min(end));
-            let Free { number: span, freed_at, .. } = free;
-            window.parts.push(Part { span, address: from, bytes: (to - from) as usize, freed_at });
+    /// The slots of gaps that a window has.
+    fn slots(&self, range: &Range, stretch: &[Piece], start: u64) -> impl Iterator<Item = u64> {
+        let (first, end, unit) = (range.slot_of(start), start + self.size, range.unit);
+        stretch.iter().flat_map(move |piece| match piece {
+            Piece::Gap { from, to } => (first.max(*from)..end.min(*to)).step_by(unit),
+            Piece::Free(_) => (0..0).step_by(unit),
+        })
+    }
+
+    /// The handle that is stale in a slot and may be active there again.
+    fn returning(&self, range: &Range, slot: u64) -> Option<u32> {
+        match range.content(slot) {
+            Content::Stale { handle, .. } if self.may_return(handle) => Some(handle),
+            _ => None,
         }
-        for at in (range.slot_of(start)..end).step_by(range.unit) {
-            let returns = match range.content(at) {
-                Content::Active(_) => continue,
-                Content::Empty => None,
-                Content::Stale { handle, left_at } => {
-                    // One that is active in the window itself stays where it is.
-                    let active = self.memory.handle(handle).and_then(|handle| handle.active);
-                    let is_outside = active.is_some_and(|active| !window.has(active));
-                    let is_first = window.fills.iter().all(|fill| fill.returns != Some(handle));
-                    let returns = (is_outside && is_first && self.may_return(handle)).then_some(handle);
-                    if returns.is_none() && left_at > self.done {
-                        return None;
-                    }
-                    returns
-                }
-            };
-            window.fills.push(Fill { address: at, returns });
+    }
+
+    /// The window at a place. None if a slot of it cannot be filled after all.
+    fn window(&self, Best { start, range, stretch, .. }: &Best<'_>) -> Option<Window> {
+        let (start, end) = (*start, start + self.size);
+        let mut window = Window { start, unit: range.unit, parts: Vec::new(), fills: Vec::new() };
+        for piece in stretch {
+            let (from, to) = (piece.from().max(start), piece.to().min(end));
+            if let Piece::Free(free) = piece
+                && from < to
+            {
+                let Free { number: span, freed_at, .. } = *free;
+                window.parts.push(Part { span, address: from, bytes: (to - from) as usize, freed_at });
+            }
+        }
+        for address in self.slots(range, stretch, start) {
+            // One that is active in the window itself stays where it is.
+            let returns = self.returning(range, address).filter(|handle| {
+                let active = self.memory.handle(*handle).and_then(|handle| handle.active);
+                active.is_some_and(|active| !window.has(active))
+                    && window.fills.iter().all(|fill| fill.returns != Some(*handle))
+            });
+            let is_busy =
+                matches!(range.content(address), Content::Stale { left_at, .. } if left_at > self.done);
+            if returns.is_none() && is_busy {
+                return None;
+            }
+            window.fills.push(Fill { address, returns });
         }
         Some(window)
-    }
-
-    /// The free spans in a window.
-    fn frees(&self, range: &Range, start: u64, end: u64) -> Vec<Free> {
-        let mut frees = Vec::new();
-        // The run that the window begins in may begin long before it.
-        for run in self.spans.runs(range.start, end) {
-            if run.end <= start {
-                continue;
-            }
-            let ends =
-                [run.head, run.tail.filter(|tail| Some(tail.number) != run.head.map(|head| head.number))];
-            frees.extend(ends.into_iter().flatten().filter(|free| free.address < end && free.end() > start));
-        }
-        frees
     }
 }
 

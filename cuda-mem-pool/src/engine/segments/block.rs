@@ -2,13 +2,12 @@
 
 use std::ops::Add;
 
-use super::options::SMALL_SIZE;
-pub use crate::snapshot::BlockState;
+pub(crate) use crate::snapshot::BlockState;
+use crate::statistics::PoolSize;
 
 /// Names one block that was allocated. A later block with its number or its address has another name.
-/// [`SegmentHeap`](super::SegmentHeap) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlockId {
+pub(crate) struct BlockId {
     pub(super) address: u64,
     pub(super) number: u32,
     /// How many blocks the heap had allocated before.
@@ -17,88 +16,61 @@ pub struct BlockId {
 
 impl BlockId {
     /// Where the block starts.
-    #[must_use]
-    pub fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.address
     }
 }
 
-/// Which of a heap's two kinds of segments. [`SegmentHeap`](super::SegmentHeap) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SegmentKind {
-    /// For blocks of at most 1 MiB.
-    Small,
-    /// For all others.
-    Large,
-}
-
-impl SegmentKind {
-    pub(super) fn of(block: u64) -> Self {
-        if block <= SMALL_SIZE { Self::Small } else { Self::Large }
-    }
-}
-
-/// A block as it is at the moment. [`SegmentHeap::segments`](super::SegmentHeap::segments) has an example.
+/// A block as it is at the moment. Its address and its size in bytes are multiples of 512.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Where it starts, a multiple of 512.
-    pub address: u64,
-    /// Its bytes, a multiple of 512.
-    pub size: u64,
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
     /// The bytes that were asked for; 0 for a free block.
-    pub requested: u64,
+    pub(crate) requested: u64,
     /// The stream it belongs to.
-    pub stream: u64,
-    /// Its state.
-    pub state: BlockState,
+    pub(crate) stream: u64,
+    pub(crate) state: BlockState,
     /// The kind of its segment.
-    pub kind: SegmentKind,
+    pub(crate) kind: PoolSize,
 }
 
-/// What [`SegmentHeap::allocate`](super::SegmentHeap::allocate) found. [`SegmentHeap`](super::SegmentHeap) has an example.
+/// What [`SegmentHeap::allocate`](super::heap::SegmentHeap::allocate) found.
 #[derive(Debug)]
 #[must_use]
-pub enum Allocation {
-    /// A block.
+pub(crate) enum Allocation {
     Hit(BlockId),
-    /// No free block fits. [`SegmentHeap::add_segment`](super::SegmentHeap::add_segment) goes on from here.
+    /// No free block fits. [`SegmentHeap::add_segment`](super::heap::SegmentHeap::add_segment) goes on from here.
     Miss(SegmentRequest),
 }
 
-/// The segment that a request needs. [`SegmentHeap`](super::SegmentHeap) has an example.
+/// The segment that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentRequest {
+pub(crate) struct SegmentRequest {
     pub(super) stream: u64,
     pub(super) requested: u64,
+    /// The bytes of the block.
     pub(super) size: u64,
-    pub(super) bytes: u64,
+    /// The bytes that the segment must have.
+    pub(crate) bytes: u64,
 }
 
 impl SegmentRequest {
-    /// The bytes that the segment must have.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// The same request, for memory that comes in whole pieces of so many bytes.
     pub(crate) fn in_pieces_of(self, piece: u64) -> Self {
         Self { bytes: self.bytes.next_multiple_of(piece.max(1)), ..self }
     }
 }
 
-/// A segment that was taken out of its heap. [`SegmentHeap`](super::SegmentHeap) has an example.
+/// A segment that was taken out of its heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
-pub struct FreeSegment {
-    /// Where it starts.
-    pub address: u64,
-    /// Its bytes.
-    pub bytes: u64,
+pub(crate) struct FreeSegment {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
     /// The stream that its blocks belonged to.
-    pub stream: u64,
-    /// Its kind.
-    pub kind: SegmentKind,
+    pub(crate) stream: u64,
+    pub(crate) kind: PoolSize,
 }
 
 /// Counts and bytes of a heap, of one kind of its segments or of both.

@@ -24,10 +24,10 @@ struct Layout {
 /// [`CachingAllocator::checkpoint_pool`](crate::caching::CachingAllocator::checkpoint_pool) has an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Every block that was allocated before. None of these may be freed any more.
-    pub freed: Vec<BlockId>,
-    /// Every block that was allocated at the checkpoint, and is again. Some are where freed ones were, by other names.
-    pub allocated: Vec<BlockId>,
+    /// Where the blocks begin that were allocated before. None of these may be freed any more.
+    pub freed: Vec<u64>,
+    /// Where the blocks begin that were allocated at the checkpoint, and are again. Some are where freed ones were.
+    pub allocated: Vec<u64>,
 }
 
 impl SegmentHeap {
@@ -43,11 +43,12 @@ impl SegmentHeap {
         Ok(Checkpoint { segments: segments.collect() })
     }
 
-    /// Frees all blocks, and makes the segments of the checkpoint what they were; the segments that came later are free.
+    /// Frees all blocks, and makes the segments of the checkpoint what they were; the segments that came later are free. The names of the
+    /// blocks that were freed, and of those that are allocated.
     ///
     /// [`SegmentError::MissingSegment`] if a segment of the checkpoint was released since; [`SegmentError::Pending`] as for
     /// [`SegmentHeap::checkpoint`]; [`SegmentError::Full`]. Nothing was changed then.
-    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, SegmentError> {
+    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<[Vec<BlockId>; 2], SegmentError> {
         self.expect_no_pending()?;
         for &Layout { address, bytes, serial, .. } in &checkpoint.segments {
             // Another segment may have come to the same address.
@@ -59,14 +60,13 @@ impl SegmentHeap {
         if !self.has_numbers_for(checkpoint.segments.iter().map(|layout| layout.blocks.len()).sum()) {
             return Err(SegmentError::Full);
         }
-        let mut restored = Restored { freed: self.allocated().collect(), allocated: Vec::new() };
-        for &block in &restored.freed {
+        let freed: Vec<BlockId> = self.allocated().collect();
+        for &block in &freed {
             self.free(block)?;
         }
-        for layout in &checkpoint.segments {
-            restored.allocated.extend(self.cut_as(layout.address, &layout.blocks));
-        }
-        Ok(restored)
+        let layouts = checkpoint.segments.iter();
+        let allocated = layouts.flat_map(|layout| self.cut_as(layout.address, &layout.blocks)).collect();
+        Ok([freed, allocated])
     }
 
     fn expect_no_pending(&self) -> Result<(), SegmentError> {

@@ -5,18 +5,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::block::{
-    Allocation, Block, BlockId, BlockState, FreeSegment, SegmentKind, SegmentRequest, Totals,
-};
+use super::block::{Allocation, Block, BlockId, BlockState, FreeSegment, SegmentRequest, Totals};
 use super::options::{MIN_BLOCK_SIZE, MIN_LARGE_ALLOCATION, MOST, Options, SMALL_SIZE};
 use crate::engine::slab::{NONE, Slab};
 use crate::error::SegmentError;
+use crate::statistics::PoolSize;
 
 #[derive(Debug)]
 struct Segment {
     bytes: u64,
     stream: u64,
-    kind: SegmentKind,
+    kind: PoolSize,
     /// How many segments the heap had got before.
     serial: u64,
     /// The block at its start.
@@ -55,24 +54,8 @@ impl Record {
 type FreeBlocks = BTreeMap<(u64, u64, u64), u32>;
 
 /// Segments of one pool, cut into blocks as PyTorch's allocator cuts them.
-///
-/// ```
-/// use cuda_mem_pool::segments::{Allocation, Options, SegmentHeap};
-///
-/// let stream = 7;
-/// let mut heap = SegmentHeap::new(Options::default());
-/// let Allocation::Miss(wanted) = heap.allocate(stream, 3 << 20)? else { panic!("nothing is free yet") };
-/// assert_eq!(wanted.bytes(), 20 << 20);
-/// let block = heap.add_segment(&wanted, 0x7000_0000)?; // of the driver, say
-/// assert_eq!(block.address(), 0x7000_0000);
-///
-/// heap.free(block)?;
-/// assert!(matches!(heap.allocate(stream, 5 << 20)?, Allocation::Hit(block) if block.address() == 0x7000_0000));
-/// assert!(matches!(heap.allocate(8, 5 << 20)?, Allocation::Miss(_))); // another stream has its own
-/// # Ok::<(), cuda_mem_pool::segments::SegmentError>(())
-/// ```
 #[derive(Debug)]
-pub struct SegmentHeap {
+pub(crate) struct SegmentHeap {
     pub(super) options: Options,
     no_split: bool,
     records: Slab<Record>,
@@ -87,12 +70,11 @@ pub struct SegmentHeap {
 
 impl SegmentHeap {
     /// Without segments.
-    #[must_use]
-    pub fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options) -> Self {
         Self {
             options,
             no_split: false,
-            records: Slab::new(),
+            records: Slab::default(),
             free: Default::default(),
             totals: Default::default(),
             segments: BTreeMap::new(),
@@ -112,16 +94,11 @@ impl SegmentHeap {
     }
 
     /// Allocates the smallest free block of the stream that the request fits in, at the lowest address of those. A request of 0
-    /// bytes gets the smallest block there is.
-    ///
-    /// # Errors
-    ///
-    /// [`SegmentError::TooLarge`].
-    pub fn allocate(&mut self, stream: u64, bytes: u64) -> Result<Allocation, SegmentError> {
-        let size = self.options.block_size(bytes)?;
-        let wanted =
-            SegmentRequest { stream, requested: bytes, size, bytes: self.options.segment_size(size) };
-        let found = self.best_fit(stream, size, SegmentKind::of(size));
+    /// bytes gets the smallest block there is. [`SegmentError::TooLarge`].
+    pub(crate) fn allocate(&mut self, stream: u64, requested: u64) -> Result<Allocation, SegmentError> {
+        let size = self.options.block_size(requested)?;
+        let wanted = SegmentRequest { stream, requested, size, bytes: self.options.segment_size(size) };
+        let found = self.best_fit(stream, size, kind_of(size));
         Ok(match found.and_then(|number| self.take(number, &wanted)) {
             Some(block) => Allocation::Hit(block),
             None => Allocation::Miss(wanted),
@@ -130,40 +107,28 @@ impl SegmentHeap {
 
     /// Adds the segment that a request missed, and serves the request from it.
     ///
-    /// # Errors
-    ///
     /// [`SegmentError::BadSegment`] unless the address is a multiple of 512 other than 0; [`SegmentError::Overlap`] with a
     /// segment of this heap; [`SegmentError::Full`]. The segment is still the caller's then.
-    pub fn add_segment(&mut self, wanted: &SegmentRequest, address: u64) -> Result<BlockId, SegmentError> {
-        let kind = SegmentKind::of(wanted.size);
-        let segment = FreeSegment { address, bytes: wanted.bytes, stream: wanted.stream, kind };
-        let number = self.insert(&segment)?;
+    pub(crate) fn add_segment(
+        &mut self,
+        wanted: &SegmentRequest,
+        address: u64,
+    ) -> Result<BlockId, SegmentError> {
+        let SegmentRequest { bytes, stream, size, .. } = *wanted;
+        let number = self.put_back(&FreeSegment { address, bytes, stream, kind: kind_of(size) })?;
         self.take(number, wanted).ok_or(SegmentError::Full)
     }
 
-    /// Adds a segment again that was released, because its owner could not give it back. Errors as for
-    /// [`SegmentHeap::add_segment`].
-    pub(crate) fn put_back(&mut self, segment: &FreeSegment) -> Result<(), SegmentError> {
-        self.insert(segment).map(drop)
-    }
-
-    /// Frees a block that no other stream uses: its stream may have it again at once.
-    ///
-    /// # Errors
-    ///
-    /// [`SegmentError::UnknownBlock`] if it was freed before.
-    pub fn free(&mut self, block: BlockId) -> Result<Block, SegmentError> {
+    /// Frees a block that no other stream uses: its stream may have it again at once. [`SegmentError::UnknownBlock`] if it was freed before.
+    pub(crate) fn free(&mut self, block: BlockId) -> Result<Block, SegmentError> {
         let was = self.expect(block, BlockState::ActiveAllocated)?;
         self.make_inactive(block.number);
         Ok(was)
     }
 
-    /// Frees a block that other streams still use. Nobody gets it before [`SegmentHeap::complete`].
-    ///
-    /// # Errors
-    ///
-    /// [`SegmentError::UnknownBlock`], [`SegmentError::State`] if it was freed before.
-    pub fn free_pending(&mut self, block: BlockId) -> Result<Block, SegmentError> {
+    /// Frees a block that other streams still use. Nobody gets it before [`SegmentHeap::complete`]. [`SegmentError::UnknownBlock`],
+    /// [`SegmentError::State`] if it was freed before.
+    pub(crate) fn free_pending(&mut self, block: BlockId) -> Result<Block, SegmentError> {
         let was = self.expect(block, BlockState::ActiveAllocated)?;
         if let Some(record) = self.records.get_mut(block.number) {
             record.block.state = BlockState::ActivePendingFree;
@@ -172,12 +137,9 @@ impl SegmentHeap {
         Ok(was)
     }
 
-    /// Completes a free: the other streams are done with a block of [`SegmentHeap::free_pending`].
-    ///
-    /// # Errors
-    ///
-    /// [`SegmentError::UnknownBlock`], [`SegmentError::State`] if it is not pending.
-    pub fn complete(&mut self, block: BlockId) -> Result<Block, SegmentError> {
+    /// Completes a free: the other streams are done with a block of [`SegmentHeap::free_pending`]. [`SegmentError::UnknownBlock`],
+    /// [`SegmentError::State`] if it is not pending.
+    pub(crate) fn complete(&mut self, block: BlockId) -> Result<Block, SegmentError> {
         let was = self.expect(block, BlockState::ActivePendingFree)?;
         let totals = &mut self.totals[was.kind as usize];
         totals.pending = totals.pending.saturating_sub(1);
@@ -186,11 +148,10 @@ impl SegmentHeap {
     }
 
     /// A block, unless it is free again.
-    #[must_use]
-    pub fn get(&self, block: BlockId) -> Option<Block> {
+    pub(crate) fn get(&self, block: BlockId) -> Option<Block> {
         let record = self.records.get(block.number)?;
-        let same = (record.serial, record.block.address) == (block.serial, block.address);
-        (same && record.block.state != BlockState::Inactive).then_some(record.block)
+        (record.id(block.number) == block && record.block.state != BlockState::Inactive)
+            .then_some(record.block)
     }
 
     /// What the heap holds.
@@ -199,24 +160,12 @@ impl SegmentHeap {
     }
 
     /// What the heap holds of one kind.
-    pub(crate) fn totals_of(&self, kind: SegmentKind) -> Totals {
+    pub(crate) fn totals_of(&self, kind: PoolSize) -> Totals {
         self.totals[kind as usize]
     }
 
     /// All segments in the order of their addresses.
-    ///
-    /// ```
-    /// use cuda_mem_pool::segments::{Allocation, BlockState, Options, SegmentHeap};
-    ///
-    /// let mut heap = SegmentHeap::new(Options::default());
-    /// let Allocation::Miss(wanted) = heap.allocate(0, 1000)? else { unreachable!() };
-    /// heap.add_segment(&wanted, 0x20_0000)?;
-    /// let segment = heap.segments().next().ok_or("there is one")?;
-    /// let states: Vec<_> = segment.blocks().map(|block| (block.size, block.state)).collect();
-    /// assert_eq!(states, [(1024, BlockState::ActiveAllocated), ((2 << 20) - 1024, BlockState::Inactive)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
+    pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
         self.segments.iter().map(|(&address, segment)| self.view(address, segment))
     }
 
@@ -249,14 +198,14 @@ impl SegmentHeap {
     /// memory comes in whole pieces of so many bytes.
     pub(crate) fn largest_for(&self, stream: u64, room: u64, piece: u64) -> u64 {
         let options = &self.options;
-        let sizes = |kind: SegmentKind| {
+        let sizes = |kind: PoolSize| {
             let free = self.free[kind as usize].range((stream, 0, 0)..=(stream, u64::MAX, u64::MAX));
             free.map(|(&(_, size, _), _)| size)
         };
-        let large = sizes(SegmentKind::Large).map(|size| options.largest_block(size));
-        let large = large
-            .filter(|&size| size > SMALL_SIZE && self.best_fit(stream, size, SegmentKind::Large).is_some());
-        let small = sizes(SegmentKind::Small).map(|size| options.largest_block(size.min(SMALL_SIZE)));
+        let large = sizes(PoolSize::Large).map(|size| options.largest_block(size));
+        let large =
+            large.filter(|&size| size > SMALL_SIZE && self.best_fit(stream, size, PoolSize::Large).is_some());
+        let small = sizes(PoolSize::Small).map(|size| options.largest_block(size.min(SMALL_SIZE)));
         // The largest block for each of the three sizes of segments.
         let blocks = [SMALL_SIZE, MIN_LARGE_ALLOCATION - MIN_BLOCK_SIZE, room / piece * piece];
         let new = blocks.map(|bytes| options.largest_block(bytes)).into_iter();
@@ -266,7 +215,7 @@ impl SegmentHeap {
 
     /// Takes every wholly free segment out, large ones first.
     #[must_use = "the memory is to be given back"]
-    pub fn release_cached(&mut self) -> Vec<FreeSegment> {
+    pub(crate) fn release_cached(&mut self) -> Vec<FreeSegment> {
         let free = self.free.iter().rev().flat_map(BTreeMap::values).copied();
         let whole: Vec<u32> = free.filter(|&number| self.is_whole(number)).collect();
         whole.into_iter().filter_map(|number| self.take_out(number)).collect()
@@ -278,7 +227,7 @@ impl SegmentHeap {
     pub(crate) fn release_available(&mut self, wanted: &SegmentRequest) -> Vec<FreeSegment> {
         let Some(most_split) = self.options.max_split_size() else { return Vec::new() };
         let (stream, room) = (wanted.stream, wanted.size.max(most_split));
-        let free = &self.free[SegmentKind::of(wanted.size) as usize];
+        let free = &self.free[kind_of(wanted.size) as usize];
         let one = free.range((stream, room, 0)..=(stream, u64::MAX, u64::MAX)).next();
         let candidates: Vec<u32> = match one.map(|(_, &one)| one).filter(|&one| self.is_whole(one)) {
             Some(one) => vec![one],
@@ -324,7 +273,7 @@ impl SegmentHeap {
 
     /// The smallest free block of at least `size` bytes. None if the options forbid that one: larger ones are not looked at, as in
     /// PyTorch.
-    fn best_fit(&self, stream: u64, size: u64, kind: SegmentKind) -> Option<u32> {
+    fn best_fit(&self, stream: u64, size: u64, kind: PoolSize) -> Option<u32> {
         let free = &self.free[kind as usize];
         let (&(_, found, _), &number) =
             free.range((stream, size, 0)..=(stream, u64::MAX, u64::MAX)).next()?;
@@ -354,8 +303,8 @@ impl SegmentHeap {
         let rest = found.size.saturating_sub(wanted.size);
         let splits = match found.kind {
             _ if self.no_split => false,
-            SegmentKind::Small => rest >= MIN_BLOCK_SIZE,
-            SegmentKind::Large => {
+            PoolSize::Small => rest >= MIN_BLOCK_SIZE,
+            PoolSize::Large => {
                 wanted.size < self.options.max_split_size().unwrap_or(u64::MAX) && rest > SMALL_SIZE
             }
         };
@@ -467,7 +416,9 @@ impl SegmentHeap {
         self.records.get(number).is_some_and(|record| !record.is_split())
     }
 
-    fn insert(&mut self, segment: &FreeSegment) -> Result<u32, SegmentError> {
+    /// Adds a free segment; the number of its block. So may be added again what was released and could not be given back. Errors as for
+    /// [`SegmentHeap::add_segment`].
+    pub(crate) fn put_back(&mut self, segment: &FreeSegment) -> Result<u32, SegmentError> {
         let FreeSegment { address, bytes, stream, kind } = *segment;
         let aligned = address.is_multiple_of(MIN_BLOCK_SIZE) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
         let end = address.checked_add(bytes);
@@ -526,23 +477,28 @@ impl SegmentHeap {
     }
 }
 
-/// A segment as it is at the moment. [`SegmentHeap::segments`] has an example.
+/// The kind of segment that a block is cut from.
+fn kind_of(block: u64) -> PoolSize {
+    if block <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
+}
+
+/// A segment as it is at the moment.
 #[derive(Debug, Clone, Copy)]
-pub struct SegmentView<'h> {
+pub(crate) struct SegmentView<'h> {
     records: &'h Slab<Record>,
     first: u32,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     /// The stream that its blocks belong to.
     pub(crate) stream: u64,
-    pub(crate) kind: SegmentKind,
+    pub(crate) kind: PoolSize,
     /// How many segments of its heap came before it.
     pub(crate) serial: u64,
 }
 
 impl<'h> SegmentView<'h> {
     /// Its blocks in the order of their addresses, without a gap.
-    pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'h> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + use<'h> {
         self.records().map(|(_, record)| record.block)
     }
 

@@ -3,19 +3,19 @@
 use crate::error::SegmentError;
 
 /// Blocks start at multiples of this many bytes, and are multiples of it.
-pub const MIN_BLOCK_SIZE: u64 = 512;
+pub(crate) const MIN_BLOCK_SIZE: u64 = 512;
 /// Sizes up to this one come from small segments, in bytes.
 pub const SMALL_SIZE: u64 = 1 << 20;
-/// The bytes of a small segment.
-pub const SMALL_SEGMENT: u64 = 2 << 20;
 /// Sizes from this one on get a segment of their own, in bytes.
-pub const MIN_LARGE_ALLOCATION: u64 = 10 << 20;
-/// What the segments of such sizes are multiples of, in bytes.
-pub const ROUND_LARGE: u64 = 2 << 20;
-
+pub(crate) const MIN_LARGE_ALLOCATION: u64 = 10 << 20;
+/// The bytes of a small segment; what the segments of single blocks are multiples of.
+const SMALL_SEGMENT: u64 = 2 << 20;
 /// The large segment that is the default, in bytes.
 const LARGE_SEGMENT: u64 = 20 << 20;
 const MIB: u64 = 1 << 20;
+
+/// Requests and segments are smaller than this, in bytes; PyTorch says the same. Sums of a few of them do not overflow.
+pub(crate) const MOST: u64 = 1 << 60;
 
 /// The knobs of PyTorch's allocator that its layout depends on, in bytes. They are checked when they are built, and hold as a
 /// whole or not at all.
@@ -44,7 +44,7 @@ impl Options {
         OptionsBuilder { options: Self::default(), max_non_split_rounding: None }
     }
 
-    /// The segment that sizes between [`SMALL_SIZE`] and [`MIN_LARGE_ALLOCATION`] share, in bytes.
+    /// The segment that sizes above [`SMALL_SIZE`] and below 10 MiB share, in bytes.
     #[must_use]
     pub fn large_segment_size(&self) -> u64 {
         self.large_segment_size
@@ -159,20 +159,8 @@ impl OptionsBuilder {
     }
 }
 
-/// Requests and segments are smaller than this, in bytes; PyTorch says the same. Sums of a few of them do not overflow.
-pub(crate) const MOST: u64 = 1 << 60;
-
 impl Options {
     /// The bytes of the block for a request of `bytes` bytes; the smallest block for none.
-    ///
-    /// ```
-    /// use cuda_mem_pool::segments::Options;
-    ///
-    /// assert_eq!(Options::default().block_size(513)?, 1024);
-    /// let quarters = Options::builder().roundup_power2_divisions([4; 16]).build()?;
-    /// assert_eq!(quarters.block_size(1100 << 20)?, 1280 << 20); // 1, 1.25, 1.5, 1.75, 2 GiB
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -186,18 +174,18 @@ impl Options {
 
     /// The largest block that has no more than so many bytes.
     pub(super) fn largest_block(&self, bytes: u64) -> u64 {
-        in_whole_steps(bytes, self.roundup_power2_divisions[size_class(bytes)])
+        let step = step(bytes, self.roundup_power2_divisions[size_class(bytes)]);
+        bytes / step * step
     }
 
     /// The bytes of the segment that a block of `block` bytes needs when nothing free fits.
-    #[must_use]
-    pub fn segment_size(&self, block: u64) -> u64 {
+    pub(crate) fn segment_size(&self, block: u64) -> u64 {
         if block <= SMALL_SIZE {
             SMALL_SEGMENT
         } else if block < MIN_LARGE_ALLOCATION {
             self.large_segment_size
         } else {
-            block.next_multiple_of(ROUND_LARGE)
+            block.next_multiple_of(SMALL_SEGMENT)
         }
     }
 }
@@ -210,22 +198,17 @@ pub(crate) fn size_class(bytes: u64) -> usize {
 
 /// The bytes of the block for a request below 1 EiB, in so many steps between two powers of two.
 pub(crate) fn in_steps(bytes: u64, divisions: u64) -> u64 {
-    if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
-        // More than 512 bytes for each step, so a step is a power of two of at least 512.
-        let step = (1 << bytes.ilog2()) / divisions;
-        return bytes.next_multiple_of(step);
-    }
-    bytes.max(1).next_multiple_of(MIN_BLOCK_SIZE)
+    bytes.max(1).next_multiple_of(step(bytes, divisions))
 }
 
-/// The largest size of [`in_steps`] up to this.
-fn in_whole_steps(bytes: u64, divisions: u64) -> u64 {
-    let step = if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
+/// What a size of about `bytes` bytes is a multiple of, in so many steps between two powers of two.
+fn step(bytes: u64, divisions: u64) -> u64 {
+    if divisions > 1 && bytes > divisions.saturating_mul(MIN_BLOCK_SIZE) {
+        // More than 512 bytes for each step, so a step is a power of two of at least 512.
         (1 << bytes.ilog2()) / divisions
     } else {
         MIN_BLOCK_SIZE
-    };
-    bytes / step * step
+    }
 }
 
 /// A value that an option does not take. [`Options`] has an example.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::block::{Allocation, BlockId, FreeSegment, SegmentRequest};
-use super::checkpoint::{Checkpoint, Restored};
+use super::checkpoint::Checkpoint;
 use super::heap::SegmentHeap;
 use super::options::Options;
 use crate::error::{PoolError, SegmentError};
@@ -245,7 +245,11 @@ impl<S, N: Default> PoolTable<S, N> {
     }
 
     /// Makes a pool's layout what it was. [`PoolError::Unknown`], [`PoolError::Released`], and those of the heap.
-    pub(crate) fn restore(&mut self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored, PoolError> {
+    pub(crate) fn restore(
+        &mut self,
+        id: MempoolId,
+        checkpoint: &Checkpoint,
+    ) -> Result<[Vec<BlockId>; 2], PoolError> {
         Ok(self.in_use(id)?.heap.restore(checkpoint)?)
     }
 
@@ -312,6 +316,6 @@ impl<S, N: Default> PoolTable<S, N> {
     pub(crate) fn put_back(&mut self, taken: &TakenSegment) -> Result<(), PoolError> {
         let pool = self.get_mut(taken.id)?;
         pool.leaving = pool.leaving.saturating_sub(1);
-        Ok(pool.heap.put_back(&taken.segment)?)
+        Ok(pool.heap.put_back(&taken.segment).map(drop)?)
     }
 }

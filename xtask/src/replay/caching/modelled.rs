@@ -3,11 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
-use cuda_mem_pool::paged::{
-    Block, Climb, GrowError, Heaps, Load, NoIndex, PageSource, Policy, Step, StreamHeap, Wanted, block_size,
-    climb,
-};
+use anyhow::{Context, Result, anyhow, ensure};
+use cuda_mem_pool::paged::{Climb, Replay, climb};
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Fence, Model, Refusal};
@@ -24,47 +21,33 @@ pub(super) struct Modelled {
 }
 
 struct Inner {
-    source: PageSource<Pages>,
-    heaps: AllHeaps,
+    engine: Replay<Pages>,
     /// The heap of each stream.
     numbers: HashMap<u64, u32>,
-    /// Given-out blocks by address, with their heaps.
+    /// Given-out blocks by address.
     live: HashMap<u64, Owned>,
     /// Freed ones that another stream still uses.
     pending: Uses<Owned>,
-    load: Load,
     retries: u64,
     metadata: usize,
 }
 
+/// A block by the numbers of its heap and in it.
 #[derive(Debug, Clone, Copy)]
 struct Owned {
     heap: u32,
-    block: Block,
-}
-
-/// What is asked for.
-#[derive(Debug, Clone, Copy)]
-struct Request {
-    heap: u32,
-    size: usize,
-    unused: usize,
+    number: u32,
 }
 
 impl Modelled {
     pub(super) fn new(model: Arc<Model>, moves: bool) -> Self {
         let pages = Pages { model: Arc::clone(&model), streams: Vec::new() };
         let limit = usize::try_from(model.capacity()).unwrap_or(usize::MAX);
-        let policy = Policy::for_memory(DEVICE.min(limit)).with_moves(moves);
-        let mut source = PageSource::new(pages, policy, DEVICE as u64);
-        source.set_limit(limit);
         let inner = Inner {
-            source,
-            heaps: AllHeaps(Vec::new()),
+            engine: Replay::new(pages, DEVICE, limit, moves),
             numbers: HashMap::new(),
             live: HashMap::new(),
             pending: Uses::default(),
-            load: Load { active: 0, peak: 0 },
             retries: 0,
             metadata: 0,
         };
@@ -80,48 +63,33 @@ impl Inner {
     /// The number of a stream's heap, which is made when the stream comes for the first time.
     fn heap(&mut self, stream: u64) -> u32 {
         *self.numbers.entry(stream).or_insert_with(|| {
-            self.heaps.0.push(StreamHeap::new());
-            self.source.backend_mut().streams.push(stream);
-            self.heaps.0.len() as u32 - 1
+            self.engine.backend().streams.push(stream);
+            self.engine.add_heap()
         })
     }
 
-    fn allocate(&mut self, model: &Model, request: Request) -> Result<Block, Refused> {
-        let Request { heap, size, unused } = request;
+    /// A block's number and its address.
+    fn allocate(&mut self, model: &Model, heap: u32, bytes: usize) -> Result<(u32, u64), Refused> {
         // As the allocator does: what other streams are done with comes back before more is asked for.
-        let found = self.heaps.with(heap, |heap| heap.allocate(size, unused, &NoIndex)).flatten();
-        if let Some(block) = found {
+        if let Some(block) = self.engine.allocate(heap, bytes) {
             return Ok(block);
         }
         self.take_done(model)?;
-        let block = match self.attempt(request)? {
+        let block = match self.engine.grow(heap, bytes).map_err(refused)? {
             Some(block) => block,
             None => {
                 self.retries += 1;
-                climb(&mut Climber { inner: self, model, request })?.ok_or(Refused::OutOfMemory)?
+                climb(&mut Climber { inner: self, model, heap, bytes })?.ok_or(Refused::OutOfMemory)?
             }
         };
-        let heaps = self.heaps.0.iter().map(StreamHeap::metadata_bytes).sum::<usize>();
         let live = self.live.capacity() * size_of::<(u64, Owned)>();
-        self.metadata = self.metadata.max(self.source.metadata_bytes() + heaps + live);
+        self.metadata = self.metadata.max(self.engine.metadata_bytes() + live);
         Ok(block)
-    }
-
-    fn attempt(&mut self, Request { heap, size, unused }: Request) -> Result<Option<Block>, Refused> {
-        let wanted = Wanted { size, unused, load: self.load };
-        match self.source.grow(heap, &mut self.heaps, wanted, &NoIndex) {
-            Ok(block) => Ok(Some(block)),
-            Err(GrowError::OutOfMemory | GrowError::Backend(Refusal::OutOfMemory)) => Ok(None),
-            Err(GrowError::Backend(refusal)) => Err(refusal.into()),
-            Err(error) => Err(anyhow!("{error:?}").into()),
-        }
     }
 
     /// A freed block is free now.
     fn complete(&mut self, owned: Owned) -> Result<()> {
-        let freed = self.heaps.with(owned.heap, |heap| heap.free(owned.block.number, &NoIndex)).flatten();
-        freed.with_context(|| format!("{owned:?} is not the heap's"))?;
-        self.load.active -= owned.block.size;
+        ensure!(self.engine.free(owned.heap, owned.number), "{owned:?} is not the heap's");
         Ok(())
     }
 
@@ -129,19 +97,13 @@ impl Inner {
         let done = self.pending.take_done(model);
         done.into_iter().try_for_each(|owned| self.complete(owned))
     }
+}
 
-    /// Gives free handles back that the device is done with, until as much as is asked for.
-    fn trim(&mut self, request: Request) -> Result<()> {
-        let (mut bytes, own) = (0, request.heap);
-        let others = self.heaps.others(own);
-        for heap in std::iter::once(own).chain(others) {
-            if bytes >= request.size {
-                break;
-            }
-            let released = self.source.release_free(heap, &mut self.heaps, request.size - bytes);
-            bytes += released.map_err(|error| anyhow!("giving memory back: {error:?}"))?;
-        }
-        Ok(())
+/// What the engine says where it fails.
+fn refused(refusal: Option<Refusal>) -> Refused {
+    match refusal {
+        Some(refusal) => refusal.into(),
+        None => anyhow!("the engine's records have a fault").into(),
     }
 }
 
@@ -149,84 +111,61 @@ impl Inner {
 struct Climber<'i> {
     inner: &'i mut Inner,
     model: &'i Model,
-    request: Request,
+    heap: u32,
+    bytes: usize,
 }
 
 impl Climb for Climber<'_> {
-    type Found = Block;
+    type Found = (u32, u64);
     type Error = Refused;
 
-    fn take(&mut self, step: Step) -> Result<bool, Refused> {
-        let Self { inner, model, request } = self;
-        match step {
-            Step::Elsewhere => {
-                inner.take_done(model)?;
-                inner.heaps.0.iter_mut().for_each(|heap| _ = heap.coalesce(&NoIndex));
-                inner.trim(*request)?;
-                Ok(true)
-            }
-            Step::ReleasedPools => Ok(false),
-            Step::PendingBlocks => {
-                let pending: Vec<(Fence, Owned)> = inner.pending.take_if(|_| true);
-                let helped = !pending.is_empty();
-                for (fence, owned) in pending {
-                    let stream = inner.source.backend().stream(owned.heap)?;
-                    model.hold_up(stream, &fence);
-                    inner.complete(owned)?;
-                }
-                Ok(helped)
-            }
-            Step::HostWait => {
-                for stream in inner.source.backend().streams.clone() {
-                    model.wait(&model.record(stream));
-                }
-                inner.heaps.0.iter_mut().for_each(|heap| _ = heap.coalesce(&NoIndex));
-                inner.trim(*request)?;
-                Ok(true)
-            }
-        }
+    fn take_elsewhere(&mut self) -> Result<bool, Refused> {
+        self.inner.take_done(self.model)?;
+        self.inner.engine.trim(self.heap, self.bytes).map_err(refused)?;
+        Ok(true)
     }
 
-    fn attempt(&mut self) -> Result<Option<Block>, Refused> {
-        self.inner.attempt(self.request)
+    fn take_released_pools(&mut self) -> Result<bool, Refused> {
+        Ok(false)
+    }
+
+    fn take_pending(&mut self) -> Result<bool, Refused> {
+        let Self { inner, model, .. } = self;
+        let pending: Vec<(Fence, Owned)> = inner.pending.take_if(|_| true);
+        let helped = !pending.is_empty();
+        for (fence, owned) in pending {
+            let stream = inner.engine.backend().stream(owned.heap)?;
+            model.hold_up(stream, &fence);
+            inner.complete(owned)?;
+        }
+        Ok(helped)
+    }
+
+    fn wait(&mut self) -> Result<bool, Refused> {
+        for stream in self.inner.engine.backend().streams.clone() {
+            self.model.wait(&self.model.record(stream));
+        }
+        self.inner.engine.trim(self.heap, self.bytes).map_err(refused)?;
+        Ok(true)
     }
 
     fn ask_program(&mut self) -> bool {
         false
     }
-}
 
-/// The heaps of all streams, by number.
-struct AllHeaps(Vec<StreamHeap>);
-
-impl Heaps for AllHeaps {
-    fn others(&self, but: u32) -> Vec<u32> {
-        (0..self.0.len() as u32).filter(|number| *number != but).collect()
-    }
-
-    fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        self.0.get_mut(heap as usize).map(body)
-    }
-
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        self.with(heap, |heap| {
-            heap.coalesce(&NoIndex);
-            body(heap)
-        })
+    fn attempt(&mut self) -> Result<Option<(u32, u64)>, Refused> {
+        self.inner.engine.grow(self.heap, self.bytes).map_err(refused)
     }
 }
 
 impl Candidate for Modelled {
     fn allocate(&self, size: u64, stream: u64) -> Result<u64, Refused> {
         let mut inner = self.inner();
-        let requested = usize::try_from(size).map_err(anyhow::Error::from)?;
-        let size = block_size(requested).ok_or(Refused::OutOfMemory)?;
+        let bytes = usize::try_from(size).map_err(anyhow::Error::from)?;
         let heap = inner.heap(stream);
-        let block = inner.allocate(&self.model, Request { heap, size, unused: size - requested })?;
-        inner.load.active += block.size;
-        inner.load.peak = inner.load.peak.max(inner.load.active);
-        inner.live.insert(block.address, Owned { heap, block });
-        Ok(block.address)
+        let (number, address) = inner.allocate(&self.model, heap, bytes)?;
+        inner.live.insert(address, Owned { heap, number });
+        Ok(address)
     }
 
     fn free(&self, address: u64, side: Option<u64>) -> Result<(), Refused> {

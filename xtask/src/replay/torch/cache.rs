@@ -69,6 +69,18 @@ impl Cache {
         self.free.iter().map(|entry| entry.3).collect()
     }
 
+    /// Takes the segments out that are one free block each; where they are.
+    pub(super) fn take_whole_segments(&mut self) -> Vec<u64> {
+        let mut addresses = Vec::new();
+        for number in self.all_free() {
+            let Block { address, previous: None, next: None, .. } = *self.block(number) else { continue };
+            self.unlist(number);
+            self.blocks.remove(number);
+            addresses.push(address);
+        }
+        addresses
+    }
+
     /// Gives out a free block, cut to `size`; returns its address.
     pub(super) fn take(&mut self, number: usize, size: u64) -> u64 {
         self.unlist(number);

@@ -1,16 +1,24 @@
-//! PyTorch's allocator as it is without settings: the pool crate's segment layout over `cuMemAlloc`.
+//! PyTorch's allocator as it is without settings: best fit in segments of `cuMemAlloc`.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
-use cuda_mem_pool::segments::{
-    Allocation, Block, BlockId, Options, SegmentError, SegmentHeap, SegmentRequest,
-};
+use anyhow::Result;
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::model::{Model, Refusal};
+use super::super::plan::rounded;
 use super::super::uses::Uses;
+use super::blocks::{Pool, State};
+use super::cache::Cache;
+
+/// The largest block of the small pool.
+const SMALL_SIZE: u64 = 1 << 20;
+/// A small segment, and the one that blocks share below the size from which each has its own.
+const SMALL_SEGMENT: u64 = 2 << 20;
+const LARGE_SEGMENT: u64 = 20 << 20;
+const OWN_SEGMENT: u64 = 10 << 20;
+/// From here on there are no such addresses.
+const MOST: u64 = 1 << 60;
 
 /// The model of it.
 pub(crate) struct Native {
@@ -18,19 +26,17 @@ pub(crate) struct Native {
     inner: Mutex<Inner>,
 }
 
+#[derive(Debug, Default)]
 struct Inner {
-    heap: SegmentHeap,
-    /// Given-out blocks by address.
-    live: HashMap<u64, BlockId>,
-    used: Uses<BlockId>,
+    cache: Cache,
+    used: Uses<usize>,
     retries: u64,
+    metadata: u64,
 }
 
 impl Native {
     pub(crate) fn new(model: Arc<Model>) -> Self {
-        let heap = SegmentHeap::new(Options::default());
-        let inner = Inner { heap, live: HashMap::new(), used: Uses::default(), retries: 0 };
-        Self { model, inner: Mutex::new(inner) }
+        Self { model, inner: Mutex::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -39,62 +45,69 @@ impl Native {
 }
 
 impl Inner {
-    /// Memory for a segment, at the second try after all that is free was given back.
-    fn segment(&mut self, model: &Model, wanted: &SegmentRequest) -> Result<u64, Refused> {
-        match model.malloc(wanted.bytes()) {
-            Err(Refusal::OutOfMemory) => {}
-            got => return Ok(got?),
+    /// A new segment for a block, at the second try after all that is free was given back: a free block of all of it.
+    fn grow(&mut self, model: &Model, pool: Pool, size: u64) -> Result<usize, Refusal> {
+        let bytes = match size {
+            _ if pool.is_small => SMALL_SEGMENT,
+            0..OWN_SEGMENT => LARGE_SEGMENT,
+            _ => size.next_multiple_of(SMALL_SEGMENT),
+        };
+        let address = match model.malloc(bytes) {
+            Err(Refusal::OutOfMemory) => {
+                self.retries += 1;
+                for number in self.used.wait(model) {
+                    self.cache.turn(number, State::Free);
+                }
+                for address in self.cache.take_whole_segments() {
+                    model.malloc_free(address)?;
+                }
+                model.malloc(bytes)?
+            }
+            got => got?,
+        };
+        Ok(self.cache.add_segment(address, bytes, pool, State::Free))
+    }
+
+    fn allocate(&mut self, model: &Model, size: u64, stream: u64) -> Result<u64, Refusal> {
+        for number in self.used.take_done(model) {
+            self.cache.turn(number, State::Free);
         }
-        self.retries += 1;
-        for block in self.used.wait(model) {
-            self.heap.complete(block).map_err(anyhow::Error::from)?;
+        if size >= MOST {
+            return Err(Refusal::OutOfMemory);
         }
-        for segment in self.heap.release_cached() {
-            model.malloc_free(segment.address)?;
-        }
-        Ok(model.malloc(wanted.bytes())?)
+        let size = rounded(size);
+        let pool = Pool { stream, is_small: size <= SMALL_SIZE };
+        let found = match self.cache.best_fit(pool, size) {
+            Some(found) => found,
+            None => self.grow(model, pool, size)?,
+        };
+        let held = self.cache.block(found).size;
+        let is_split = pool.is_small || held - size > SMALL_SIZE;
+        let address = self.cache.take(found, if is_split { size } else { held });
+        self.metadata = self.cache.metadata_bytes().max(self.metadata);
+        Ok(address)
     }
 }
 
 impl Candidate for Native {
     fn allocate(&self, size: u64, stream: u64) -> Result<u64, Refused> {
-        let mut inner = self.inner();
-        for block in inner.used.take_done(&self.model) {
-            inner.heap.complete(block).map_err(anyhow::Error::from)?;
-        }
-        let block = match inner.heap.allocate(stream, size) {
-            // More than there are addresses is more than there is memory.
-            Err(SegmentError::TooLarge { .. }) => return Err(Refused::OutOfMemory),
-            Err(error) => return Err(Refused::Failed(error.into())),
-            Ok(Allocation::Hit(block)) => block,
-            Ok(Allocation::Miss(wanted)) => {
-                let address = inner.segment(&self.model, &wanted)?;
-                inner.heap.add_segment(&wanted, address).map_err(anyhow::Error::from)?
-            }
-        };
-        inner.live.insert(block.address(), block);
-        Ok(block.address())
+        Ok(self.inner().allocate(&self.model, size, stream)?)
     }
 
     fn free(&self, address: u64, side: Option<u64>) -> Result<(), Refused> {
         let mut inner = self.inner();
-        let block = inner.live.remove(&address).with_context(|| format!("no block at {address}"))?;
-        let freed = match side {
-            None => inner.heap.free(block),
-            Some(side) => {
-                inner.used.add(self.model.record(side), block);
-                inner.heap.free_pending(block)
+        let number = inner.cache.take_back(address)?;
+        match side {
+            None => {
+                inner.cache.turn(number, State::Free);
             }
-        };
-        freed.map_err(anyhow::Error::from)?;
+            Some(side) => inner.used.add(self.model.record(side), number),
+        }
         Ok(())
     }
 
     fn tally(&self) -> Result<Tally> {
         let inner = self.inner();
-        // Blocks stay where they once were: at the end there are about as many as ever.
-        let blocks = inner.heap.segments().map(|segment| segment.blocks().count()).sum::<usize>();
-        let bytes = blocks * size_of::<Block>() + inner.live.capacity() * size_of::<(u64, BlockId)>();
-        Ok(Tally { retries: inner.retries, metadata_bytes: bytes as u64, unconfirmed: None })
+        Ok(Tally { retries: inner.retries, metadata_bytes: inner.metadata, unconfirmed: None })
     }
 }

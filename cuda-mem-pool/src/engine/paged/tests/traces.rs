@@ -68,6 +68,7 @@ impl Trace {
         let mut live: HashMap<u32, (u32, Block)> = HashMap::new();
         let mut physical: BTreeMap<(u64, u64), u64> = BTreeMap::new();
         let (mut active, mut peak, mut ooms) = (0usize, 0usize, 0u64);
+        let mut most_reserved = 0;
         let mut spent = std::time::Duration::ZERO;
         let mut slowest = std::time::Duration::ZERO;
         let (mut count, mut grows) = (0u64, 0u64);
@@ -80,7 +81,7 @@ impl Trace {
             match *event {
                 Event::Allocate { id, size, stream } => {
                     count += 1;
-                    let heap = heaps.entry(stream).or_default();
+                    let heap = heaps.entry(stream).or_insert_with(StreamHeap::new);
                     let begun = std::time::Instant::now();
                     let mut block = heap.allocate(size, 0, &NoIndex);
                     if block.is_none() {
@@ -94,6 +95,7 @@ impl Trace {
                             Err(error) => panic!("{error:?}"),
                         };
                     }
+                    most_reserved = most_reserved.max(source.reserved());
                     let took = begun.elapsed();
                     spent += took;
                     slowest = slowest.max(took);
@@ -123,12 +125,12 @@ impl Trace {
             }
         }
         let model = source.backend();
-        let ratio = source.most_reserved() as f64 / peak as f64;
+        let ratio = most_reserved as f64 / peak as f64;
         let share = model.microseconds() as f64 / 1e6 / self.wall;
         let late = (count - early.0) as f64 / 1e4;
         let late_calls = (model.calls() - early.1) as f64 / late;
         let line = format!(
-            "{:24} lag {lag:4} ratio {ratio:.4} share {:.3}% create {} map {} unmap {} marks {} waits {} most {} grows {grows} ooms {ooms} late calls {late_calls:.0} ns/op {:.0} slowest {:.0}us meta {}",
+            "{:24} lag {lag:4} ratio {ratio:.4} share {:.3}% create {} map {} unmap {} marks {} waits {} grows {grows} ooms {ooms} late calls {late_calls:.0} ns/op {:.0} slowest {:.0}us meta {}",
             self.name,
             share * 100.0,
             model.creates,
@@ -136,7 +138,6 @@ impl Trace {
             model.unmaps,
             model.marks,
             model.waits,
-            source.most_mappings(),
             spent.as_nanos() as f64 / count as f64,
             slowest.as_secs_f64() * 1e6,
             source.metadata_bytes() + heaps.values().map(StreamHeap::metadata_bytes).sum::<usize>(),

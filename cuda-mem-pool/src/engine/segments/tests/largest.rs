@@ -9,7 +9,7 @@ const PIECE: u64 = 2 * MIB;
 fn has(heap: &mut SegmentHeap, stream: u64, bytes: u64, room: u64) -> bool {
     match heap.allocate(stream, bytes).unwrap() {
         Allocation::Hit(block) => heap.free(block).is_ok(),
-        Allocation::Miss(wanted) => wanted.bytes().next_multiple_of(PIECE) <= room,
+        Allocation::Miss(wanted) => wanted.bytes.next_multiple_of(PIECE) <= room,
     }
 }
 

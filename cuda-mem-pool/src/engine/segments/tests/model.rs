@@ -2,14 +2,14 @@
 
 use super::support::Layout;
 use crate::engine::segments::block::Totals;
-use crate::engine::segments::{Block, BlockState, Options, SegmentKind};
+use crate::engine::segments::{Block, BlockState, Options, PoolSize};
 
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     address: u64,
     bytes: u64,
     stream: u64,
-    kind: SegmentKind,
+    kind: PoolSize,
     pieces: Vec<Piece>,
 }
 
@@ -27,8 +27,8 @@ pub(super) struct Model {
     pub(super) segments: Vec<Segment>,
 }
 
-pub(super) fn kind_of(size: u64) -> SegmentKind {
-    if size <= 1 << 20 { SegmentKind::Small } else { SegmentKind::Large }
+pub(super) fn kind_of(size: u64) -> PoolSize {
+    if size <= 1 << 20 { PoolSize::Small } else { PoolSize::Large }
 }
 
 impl Model {
@@ -90,8 +90,8 @@ impl Model {
         let piece = &mut segment.pieces[place];
         let rest = piece.size - size;
         let split = match segment.kind {
-            SegmentKind::Small => rest >= 512,
-            SegmentKind::Large => size < most && rest > 1 << 20,
+            PoolSize::Small => rest >= 512,
+            PoolSize::Large => size < most && rest > 1 << 20,
         };
         piece.state = BlockState::ActiveAllocated;
         piece.requested = requested;
@@ -197,7 +197,7 @@ impl Model {
     }
 
     /// Counted from what is there.
-    pub(super) fn totals(&self, kind: SegmentKind) -> Totals {
+    pub(super) fn totals(&self, kind: PoolSize) -> Totals {
         let mut totals = Totals::default();
         for segment in self.segments.iter().filter(|segment| segment.kind == kind) {
             totals.segments += 1;

@@ -117,7 +117,7 @@ fn new_options_leave_what_is_there() {
 fn a_segment_that_is_none_is_refused_and_stays_its_owners() {
     let heap = &mut heap(Options::default());
     let Allocation::Miss(wanted) = heap.allocate(0, 30 * MIB).unwrap() else { unreachable!() };
-    let bytes = wanted.bytes();
+    let bytes = wanted.bytes;
     for address in [0, 256, 1, u64::MAX - 511] {
         assert_eq!(heap.add_segment(&wanted, address), Err(SegmentError::BadSegment { address, bytes }));
     }

@@ -163,16 +163,16 @@ fn a_checkpoint_brings_the_blocks_of_its_time_back() {
     let smaller = allocate_at(heap, 0, 2 * MIB, BASE);
     heap.free(second).unwrap();
     let large = allocate_at(heap, 0, 40 * MIB, 2 * BASE);
-    let restored = pools.restore(ONE, &checkpoint).unwrap();
-    assert_eq!(restored.freed, [smaller, large]);
-    let addresses: Vec<u64> = restored.allocated.iter().map(|block| block.address()).collect();
+    let [freed, allocated] = pools.restore(ONE, &checkpoint).unwrap();
+    assert_eq!(freed, [smaller, large]);
+    let addresses: Vec<u64> = allocated.iter().map(|block| block.address()).collect();
     assert_eq!(addresses, [second.address()]);
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
     assert!(heap.check_live_allocations(&[second.address()].into()));
     assert_eq!(allocate_at(heap, 0, 4 * MIB, 0).address(), BASE, "free again, as it was");
 
     // The same once more: a checkpoint is not used up.
-    assert_eq!(pools.restore(ONE, &checkpoint).unwrap().allocated.len(), 1);
+    assert_eq!(pools.restore(ONE, &checkpoint).unwrap()[1].len(), 1);
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
     let id = heap.allocated().next().unwrap();
     heap.free_pending(id).unwrap();

@@ -143,9 +143,9 @@ impl Machine {
         let block = match private.heap.allocate(stream, bytes).unwrap() {
             Allocation::Hit(block) => block,
             Allocation::Miss(wanted) => {
-                self.segments.insert(self.next, (pool, source, wanted.bytes()));
+                self.segments.insert(self.next, (pool, source, wanted.bytes));
                 let block = private.heap.add_segment(&wanted, self.next).unwrap();
-                self.next += wanted.bytes();
+                self.next += wanted.bytes;
                 block
             }
         };

@@ -6,7 +6,7 @@ use proptest::sample::Index;
 use super::model::{Model, Segment};
 use super::support::{MIB, layout};
 use crate::engine::segments::{
-    Allocation, BlockId, BlockState, Checkpoint, Options, SegmentError, SegmentHeap, SegmentKind,
+    Allocation, BlockId, BlockState, Checkpoint, Options, PoolSize, SegmentError, SegmentHeap,
 };
 
 #[derive(Debug, Clone)]
@@ -72,8 +72,8 @@ impl Machine {
                     let taken: Vec<u64> = available.iter().map(|segment| segment.address).collect();
                     assert_eq!(taken, self.model.release_available(stream, size));
                 }
-                let address = self.fresh_address(wanted.bytes());
-                self.model.grow(stream, size, bytes, address, wanted.bytes());
+                let address = self.fresh_address(wanted.bytes);
+                self.model.grow(stream, size, bytes, address, wanted.bytes);
                 self.heap.add_segment(&wanted, address).unwrap()
             }
         };
@@ -136,16 +136,15 @@ impl Machine {
     fn restore(&mut self) {
         let Some((checkpoint, then, live)) = &self.kept else { return };
         match self.heap.restore(checkpoint) {
-            Ok(restored) => {
+            Ok([mut freed, allocated]) => {
                 assert!(self.pending.is_empty() && self.model.has_all_of(then));
-                let mut freed = restored.freed;
                 self.live.sort_unstable();
                 freed.sort_unstable();
                 assert_eq!(freed, self.live);
-                assert_eq!(restored.allocated.len(), *live);
+                assert_eq!(allocated.len(), *live);
                 self.model.restore(then);
                 self.dead.append(&mut self.live);
-                self.live = restored.allocated;
+                self.live = allocated;
             }
             Err(SegmentError::MissingSegment { .. }) => assert!(!self.model.has_all_of(then)),
             Err(error) => self.expect_pending(error),
@@ -174,7 +173,7 @@ impl Machine {
             assert!(!blocks.windows(2).any(|two| free(&two[0]) && free(&two[1])), "free neighbours");
         }
         assert!(here.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "segments overlap");
-        for kind in [SegmentKind::Small, SegmentKind::Large] {
+        for kind in [PoolSize::Small, PoolSize::Large] {
             assert_eq!(self.heap.totals_of(kind), self.model.totals(kind));
         }
         let totals = self.heap.totals();

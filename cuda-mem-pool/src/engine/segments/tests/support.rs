@@ -1,12 +1,12 @@
 //! What the tests share.
 
-use crate::engine::segments::{Allocation, Block, BlockId, SegmentHeap, SegmentKind};
+use crate::engine::segments::{Allocation, Block, BlockId, PoolSize, SegmentHeap};
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 
 /// Segments with their blocks, by address.
-pub(super) type Layout = Vec<(u64, u64, u64, SegmentKind, Vec<Block>)>;
+pub(super) type Layout = Vec<(u64, u64, u64, PoolSize, Vec<Block>)>;
 
 pub(super) fn layout(heap: &SegmentHeap) -> Layout {
     let view = heap.segments().map(|segment| {
