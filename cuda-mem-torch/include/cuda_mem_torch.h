@@ -363,28 +363,6 @@ typedef struct cuda_mem_torch_sleep_visitor {
 } cuda_mem_torch_sleep_visitor;
 
 /*
- How much of a tag is awake.
- */
-typedef struct cuda_mem_torch_tag_state {
-  /*
-   Bytes with memory.
-   */
-  size_t awake_bytes;
-  /*
-   Bytes without.
-   */
-  size_t asleep_bytes;
-  /*
-   Bytes of pinned host memory for backups.
-   */
-  size_t backup_bytes;
-  /*
-   Whether it was put to sleep: allocations in it are refused.
-   */
-  bool is_asleep;
-} cuda_mem_torch_tag_state;
-
-/*
  Is told of a change behind addresses of a tag: before memory goes, or after it came. Not 0 if it failed, which changes nothing.
  */
 typedef int (*cuda_mem_torch_backing_change)(void *data,
@@ -644,6 +622,28 @@ typedef struct cuda_mem_torch_symm_info {
    */
   size_t offset;
 } cuda_mem_torch_symm_info;
+
+/*
+ How much of a tag is awake.
+ */
+typedef struct cuda_mem_torch_tag_state {
+  /*
+   Bytes with memory.
+   */
+  size_t awake_bytes;
+  /*
+   Bytes without.
+   */
+  size_t asleep_bytes;
+  /*
+   Bytes of pinned host memory for backups.
+   */
+  size_t backup_bytes;
+  /*
+   Whether it was put to sleep: allocations in it are refused.
+   */
+  bool is_asleep;
+} cuda_mem_torch_tag_state;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1143,35 +1143,6 @@ size_t cuda_mem_torch_uncached_blocks(void);
 bool cuda_mem_torch_is_enabled(void);
 
 /*
- Has what the calling thread allocates on a device be the tag's, which is made if there is none, until [`cuda_mem_torch_leave_tag`]. Scopes
- nest.
-
- # Safety
-
- `tag` is text.
- */
-int cuda_mem_torch_enter_tag(int device,
-                             const char *tag);
-
-/*
- Ends the calling thread's innermost scope of the tag.
-
- # Safety
-
- `tag` is text.
- */
-int cuda_mem_torch_leave_tag(int device, const char *tag);
-
-/*
- Gives a private pool without memory to the tag, as a whole. It is made, with one use, if there is none.
-
- # Safety
-
- `tag` is text.
- */
-int cuda_mem_torch_add_pool_to_tag(int device, const char *tag, struct cuda_mem_torch_pool_id pool);
-
-/*
  Puts tags of a device to sleep, all of them if `count` is 0: their memory goes back to the driver, and their addresses stay. Waits for the
  device first. `slept`, and `visitor` with whatever is not null in it, are told what came of it.
 
@@ -1208,80 +1179,6 @@ int cuda_mem_torch_wake(int device,
                         const struct cuda_mem_torch_sleep_visitor *visitor);
 
 /*
- Has the memory behind a range stay awake until [`cuda_mem_torch_end_keep`] is passed what `keep` gets. `reason` says for whom.
-
- # Safety
-
- `reason` is text, `keep` a place for a number.
- */
-int cuda_mem_torch_keep(void *address,
-                        size_t bytes,
-                        const char *reason,
-                        uint64_t *keep);
-
-/*
- Ends a keep.
- */
-int cuda_mem_torch_end_keep(uint64_t keep);
-
-/*
- Tells of each tag of a device or of all, and how much of it is awake.
-
- # Safety
-
- `tell` may be called with `data`.
- */
-int cuda_mem_torch_tags(int device, void *data, void (*tell)(void *data,
-                                                             int device,
-                                                             const char *tag,
-                                                             const struct cuda_mem_torch_tag_state *state));
-
-/*
- Tells which tag has an address, and whether it sleeps there. `CUDA_MEM_TORCH_NOT_OURS` if none has.
-
- # Safety
-
- `tell` may be called with `data`.
- */
-int cuda_mem_torch_tag_of(void *address, void *data, void (*tell)(void *data,
-                                                                  int device,
-                                                                  const char *tag,
-                                                                  bool is_asleep));
-
-/*
- Makes the host memory for the next sleep of a tag ahead, for what is live now; `bytes`, which may be null, gets how much.
-
- # Safety
-
- `tag` is text; `bytes` is null or a place for a size.
- */
-int cuda_mem_torch_prepare_backup(int device,
-                                  const char *tag,
-                                  size_t *bytes);
-
-/*
- Gives the host memory back that is kept for the next sleep of a tag; `bytes`, which may be null, gets how much.
-
- # Safety
-
- As [`cuda_mem_torch_prepare_backup`].
- */
-int cuda_mem_torch_release_backup(int device, const char *tag, size_t *bytes);
-
-/*
- Copies what the backup of a sleeping tag has of the bytes from an address on, at most `bytes`; `read` gets how many, up to the first that
- it does not have.
-
- # Safety
-
- `target` points to `bytes` bytes that nobody else uses, `read` is a place for a size.
- */
-int cuda_mem_torch_read_backup(void *address,
-                               void *target,
-                               size_t bytes,
-                               size_t *read);
-
-/*
  Has `change` be told before memory of tags goes and after it came, on any device, in the order of attaching and with no lock held.
  `registrant` gets its number.
 
@@ -1297,18 +1194,6 @@ int cuda_mem_torch_attach_backing_change(cuda_mem_torch_backing_change change,
  Ends what [`cuda_mem_torch_attach_backing_change`] began. A change that is under way in another thread may still be told.
  */
 int cuda_mem_torch_detach_backing_change(uint64_t registrant);
-
-/*
- Sets the most bytes that may be held of a device, beside its share of the memory; `SIZE_MAX` is no limit. It may be less than is held: what is
- free goes back now, and `freed`, which may be null, gets how much.
-
- # Safety
-
- `freed` is null or a place for a size.
- */
-int cuda_mem_torch_set_limit(int device,
-                             size_t bytes,
-                             size_t *freed);
 
 /*
  Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
@@ -1593,6 +1478,121 @@ int cuda_mem_torch_symm_wait_signal(const struct cuda_mem_torch_symm_handle *han
  It is one of [`cuda_mem_torch_symm_rendezvous`], closed once; what uses the memory was given to the device before.
  */
 int cuda_mem_torch_symm_close(struct cuda_mem_torch_symm_handle *handle);
+
+/*
+ Has what the calling thread allocates on a device be the tag's, which is made if there is none, until [`cuda_mem_torch_leave_tag`]. Scopes
+ nest.
+
+ # Safety
+
+ `tag` is text.
+ */
+int cuda_mem_torch_enter_tag(int device,
+                             const char *tag);
+
+/*
+ Ends the calling thread's innermost scope of the tag.
+
+ # Safety
+
+ `tag` is text.
+ */
+int cuda_mem_torch_leave_tag(int device, const char *tag);
+
+/*
+ Gives a private pool without memory to the tag, as a whole. It is made, with one use, if there is none.
+
+ # Safety
+
+ `tag` is text.
+ */
+int cuda_mem_torch_add_pool_to_tag(int device, const char *tag, struct cuda_mem_torch_pool_id pool);
+
+/*
+ Has the memory behind a range stay awake until [`cuda_mem_torch_end_keep`] is passed what `keep` gets. `reason` says for whom.
+
+ # Safety
+
+ `reason` is text, `keep` a place for a number.
+ */
+int cuda_mem_torch_keep(void *address,
+                        size_t bytes,
+                        const char *reason,
+                        uint64_t *keep);
+
+/*
+ Ends a keep.
+ */
+int cuda_mem_torch_end_keep(uint64_t keep);
+
+/*
+ Tells of each tag of a device or of all, and how much of it is awake.
+
+ # Safety
+
+ `tell` may be called with `data`.
+ */
+int cuda_mem_torch_tags(int device, void *data, void (*tell)(void *data,
+                                                             int device,
+                                                             const char *tag,
+                                                             const struct cuda_mem_torch_tag_state *state));
+
+/*
+ Tells which tag has an address, and whether it sleeps there. `CUDA_MEM_TORCH_NOT_OURS` if none has.
+
+ # Safety
+
+ `tell` may be called with `data`.
+ */
+int cuda_mem_torch_tag_of(void *address, void *data, void (*tell)(void *data,
+                                                                  int device,
+                                                                  const char *tag,
+                                                                  bool is_asleep));
+
+/*
+ Makes the host memory for the next sleep of a tag ahead, for what is live now; `bytes`, which may be null, gets how much.
+
+ # Safety
+
+ `tag` is text; `bytes` is null or a place for a size.
+ */
+int cuda_mem_torch_prepare_backup(int device,
+                                  const char *tag,
+                                  size_t *bytes);
+
+/*
+ Gives the host memory back that is kept for the next sleep of a tag; `bytes`, which may be null, gets how much.
+
+ # Safety
+
+ As [`cuda_mem_torch_prepare_backup`].
+ */
+int cuda_mem_torch_release_backup(int device, const char *tag, size_t *bytes);
+
+/*
+ Copies what the backup of a sleeping tag has of the bytes from an address on, at most `bytes`; `read` gets how many, up to the first that
+ it does not have.
+
+ # Safety
+
+ `target` points to `bytes` bytes that nobody else uses, `read` is a place for a size.
+ */
+int cuda_mem_torch_read_backup(void *address,
+                               void *target,
+                               size_t bytes,
+                               size_t *read);
+
+/*
+ Sets the most bytes that may be held of a device, beside its share of the memory; `SIZE_MAX` is no limit. It may be less than is held: what is
+ free goes back now, and `freed`, which may be null, gets how much.
+
+ # Safety
+
+ `freed` is null or a place for a size.
+ */
+int cuda_mem_torch_set_limit(int device,
+                             size_t bytes,
+                             size_t *freed);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -434,7 +434,7 @@ class Sleep(unittest.TestCase):
             failing.remove()
         registrant.remove()
         address = tensor.data_ptr()
-        ranges = [(address, 16 << 20), (address + (16 << 20), 16 << 20), (address + (32 << 20), 8 << 20)]
+        ranges = [(address, 32 << 20), (address + (32 << 20), 8 << 20)]
         self.assertEqual(heard, [("python", True, ranges), ("python", False, ranges)])
         cuda_mem_torch.sleep(backup="discard")
         self.assertTrue(all(state.is_asleep for state in cuda_mem_torch.state().values()))

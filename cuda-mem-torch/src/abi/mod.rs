@@ -56,6 +56,7 @@ mod source;
 mod stats;
 mod streams;
 mod symm;
+mod tags;
 mod uncached;
 
 pub use callbacks::*;
@@ -78,6 +79,7 @@ pub use streams::{
     cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,
 };
 pub use symm::*;
+pub use tags::*;
 
 use std::ffi::{c_char, c_int};
 

@@ -5,6 +5,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 
 use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memset_async};
 
 use super::support::*;
@@ -59,10 +60,7 @@ fn state(tag: &CStr) -> cuda_mem_torch_tag_state {
     states().into_iter().find(|(name, _)| name == tag.to_str().unwrap()).unwrap().1
 }
 
-fn bytes(
-    stream: &cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream,
-    block: *mut c_void,
-) -> [u8; 64] {
+fn bytes(stream: &Stream, block: *mut c_void) -> [u8; 64] {
     let host = [0u8; 64];
     let to = host.as_ptr().expose_provenance() as u64;
     // SAFETY: as many bytes on the host, which live until the wait is over.
@@ -179,7 +177,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     }
     let _turn = turn();
     let (stream, tag) = (new_stream(), c"abi kept");
-    let block = allocate_in(tag, 40 * MIB, stream.as_raw());
+    let block = allocate_in(tag, 80 * MIB, stream.as_raw());
     let (mut first, mut second, mut keep) = (0, 0, 0);
     // SAFETY: functions that may be called until they are detached, and places.
     succeed(unsafe { cuda_mem_torch_attach_backing_change(Some(change), null_mut(), &mut first) });
@@ -196,19 +194,19 @@ fn what_is_kept_and_who_was_told_is_told() {
     };
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, &visitor);
     succeed(code);
-    assert_eq!(slept.freed, 24 * MIB);
+    assert_eq!(slept.freed, 48 * MIB);
     succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, &visitor));
-    assert_eq!(came.kept, [(block.addr(), 1000, 16 * MIB, c"a library".to_owned())]);
+    assert_eq!(came.kept, [(block.addr(), 1000, 32 * MIB, c"a library".to_owned())]);
     let failed = Some(c"it returned 1".to_owned());
     let both = [(first, None), (second, failed)];
     assert_eq!(came.told, [both.clone(), both].concat());
-    let twice = |leaving| vec![(tag.to_owned(), leaving, 24 * MIB); 2];
+    let twice = |leaving| vec![(tag.to_owned(), leaving, 48 * MIB); 2];
     assert_eq!(*HEARD.lock().unwrap(), [twice(true), twice(false)].concat());
     succeed(cuda_mem_torch_end_keep(keep));
     [first, second].into_iter().for_each(|number| succeed(cuda_mem_torch_detach_backing_change(number)));
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, null());
     succeed(code);
-    assert_eq!((slept.freed, HEARD.lock().unwrap().len()), (40 * MIB, 4));
+    assert_eq!((slept.freed, HEARD.lock().unwrap().len()), (80 * MIB, 4));
     succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, null()));
     delete(block);
     let refusals: [(&dyn Fn() -> c_int, &str); 6] = [
@@ -258,6 +256,6 @@ fn a_pool_is_given_to_a_tag_and_a_limit_set() {
     succeed(unsafe { cuda_mem_torch_set_limit(0, usize::MAX, null_mut()) });
     succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, null()));
     delete(block);
-    [(), ()].map(|()| succeed(cuda_mem_torch_release_pool(0, pool)));
+    (0..2).for_each(|_| succeed(cuda_mem_torch_release_pool(0, pool)));
     assert_eq!(empty_cache(pool), 12 * MIB);
 }

@@ -2,12 +2,6 @@
 //!
 //! A tag is a name for private pools whose segments are mapped memory ([`mapped`]). [`cycle`] puts tags to sleep and wakes them,
 //! [`backup`] has their bytes meanwhile, [`owned`] is the form without `unsafe`.
-//!
-//! # Safety
-//!
-//! Declares an unsafe function; nothing is called here.
-
-#![allow(unsafe_code, reason = "declares an unsafe function")]
 
 mod backup;
 mod cycle;
@@ -61,7 +55,7 @@ pub enum Restore {
 pub struct Kept {
     /// The addresses that [`Tag::keep`] was asked for.
     pub range: Range<CUdeviceptr>,
-    /// The bytes that stayed for it: whole pieces of up to 16 MiB. What lies in a piece with others counts for each of them.
+    /// The bytes that stayed for it: whole pieces of up to 32 MiB. What lies in a piece with others counts for each of them.
     pub bytes: usize,
     /// For whom.
     pub reason: String,
