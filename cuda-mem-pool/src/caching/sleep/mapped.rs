@@ -224,7 +224,9 @@ impl Drop for Segment {
         let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces.iter_mut().filter(|piece| piece.memory.is_some()) {
             // SAFETY: the segment was given back, or its allocator is gone, which has waited for all that used its memory.
-            let unmapped = unsafe { self.range.unmap(piece.offset, piece.bytes) };
+            let unmap = || unsafe { self.range.unmap(piece.offset, piece.bytes) };
+            // Once more, because the driver reports older errors of others in any call.
+            let unmapped = unmap().or_else(|_| unmap());
             if let (Err(_), Some(memory)) = (unmapped, piece.memory.take()) {
                 // Mapped yet: the process keeps it, as the range's own drop counts.
                 let _ = memory.into_raw();
