@@ -30,6 +30,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum Error {
     /// There is no driver, or it is too old.
     #[error(transparent)]
@@ -47,20 +48,12 @@ pub enum Error {
     Forked,
     /// No such device.
     #[error("there is no device {ordinal}: this driver has {count}, numbered from 0")]
-    NoSuchDevice {
-        /// The number that was asked for.
-        ordinal: usize,
-        /// How many devices there are.
-        count: usize,
-    },
+    NoSuchDevice { ordinal: usize, count: usize },
     /// The stream is recording a graph, in which this call would keep nothing alive.
     #[error(
         "{call} is not possible while the stream is capturing a graph: the graph would outlive the memory"
     )]
-    Capturing {
-        /// The call that was refused.
-        call: &'static str,
-    },
+    Capturing { call: &'static str },
     /// A per-thread default stream was used in another thread, where its handle means another stream.
     #[error(
         "this is the default stream of another thread; take the calling thread's own with Stream::per_thread"
@@ -68,78 +61,37 @@ pub enum Error {
     WrongThread,
     /// Two things belong to different drivers or contexts.
     #[error("{what} belongs to another context")]
-    ForeignContext {
-        /// What was passed.
-        what: &'static str,
-    },
+    ForeignContext { what: &'static str },
     /// A size in bytes does not fit the address space.
     #[error("{count} elements of {size} bytes do not fit the address space")]
-    TooLarge {
-        /// Number of elements.
-        count: usize,
-        /// Bytes of one element.
-        size: usize,
-    },
+    TooLarge { count: usize, size: usize },
     /// Memory is not aligned for what is to be in it.
     #[error("the address {address:#x} is not a multiple of {align}, which the element type needs")]
-    Misaligned {
-        /// The address.
-        address: u64,
-        /// What it has to be a multiple of, in bytes.
-        align: usize,
-    },
+    Misaligned { address: u64, align: usize },
     /// Source and target of a copy share bytes.
     #[error("the source and the target of a copy overlap")]
     Overlapping,
     /// A range reaches beyond the end.
     #[error("the range {}..{} reaches beyond the end: there are {len} elements", range.start, range.end)]
-    OutOfRange {
-        /// The elements that were asked for.
-        range: Range<usize>,
-        /// How many there are.
-        len: usize,
-    },
+    OutOfRange { range: Range<usize>, len: usize },
     /// Source and target of a copy differ in length.
     #[error("the source has {source_len} bytes and the target {target_len}; a copy needs equal lengths")]
-    LengthMismatch {
-        /// Bytes of the source.
-        source_len: usize,
-        /// Bytes of the target.
-        target_len: usize,
-    },
+    LengthMismatch { source_len: usize, target_len: usize },
     /// The memory overlaps pages that are registered already, in a way that cannot be shared.
     #[error("{:#x}..{:#x} overlaps memory that is already registered: {by}", range.start, range.end)]
-    AlreadyRegistered {
-        /// The addresses that were to be registered.
-        range: Range<usize>,
-        /// By whom, as far as it is known.
-        by: RegisteredBy,
-    },
+    AlreadyRegistered { range: Range<usize>, by: RegisteredBy },
     /// Memory was given back to a source that it is not allocated from.
     #[error("{address:#x} is not allocated from here, or was given back already")]
-    NotAllocated {
-        /// What was given back.
-        address: u64,
-    },
+    NotAllocated { address: u64 },
     /// Memory was given back with another size than it was allocated with.
     #[error("{address:#x} was given back as {given} bytes, and was allocated with {allocated}")]
-    WrongSize {
-        /// What was given back.
-        address: u64,
-        /// Bytes that it was said to have.
-        given: usize,
-        /// Bytes that it has.
-        allocated: usize,
-    },
+    WrongSize { address: u64, given: usize, allocated: usize },
     /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
     #[error(
         "{:#x}..{:#x} was registered with an owner, which unregisters it; it was not pinned by pin_memory",
         range.start, range.end
     )]
-    HeldByOwner {
-        /// The addresses of the registration.
-        range: Range<usize>,
-    },
+    HeldByOwner { range: Range<usize> },
     /// A copy was to write memory that is only readable.
     #[error("the memory is read-only and cannot be the target of a copy")]
     ReadOnly,
@@ -150,15 +102,13 @@ pub enum Error {
     PrivateReadOnly,
     /// The device cannot do this.
     #[error("{device} does not support {what}")]
-    Unsupported {
-        /// The device's name.
-        device: String,
-        /// What was asked for.
-        what: &'static str,
-    },
+    Unsupported { device: String, what: &'static str },
     /// The writer of a fence has failed or died, and the fence was completed in its place.
     #[error("the fence was poisoned: its writer ended before the work it stands for was done")]
     Poisoned,
+    /// The owner of memory refused a use of it, for a reason of its own.
+    #[error(transparent)]
+    Owner(Arc<dyn std::error::Error + Send + Sync>),
     /// A fence was to be recorded on a line behind another stream's, and there is no event behind that one to wait for.
     #[error("the last fence of the line is on another stream, without an event that this one could wait for")]
     OtherStream,
@@ -167,57 +117,27 @@ pub enum Error {
     Disowned,
     /// The driver kept refusing to wait for work, which may run on: its memory was not given back.
     #[error("the driver refused for {} s to wait for work, whose memory is not given back: {refusal}", waited.as_secs())]
-    StillInUse {
-        /// For how long it was asked.
-        waited: Duration,
-        /// What it said last.
-        refusal: Box<Self>,
-    },
+    StillInUse { waited: Duration, refusal: Box<Self> },
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
     Timeout(Duration),
     /// A value that an option does not take.
     #[error("{option} is {value}; accepted are {} to {}", accepted.start(), accepted.end())]
-    NotAccepted {
-        /// The option.
-        option: &'static str,
-        /// What it was set to.
-        value: usize,
-        /// What it takes.
-        accepted: RangeInclusive<usize>,
-    },
+    NotAccepted { option: &'static str, value: usize, accepted: RangeInclusive<usize> },
     /// A size or an offset that is no whole number of a device's pages, or a size of none.
     #[error("{what} is {value} bytes; accepted are multiples of {granularity}, and no size of 0")]
-    NotGranular {
-        /// What it is.
-        what: &'static str,
-        /// What it was, in bytes.
-        value: usize,
-        /// What it has to be a multiple of, in bytes ([`granularity`](crate::vmm::granularity)).
-        granularity: usize,
-    },
+    NotGranular { what: &'static str, value: usize, granularity: usize },
     /// A value that has to be a power of two, or 0.
     #[error("{what} is {value}; accepted are 0 and powers of two")]
-    NotAPowerOfTwo {
-        /// What it is.
-        what: &'static str,
-        /// What it was.
-        value: usize,
-    },
+    NotAPowerOfTwo { what: &'static str, value: usize },
     /// Addresses were to be given back that have memory.
     #[error("{bytes} bytes are still mapped in this range of addresses; unmap them first")]
-    StillMapped {
-        /// How many bytes are mapped.
-        bytes: usize,
-    },
+    StillMapped { bytes: usize },
     /// A descriptor from another process is not memory that can be shared safely.
     #[error(
         "the descriptor {why}; accepted is a file in memory (memfd) of whole pages, sealed against shrinking and growing"
     )]
-    NotShared {
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    NotShared { why: &'static str },
     /// The current memory pool is neither the driver's own nor one that was made here, so that its owner may destroy it at any moment.
     #[error(
         "the current memory pool is another library's; name it with MemoryPool::borrow_raw while its owner keeps it"
@@ -225,122 +145,55 @@ pub enum Error {
     ForeignPool,
     /// Memory of another process is not what it was said to be.
     #[error("{what} of the imported memory is {found}, and was declared as {declared}")]
-    NotAsDeclared {
-        /// What differs.
-        what: &'static str,
-        /// What was declared.
-        declared: u64,
-        /// What the driver says.
-        found: u64,
-    },
+    NotAsDeclared { what: &'static str, declared: u64, found: u64 },
     /// Imported memory has another size than was declared. The driver maps a handle only as a whole, and does not tell its size.
     #[error("the imported memory does not have the declared size of {bytes} bytes")]
-    NotWhole {
-        /// The declared size.
-        bytes: usize,
-    },
+    NotWhole { bytes: usize },
     /// Memory was to be given to another process that was not made for it.
     #[error("this memory cannot be exported as {what}; it has to be created for that")]
-    NotShareable {
-        /// The kind of handle.
-        what: &'static str,
-    },
+    NotShareable { what: &'static str },
     /// A copy was cancelled by its [`CancelToken`](crate::host::CancelToken).
     #[error("the copy was cancelled when {done} of its {total} bytes had been copied")]
-    CopyCancelled {
-        /// Bytes from the start on that had been sent to the device, or had come from it.
-        done: u64,
-        /// Bytes of the whole copy.
-        total: u64,
-    },
+    CopyCancelled { done: u64, total: u64 },
     /// What a copy reads from has failed or ended early. Some of the bytes before may have been copied.
     #[error("the source of a copy of {total} bytes failed at byte {at}: {source}")]
-    Source {
-        /// The first byte that could not be read, counted from the start of the copy.
-        at: u64,
-        /// Bytes of the whole copy.
-        total: u64,
-        /// The source's reason; [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if it has ended.
-        source: Arc<std::io::Error>,
-    },
+    Source { at: u64, total: u64, source: Arc<std::io::Error> },
     /// Some of the memory is not there.
     #[error(
         "{:#x}..{:#x} cannot be registered: nothing is mapped at {:#x}..{:#x}",
         range.start, range.end, hole.start, hole.end
     )]
-    NotMapped {
-        /// The addresses that were to be registered.
-        range: Range<usize>,
-        /// The first addresses among their pages at which nothing is mapped.
-        hole: Range<usize>,
-    },
+    NotMapped { range: Range<usize>, hole: Range<usize> },
     /// Some pages are mapped but cannot be had.
     #[error(
         "the system has no page for some address in {:#x}..{:#x}: a mapped file ends before it, or there is no free huge page",
         range.start, range.end
     )]
-    NoPage {
-        /// The addresses whose pages were asked for.
-        range: Range<usize>,
-    },
+    NoPage { range: Range<usize> },
     /// There is not enough free memory to bring in what is to be pinned; the system would end a process to have more.
     #[error("{bytes} bytes are not in memory yet, and this system has {available} left")]
-    OutOfHostMemory {
-        /// The bytes that would have to come in.
-        bytes: usize,
-        /// What the system can give without swapping, in bytes (`MemAvailable`).
-        available: usize,
-    },
+    OutOfHostMemory { bytes: usize, available: usize },
     /// The process may not lock that much memory.
     #[error(
         "{bytes} bytes more than the {locked} that are locked already exceed the limit of {limit} bytes on locked memory; \
          raise it (ulimit -l, LimitMEMLOCK=)"
     )]
-    LockLimit {
-        /// Bytes that were to be registered.
-        bytes: usize,
-        /// The limit (`RLIMIT_MEMLOCK`).
-        limit: u64,
-        /// Bytes that the process had locked and pinned before.
-        locked: u64,
-        /// What the driver said.
-        code: CUresult,
-    },
+    LockLimit { bytes: usize, limit: u64, locked: u64, code: CUresult },
     /// A mapping of huge pages must have whole ones.
     #[error("{len} bytes are no whole number of huge pages of {page_size} bytes; ask for a multiple")]
-    NotWholePages {
-        /// Bytes that were asked for.
-        len: usize,
-        /// Bytes of a page.
-        page_size: usize,
-    },
+    NotWholePages { len: usize, page_size: usize },
     /// The system has no huge pages of this size.
     #[error("there are no huge pages of {size} bytes; this system has {sizes:?}")]
-    NoSuchPageSize {
-        /// The size that was asked for.
-        size: usize,
-        /// Those there are.
-        sizes: Vec<usize>,
-    },
+    NoSuchPageSize { size: usize, sizes: Vec<usize> },
     /// There is no such NUMA node.
     #[error("there is no NUMA node {node}; this system has {nodes:?}")]
-    NoSuchNumaNode {
-        /// The node that was asked for.
-        node: u32,
-        /// Those there are.
-        nodes: Vec<u32>,
-    },
+    NoSuchNumaNode { node: u32, nodes: Vec<u32> },
     /// The call was cancelled by a [`CancelToken`](crate::host::CancelToken).
     #[error("the call was cancelled")]
     Cancelled,
     /// The system refused a call.
     #[error("{call} failed: {source}")]
-    Io {
-        /// The system call.
-        call: &'static str,
-        /// The system's reason.
-        source: Arc<std::io::Error>,
-    },
+    Io { call: &'static str, source: Arc<std::io::Error> },
 }
 
 impl Error {

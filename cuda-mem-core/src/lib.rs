@@ -53,7 +53,7 @@ mod element;
 
 mod error;
 
-pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, MemorySource};
+pub use buffer::{DeviceBuffer, DeviceRange, ManagedBuffer, MemorySource, UsedElsewhere};
 pub use copy::{Scope, Transfer, scope};
 pub use cuda_mem_sys as sys;
 #[doc(hidden)]
@@ -64,7 +64,7 @@ pub use element::DeviceCopy;
 pub use error::{DriverError, Error, Refused, RegisteredBy, Result};
 pub use fence::{Fence, FenceLine, ReservedFence};
 pub use host::PinnedBuffer;
-pub use stream::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, stream_mem};
+pub use stream::{CaptureId, CapturePast, CapturePoint, ForeignStream, Stream, StreamId, stream_mem};
 pub use uses::{StreamUse, UsePoint, Uses};
 
 /// Compiles the README's example.

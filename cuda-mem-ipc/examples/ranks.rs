@@ -12,14 +12,13 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::{DeviceBuffer, Driver, Stream, StreamUse, copy};
-use cuda_mem_ipc::symmetric::{Backends, DeviceType, Group, GroupOptions, NativeBackend, SymmetricMemory};
+use cuda_mem_core::{DeviceBuffer, Driver, Stream};
+use cuda_mem_ipc::symmetric::{Group, GroupOptions};
 
 /// What ends the program early, in words for its user.
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 const NAME: &str = "ranks";
-const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 /// Rounds that times are medians of.
 const ROUNDS: usize = 51;
 
@@ -95,64 +94,45 @@ fn be(rank: usize, ranks: usize, mib: usize, directory: &Path) -> Result<()> {
     let start = Instant::now();
     let group = Group::join(&context, NAME, rank, ranks, directory, &GroupOptions::default())?;
     say("the ranks come together", start.elapsed());
-    let backends = Backends::new();
-    let native = std::sync::Arc::new(NativeBackend::new());
-    native.add_group(&group)?;
-    backends.register(DeviceType::CUDA, native)?;
-
-    let bytes = mib << 20;
-    let (next, device) = ((rank + 1) % ranks, context.device());
+    let (bytes, next) = (mib << 20, (rank + 1) % ranks);
     let start = Instant::now();
-    let buffer = backends.empty(bytes, device, Some(NAME))?;
-    let memory = buffer.rendezvous(None)?;
+    let buffer = group.alloc::<u8>(bytes)?;
     say("a new segment, allocated and brought together", start.elapsed());
 
     let mut times = Vec::new();
     let mut small = Vec::new();
     for _ in 0..ROUNDS {
+        meet(&group, &stream)?; // so that no rank waits long for another one's allocation
         let start = Instant::now();
-        let buffer = backends.empty(4096, device, Some(NAME))?;
-        let allocated = start.elapsed();
-        meet(&*memory, &stream)?; // so that no rank waits for another one's allocation
-        let start = Instant::now();
-        let memory = buffer.rendezvous(None)?;
-        times.push(allocated + start.elapsed());
-        small.push((buffer, memory));
+        small.push(group.alloc::<u8>(4096)?);
+        times.push(start.elapsed());
     }
     say("4 KiB in a segment that is mapped", median(times));
 
-    let source = DeviceBuffer::from_slice(&stream, &pattern(rank, bytes))?;
-    copy_between(&stream, memory.get_buffer(rank, 0..bytes)?.on(&stream)?, source.on_read(&stream)?, bytes)?;
-    meet(&*memory, &stream)?;
+    buffer.of(rank)?.as_range()?.copy_from_slice(&stream, &pattern(rank, bytes))?;
+    meet(&group, &stream)?;
     let target = DeviceBuffer::<u8>::zeroed(&stream, bytes)?;
-    copy_between(&stream, target.on(&stream)?, memory.get_buffer(next, 0..bytes)?.on(&stream)?, bytes)?;
+    target.whole().copy_from(&stream, &buffer.of(next)?.as_range()?)?;
     if target.to_vec(&stream)? != pattern(next, bytes) {
         return Err(format!("rank {rank} reads something else from rank {next} than was written").into());
     }
-    meet(&*memory, &stream)?;
+    meet(&group, &stream)?;
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        memory.barrier(&stream, 1, LIMIT)?;
-        stream.synchronize()?;
+        meet(&group, &stream)?;
         times.push(start.elapsed());
     }
-    memory.check()?;
     say("a barrier, waited for by the host", median(times));
     println!("rank {rank} has read {mib} MiB of rank {next}: every byte is right");
-    meet(&*memory, &stream)
+    meet(&group, &stream)
 }
 
 /// All ranks have come here.
-fn meet(memory: &dyn SymmetricMemory, stream: &Stream) -> Result<()> {
-    memory.barrier(stream, 0, LIMIT)?;
+fn meet(group: &Group, stream: &Stream) -> Result<()> {
+    group.barrier(stream)?;
     stream.synchronize()?;
-    Ok(memory.check()?)
-}
-
-fn copy_between(stream: &Stream, target: StreamUse<'_>, source: StreamUse<'_>, bytes: usize) -> Result<()> {
-    // SAFETY: callers pass two pieces of memory that have as many bytes, whose owners know of the stream.
-    Ok(unsafe { copy::memcpy_async(stream, target.address(), source.address(), bytes) }?)
+    Ok(group.check()?)
 }
 
 /// Bytes that tell the ranks apart.

@@ -25,95 +25,51 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum Error {
     /// The system refused a call, for a reason that no other variant stands for.
     #[error("{call}: {source}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// The system's reason.
-        source: Arc<io::Error>,
-    },
+    System { call: &'static str, source: Arc<io::Error> },
     /// The deadline passed first.
     #[error("the deadline passed before {what}")]
-    Timeout {
-        /// What was waited for.
-        what: &'static str,
-    },
+    Timeout { what: &'static str },
     /// The peer has closed its end.
     #[error("the peer has closed the connection: {doing} is not possible")]
-    Closed {
-        /// What was tried.
-        doing: &'static str,
-    },
+    Closed { doing: &'static str },
     /// The peer's process has ended, closed or not.
     #[error("process {pid} has exited")]
-    PeerExited {
-        /// The peer.
-        pid: u32,
-    },
+    PeerExited { pid: u32 },
     /// An earlier message broke the protocol, after which nothing is believed any more.
     #[error("the connection is broken by an earlier message that was not of the protocol; make a new one")]
     Broken,
     /// The object belongs to the parent of this process.
     #[error("made in process {made_in}, used in {here}: a forked child makes connections of its own")]
-    Forked {
-        /// The process that made it.
-        made_in: u32,
-        /// The calling process.
-        here: u32,
-    },
+    Forked { made_in: u32, here: u32 },
     /// The peer ended, or ended the connection, before the work was done that was waited for.
     #[error(
         "process {pid} is gone, and its work before this point was not finished: the bytes are not what it meant them to be"
     )]
-    PeerDied {
-        /// The peer.
-        pid: u32,
-    },
+    PeerDied { pid: u32 },
     /// As many streams wait for fences of the peer that it has not reached as may: streams that wait hold up others.
     #[error(
         "{most} streams wait for work of process {pid} that is not done: wait for it with a deadline (synchronize), or use fewer streams"
     )]
-    TooManyWaits {
-        /// The peer.
-        pid: u32,
-        /// The most.
-        most: usize,
-    },
+    TooManyWaits { pid: u32, most: usize },
     /// The driver layer refused.
     #[error(transparent)]
-    Core(#[from] core::Error),
+    Core(core::Error),
     /// What came is no message of a shared pool. The connection is broken.
     #[error("process {pid} sent what is no message of a shared pool: {source}")]
-    Wire {
-        /// The peer.
-        pid: u32,
-        /// What is wrong.
-        source: WireError,
-    },
+    Wire { pid: u32, source: WireError },
     /// A message of a shared pool that does not fit what came before. The connection is broken.
     #[error("process {pid} does not follow the protocol: {what}")]
-    Protocol {
-        /// The peer.
-        pid: u32,
-        /// What is wrong.
-        what: &'static str,
-    },
+    Protocol { pid: u32, what: &'static str },
     /// Host memory of another size than its sender says.
     #[error("the memory was said to have {said} bytes and has {found}")]
-    WrongSize {
-        /// As its sender says.
-        said: u64,
-        /// What there is.
-        found: usize,
-    },
+    WrongSize { said: u64, found: usize },
     /// Memory of a device that this process does not have.
     #[error("the memory lies on the device {uuid}, which is not visible here (CUDA_VISIBLE_DEVICES)")]
-    NoSuchDevice {
-        /// The device.
-        uuid: Uuid,
-    },
+    NoSuchDevice { uuid: Uuid },
     /// The pool layer refused.
     #[error(transparent)]
     Pool(cuda_mem_pool::Error),
@@ -122,12 +78,7 @@ pub enum Error {
         "the block lies in {handles} handles, at most {most} are shared for one buffer: take a smaller one, or one of a SharedPool, \
          whose segments have one handle each"
     )]
-    TooManyHandles {
-        /// How many there are.
-        handles: usize,
-        /// The most.
-        most: usize,
-    },
+    TooManyHandles { handles: usize, most: usize },
     /// Bytes of a device are not touched by the host.
     #[error("the buffer lies on a device; the host reads and writes buffers of host memory alone")]
     NotOnHost,
@@ -147,39 +98,21 @@ pub enum Error {
         "the exporter's host memory takes up as many {what} here as one may, {most}, or all exporters' does: share fewer or larger segments, \
          or let the streams come to an end"
     )]
-    OverBudget {
-        /// What: descriptors, or pinned bytes.
-        what: &'static str,
-        /// The most of one exporter.
-        most: u64,
-    },
+    OverBudget { what: &'static str, most: u64 },
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] FrameError),
     /// A message came with more or fewer descriptors than it says. All were closed, the connection is broken.
     #[error("a message declares {declared} descriptors and {received} came with it")]
-    DescriptorCount {
-        /// As the frame says.
-        declared: usize,
-        /// As the system delivered, by `SCM_RIGHTS`.
-        received: usize,
-    },
+    DescriptorCount { declared: usize, received: usize },
     /// The system could not deliver all descriptors of a message. All that came were closed, the connection is broken.
     #[error(
         "only {received} descriptors of a message could be received: this process may have too many open (RLIMIT_NOFILE)"
     )]
-    ControlTruncated {
-        /// How many came, and were closed.
-        received: usize,
-    },
+    ControlTruncated { received: usize },
     /// More descriptors than a message carries.
     #[error("{asked} descriptors are too many for one message; at most {most}")]
-    TooManyDescriptors {
-        /// What was passed.
-        asked: usize,
-        /// The most.
-        most: usize,
-    },
+    TooManyDescriptors { asked: usize, most: usize },
     /// More descriptors of this user are under way, sent and not received, than the system allows. Nothing was sent.
     #[error(
         "too many descriptors of this user are sent and not received yet (ETOOMANYREFS); send again when the peer has received some"
@@ -187,20 +120,10 @@ pub enum Error {
     TooManyInFlight,
     /// A payload that no frame carries.
     #[error("a payload of {bytes} bytes is too long for one message; at most {most}")]
-    PayloadTooLong {
-        /// What was passed, in bytes.
-        bytes: usize,
-        /// The most, in bytes.
-        most: usize,
-    },
+    PayloadTooLong { bytes: usize, most: usize },
     /// The kind belongs to the transport. When it is received, the connection is broken.
     #[error("kind {kind} is the transport's own; kinds of users are from {first} on")]
-    ReservedKind {
-        /// The kind.
-        kind: u16,
-        /// The first that is free.
-        first: u16,
-    },
+    ReservedKind { kind: u16, first: u16 },
     /// The peer takes no descriptors: nothing that it expects has any. Nothing was sent.
     #[error("the peer takes no descriptors")]
     DescriptorsRefused,
@@ -211,16 +134,7 @@ pub enum Error {
     ImplicitPolicy,
     /// The policy does not admit the peer.
     #[error("process {pid} of user {uid} and group {gid} is not admitted; accepted: {accepted}")]
-    PeerRefused {
-        /// The peer's user.
-        uid: u32,
-        /// The peer's group.
-        gid: u32,
-        /// The peer.
-        pid: u32,
-        /// What the policy accepts.
-        accepted: String,
-    },
+    PeerRefused { uid: u32, gid: u32, pid: u32, accepted: String },
     /// The system does not tell who the peer is: it is in a PID namespace that this process cannot see.
     #[error("the peer is in another PID namespace; both processes must be in one")]
     PeerUnknown,
@@ -229,105 +143,45 @@ pub enum Error {
         "the peer is process {pid} started at {start_time}, and says that it is process {told_pid} started at {told_start_time}: a \
          connection cannot be handed to another process, and both must be in the same PID and time namespace"
     )]
-    PeerMismatch {
-        /// The peer, by the system.
-        pid: u32,
-        /// Its start, in clock ticks after the system's.
-        start_time: u64,
-        /// The peer, by its own words.
-        told_pid: u32,
-        /// Its start, by its own words.
-        told_start_time: u64,
-    },
+    PeerMismatch { pid: u32, start_time: u64, told_pid: u32, told_start_time: u64 },
     /// The first message is no hello.
     #[error(
         "the first message must be a hello without descriptors; one of kind {kind} with {bytes} bytes came"
     )]
-    NoHello {
-        /// The kind of the message that came.
-        kind: u16,
-        /// The length of its payload.
-        bytes: usize,
-    },
+    NoHello { kind: u16, bytes: usize },
     /// The two sides speak no common version of the protocol.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
-    NoCommonVersion {
-        /// The peer's least and highest.
-        theirs: (u16, u16),
-        /// Our least and highest.
-        ours: (u16, u16),
-    },
+    NoCommonVersion { theirs: (u16, u16), ours: (u16, u16) },
     /// A name that no socket can have.
     #[error("{name:?} is no name of a socket: 1 to {most} bytes without '/' and NUL, and not '.' or '..'")]
-    InvalidName {
-        /// What was passed.
-        name: String,
-        /// The longest, in bytes.
-        most: usize,
-    },
+    InvalidName { name: String, most: usize },
     /// The directory of a socket is none.
     #[error("{path:?} must be a directory, and no symbolic link to one")]
-    NotADirectory {
-        /// What was passed.
-        path: PathBuf,
-    },
+    NotADirectory { path: PathBuf },
     /// The directory of a socket cannot be made or opened.
     #[error("the directory {path:?} cannot be used: {source}")]
-    Directory {
-        /// What was passed.
-        path: PathBuf,
-        /// The system's reason.
-        source: Arc<io::Error>,
-    },
+    Directory { path: PathBuf, source: Arc<io::Error> },
     /// The directory, or a file where the socket would be, is somebody else's.
     #[error("{path:?} belongs to user {owner}; it must belong to user {accepted}")]
-    WrongOwner {
-        /// The directory or file.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// The user of this process.
-        accepted: u32,
-    },
+    WrongOwner { path: PathBuf, owner: u32, accepted: u32 },
     /// Others may enter the directory, or its owner may not.
     #[error("the directory {path:?} has mode {mode:04o}; it must have 0700")]
-    WrongMode {
-        /// The directory.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    WrongMode { path: PathBuf, mode: u32 },
     /// There is a file, which is no socket, where the socket would be.
     #[error("{path:?} is there and is no socket; it is left as it is")]
-    NotASocket {
-        /// The file.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// Somebody listens there already.
     #[error("{address} is in use: somebody listens there")]
-    InUse {
-        /// Where.
-        address: String,
-    },
+    InUse { address: String },
     /// Nobody listens there.
     #[error("nobody listens at {address}: {source}")]
-    NotListening {
-        /// Where.
-        address: String,
-        /// The system's reason.
-        source: Arc<io::Error>,
-    },
+    NotListening { address: String, source: Arc<io::Error> },
     /// The descriptor is no end of a pair.
     #[error("the descriptor is not a connected Unix socket of type SOCK_SEQPACKET")]
     NotAnEnd,
     /// A socket's buffer does not hold one frame.
     #[error("the socket's send buffer has {bytes} bytes, a message needs {needed}: raise net.core.wmem_max")]
-    SendBuffer {
-        /// What the system gives.
-        bytes: usize,
-        /// What is needed.
-        needed: usize,
-    },
+    SendBuffer { bytes: usize, needed: usize },
 }
 
 impl Error {
@@ -354,87 +208,75 @@ impl Error {
     }
 }
 
+impl From<core::Error> for Error {
+    /// What this layer has said through a copy of its memory is its own again.
+    fn from(error: core::Error) -> Self {
+        match error {
+            core::Error::Owner(said) => {
+                said.downcast_ref::<Self>().cloned().unwrap_or(Self::Core(core::Error::Owner(said)))
+            }
+            error => Self::Core(error),
+        }
+    }
+}
+
+impl From<Error> for core::Error {
+    /// For copies of this layer's memory, which are core's.
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Core(error) => error,
+            error => Self::Owner(Arc::new(error)),
+        }
+    }
+}
+
 pub(crate) fn shared(errno: Errno) -> Arc<io::Error> {
     Arc::new(errno.into())
 }
 
-/// Why bytes are no frame of the transport. [`Frame`](crate::transport::Frame) has an example.
+/// Why bytes are no frame of the transport. [`Error::Frame`] has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum FrameError {
     /// Fewer bytes than a header.
     #[error("{bytes} bytes are fewer than a header has")]
-    TooShort {
-        /// What came.
-        bytes: usize,
-    },
+    TooShort { bytes: usize },
     /// More bytes than a frame has.
     #[error("{bytes} bytes are more than the longest frame has")]
-    TooLong {
-        /// What came.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// It does not begin as a frame does.
     #[error("it begins with {found:02x?}, not with the magic of a frame")]
-    Magic {
-        /// What came.
-        found: [u8; 4],
-    },
+    Magic { found: [u8; 4] },
     /// Of a version that is not spoken.
     #[error("it is of version {found}, which was not agreed on")]
-    Version {
-        /// What came.
-        found: u16,
-    },
+    Version { found: u16 },
     /// Bytes that must be zero and are not.
     #[error("its last two bytes are {found:#06x}; accepted is 0")]
-    NotZero {
-        /// What came.
-        found: u16,
-    },
+    NotZero { found: u16 },
     /// A payload that is too long.
     #[error("its payload is {bytes} bytes, more than are accepted")]
-    Payload {
-        /// What it declares.
-        bytes: usize,
-    },
+    Payload { bytes: usize },
     /// Too many descriptors.
     #[error("it has {count} descriptors, more than are accepted")]
-    Descriptors {
-        /// What it declares.
-        count: usize,
-    },
+    Descriptors { count: usize },
     /// The parts do not add up to the whole.
     #[error("it declares {declared} bytes and has {bytes}")]
-    Length {
-        /// What its parts add up to.
-        declared: usize,
-        /// What came.
-        bytes: usize,
-    },
+    Length { declared: usize, bytes: usize },
 }
 
-/// Why a payload is none of a shared pool. [`Message`](crate::shared::wire::Message) has an example.
+/// Why a payload is none of a shared pool. [`Error::Wire`] has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum WireError {
     /// No such kind.
     #[error("kind {0} is none of a shared pool's")]
     Kind(u16),
     /// Another length than the kind has.
     #[error("{found} bytes, this part of the message has {expected}")]
-    Length {
-        /// How many came.
-        found: usize,
-        /// How many it takes.
-        expected: usize,
-    },
+    Length { found: usize, expected: usize },
     /// A number that its field does not take.
     #[error("the {field} is {value}")]
-    Value {
-        /// The field.
-        field: &'static str,
-        /// What came.
-        value: u64,
-    },
+    Value { field: &'static str, value: u64 },
 }

@@ -1,10 +1,17 @@
 //! What threads share, from the standard library or, in the models that run with `--cfg loom`, from the model checker.
 
+use cuda_mem_pool::cuda_mem_core as core;
+
 #[cfg(all(loom, test))]
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Before any lock and any word of memory that is shared: in a forked child all of it is the parent's.
+pub(crate) fn refuse_forked() -> core::Result<()> {
+    if core::forked() { Err(core::Error::Forked) } else { Ok(()) }
+}
 
 /// Locks a mutex, also after a panic elsewhere: nothing here panics while it holds one, and what is behind each lock is right after every
 /// statement.

@@ -1,4 +1,5 @@
-//! The few functions of NVIDIA's management library (NVML) that tell which processes use a device, loaded at run time.
+//! The few functions of NVIDIA's management library (NVML) that tell which devices there are and which processes use them, loaded at
+//! run time.
 //!
 //! Written by hand from `nvml.h` of CUDA 12.9. The library comes with the driver, but not into every container.
 //!
@@ -78,6 +79,47 @@ const _: () = {
     assert!(std::mem::offset_of!(nvmlProcessInfo_t, computeInstanceId) == 20);
 };
 
+/// The memory of a device, in bytes.
+#[allow(non_camel_case_types, non_snake_case, reason = "the header's own names")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct nvmlMemory_v2_t {
+    /// [`NVML_MEMORY_V2`], set by the caller.
+    pub version: c_uint,
+    /// All of it.
+    pub total: c_ulonglong,
+    /// What the driver and the firmware keep for themselves.
+    pub reserved: c_ulonglong,
+    /// What nobody has.
+    pub free: c_ulonglong,
+    /// What processes have.
+    pub used: c_ulonglong,
+}
+
+/// The version of [`nvmlMemory_v2_t`]: its size, and 2 in the highest byte.
+pub const NVML_MEMORY_V2: c_uint = size_of::<nvmlMemory_v2_t>() as c_uint | 2 << 24;
+
+/// How busy a device was since the last sample.
+#[allow(non_camel_case_types, reason = "the header's own name")]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct nvmlUtilization_t {
+    /// The share of the time in which a kernel ran, in per cent.
+    pub gpu: c_uint,
+    /// The share of the time in which device memory was read or written, in per cent.
+    pub memory: c_uint,
+}
+
+const _: () = {
+    assert!(NVML_MEMORY_V2 == 0x0200_0028);
+    assert!(std::mem::offset_of!(nvmlMemory_v2_t, total) == 8);
+    assert!(std::mem::offset_of!(nvmlMemory_v2_t, used) == 32);
+    assert!(size_of::<nvmlUtilization_t>() == 8);
+};
+
+/// The most bytes of a device's name or UUID, with the zero at its end.
+pub const NVML_DEVICE_NAME_V2_BUFFER_SIZE: usize = 96;
+
 /// What stands for a number that is not known.
 pub const NVML_VALUE_NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 
@@ -92,7 +134,7 @@ pub enum LoadError {
         /// The loader's reason.
         reason: String,
     },
-    /// The library lacks a function: it is older than CUDA 11.5's, or something else.
+    /// The library lacks a function: it is older than CUDA 11.6's, or something else.
     MissingFunction {
         /// The function.
         name: &'static str,
@@ -170,6 +212,20 @@ functions! {
         "group__nvmlDeviceQueries.html";
     nvmlDeviceGetComputeRunningProcesses_v3:
         unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetGraphicsRunningProcesses_v3:
+        unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetCount_v2: unsafe extern "C" fn(*mut c_uint) -> nvmlReturn_t, "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetHandleByIndex_v2: unsafe extern "C" fn(c_uint, *mut nvmlDevice_t) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetName: unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetUUID: unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetMemoryInfo_v2: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_v2_t) -> nvmlReturn_t,
+        "group__nvmlDeviceQueries.html";
+    nvmlDeviceGetUtilizationRates: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlUtilization_t) -> nvmlReturn_t,
         "group__nvmlDeviceQueries.html";
 }
 

@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 4
+#define CUDA_MEM_TORCH_ABI_VERSION 5
 
 /*
  All devices, where one may be named.
@@ -281,6 +281,74 @@ typedef struct cuda_mem_torch_source {
  Whether an allocation for this stream, in the calling thread, goes to the pool.
  */
 typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
+
+/*
+ A recording: a snapshot in PyTorch's format (.pickle, .pickle.gz), of whichever allocator, or a trace (.csv, .csv.gz).
+ */
+typedef struct cuda_mem_torch_recording {
+  /*
+   Its file, a path that ends with a 0; null for one in memory.
+   */
+  const char *path;
+  /*
+   The bytes of one in memory.
+   */
+  const uint8_t *data;
+  /*
+   How many.
+   */
+  size_t size;
+  /*
+   What the page calls it; null for the file's name.
+   */
+  const char *name;
+} cuda_mem_torch_recording;
+
+/*
+ What is drawn, and where it goes.
+ */
+typedef struct cuda_mem_torch_drawing {
+  /*
+   The recordings, which share the page.
+   */
+  const struct cuda_mem_torch_recording *inputs;
+  /*
+   How many, at least one.
+   */
+  size_t count;
+  /*
+   An earlier snapshot, which the first recording is compared with; null for none.
+   */
+  const struct cuda_mem_torch_recording *before;
+  /*
+   The page's heading; null for the names of the recordings.
+   */
+  const char *title;
+  /*
+   The device that is shown first; a negative one for the one that has most.
+   */
+  int device;
+  /*
+   Where the page goes, a path that ends with a 0; null for none.
+   */
+  const char *page;
+  /*
+   Where the timeline goes for Perfetto, likewise.
+   */
+  const char *perfetto;
+  /*
+   Where live bytes at the peak go by call stack, for tools that draw flame graphs, likewise.
+   */
+  const char *folded;
+  /*
+   What `progress` is passed first.
+   */
+  void *data;
+  /*
+   Hears how far it is, a few times a second: what is done, and how much of how much; `total` is 0 where that is not known. May be null.
+   */
+  void (*progress)(void *data, const char *stage, uint64_t done, uint64_t total);
+} cuda_mem_torch_drawing;
 
 /*
  What private pools do. Its rounding and its threshold count for the default pool too.
@@ -1092,6 +1160,17 @@ int cuda_mem_torch_check_pool_live_allocations(int device,
                                                bool *are);
 
 /*
+ Draws recordings as one HTML page that needs nothing else, and writes what other viewers read. No driver is needed.
+
+ `CUDA_MEM_TORCH_INVALID_ARGUMENT` for what cannot be read, is no recording, or cannot be written: the message says which and why.
+
+ # Safety
+
+ `drawing` points to one whose pointers are as it says; `progress` may be called with `data`.
+ */
+int cuda_mem_torch_draw(const struct cuda_mem_torch_drawing *drawing);
+
+/*
  Sets options, as a whole or not at all.
 
  # Safety
@@ -1218,20 +1297,6 @@ int cuda_mem_torch_snapshot(int device,
 int cuda_mem_torch_write_snapshot(const char *path);
 
 /*
- Draws the page of a snapshot in PyTorch's format, of one device or, for a negative one, of the first that it has anything of. Any
- snapshot is taken, also one with stacks that another library gathered.
-
- # Safety
-
- `snapshot` points to `bytes` bytes; `name`, which the page is headed by, is text; `path` is a path: bytes, the last of them 0.
- */
-int cuda_mem_torch_write_report(const uint8_t *snapshot,
-                                size_t bytes,
-                                int device,
-                                const char *name,
-                                const char *path);
-
-/*
  Tells of the bytes that streams have mapped of the default pool, by size class: PyTorch's `getExpandableSegmentSizes`.
 
  # Safety
@@ -1271,6 +1336,29 @@ int cuda_mem_torch_reset_peak_stats(int device);
  Has the sums and counts of a device, or of all, start anew from nothing.
  */
 int cuda_mem_torch_reset_accumulated_stats(int device);
+
+/*
+ Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
+ unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
+ another private pool.
+
+ `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
+
+ # Safety
+
+ `still` can be written to.
+ */
+int cuda_mem_torch_hold_still(const void *address,
+                              void **still);
+
+/*
+ Lets memory move again. Null is nothing.
+
+ # Safety
+
+ `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
+ */
+int cuda_mem_torch_let_move(void *still);
 
 /*
  Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
@@ -1593,6 +1681,24 @@ int cuda_mem_torch_read_backup(void *address,
 int cuda_mem_torch_set_limit(int device,
                              size_t bytes,
                              size_t *freed);
+
+/*
+ Gives `write` a table of who uses which GPU: by process, and by stream and pool for processes of this library and of this user.
+
+ `CUDA_MEM_TORCH_UNSUPPORTED` where there is no GPU or no driver, and no such process.
+
+ # Safety
+
+ `write` may be called with `data`.
+ */
+int cuda_mem_torch_top_table(void *data,
+                             void (*write)(void *data, const char *text));
+
+/*
+ Shows that table on the terminal, gathered anew after each interval, until the user ends it with `q`. As
+ [`cuda_mem_torch_top_table`], and `CUDA_MEM_TORCH_SYSTEM` where there is no terminal.
+ */
+int cuda_mem_torch_top(uint64_t interval_ms);
 
 #ifdef __cplusplus
 }  // extern "C"

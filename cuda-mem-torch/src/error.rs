@@ -1,16 +1,14 @@
 //! Errors: what was asked for, what is accepted, and what to do instead.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 use cuda_mem_ipc::symmetric;
 
-use crate::allocator::OutOfMemory;
 use crate::dlpack::DlpackError;
-
-use crate::ipc::HandleError;
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -31,6 +29,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum Error {
     /// The driver, or the layer over it, refused.
     #[error(transparent)]
@@ -41,75 +40,44 @@ pub enum Error {
     /// Symmetric memory refused.
     #[error(transparent)]
     Symmetric(#[from] symmetric::Error),
+    /// The registry of symmetric memory refused.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     /// A pluggable allocator's functions have no more memory, or its memory fraction is used up.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// A function that a pluggable allocator was made of failed.
     #[error("the allocator's {function} function failed: {source}")]
-    Function {
-        /// Which: `alloc`, `free` or the name of a hook.
-        function: &'static str,
-        /// What it said.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
+    Function { function: &'static str, source: Arc<dyn StdError + Send + Sync> },
     /// A function gave an address that it gave before and that was not freed since.
     #[error(
         "the allocator's alloc function gave {address:#x}, which it gave before and which was not freed since"
     )]
-    GivenTwice {
-        /// What it gave.
-        address: u64,
-    },
+    GivenTwice { address: u64 },
     /// Nothing was allocated at an address, or it was freed already.
     #[error("{address:#x} is no allocation of this allocator: it is another's, or was freed already")]
-    UnknownPointer {
-        /// What was passed.
-        address: u64,
-    },
+    UnknownPointer { address: u64 },
     /// A device that the allocator was not initialised for.
     #[error(
         "{device:?} is not initialised: init was called for {count} devices; call init with the number of devices"
     )]
-    NotInitialized {
-        /// What was passed.
-        device: Device,
-        /// How many there are.
-        count: usize,
-    },
+    NotInitialized { device: Device, count: usize },
     /// More devices than are used in one process.
     #[error("init was called for {asked} devices; at the most {most} are used")]
-    TooManyDevices {
-        /// What was passed.
-        asked: usize,
-        /// How many can be.
-        most: usize,
-    },
+    TooManyDevices { asked: usize, most: usize },
     /// Another allocator cannot take over.
     #[error(
         "the allocator {name:?} is initialised already and stays; change the allocator before the first use of CUDA memory"
     )]
-    AlreadyInitialized {
-        /// The one that stays.
-        name: &'static str,
-    },
+    AlreadyInitialized { name: &'static str },
     /// Private pools are the program's own by one of its functions, and this call is not.
     #[error(
         "set_begin_allocate_to_pool was called, so that pools are the program's own, but {setter} was not: pool {id} cannot be handled"
     )]
-    NoPoolFunction {
-        /// What is to be called as well.
-        setter: &'static str,
-        /// The pool.
-        id: MempoolId,
-    },
+    NoPoolFunction { setter: &'static str, id: MempoolId },
     /// A checkpoint is of another device.
     #[error("the checkpoint is of {of:?}, not of {asked:?}")]
-    OtherDevice {
-        /// The device that it is of.
-        of: Device,
-        /// What was passed.
-        asked: Device,
-    },
+    OtherDevice { of: Device, asked: Device },
     /// Bytes that name no memory of another process, or memory that cannot be shared.
     #[error(transparent)]
     Handle(#[from] HandleError),
@@ -129,4 +97,182 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Why the registry refused. [`symm`](crate::symm) has an example.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
+pub enum RegistryError {
+    /// No backend of this name is registered.
+    #[error("no backend for {device_type} is called {name:?}; there are {known:?}")]
+    UnknownBackend { device_type: &'static str, name: String, known: Vec<String> },
+    /// A backend of this name is registered.
+    #[error("there is a backend {name:?} for {device_type} already")]
+    BackendExists { device_type: &'static str, name: String },
+    /// No backend is registered for the device type.
+    #[error("no backend is registered for {device_type}")]
+    NoBackend { device_type: &'static str },
+    /// The backend was used, and cannot be another one from then on.
+    #[error("the backend for {device_type} is {used:?} and was used: it cannot be changed any more")]
+    BackendInUse { device_type: &'static str, used: String },
+    /// The backend does not serve a memory pool.
+    #[error("{backend} allocates for a group, which a memory pool does not name; accepted are {accepted:?}")]
+    NotForMempools { backend: String, accepted: &'static [&'static str] },
+    /// No allocator of memory pools is registered for the device type.
+    #[error("no allocator for memory pools is registered for {device_type}; there are those for {known:?}")]
+    NoMempoolAllocator { device_type: &'static str, known: Vec<&'static str> },
+    /// One is registered.
+    #[error("an allocator for memory pools is registered for {device_type} already")]
+    MempoolAllocatorExists { device_type: &'static str },
+    /// The persistent allocation is alive.
+    #[error("persistent allocation {id} is alive; drop it before it is asked for again")]
+    PersistentAlive { id: u64 },
+    /// The persistent allocation is another one.
+    #[error("persistent allocation {id} is {was}, and was asked for as {asked}")]
+    PersistentDiffers { id: u64, was: String, asked: String },
+}
+
+/// A request that failed for lack of memory, as PyTorch tells its observers. Its text begins as that of PyTorch's error.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
+///
+/// let allocator = NativeAllocator::new(Driver::over(cuda_mem_sim::table())?); // with a GPU: Driver::system()?
+/// allocator.init(1)?;
+/// allocator.attach_out_of_memory_observer(Arc::new(|event| println!("{} bytes: {event}", event.requested)))?;
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutOfMemory {
+    /// The device.
+    pub device: Device,
+    /// What was asked for, in bytes.
+    pub requested: usize,
+    /// The most that the allocator may hold: its share of the device's memory, in bytes.
+    pub allowed: usize,
+    /// What the device has, in bytes.
+    pub total: usize,
+    /// What the device had free, if it said so, in bytes.
+    pub free: Option<usize>,
+    /// What is allocated of the allocator, in bytes.
+    pub allocated: usize,
+}
+
+/// Who is told of requests that fail for lack of memory.
+pub type OutOfMemoryObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, requested, allowed, total, free, allocated } = self;
+        write!(
+            f,
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {}",
+            Bytes(*requested),
+            device.as_raw(),
+            Bytes(*total)
+        )?;
+        if let Some(free) = free {
+            write!(f, " of which {} is free", Bytes(*free))?;
+        }
+        f.write_str(". ")?;
+        if allowed < total {
+            write!(f, "{} allowed; ", Bytes(*allowed))?;
+        }
+        write!(f, "{} is allocated here", Bytes(*allocated))
+    }
+}
+
+/// Bytes as PyTorch writes them.
+struct Bytes(usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..=0x400 => write!(f, "{} bytes", self.0),
+            0x401..=0x10_0000 => write!(f, "{:.2} KiB", bytes / 1024.0),
+            0x10_0001..=0x4000_0000 => write!(f, "{:.2} MiB", bytes / 1024.0 / 1024.0),
+            _ => write!(f, "{:.2} GiB", bytes / 1024.0 / 1024.0 / 1024.0),
+        }
+    }
+}
+
+/// The kinds that there are, for errors.
+const KINDS: &str = "c (cuMemAlloc), e (mapped)";
+
+/// Why bytes name no memory.
+///
+/// ```
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = NativeAllocator::new(driver);
+/// allocator.init(1)?;
+/// let context = driver.device(0)?.primary_context()?;
+/// let wrong = context.with_current(|| allocator.ipc_dev_ptr(b"no handle"))?;
+/// assert!(matches!(wrong, Err(Error::Handle(_))));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// They end too early, or late.
+    #[error("a handle of {what} has {expected} bytes, not {found}")]
+    Length {
+        /// What it is of.
+        what: &'static str,
+        /// How many it should have.
+        expected: u64,
+        /// How many it has.
+        found: usize,
+    },
+    /// A later version.
+    #[error("the handle is of version {found}, from a later PyTorch; known are the versions up to {known}")]
+    Version {
+        /// The version.
+        found: u8,
+        /// The last that is known.
+        known: u8,
+    },
+    /// A kind that there is not.
+    #[error("the handle is of kind {found:#04x}; known are {KINDS}")]
+    Kind {
+        /// The kind.
+        found: u8,
+    },
+    /// A number in it that cannot be.
+    #[error("the handle says {what} {found}; accepted are {accepted}")]
+    Value {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        found: i128,
+        /// What could be.
+        accepted: &'static str,
+    },
+    /// The exporter's descriptor was not to be had.
+    #[error(
+        "{call} for process {pid} failed: {source}, and {socket}; the process must be alive, and this one allowed to take its \
+         descriptors (same user, ptrace_scope, container; Linux 5.6 or newer), or to connect to its socket (same user, same \
+         network namespace)"
+    )]
+    Exporter {
+        /// The system call.
+        call: &'static str,
+        /// The process.
+        pid: i32,
+        /// The system's reason.
+        source: Arc<std::io::Error>,
+        /// Why its socket was of no use.
+        socket: String,
+    },
+    /// Somebody else's import or release of the same memory did not end in time.
+    #[error("another import or release of the same memory did not end in time")]
+    Busy,
 }

@@ -4,7 +4,7 @@
 //!   [`PluggableAllocator`], a pair of functions with this crate's bookkeeping around it. [`change_current_allocator`] makes one the
 //!   program's.
 //! - [`MemPool`] is a private pool, of this allocator's memory or another's.
-//! - [`symm`] has symmetric memory as the allocator of a pool.
+//! - [`symm`] is PyTorch's registry of symmetric memory, and has it as the allocator of a pool.
 //! - [`dlpack`] hands memory to other libraries and takes theirs.
 //! - [`pin_memory`] and [`unpin_memory`] pin host memory by address, as `torch.cuda` does.
 //!
@@ -41,14 +41,11 @@ mod pluggable;
 pub mod symm;
 mod uncached;
 
-pub use allocator::{
-    AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, OutOfMemory,
-    OutOfMemoryObserver, RawDeleter,
-};
+pub use allocator::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
 pub use cuda_mem_ipc;
 pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};
 pub use current::{change_current_allocator, current_allocator};
-pub use error::{Error, Result};
-pub use ipc::{HandleError, IpcDevPtr, ShareableHandle};
+pub use error::{Error, HandleError, OutOfMemory, OutOfMemoryObserver, Result};
+pub use ipc::{IpcDevPtr, ShareableHandle};
 pub use mem_pool::MemPool;
 pub use pluggable::{PluggableAllocator, create_custom_allocator};

@@ -42,8 +42,8 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The package as a wheel would install it.
-fn installed() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{}", std::process::id()));
+fn installed(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{}-{name}", std::process::id()));
     let package = folder.join("cuda_mem_torch");
     copy(&crate_folder().join("python/cuda_mem_torch"), &package);
     copy(&crate_folder().join("shim"), &package.join("shim"));
@@ -64,11 +64,20 @@ fn simulator() -> PathBuf {
 
 #[test]
 fn the_package_without_pytorch() {
+    with_the_package("test_package.py");
+}
+
+#[test]
+fn the_commands_without_pytorch() {
+    with_the_package("test_commands.py");
+}
+
+fn with_the_package(script: &str) {
     if !has_python() {
         return;
     }
-    let folder = installed();
-    let script = crate_folder().join("python/tests/test_package.py");
+    let folder = installed(script);
+    let script = crate_folder().join("python/tests").join(script);
     run(Command::new("python3")
         .arg(script)
         .env("PYTHONPATH", &folder)

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
+use crate::wheel::{EDGES, matrix};
 use crate::workspace::Workspace;
 
 /// The checked version of cargo-deny: a newer one may bring new rules.
@@ -94,17 +95,23 @@ fn spelling(steps: &mut Steps, environment: &Path) {
     steps.command("spelling", Command::new(program).args(["--config", "ci/typos.toml"]));
 }
 
-/// PyTorch's side of `cuda-mem-torch` on the simulator, where `cargo xtask wheel` has brought PyTorch's headers and libraries.
+/// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.
 fn shim(steps: &mut Steps, root: &Path) {
-    if !root.join("target/wheel/torch-2.11.0").is_dir() {
-        steps.skip("shim", "PyTorch's headers are not here; cargo xtask wheel fetches them");
-        return;
-    }
-    steps.command(
-        "shim libraries",
-        &mut cargo("build --package cuda-mem-torch --package cuda-mem-sim-library"),
-    );
-    steps.command("shim", Command::new("python3").arg(root.join("ci/torch/simulated/run.py")));
+    let libraries = "build --package cuda-mem-torch --package cuda-mem-sim-library";
+    steps.command("shim libraries", &mut cargo(libraries));
+    let python = |script: &str| {
+        let mut command = Command::new("python3");
+        command.arg(root.join(script));
+        command
+    };
+    // With the library as the tests have it: an optimised one takes minutes.
+    let mut wheel = python("cuda-mem-torch/python/build_wheel.py");
+    wheel.args(["--library", "target/debug/libcuda_mem_torch.so", "--out", "target/wheel"]);
+    steps.command("shim wheel", wheel.args(EDGES.iter().flat_map(|version| ["--torch", version])));
+    let mut smoke = python("ci/torch/simulated/run.py");
+    smoke.args(EDGES.map(|version| format!("--headers=target/wheel/torch-{version}")));
+    steps.command("shim", &mut smoke);
+    steps.command("torch matrix", matrix(root).args(EDGES));
 }
 
 /// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.

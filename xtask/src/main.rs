@@ -115,6 +115,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         words: Vec<std::ffi::OsString>,
     },
+    /// Run the wheel with each PyTorch, in fresh environments on the simulated driver.
+    #[command(disable_help_flag = true, after_help = "Its options: cargo xtask torch-matrix --help")]
+    TorchMatrix {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
         /// Where to; must be empty or not there.
@@ -168,6 +174,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         Task::Report(arguments) => report::run(arguments).map(done),
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words),
+        Task::TorchMatrix { words } => Ok(wheel::matrix(&root()?).args(words).status()?.success()),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
         Task::Wheel(arguments) => wheel::run(&root()?, &arguments).map(done),
     }

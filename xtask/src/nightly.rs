@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use crate::gpu_test::Builder;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
+use crate::wheel::{EDGES, matrix};
 use crate::workspace::{Package, Workspace};
 
 /// Seconds for one test executable: with many cases, with few, and with instrumentation.
@@ -41,7 +42,7 @@ const NOT_FOR_THREADS: &[&str] = &[
 ];
 
 /// The targets of `ci/fuzz/`.
-const FUZZED: &[&str] = &["trace", "settings", "frame", "connection", "hand_over", "ring"];
+const FUZZED: &[&str] = &["trace", "snapshot", "settings", "frame", "connection", "hand_over", "ring"];
 
 /// Cases that a property test tries, where it tries 256 by itself.
 const CASES: &str = "100000";
@@ -82,11 +83,20 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
             Ok(if crate::planted_faults::run(root)? { Ok(()) } else { Err("not all were found".to_owned()) })
         });
     }
+    torch(&mut steps, root, quick);
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);
     fuzz(&mut steps, root, quick)?;
     Ok(steps.finish())
+}
+
+/// The wheel with each PyTorch; quickly with the oldest and the newest.
+fn torch(steps: &mut Steps, root: &Path, quick: bool) {
+    let versions = if quick { &EDGES[..] } else { &[] };
+    let mut wheel = cargo(if quick { "xtask wheel --plain" } else { "xtask wheel" });
+    steps.command("wheel", wheel.args(versions.iter().flat_map(|version| ["--torch", version])));
+    steps.command("torch matrix", matrix(root).args(versions));
 }
 
 /// Integration tests that start cargo themselves: error messages of one compiler, and programs as users run them.

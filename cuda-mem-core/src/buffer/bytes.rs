@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use std::fmt;
 use std::ops::Range;
 
 use cuda_mem_sys::{CUdeviceptr, CUstream};
@@ -15,7 +16,7 @@ use crate::driver::{Context, Driver};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result, WithBytes, call};
 use crate::stream::{Marker, Quiet, Stream};
-use crate::uses::{Access, OpenUse, Uses};
+use crate::uses::{Access, OpenUse, StreamUse, Uses};
 
 /// What a stream that captures refuses.
 const COPYING: &str = "a copy of memory that no graph keeps";
@@ -27,6 +28,25 @@ pub(crate) struct Borrowed<'m> {
     pub(crate) driver: Driver,
     /// The one that the memory was allocated in; none for memory that is mapped, which belongs to a device.
     pub(crate) context: Option<&'m Context>,
+    /// Has streams wait for more than the uses.
+    pub(crate) behind: Option<&'m dyn UsedElsewhere>,
+}
+
+impl<'m> Borrowed<'m> {
+    pub(crate) fn of(uses: &'m Uses, context: &'m Context) -> Self {
+        Self { uses, driver: context.driver(), context: Some(context), behind: None }
+    }
+}
+
+/// Memory that is used where [`Uses`] do not know of it, as by another process.
+/// [`DeviceRange::behind`] takes it.
+pub trait UsedElsewhere: fmt::Debug + Sync {
+    /// Has `stream` wait for that. Every copy asks for it before it is put into its stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of the owner, such as [`Error::Owner`]: nothing was copied then.
+    fn order(&self, stream: &Stream) -> Result<()>;
 }
 
 impl<'m> Borrowed<'m> {
@@ -43,10 +63,21 @@ impl<'m> Borrowed<'m> {
         Ok(DeviceRange::new(self, address, bytes.checked_div(size_of::<T>()).unwrap_or(0)))
     }
 
+    /// Enters `stream` as a user that may write, until the result is dropped.
+    pub(crate) fn on(self, address: CUdeviceptr, stream: &'m Stream) -> Result<StreamUse<'m>> {
+        if stream.driver() != self.driver {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        StreamUse::begin(address, self.uses, stream, Access::Write)
+    }
+
     /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
     pub(super) fn begin(&self, stream: &'m Stream, access: Access) -> Result<OpenUse<'m>> {
         if stream.driver() != self.driver {
             return Err(Error::ForeignContext { what: "the stream" });
+        }
+        if let Some(elsewhere) = self.behind {
+            elsewhere.order(stream)?;
         }
         self.uses.begin(stream, access)
     }
@@ -159,3 +190,44 @@ impl Enqueued {
         }
     }
 }
+
+/// What all owners of memory have that is used on streams: where it is, copies, and uses. `$bytes`, `$address` and `$borrowed` are asked of the
+/// owner.
+macro_rules! used_memory {
+    ($owner:ident, |$this:ident| $address:expr, $bytes:expr, $borrowed:expr) => {
+        impl $owner {
+            /// Where it begins here. It is valid while this value lives.
+            #[must_use]
+            pub fn as_raw(&self) -> cuda_mem_sys::CUdeviceptr {
+                let $this = self;
+                $address
+            }
+
+            /// How many bytes there are.
+            #[must_use]
+            pub fn bytes(&self) -> usize {
+                let $this = self;
+                $bytes
+            }
+
+            /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Misaligned`](crate::Error::Misaligned) if it does not begin where an element may.
+            pub fn as_range<T: crate::DeviceCopy>(&self) -> crate::Result<crate::DeviceRange<'_, T>> {
+                let $this = self;
+                $borrowed.range($address, $bytes)
+            }
+
+            /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+            /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), whose errors it has. It is not ordered behind work of another process: that
+            /// takes a fence.
+            pub fn on<'m>(&'m self, stream: &'m crate::Stream) -> crate::Result<crate::StreamUse<'m>> {
+                let $this = self;
+                $borrowed.on($address, stream)
+            }
+        }
+    };
+}
+pub(crate) use used_memory;

@@ -97,10 +97,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Adds [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) to
     /// [`DeviceBuffer::uninit`]. Ordered on `stream`; uses on other streams wait for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBuffer::uninit`].
+    /// Errors: as [`DeviceBuffer::uninit`].
     pub fn zeroed(stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::uninit(stream, len)?;
         buffer.whole().fill_bytes(stream, 0)?;
@@ -276,33 +273,22 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     #[must_use]
     pub fn whole(&self) -> DeviceRange<'_, T> {
         let Block { address, home, uses, .. } = &*self.block;
-        let memory = Borrowed { uses, driver: home.driver(), context: Some(home.context()) };
+        let memory = Borrowed::of(uses, home.context());
         DeviceRange::new(memory, *address, self.len)
     }
 
     /// Copies `source` into it. See [`DeviceRange::copy_from_slice`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn copy_from_slice(&self, stream: &Stream, source: &[T]) -> Result<()> {
         self.whole().copy_from_slice(stream, source)
     }
 
     /// Copies it into `target`. See [`DeviceRange::copy_to_slice`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn copy_to_slice(&self, stream: &Stream, target: &mut [T]) -> Result<()> {
         self.whole().copy_to_slice(stream, target)
     }
 
     /// Its elements in host memory. Returns when they are there.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceRange::copy_to_slice`].
+    /// Errors: as [`DeviceRange::copy_to_slice`].
     pub fn to_vec(&self, stream: &Stream) -> Result<Vec<T>> {
         // SAFETY: `DeviceCopy` makes every bit pattern a value, zero too.
         let zero = unsafe { std::mem::zeroed::<T>() };

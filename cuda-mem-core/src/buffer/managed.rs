@@ -99,10 +99,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 
     /// The elements, to change, once every device use has ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`ManagedBuffer::as_slice`].
+    /// Errors: as [`ManagedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
         self.block.uses.synchronize()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
@@ -135,10 +132,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the address for it. See
     /// [`DeviceBuffer::on`](super::DeviceBuffer::on). Work that runs while a slice is held is its author's responsibility.
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         if stream.driver() != self.block.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });

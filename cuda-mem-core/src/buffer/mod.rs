@@ -11,11 +11,12 @@ mod device;
 mod managed;
 mod range;
 
+pub use bytes::UsedElsewhere;
 pub use device::DeviceBuffer;
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 
-pub(crate) use bytes::{Borrowed, DeviceBytes, Enqueued};
+pub(crate) use bytes::{Borrowed, DeviceBytes, Enqueued, used_memory};
 pub(crate) use range::expect_equal;
 
 use std::alloc::Layout;

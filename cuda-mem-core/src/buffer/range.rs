@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{Borrowed, DeviceBytes, Enqueued};
-use crate::driver::{Context, Relaxed};
+use super::{Borrowed, DeviceBytes, Enqueued, UsedElsewhere};
+use crate::driver::{Context, Driver, Relaxed};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Result, WithBytes, call};
 use crate::host::HostMemory;
@@ -93,8 +93,38 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         address: CUdeviceptr,
         len: usize,
     ) -> Result<Self> {
-        let memory = Borrowed { uses, driver: context.driver(), context: Some(context) };
+        Borrowed::of(uses, context).range(address, size_of_elements::<T>(len)?)
+    }
+
+    /// As [`from_raw_parts`](Self::from_raw_parts), for memory that is mapped or registered: it belongs to no context.
+    ///
+    /// # Safety
+    ///
+    /// As there, for every device of the driver that a copy of it is made on.
+    pub unsafe fn from_mapped(
+        uses: &'b Uses,
+        driver: Driver,
+        address: CUdeviceptr,
+        len: usize,
+    ) -> Result<Self> {
+        let memory = Borrowed { uses, driver, context: None, behind: None };
         memory.range(address, size_of_elements::<T>(len)?)
+    }
+
+    /// The same memory, whose copies wait for uses elsewhere too.
+    #[must_use]
+    pub fn behind(mut self, elsewhere: &'b dyn UsedElsewhere) -> Self {
+        self.memory.behind = Some(elsewhere);
+        self
+    }
+
+    /// The same bytes as other elements, as many as fit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misaligned`].
+    pub fn cast<U: DeviceCopy>(&self) -> Result<DeviceRange<'b, U>> {
+        self.memory.range(self.address, self.size_bytes())
     }
 
     /// A part of it, by element numbers. Makes no driver call.

@@ -81,19 +81,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). The pages must be
     /// writable, as those of any vector are; those of a constant are not, which is an error.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registered::new`](crate::host::Registered::new).
+    /// Errors: as [`Registered::new`](crate::host::Registered::new).
     pub fn register<T: DeviceCopy>(&'scope self, memory: &'env [T]) -> Result<()> {
         self.register_bytes(memory.as_ptr().cast::<u8>(), size_of_val(memory))
     }
 
     /// Registers `memory` where it is, for copies in both directions, until the scope ends, and gives it back.
-    ///
-    /// # Errors
-    ///
-    /// As [`Scope::register`].
+    /// Errors: as [`Scope::register`].
     pub fn register_mut<T: DeviceCopy>(&'scope self, memory: &'env mut [T]) -> Result<&'env mut [T]> {
         self.register_bytes(memory.as_ptr().cast::<u8>(), size_of_val(memory))?;
         Ok(memory)
@@ -130,10 +124,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Copies `source` to `target`, whose bytes are there when the scope has ended. Ordered on `stream`.
     ///
     /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
-    /// As [`Scope::upload`].
+    /// Errors: as [`Scope::upload`].
     pub fn download<T: DeviceCopy>(
         &'scope self,
         stream: &Stream,

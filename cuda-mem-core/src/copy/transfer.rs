@@ -8,7 +8,13 @@
 #![allow(unsafe_code, reason = "puts copies of owned memory into streams")]
 
 use std::fmt;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::future::Future;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{self, Poll, Waker};
+use std::thread;
+use std::time::Duration;
 
 use crate::buffer::{DeviceRange, Enqueued};
 use crate::driver::fork;
@@ -21,6 +27,8 @@ use crate::stream::{Marker, Quiet, Stream};
 ///
 /// The host does not wait until [`Transfer::wait`]. From pinned or registered memory the copy runs beside everything else;
 /// from pageable memory the driver stages it first.
+///
+/// It is a future, too, which resolves to what [`Transfer::wait`] returns: pending, one thread of the process has it asked again every 100 µs.
 ///
 /// Dropped early, it waits. If the driver refuses to, for a minute, the memory is leaked and counted
 /// ([`Driver::release_failures`](crate::Driver::release_failures)). The device side is free to be used on any stream: later uses are ordered behind the copy.
@@ -39,11 +47,14 @@ use crate::stream::{Marker, Quiet, Stream};
 /// ```
 #[must_use = "dropped, it waits for the copy"]
 pub struct Transfer<M: HostMemory> {
-    /// Not a plain `M`: moving a box would say that nobody else, such as a device, has its address.
-    memory: MaybeUninit<M>,
+    /// Not a plain `M`: moving a box would say that nobody else, such as a device, has its address. None once it was given back.
+    memory: Option<MaybeUninit<M>>,
     /// The point behind the copy. Taken with the memory.
     copied: Option<Marker>,
 }
+
+// The memory is moved out as bytes, whatever it is.
+impl<M: HostMemory> Unpin for Transfer<M> {}
 
 impl<M: HostMemory> Transfer<M> {
     /// Copies all bytes of `source` to `target`, which must have as many.
@@ -89,21 +100,28 @@ impl<M: HostMemory> Transfer<M> {
     /// # Errors
     ///
     /// The memory comes back with the error, for no copy runs any more: [`Error::Driver`], also for work of the stream that
-    /// failed before. With [`Error::StillInUse`] it does not: the device may use it still, and it is leaked.
+    /// failed before. With [`Error::StillInUse`] it does not: the device may use it still, and it is leaked. [`Error::Cancelled`] if it was
+    /// polled to its end before.
     pub fn wait(mut self) -> Result<M, Refused<Option<M>>> {
+        // Polled to its end before, it has nothing to give back.
+        self.finish().unwrap_or_else(|| Err(Refused::new(Error::Cancelled, None)))
+    }
+
+    /// Waits, and gives the memory back; none if that was done.
+    fn finish(&mut self) -> Option<Result<M, Refused<Option<M>>>> {
+        let memory = self.memory.take()?;
         let waited = self.copied.take().map_or(Quiet::Yes(Ok(())), |copied| copied.wait());
-        let mut this = ManuallyDrop::new(self);
-        let memory = std::mem::replace(&mut this.memory, MaybeUninit::uninit());
         let waited = match waited {
             Quiet::Yes(waited) => waited,
-            Quiet::Unknown(error) => return Err(Refused::new(error, None)),
+            // Leaked: the device may use it still.
+            Quiet::Unknown(error) => return Some(Err(Refused::new(error, None))),
         };
-        // SAFETY: initialised in `start`, and moved out once: `this` is not dropped. No copy uses it any more.
+        // SAFETY: initialised in `start`, and taken out once. No copy uses it any more.
         let memory = unsafe { memory.assume_init() };
-        match waited {
+        Some(match waited {
             Ok(()) => Ok(memory),
             Err(error) => Err(Refused::new(error, Some(memory))),
-        }
+        })
     }
 
     fn start(
@@ -121,7 +139,7 @@ impl<M: HostMemory> Transfer<M> {
         // SAFETY: initialised in the line above.
         let enqueued = enqueue(unsafe { memory.assume_init_mut() });
         match enqueued.mark(&copied) {
-            Quiet::Yes(Ok(())) => Ok(Self { memory, copied: Some(copied) }),
+            Quiet::Yes(Ok(())) => Ok(Self { memory: Some(memory), copied: Some(copied) }),
             // SAFETY: initialised above; nothing of the copy runs any more.
             Quiet::Yes(Err(error)) => Err(Refused::new(error, Some(unsafe { memory.assume_init() }))),
             Quiet::Unknown(error) => Err(Refused::new(error, None)),
@@ -157,8 +175,50 @@ impl<M: HostElements> Transfer<M> {
     }
 }
 
+impl<M: HostMemory> Future for Transfer<M> {
+    type Output = Result<M, Refused<Option<M>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
+        if !matches!(self.is_done(), Ok(false)) {
+            // Polled once more, it has nothing to say.
+            return self.finish().map_or(Poll::Pending, Poll::Ready);
+        }
+        if wake_soon(context.waker()) {
+            Poll::Pending
+        } else {
+            self.finish().map_or(Poll::Pending, Poll::Ready)
+        }
+    }
+}
+
+/// Has a task poll again after a while. False if there is no thread to do so: the caller waits by itself.
+fn wake_soon(waker: &Waker) -> bool {
+    const PAUSE: Duration = Duration::from_micros(100);
+    static TASKS: Mutex<Option<Vec<Waker>>> = Mutex::new(None);
+    let lock = || TASKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tasks = lock();
+    if tasks.is_none() {
+        let wake = move || {
+            loop {
+                thread::sleep(PAUSE);
+                let mut tasks = lock();
+                let Some(woken) = tasks.take().filter(|woken| !woken.is_empty()) else { return };
+                *tasks = Some(Vec::new());
+                drop(tasks);
+                woken.into_iter().for_each(Waker::wake);
+            }
+        };
+        if thread::Builder::new().name("cuda-mem-wake".into()).spawn(wake).is_err() {
+            return false;
+        }
+    }
+    tasks.get_or_insert_default().push(waker.clone());
+    true
+}
+
 impl<M: HostMemory> Drop for Transfer<M> {
     fn drop(&mut self) {
+        let Some(mut memory) = self.memory.take() else { return };
         if let Some(copied) = self.copied.take()
             && !fork::forked()
         {
@@ -170,9 +230,8 @@ impl<M: HostMemory> Drop for Transfer<M> {
                 Quiet::Unknown(error) => return driver.report_release_failure(&error),
             }
         }
-        // SAFETY: initialised in `start`, and dropped once: `wait` does not drop the transfer. No copy uses it any more; in a
-        // forked child none ever did.
-        unsafe { self.memory.assume_init_drop() };
+        // SAFETY: initialised in `start`, and dropped once: it was taken. No copy uses it any more; in a forked child none ever did.
+        unsafe { memory.assume_init_drop() };
     }
 }
 

@@ -65,10 +65,7 @@ impl Event {
     }
 
     /// An event that keeps the time at which its point was reached.
-    ///
-    /// # Errors
-    ///
-    /// As [`Event::new`].
+    /// Errors: as [`Event::new`].
     pub fn with_timing(context: &Context) -> Result<Self> {
         Self::create(context, CUevent_flags::CU_EVENT_DEFAULT, Kind::Timed)
     }
@@ -123,14 +120,7 @@ impl Event {
     /// Waits until all work before the point is done. Blocks the calling thread.
     ///
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Capture
-    ///
-    /// As [`Event::is_complete`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Event::is_complete`].
+    /// Errors: as [`Event::is_complete`].
     pub fn synchronize(&self) -> Result<()> {
         refuse_forked()?;
         let driver = self.context.driver();

@@ -188,10 +188,6 @@ impl Driver {
     }
 
     /// All devices.
-    ///
-    /// # Errors
-    ///
-    /// As [`Driver::device`].
     pub fn devices(self) -> Result<Vec<Device>> {
         (0..self.device_count()?).map(|ordinal| self.device(ordinal)).collect()
     }

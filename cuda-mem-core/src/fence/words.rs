@@ -148,10 +148,7 @@ impl SharedWords {
     /// assert!(matches!(line.record(&second), Err(Error::OtherStream)));
     /// # Ok::<(), Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn line_of_one_stream(&self, slot: usize) -> Result<FenceLine> {
         self.line_at(slot, true)
     }

@@ -54,10 +54,7 @@ impl FileMapping {
     /// registered with [`RegisterFlags::READ_ONLY`](super::RegisterFlags::READ_ONLY).
     ///
     /// Wraps [`mmap`](https://man7.org/linux/man-pages/man2/mmap.2.html) with `MAP_PRIVATE` and `PROT_READ | PROT_WRITE`.
-    ///
-    /// # Errors
-    ///
-    /// As [`FileMapping::read_only`].
+    /// Errors: as [`FileMapping::read_only`].
     pub fn private(file: &File) -> Result<Self> {
         Self::map(file, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE)
     }

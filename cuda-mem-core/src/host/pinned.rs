@@ -117,10 +117,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedBuffer::as_slice`].
+    /// Errors: as [`PinnedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
         self.block.uses.synchronize()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.

@@ -253,10 +253,7 @@ impl<M: HostMemory> Registered<M> {
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.parts.uses.have_passed()
     }
@@ -347,10 +344,7 @@ impl<M: HostMemory> Drop for WhenIdle<M> {
 
 impl<M: HostElements> Registered<M> {
     /// The elements, once every device use that is known of has ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registered::memory`].
+    /// Errors: as [`Registered::memory`].
     pub fn as_slice(&self) -> Result<&[M::Element]> {
         let memory = self.memory()?;
         let len = memory.byte_len().checked_div(size_of::<M::Element>()).unwrap_or(0);
@@ -360,10 +354,7 @@ impl<M: HostElements> Registered<M> {
     }
 
     /// The elements, to change, once every device use that is known of has ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registered::memory`].
+    /// Errors: as [`Registered::memory`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [M::Element]> {
         self.wait_for_uses()?;
         // SAFETY: initialised in `new`; the parts are here, so it was not moved out.

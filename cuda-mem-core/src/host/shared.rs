@@ -263,10 +263,7 @@ impl SharedMapping {
     /// assert!(mapping.words::<2>(mapping.bytes() - 8).is_err() && mapping.words::<1>(4).is_err());
     /// # Ok::<(), cuda_mem_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     #[inline]
     pub fn words<const N: usize>(&self, offset: usize) -> Result<[&AtomicU64; N]> {
         self.expect_inside(offset, N * WORD)?;

@@ -12,13 +12,11 @@ use std::ops::Range;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::MemoryHandle;
-use crate::buffer::{Borrowed, DeviceRange};
+use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Held, Owned, Release};
 use crate::driver::{Context, Driver, refuse_forked};
-use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, WithBytes, call};
-use crate::stream::Stream;
-use crate::uses::{Access, StreamUse, Uses};
+use crate::uses::Uses;
 
 /// What such memory is allocated in: the driver shares whole pages, and what else lies in them would be shared too.
 const PAGE: usize = 2 << 20;
@@ -75,18 +73,6 @@ impl DeviceAllocation {
         Ok(Self { block: Owned::new(block), bytes })
     }
 
-    /// Where it begins. It is valid while this value lives.
-    #[must_use]
-    pub fn as_raw(&self) -> CUdeviceptr {
-        self.block.address
-    }
-
-    /// How many bytes there are.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// A handle of some of the bytes, for other processes.
     ///
     /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), whose handle is that of the
@@ -109,29 +95,6 @@ impl DeviceAllocation {
         unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
     }
 
-    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Misaligned`] if it does not begin where an element may.
-    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
-        let Block { address, context, uses } = &*self.block;
-        Borrowed { uses, driver: context.driver(), context: Some(context) }.range(*address, self.bytes)
-    }
-
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.block.context.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
-    }
-
     /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
     /// work of the context.
     ///
@@ -147,6 +110,13 @@ impl DeviceAllocation {
         Ok(())
     }
 }
+
+used_memory!(
+    DeviceAllocation,
+    |this| this.block.address,
+    this.bytes,
+    Borrowed::of(&this.block.uses, &this.block.context)
+);
 
 impl Held for Block {
     fn driver(&self) -> Driver {

@@ -12,13 +12,11 @@ use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use crate::buffer::{Borrowed, DeviceRange};
+use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
 use crate::driver::{Device, Driver, refuse_forked};
-use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, expect_lost};
-use crate::stream::Stream;
-use crate::uses::{Access as UseAccess, StreamUse, Uses};
+use crate::uses::Uses;
 use crate::vmm::{Access, AddressRange, PhysicalMemory};
 
 /// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone. Memory of this process can be
@@ -149,18 +147,6 @@ impl ImportedMapping {
         Ok(mapping)
     }
 
-    /// Where it begins here. It is valid while this value lives.
-    #[must_use]
-    pub fn as_raw(&self) -> CUdeviceptr {
-        self.mapped.address
-    }
-
-    /// How many bytes there are.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.mapped.bytes
-    }
-
     /// The device that the memory lies on.
     #[must_use]
     pub fn device(&self) -> Device {
@@ -181,39 +167,13 @@ impl ImportedMapping {
         range.map_or(Ok(()), |range| range.set_access(0, self.mapped.bytes, devices, Access::ReadWrite))
     }
 
-    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Misaligned`] if it does not begin where an element may.
-    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
-        let Mapped { device, uses, .. } = &*self.mapped;
-        Borrowed { uses, driver: device.driver(), context: None }.range(self.as_raw(), self.mapped.bytes)
-    }
-
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.mapped.device.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        StreamUse::begin(self.as_raw(), &self.mapped.uses, stream, UseAccess::Write)
-    }
-
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
     pub fn absorb_uses(&self, uses: Uses) {
         self.mapped.uses.absorb(uses);
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its end waits for none: [`Uses::have_passed`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.mapped.uses.have_passed()
     }
@@ -237,6 +197,14 @@ impl ImportedMapping {
             return Err(Refused::new(error, self));
         }
         Ok(())
+    }
+}
+
+used_memory!(ImportedMapping, |this| this.mapped.address, this.mapped.bytes, this.mapped.borrowed());
+
+impl Mapped {
+    fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed { uses: &self.uses, driver: self.device.driver(), context: None, behind: None }
     }
 }
 

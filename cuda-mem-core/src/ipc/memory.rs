@@ -12,13 +12,11 @@ use std::fmt;
 
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
-use crate::buffer::{Borrowed, DeviceRange};
+use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
 use crate::driver::{Context, Driver, refuse_forked};
-use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, call};
-use crate::stream::Stream;
-use crate::uses::{Access, StreamUse, Uses};
+use crate::uses::Uses;
 
 /// Names a part of an allocation for other processes: the driver's 64 bytes for the whole of it, and where the part lies.
 ///
@@ -173,18 +171,6 @@ impl OpenedMemory {
         Ok(memory)
     }
 
-    /// Where the memory begins here. It is valid while this value lives.
-    #[must_use]
-    pub fn as_raw(&self) -> CUdeviceptr {
-        self.opened.base + self.offset
-    }
-
-    /// How many bytes there are.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.len
-    }
-
     /// How many bytes the whole allocation has that the memory is a part of.
     #[must_use]
     pub fn allocation_bytes(&self) -> usize {
@@ -195,29 +181,6 @@ impl OpenedMemory {
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.opened.context
-    }
-
-    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Misaligned`] if it does not begin where an element may.
-    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
-        let Opened { context, uses, .. } = &*self.opened;
-        Borrowed { uses, driver: context.driver(), context: Some(context) }.range(self.as_raw(), self.len)
-    }
-
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.opened.context.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        StreamUse::begin(self.as_raw(), &self.opened.uses, stream, Access::Write)
     }
 
     /// Has `guard` dropped once the memory is closed, which may be after this value's own end: a stream that captures is waited
@@ -240,6 +203,13 @@ impl OpenedMemory {
         Ok(())
     }
 }
+
+used_memory!(
+    OpenedMemory,
+    |this| this.opened.base + this.offset,
+    this.len,
+    Borrowed::of(&this.opened.uses, &this.opened.context)
+);
 
 impl Held for Opened {
     fn driver(&self) -> Driver {

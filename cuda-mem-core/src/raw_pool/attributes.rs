@@ -86,10 +86,7 @@ impl MemoryPool {
     /// One attribute that is a number.
     ///
     /// Wraps [`cuMemPoolGetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// As [`MemoryPool::flag`].
+    /// Errors: as [`MemoryPool::flag`].
     pub fn number(&self, attribute: CUmemPool_attribute) -> Result<u64> {
         expect_known(attribute)?;
         let _relaxed = Relaxed::enter(self.driver)?;
@@ -116,10 +113,7 @@ impl MemoryPool {
     /// Sets an attribute that is a number. The two `*_MEM_HIGH` take 0 only, which resets them to what is there now.
     ///
     /// Wraps [`cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// As [`MemoryPool::set_flag`].
+    /// Errors: as [`MemoryPool::set_flag`].
     pub fn set_number(&self, attribute: CUmemPool_attribute, value: u64) -> Result<()> {
         expect_known(attribute)?;
         let _relaxed = Relaxed::enter(self.driver)?;

@@ -9,16 +9,13 @@
 
 use std::sync::Arc;
 
-use cuda_mem_sys::CUdeviceptr;
-
 use super::imported::Block;
 use super::{MemoryPool, PointerExport};
-use crate::buffer::DeviceRange;
+use crate::buffer::used_memory;
 use crate::driver::deferred::Owned;
-use crate::element::DeviceCopy;
 use crate::error::Result;
 use crate::stream::Stream;
-use crate::uses::{StreamUse, Uses};
+use crate::uses::Uses;
 
 /// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only
 /// the free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
@@ -51,10 +48,7 @@ pub struct PoolBlock {
 
 impl PoolBlock {
     /// Memory of the pool, allocated and to be freed on `stream`: [`MemoryPool::allocate`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn allocate(pool: &Arc<MemoryPool>, bytes: usize, stream: &Stream) -> Result<Self> {
         let address = pool.allocate(bytes, stream)?;
         let block = Owned::new(Block::new(address, stream, pool));
@@ -64,18 +58,6 @@ impl PoolBlock {
         Ok(allocated)
     }
 
-    /// Where it begins. It is valid while this value lives.
-    #[must_use]
-    pub fn as_raw(&self) -> CUdeviceptr {
-        self.block.address
-    }
-
-    /// How many bytes there are.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The stream that it was allocated on and is freed on.
     #[must_use]
     pub fn stream(&self) -> &Stream {
@@ -83,10 +65,7 @@ impl PoolBlock {
     }
 
     /// What another process needs to find it: [`MemoryPool::export_pointer`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     ///
     /// # Safety
     ///
@@ -96,36 +75,16 @@ impl PoolBlock {
         unsafe { MemoryPool::export_pointer(self.block.home.driver(), self.block.address) }
     }
 
-    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Misaligned`](crate::Error::Misaligned) if it does not begin where an element may.
-    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
-        self.block.range(self.bytes)
-    }
-
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on).
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        self.block.on(stream)
-    }
-
     /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.
     pub fn absorb_uses(&self, uses: Uses) {
         self.block.uses.absorb(uses);
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.block.uses.have_passed()
     }
 }
+
+used_memory!(PoolBlock, |this| this.block.address, this.bytes, this.block.borrowed());

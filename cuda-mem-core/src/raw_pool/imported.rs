@@ -13,15 +13,14 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
-use crate::buffer::{Borrowed, DeviceRange};
+use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
 use crate::driver::{Driver, refuse_forked};
-use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
 use crate::pointer;
 use crate::stream::Stream;
-use crate::uses::{Access, StreamUse, Uses};
+use crate::uses::Uses;
 
 /// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the
 /// free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
@@ -98,18 +97,8 @@ impl Block {
         if self.is_freed_with_context { expect_lost(error) } else { Err(error) }
     }
 
-    pub(super) fn range<T: DeviceCopy>(&self, bytes: usize) -> Result<DeviceRange<'_, T>> {
-        let context = self.home.context();
-        Borrowed { uses: &self.uses, driver: context.driver(), context: Some(context) }
-            .range(self.address, bytes)
-    }
-
-    /// Its address, for work that is about to be put into `stream`.
-    pub(super) fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.home.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        StreamUse::begin(self.address, &self.uses, stream, Access::Write)
+    pub(super) fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed::of(&self.uses, self.home.context())
     }
 }
 
@@ -152,41 +141,10 @@ impl ImportedBlock {
         Ok(imported)
     }
 
-    /// Where it begins here, for devices and, in a pool of the host, for the host. It is valid while this value lives.
-    #[must_use]
-    pub fn as_raw(&self) -> CUdeviceptr {
-        self.block.address
-    }
-
-    /// How many bytes there are, as declared.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// The stream that it is freed on.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.block.home
-    }
-
-    /// The memory as elements, to be copied on any stream, as many as fit. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Misaligned`] if it does not begin where an element may.
-    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>> {
-        self.block.range(self.bytes)
-    }
-
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on). It is not ordered behind work of the other process: that takes a fence.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        self.block.on(stream)
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.
@@ -195,10 +153,7 @@ impl ImportedBlock {
     }
 
     /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Errors: as there.
     pub fn have_uses_passed(&mut self) -> Result<bool> {
         self.block.uses.have_passed()
     }
@@ -227,6 +182,8 @@ impl ImportedBlock {
         Ok(())
     }
 }
+
+used_memory!(ImportedBlock, |this| this.block.address, this.bytes, this.block.borrowed());
 
 /// How a block was freed.
 enum Free {

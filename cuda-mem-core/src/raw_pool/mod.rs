@@ -210,10 +210,7 @@ impl MemoryPool {
     /// The default pool for a place and a kind of memory.
     ///
     /// Wraps [`cuMemGetDefaultMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// As [`MemoryPool::current`].
+    /// Errors: as [`MemoryPool::current`].
     pub fn default_of(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut raw: CUmemoryPool = ptr::null_mut();

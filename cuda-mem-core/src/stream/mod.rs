@@ -42,6 +42,19 @@ pub(crate) use quiet::{Mark, Marker, Quiet, until_quiet};
 /// The first driver on which stream calls were seen to need no current context.
 const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;
 
+/// The owner of a stream that was not made here. [`Stream::borrowed`] has an example.
+///
+/// # Safety
+///
+/// [`as_raw`](Self::as_raw) is a stream of the context, as [`Stream::borrow_raw`] takes it, and stays valid while the owner is borrowed.
+pub unsafe trait ForeignStream {
+    /// The context that the stream belongs to.
+    fn context(&self) -> &Context;
+
+    /// The stream, a `CUstream`.
+    fn as_raw(&self) -> *mut c_void;
+}
+
 /// A stream. Clones are handles to the same one; whatever still has work in it keeps it alive.
 ///
 /// The last handle destroys it
@@ -210,6 +223,50 @@ impl Stream {
         let _bound = context.bind()?;
         let id = identify(context.driver(), raw, "Stream::borrow_raw")?;
         Ok(Self::wrap(context, raw, id, Kind::Borrowed))
+    }
+
+    /// Calls `body` with a stream of somebody else. When that returns or panics the stream is [disowned](Self::disown): what `body` keeps of it
+    /// cannot name it any more, and its owner may destroy it.
+    ///
+    /// ```
+    /// use std::ffi::c_void;
+    ///
+    /// use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ForeignStream, Stream};
+    ///
+    /// /// The stream of another binding, which keeps it for as long as this lives.
+    /// struct Theirs(Stream);
+    ///
+    /// // SAFETY: the handle is a stream of the context, and lives as long as this.
+    /// unsafe impl ForeignStream for Theirs {
+    ///     fn context(&self) -> &Context {
+    ///         self.0.context()
+    ///     }
+    ///
+    ///     fn as_raw(&self) -> *mut c_void {
+    ///         self.0.as_raw()
+    ///     }
+    /// }
+    ///
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let theirs = Theirs(Stream::new(&context)?);
+    /// let sums = Stream::borrowed(&theirs, |stream| DeviceBuffer::from_slice(stream, &[1, 2, 3])?.to_vec(stream))??;
+    /// assert_eq!(sums, [1, 2, 3]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::borrow_raw`].
+    pub fn borrowed<R>(owner: &impl ForeignStream, body: impl FnOnce(&Self) -> R) -> Result<R> {
+        struct Ends(Stream);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                self.0.disown();
+            }
+        }
+        // SAFETY: the trait's contract, while the owner is borrowed here; behind that the value is disowned.
+        let stream = Ends(unsafe { Self::borrow_raw(owner.context(), owner.as_raw()) }?);
+        Ok(body(&stream.0))
     }
 
     fn wrap(context: &Context, raw: CUstream, id: StreamId, kind: Kind) -> Self {

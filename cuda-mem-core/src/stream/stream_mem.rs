@@ -51,14 +51,7 @@ pub unsafe fn write_value64(stream: &Stream, address: CUdeviceptr, value: u64) -
 ///
 /// Wraps [`cuStreamWaitValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html). Ordered on `stream`. A
 /// word that is never written holds the stream up for ever.
-///
-/// # Capture
-///
-/// As [`write_value64`].
-///
-/// # Errors
-///
-/// As [`write_value64`].
+/// Errors: as [`write_value64`].
 ///
 /// # Safety
 ///

@@ -90,10 +90,7 @@ impl Uses {
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) and
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
-    ///
-    /// # Errors
-    ///
-    /// As [`Uses::on`].
+    /// Errors: as [`Uses::on`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
         self.hold_up(stream)
     }

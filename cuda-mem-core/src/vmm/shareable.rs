@@ -38,10 +38,7 @@ pub struct ShareableMemory {
 
 impl ShareableMemory {
     /// New memory of a device that can be exported: [`PhysicalMemory::create`] with [`CreateOptions::shareable`] set.
-    ///
-    /// # Errors
-    ///
-    /// As [`PhysicalMemory::create`].
+    /// Errors: as [`PhysicalMemory::create`].
     pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
         let options = CreateOptions { shareable: true, ..*options };
         let mut types = HandleTypes::POSIX_FD;

@@ -1,6 +1,10 @@
 //! Transfers: copies that own their host memory.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use cuda_mem_core::host::{HostMemory, PinnedFlags, RegisterFlags, Registered};
 use cuda_mem_core::{DeviceBuffer, Error, PinnedBuffer, Transfer};
@@ -54,9 +58,9 @@ fn a_dropped_transfer_has_waited() {
     source.as_mut_slice().unwrap().fill(5);
     let gate = Gate::before(&stream);
     let transfer = Transfer::upload(&stream, source, &device.whole()).unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            thread::sleep(std::time::Duration::from_millis(20));
             gate.open();
         });
         drop(transfer);
@@ -126,4 +130,55 @@ fn of_no_bytes() {
     let device = DeviceBuffer::<u8>::uninit(&world.stream, 0).unwrap();
     let empty = Transfer::upload(&world.stream, Vec::<u8>::new(), &device.whole()).unwrap();
     assert!(empty.wait().unwrap().is_empty());
+}
+
+/// Runs a future on this thread, which sleeps until it is woken.
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_transfer_is_a_future_that_ends_with_the_copy() {
+    let world = World::new();
+    let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
+    let gate = Gate::before(&world.stream);
+    let mut source = pinned(&world);
+    source.as_mut_slice().unwrap().copy_from_slice(&pattern(LEN, 1));
+    let mut held = Transfer::upload(&world.stream, source, &device.whole()).unwrap();
+    let poll = |transfer: &mut Transfer<_>| {
+        Pin::new(transfer).poll(&mut Context::from_waker(Waker::noop())).map(|done| done.is_ok())
+    };
+    assert_eq!(poll(&mut held), Poll::Pending);
+    gate.open();
+    let source = block_on(held).unwrap();
+    assert!(source.as_slice().unwrap() == pattern(LEN, 1));
+    let mut ended = Transfer::download(&world.stream, &device.whole(), pinned(&world)).unwrap();
+    let found = block_on(&mut ended).unwrap();
+    assert!(found.as_slice().unwrap() == pattern(LEN, 1));
+    assert_eq!(poll(&mut ended), Poll::Pending, "it has nothing more to say");
+    assert!(matches!(ended.wait(), Err(refused) if refused.owner.is_none()));
+}
+
+#[test]
+fn a_transfer_that_is_dropped_after_a_poll_has_waited() {
+    let world = World::new();
+    let device = DeviceBuffer::<u8>::zeroed(&world.stream, LEN).unwrap();
+    let memory = Arc::new(pattern(LEN, 2));
+    let mut transfer = Transfer::upload(&world.stream, Arc::clone(&memory), &device.whole()).unwrap();
+    let _ = Pin::new(&mut transfer).poll(&mut Context::from_waker(Waker::noop()));
+    drop(transfer);
+    assert_eq!(Arc::strong_count(&memory), 1);
+    assert!(device.to_vec(&world.stream).unwrap() == *memory);
 }

@@ -1,5 +1,6 @@
 //! Streams of somebody else, who destroys them though values of them stay.
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Event, PinnedBuffer, Stream, Uses};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, Event, ForeignStream, PinnedBuffer, Stream, Uses};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -255,5 +256,51 @@ fn values_of_one_stream_that_come_one_after_the_other_are_one_use() {
         waits_for(&gate, || uses.wait().unwrap());
         drop((uses, first, second, stream));
         destroy();
+    });
+}
+
+/// The stream of another binding, and whether it has ended.
+struct Theirs {
+    context: Context,
+    raw: *mut c_void,
+}
+
+// SAFETY: the handle is a stream of the context until the test ends it, when nobody borrows this.
+unsafe impl ForeignStream for Theirs {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn as_raw(&self) -> *mut c_void {
+        self.raw
+    }
+}
+
+#[test]
+fn a_stream_that_is_borrowed_for_a_call_is_disowned_behind_it() {
+    on_simulator(|sim, context| {
+        let (stream, destroy) = borrowed(sim, context);
+        let theirs = Theirs { context: context.clone(), raw: stream.as_raw() };
+        stream.disown();
+        let mut kept = None;
+        let buffer = Stream::borrowed(&theirs, |stream| {
+            kept = Some(stream.clone());
+            DeviceBuffer::from_slice(stream, &[1, 2, 3])
+        });
+        let buffer = buffer.unwrap().unwrap();
+        assert!(matches!(kept.take().unwrap().synchronize(), Err(Error::Disowned)));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            Stream::borrowed(&theirs, |stream| {
+                kept = Some(stream.clone());
+                panic!("the caller's own")
+            })
+        }));
+        assert!(panicked.is_err());
+        assert!(matches!(kept.take().unwrap().synchronize(), Err(Error::Disowned)));
+        destroy();
+        let own = Stream::new(context).unwrap();
+        assert_eq!(buffer.to_vec(&own).unwrap(), [1, 2, 3]);
+        drop(buffer);
+        assert_eq!(context.driver().reclaim(), 0);
     });
 }

@@ -5,7 +5,9 @@ use std::ptr;
 use std::sync::Mutex;
 
 use cuda_mem_core::nvml::{self, Error, ProcessMemory};
-use cuda_mem_core::sys::nvml::{LoadError, Table, nvmlDevice_t, nvmlProcessInfo_t, nvmlReturn_t};
+use cuda_mem_core::sys::nvml::{
+    LoadError, Table, nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_t, nvmlReturn_t, nvmlUtilization_t,
+};
 
 use crate::rig::on_simulator;
 
@@ -80,12 +82,113 @@ unsafe extern "C" fn never(_: nvmlDevice_t, _: *mut c_uint, _: *mut nvmlProcessI
     nvmlReturn_t::NVML_ERROR_INSUFFICIENT_SIZE
 }
 
+unsafe extern "C" fn count(count: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: the caller's number.
+    unsafe { count.write(2) };
+    OK
+}
+
+unsafe extern "C" fn by_index(index: c_uint, device: *mut nvmlDevice_t) -> nvmlReturn_t {
+    // SAFETY: the caller's handle.
+    unsafe { device.write(ptr::without_provenance_mut(77 + 11 * index as usize)) };
+    OK
+}
+
+unsafe extern "C" fn name(device: nvmlDevice_t, text: *mut c_char, room: c_uint) -> nvmlReturn_t {
+    write(text, room, &format!("a device at {}", device.addr()))
+}
+
+unsafe extern "C" fn uuid(device: nvmlDevice_t, text: *mut c_char, room: c_uint) -> nvmlReturn_t {
+    write(text, room, &format!("GPU-{}", device.addr()))
+}
+
+fn write(target: *mut c_char, room: c_uint, text: &str) -> nvmlReturn_t {
+    assert_eq!(room, 96);
+    for (place, byte) in text.bytes().chain([0]).enumerate() {
+        // SAFETY: the caller has room for 96.
+        unsafe { target.wrapping_add(place).write(byte.cast_signed()) };
+    }
+    OK
+}
+
+unsafe extern "C" fn memory(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> nvmlReturn_t {
+    // SAFETY: the caller's structure.
+    let memory = unsafe { &mut *memory };
+    assert_eq!(memory.version, 40 | 2 << 24);
+    (memory.total, memory.reserved, memory.free, memory.used) = (80 << 30, 1 << 30, 39 << 30, 40 << 30);
+    memory.used += device.addr() as u64;
+    OK
+}
+
+/// The second device cannot tell.
+unsafe extern "C" fn busy(device: nvmlDevice_t, busy: *mut nvmlUtilization_t) -> nvmlReturn_t {
+    if device.addr() != 77 {
+        return nvmlReturn_t::NVML_ERROR_NOT_SUPPORTED;
+    }
+    // SAFETY: the caller's structure.
+    unsafe { busy.write(nvmlUtilization_t { gpu: 37, memory: 5 }) };
+    OK
+}
+
+/// A process that computes, and draws too; and one that only draws. Of the second device it may not be told.
+unsafe extern "C" fn drawing(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_t,
+) -> nvmlReturn_t {
+    if device.addr() != 77 {
+        return nvmlReturn_t(4);
+    }
+    // SAFETY: the caller's number, read and written.
+    if unsafe { count.replace(2) } < 2 {
+        return nvmlReturn_t::NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    for (place, pid) in [300, 200].into_iter().enumerate() {
+        let info = nvmlProcessInfo_t { pid, usedGpuMemory: 5, ..nvmlProcessInfo_t::default() };
+        // SAFETY: the caller has room for both.
+        unsafe { infos.wrapping_add(place).write(info) };
+    }
+    OK
+}
+
+/// One process, on the first device.
+unsafe extern "C" fn computing(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_t,
+) -> nvmlReturn_t {
+    let there = u32::from(device.addr() == 77);
+    // SAFETY: the caller's number, read and written.
+    if unsafe { count.replace(there) } < there {
+        return nvmlReturn_t::NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    if there == 1 {
+        let info = nvmlProcessInfo_t { pid: 200, usedGpuMemory: 5, ..nvmlProcessInfo_t::default() };
+        // SAFETY: the caller has room for it.
+        unsafe { infos.write(info) };
+    }
+    OK
+}
+
+unsafe extern "C" fn no_count(_: *mut c_uint) -> nvmlReturn_t {
+    nvmlReturn_t(15)
+}
+
+type Count = unsafe extern "C" fn(*mut c_uint) -> nvmlReturn_t;
+type ByIndex = unsafe extern "C" fn(c_uint, *mut nvmlDevice_t) -> nvmlReturn_t;
+type Write = unsafe extern "C" fn(nvmlDevice_t, *mut c_char, c_uint) -> nvmlReturn_t;
+type Memory = unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_v2_t) -> nvmlReturn_t;
+type Busy = unsafe extern "C" fn(nvmlDevice_t, *mut nvmlUtilization_t) -> nvmlReturn_t;
 type Init = unsafe extern "C" fn() -> nvmlReturn_t;
 type Text = unsafe extern "C" fn(nvmlReturn_t) -> *const c_char;
 type Find = unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> nvmlReturn_t;
 type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t;
 
 fn library(init: Init, text: Text, find: Find, list: List) -> Table {
+    library_that_counts(init, text, find, list, count)
+}
+
+fn library_that_counts(init: Init, text: Text, find: Find, list: List, count: Count) -> Table {
     let lookup = |symbol: &CStr| -> *const c_void {
         match symbol.to_bytes() {
             b"nvmlInit_v2" => init as *const c_void,
@@ -93,7 +196,14 @@ fn library(init: Init, text: Text, find: Find, list: List) -> Table {
             b"nvmlErrorString" => text as *const c_void,
             b"nvmlDeviceGetHandleByUUID" => find as *const c_void,
             b"nvmlDeviceGetComputeRunningProcesses_v3" => list as *const c_void,
-            _ => ptr::null(),
+            b"nvmlDeviceGetGraphicsRunningProcesses_v3" => drawing as List as *const c_void,
+            b"nvmlDeviceGetCount_v2" => count as *const c_void,
+            b"nvmlDeviceGetHandleByIndex_v2" => by_index as ByIndex as *const c_void,
+            b"nvmlDeviceGetName" => name as Write as *const c_void,
+            b"nvmlDeviceGetUUID" => uuid as Write as *const c_void,
+            b"nvmlDeviceGetMemoryInfo_v2" => memory as Memory as *const c_void,
+            b"nvmlDeviceGetUtilizationRates" => busy as Busy as *const c_void,
+            other => panic!("{}", String::from_utf8_lossy(other)),
         }
     };
     // SAFETY: functions of those types.
@@ -116,6 +226,31 @@ fn processes_are_listed_with_what_is_known_of_their_memory() {
         let lengths: Vec<_> = name.split('-').map(str::len).collect();
         assert_eq!((lengths, sessions), (vec![3, 8, 4, 4, 4, 12], 0));
     });
+}
+
+#[test]
+fn devices_are_listed_with_their_memory_and_who_uses_them() {
+    let _turn = TURN.lock().unwrap();
+    let devices = nvml::devices_with(&library(init, text, device, computing)).unwrap();
+    let told: Vec<_> =
+        devices.iter().map(|one| (one.index, &*one.name, &*one.uuid, one.used, one.busy)).collect();
+    let expected = [
+        (0, "a device at 77", "GPU-77", (40 << 30) + 77, Some(37)),
+        (1, "a device at 88", "GPU-88", (40 << 30) + 88, None),
+    ];
+    assert_eq!(told, expected);
+    let of_first: Vec<_> = devices[0].processes.iter().map(|process| process.pid).collect();
+    assert_eq!(
+        (of_first, devices[1].processes.len()),
+        (vec![200, 300], 0),
+        "each once, though one draws too"
+    );
+    let failing = library_that_counts(init, text, device, computing, no_count);
+    match nvml::devices_with(&failing) {
+        Err(Error::Refused { call: "nvmlDeviceGetCount", code: 15, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(ASKED.lock().unwrap().1, 0, "each initialisation was undone");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
 use cuda_mem_ipc::symmetric::{
-    Backends, DeviceType, Group, GroupOptions, NativeBackend, SymmetricBuffer, SymmetricMemory,
+    Group, GroupOptions, NativeBackend, SymmetricBackend, SymmetricBuffer, SymmetricMemory,
 };
 use cuda_mem_sim::Sim;
 
@@ -28,7 +28,7 @@ pub(crate) struct Rank {
     pub(crate) context: Context,
     pub(crate) stream: Stream,
     directory: PathBuf,
-    backends: Backends,
+    native: Arc<NativeBackend>,
     /// Allocations that stay: each of the next ones is new memory.
     pub(crate) kept: Vec<Met>,
     target: DeviceBuffer<u8>,
@@ -44,8 +44,8 @@ impl Rank {
         let stream = Stream::new(&context)?;
         let target = DeviceBuffer::zeroed(&stream, LEN)?;
         stream.synchronize()?;
-        let (directory, backends) = (directory.to_owned(), Backends::new());
-        Ok(Self { number, context, stream, directory, backends, kept: Vec::new(), target, sim })
+        let (directory, native) = (directory.to_owned(), Arc::default());
+        Ok(Self { number, context, stream, directory, native, kept: Vec::new(), target, sim })
     }
 
     pub(crate) fn other(&self) -> usize {
@@ -56,13 +56,12 @@ impl Rank {
     pub(crate) fn join(&self) -> Result<(), Box<dyn Error>> {
         let options = GroupOptions::default();
         let group = Group::join(&self.context, NAME, self.number, RANKS, &self.directory, &options)?;
-        let native = NativeBackend::new();
-        native.add_group(&group)?;
-        Ok(self.backends.register(DeviceType::CUDA, Arc::new(native))?)
+        Ok(self.native.add_group(&group)?)
     }
 
     pub(crate) fn empty(&self, bytes: usize) -> Result<SymmetricBuffer, Box<dyn Error>> {
-        Ok(self.backends.empty(bytes, self.context.device(), Some(NAME))?)
+        let backend: Arc<dyn SymmetricBackend> = self.native.clone();
+        Ok(SymmetricBuffer::new(&backend, bytes, self.context.device(), Some(NAME))?)
     }
 
     /// Reads the beginning of the other rank's memory, and waits until it has come.

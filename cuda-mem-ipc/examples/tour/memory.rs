@@ -16,14 +16,20 @@ use crate::{Result, report};
 /// A graph network on samples of different sizes, for which PyTorch reserves the most beside what it uses.
 const TRACE: (&str, &[u8]) = ("gnn_sampling", include_bytes!("../../../ci/traces/gnn_sampling.csv.gz"));
 
+/// What a replay left, and what PyTorch reserved at most for the same work, by the name of the allocator, in bytes.
+pub(crate) struct Replayed {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) references: Vec<(&'static str, u64)>,
+}
+
 /// As [`replay`], on a simulated device whose memory has no bytes: the run takes more than a host may have to spare.
-pub(crate) fn replay_without_bytes() -> Result<Snapshot> {
+pub(crate) fn replay_without_bytes() -> Result<Replayed> {
     let simulator = Sim::builder().no_data().build();
     replay(Driver::over(simulator.table())?.device(0)?)
 }
 
 /// Replays the trace and tells what was reserved. What there was in the end.
-pub(crate) fn replay(device: Device) -> Result<Snapshot> {
+pub(crate) fn replay(device: Device) -> Result<Replayed> {
     let (name, packed) = TRACE;
     let mut text = Vec::new();
     flate2::read::GzDecoder::new(packed).read_to_end(&mut text)?;
@@ -58,7 +64,7 @@ pub(crate) fn replay(device: Device) -> Result<Snapshot> {
         bytes(reserved)?
     );
     println!("          {}", pytorch(trace.header())?);
-    Ok(allocator.snapshot())
+    Ok(Replayed { snapshot: allocator.snapshot(), references: references(trace.header(), divisor)? })
 }
 
 /// What PyTorch reserved for the run when it was recorded.
@@ -73,6 +79,20 @@ fn pytorch(header: &Header) -> Result<String> {
         figure("expandable_reserved_peak")? / used,
         figure("async_reserved_peak")? / used,
     ))
+}
+
+/// What PyTorch's allocators reserved at most for the run, with sizes divided as the replay's are.
+fn references(header: &Header, divisor: u64) -> Result<Vec<(&'static str, u64)>> {
+    let known = [
+        ("native_reserved_peak", "PyTorch, native"),
+        ("expandable_reserved_peak", "PyTorch, expandable segments"),
+        ("async_reserved_peak", "PyTorch, cudaMallocAsync"),
+    ];
+    let mut found = Vec::new();
+    for (key, name) in known {
+        found.extend(header.bytes(key)?.map(|bytes| (name, bytes / divisor)));
+    }
+    Ok(found)
 }
 
 /// What sizes are divided by for the run to fit into what is free of the device's memory.

@@ -5,12 +5,11 @@ use std::env;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::{Context, DeviceBuffer, Stream, StreamUse, copy};
+use cuda_mem_core::{Context, DeviceBuffer, DeviceRange, Stream};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
-use cuda_mem_ipc::symmetric::{Backends, DeviceType, Group, GroupOptions, NativeBackend, SymmetricMemory};
+use cuda_mem_ipc::symmetric::{Group, GroupOptions};
 use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair};
 
 use crate::{Result, driver, report};
@@ -49,8 +48,7 @@ fn hand_over(context: &Context) -> Result<()> {
     let exporter = Exporter::new(context, here.complete(&PeerPolicy::default(), LIMIT)?, LIMIT)?;
     let pool = SharedPool::new(context, &SharedPoolOptions::default())?;
     let buffer = pool.allocate(BYTES, &stream)?;
-    let source = DeviceBuffer::from_slice(&stream, &pattern(1))?;
-    copy_between(&stream, buffer.on(&stream)?, source.on_read(&stream)?)?;
+    buffer.as_range()?.copy_from_slice(&stream, &pattern(1))?;
     let mut times = Vec::new();
     for _ in 0..=ROUNDS {
         stream.synchronize()?;
@@ -68,7 +66,7 @@ fn hand_over(context: &Context) -> Result<()> {
     // In the last round the other process has looked at all of it.
     times.pop();
     // Behind what the other process has written.
-    expect(&stream, buffer.on(&stream)?, 2, "came back from the other process")?;
+    expect(&stream, &buffer.as_range()?, 2, "came back from the other process")?;
     drop(exporter);
     let first = times.remove(0);
     println!(
@@ -93,8 +91,8 @@ fn import() -> Result<()> {
     for round in 0..=ROUNDS {
         let buffer = importer.recv(LIMIT)?;
         if round == ROUNDS {
-            expect(&stream, buffer.on(&stream)?, 1, "was handed over")?;
-            copy_between(&stream, buffer.on(&stream)?, source.on_read(&stream)?)?;
+            expect(&stream, &buffer.as_range()?, 1, "was handed over")?;
+            buffer.as_range()?.copy_from(&stream, &source.whole())?;
         }
     }
     // What has gone back behind work that is not done is lost with the process.
@@ -131,34 +129,28 @@ fn rank(rank: usize, directory: &Path) -> Result<(Duration, usize)> {
     let context = device.primary_context()?;
     let stream = Stream::new(&context)?;
     let group = Group::join(&context, RANKS, rank, 2, directory, &GroupOptions::default())?;
-    let native = Arc::new(NativeBackend::new());
-    native.add_group(&group)?;
-    let backends = Backends::new();
-    backends.register(DeviceType::CUDA, native)?;
-    let memory = backends.empty(BYTES, device, Some(RANKS))?.rendezvous(None)?;
-
-    let source = DeviceBuffer::from_slice(&stream, &pattern(rank))?;
-    copy_between(&stream, memory.get_buffer(rank, 0..BYTES)?.on(&stream)?, source.on_read(&stream)?)?;
-    meet(&*memory, &stream)?;
-    let theirs = memory.get_buffer(1 - rank, 0..BYTES)?;
+    let buffer = group.alloc::<u8>(BYTES)?;
+    buffer.of(rank)?.as_range()?.copy_from_slice(&stream, &pattern(rank))?;
+    meet(&group, &stream)?;
+    let theirs = buffer.of(1 - rank)?;
     let target = DeviceBuffer::<u8>::zeroed(&stream, BYTES)?;
     stream.synchronize()?;
     let start = Instant::now();
-    copy_between(&stream, target.on(&stream)?, theirs.on(&stream)?)?;
+    target.whole().copy_from(&stream, &theirs.as_range()?)?;
     stream.synchronize()?;
     let time = start.elapsed();
     if target.to_vec(&stream)? != pattern(1 - rank) {
         return Err(format!("rank {rank} reads something else than rank {} wrote", 1 - rank).into());
     }
-    meet(&*memory, &stream)?;
+    meet(&group, &stream)?;
     Ok((time, devices.len().min(2)))
 }
 
 /// Both ranks have come here.
-fn meet(memory: &dyn SymmetricMemory, stream: &Stream) -> Result<()> {
-    memory.barrier(stream, 0, Some(LIMIT))?;
+fn meet(group: &Group, stream: &Stream) -> Result<()> {
+    group.barrier(stream)?;
     stream.synchronize()?;
-    Ok(memory.check()?)
+    Ok(group.check()?)
 }
 
 fn start(role: &str, how: impl FnOnce(&mut Command) -> &mut Command) -> Result<Child> {
@@ -172,16 +164,11 @@ fn finish(other: &mut Child) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("the other process failed: {status}").into()) }
 }
 
-fn copy_between(stream: &Stream, target: StreamUse<'_>, source: StreamUse<'_>) -> Result<()> {
-    // SAFETY: callers pass two pieces of memory that have as many bytes, whose owners know of the stream.
-    Ok(unsafe { copy::memcpy_async(stream, target.address(), source.address(), BYTES) }?)
-}
-
 /// Compares what is there with a pattern.
-fn expect(stream: &Stream, source: StreamUse<'_>, seed: usize, what: &str) -> Result<()> {
-    let target = DeviceBuffer::<u8>::zeroed(stream, BYTES)?;
-    copy_between(stream, target.on(stream)?, source)?;
-    if target.to_vec(stream)? == pattern(seed) { Ok(()) } else { Err(format!("other bytes {what}").into()) }
+fn expect(stream: &Stream, source: &DeviceRange<'_, u8>, seed: usize, what: &str) -> Result<()> {
+    let mut bytes = vec![0; BYTES];
+    source.copy_to_slice(stream, &mut bytes)?;
+    if bytes == pattern(seed) { Ok(()) } else { Err(format!("other bytes {what}").into()) }
 }
 
 /// Bytes that tell the processes apart.

@@ -1,24 +1,33 @@
 //! Buffers of a shared pool.
+//!
+//! # Safety
+//!
+//! Relies on the pool giving the bytes of a block to nobody else while the block lives, and on its segment staying mapped behind its uses.
+
+#![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
+use cuda_mem_pool::cuda_mem_core::{
+    self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
+};
 
 use super::free::Past;
 use super::pool::{Cut, Freed, Pool};
 use super::segment::Segment;
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, refuse_forked, until_unused};
+use super::{expect_driver, expect_host, until_unused};
 use crate::error::Result;
+use crate::primitive::refuse_forked;
 use crate::transport::Deadline;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
 ///
 /// It remembers every stream that uses it. When its last handle is dropped, and every receiver that it was handed to is done or
-/// gone, its memory is used again, behind all of their work. [`SharedPool`](super::SharedPool) has an example.
+/// gone, its memory is used again, behind all of their work. [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Clone)]
 pub struct SharedBuffer {
     block: Arc<Block>,
@@ -63,13 +72,9 @@ impl SharedBuffer {
         self.block.segment.address(self.block.offset)
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
     /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
     /// writes while a receiver has it writes under its eyes.
-    ///
-    /// # Errors
-    ///
-    /// As there, in [`Error::Core`](crate::Error::Core).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context(), stream)?;
@@ -77,11 +82,17 @@ impl SharedBuffer {
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
-    /// A part of it, to be handed over.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    /// Its memory as elements, as many as fit, for copies. They are ordered as with [`SharedBuffer::on`].
+    pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
+        refuse_forked()?;
+        let (block, driver) = (&*self.block, self.block.pool.context().driver());
+        // SAFETY: as many bytes of the block, which lives longer than this borrow and is used again behind its uses.
+        unsafe { DeviceRange::<u8>::from_mapped(&block.uses, driver, self.as_raw(), block.len) }?
+            .behind(block)
+            .cast()
+    }
+
+    /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
     pub fn range(&self, range: Range<usize>) -> Result<Share> {
         Share::from(self).range(range)
     }
@@ -91,8 +102,7 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`]; those of
-    /// [`Uses::wait_for`].
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
@@ -101,10 +111,7 @@ impl SharedBuffer {
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
-    ///
-    /// # Errors
-    ///
-    /// As [`SharedBuffer::read`].
+    /// Errors: as [`SharedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let (host, at) =
             expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
@@ -118,6 +125,12 @@ impl From<&SharedBuffer> for Share {
         let block = &buffer.block;
         let segment = Arc::clone(&block.segment);
         Self { segment, offset: block.offset, len: block.len, holder: Arc::<Block>::clone(block) }
+    }
+}
+
+impl UsedElsewhere for Block {
+    fn order(&self, stream: &Stream) -> core::Result<()> {
+        Ok(self.last.order(stream)?)
     }
 }
 
@@ -190,11 +203,7 @@ pub(super) trait Holder: Send + Sync {
 }
 
 impl Share {
-    /// A part of it, in bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    /// A part of it, in bytes: [`core::Error::OutOfRange`] also for one without any.
     pub fn range(&self, range: Range<usize>) -> Result<Self> {
         let len = range.end.saturating_sub(range.start);
         if len == 0 || range.end > self.len {

@@ -8,18 +8,20 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::CreateOptions;
-use cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream, StreamUse};
+use cuda_mem_pool::cuda_mem_core::{
+    self as core, DeviceCopy, DeviceRange, Driver, Stream, StreamUse, UsedElsewhere,
+};
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::buffer::{Holder, Share};
+use super::expect_driver;
 use super::free::{Last, Past};
 use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
-use super::{expect_driver, refuse_forked};
 use crate::background::{Resting, drop_when_passed};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 
 /// A block of a [`CachingAllocator`] that other processes can be given: its type says so, because it was looked at. Clones are
 /// handles to the same block.
@@ -99,9 +101,9 @@ impl Exportable {
     ///
     /// # Errors
     ///
-    /// The block comes back with the error. [`Error::TooManyHandles`] if it lies in more than [`MOST_HANDLES`];
-    /// [`Error::Pool`] with `UnknownAddress` if it is not of this allocator's default pool; [`core::Error::NotShareable`] on a device whose
-    /// memory cannot be shared, [`core::Error::NotAccepted`] for one without bytes, [`core::Error::Forked`].
+    /// The block comes back with the error. [`Error::TooManyHandles`] if it lies in more than [`MOST_HANDLES`]; [`Error::Pool`] with
+    /// `UnknownAddress` if it is not of this allocator's default pool; [`core::Error::NotShareable`] on a device whose memory cannot be
+    /// shared, [`core::Error::NotAccepted`] for one without bytes.
     #[allow(clippy::result_large_err, reason = "the block comes back")]
     pub fn new(allocator: &CachingAllocator, block: Block) -> Result<Self, NotExportable> {
         match PinnedRange::of(allocator, &block) {
@@ -131,13 +133,8 @@ impl Exportable {
         self.block().map_or(0, Allocation::address)
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address. See
-    /// [`DeviceBuffer::on`](core::DeviceBuffer::on). The stream also waits for receivers that have given the memory back; who
-    /// writes while a receiver has it writes under its eyes.
-    ///
-    /// # Errors
-    ///
-    /// As there, in [`Error::Core`].
+    /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
+    /// [`SharedBuffer::on`](super::SharedBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let block = self.exported.block()?;
@@ -146,11 +143,13 @@ impl Exportable {
         Ok(block.on(stream)?)
     }
 
-    /// A part of it, to be handed over.
-    ///
-    /// # Errors
-    ///
-    /// [`core::Error::OutOfRange`], also for a part without bytes.
+    /// Its memory as elements, as many as fit, for copies. They are ordered as with [`Exportable::on`].
+    pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
+        refuse_forked()?;
+        self.exported.block()?.buffer().whole().behind(&*self.exported).cast()
+    }
+
+    /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
     pub fn range(&self, range: Range<usize>) -> Result<Share> {
         Share::from(self).range(range)
     }
@@ -229,6 +228,18 @@ impl From<&Exportable> for Share {
         let offset = usize::try_from(buffer.as_raw().wrapping_sub(segment.address(0))).unwrap_or(usize::MAX);
         let holder = Arc::<Exported>::clone(exported);
         Self { segment: Arc::clone(segment), offset, len: buffer.len(), holder }
+    }
+}
+
+impl UsedElsewhere for Exported {
+    fn order(&self, stream: &Stream) -> core::Result<()> {
+        Ok(self.last.order(stream)?)
+    }
+}
+
+impl fmt::Debug for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exported").field("block", &self.block).finish_non_exhaustive()
     }
 }
 

@@ -20,9 +20,9 @@ use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
 use super::wire::{self, Accept, HandOver, Offer};
 use super::words::{Point, Words};
-use super::{Heard, heard, refuse_forked, say, until};
+use super::{Heard, heard, say, until};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
 use serve::{Lease, Leases, Out};
 
@@ -37,7 +37,8 @@ const NONE: u64 = u64::MAX;
 /// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
 /// killed, its leases end within a second, and streams that wait for it go on; nobody else notices.
 ///
-/// Dropped, the connection stays until the last lease has ended. [`SharedPool`] has an example.
+/// Dropped, the connection stays until the last lease has ended. [`Exporter::listen`] has an example.
+#[derive(Debug)]
 pub struct Exporter {
     link: Arc<ExportLink>,
 }
@@ -87,7 +88,7 @@ impl Exporter {
     /// # Errors
     ///
     /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no importer; [`core::Error::Unsupported`] if the device's streams
-    /// cannot wait for words; those of [`Connection::send`] and [`Connection::recv`]; [`core::Error::Forked`].
+    /// cannot wait for words; those of [`Connection::recv`].
     pub fn new(context: &Context, connection: Connection, deadline: impl Into<Deadline>) -> Result<Self> {
         let exporter = Self::unwatched(context, connection, deadline.into())?;
         reaper::watch(Arc::<ExportLink>::clone(&exporter.link))?;
@@ -151,10 +152,8 @@ impl Exporter {
     /// # Errors
     ///
     /// Nothing was handed over then, but for one case: if the driver refuses to record the fence, the connection ends, and the receiver gets
-    /// [`Error::PeerDied`] of what was not finished. [`Error::Timeout`] when the receiver takes no buffers, [`Error::PeerDied`],
-    /// [`Error::Closed`] and [`Error::PeerExited`] when it is gone; [`Error::TooManyWaits`] if the buffer comes back from peers that do not
-    /// reach their fences; [`Error::Core`]: [`core::Error::ForeignContext`] for another driver's stream, those of
-    /// [`FenceLine::record`](core::FenceLine::record), [`core::Error::Forked`].
+    /// [`Error::PeerDied`] of what was not finished. [`Error::Timeout`] when the receiver takes no buffers, one that
+    /// [is gone](Error::is_gone) when it is; [`Error::TooManyWaits`] if the buffer comes back from peers that do not reach their fences.
     pub fn hand_over(
         &self,
         buffer: impl Into<Share>,
@@ -197,7 +196,7 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the receiver is gone; [`core::Error::Forked`].
+    /// [`Error::Closed`] if the receiver is gone.
     pub fn attach(&self, pool: &SharedPool) -> Result<()> {
         refuse_forked()?;
         self.link.expect_open("attaching a pool")?;
@@ -213,8 +212,7 @@ impl Exporter {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the receiver is gone, [`Error::Timeout`] if it takes no messages; [`Error::Core`] and [`Error::Pool`] if the
-    /// memory cannot be exported; [`core::Error::Forked`].
+    /// [`Error::Closed`] if the receiver is gone; [`Error::Core`] and [`Error::Pool`] if the memory cannot be exported.
     pub fn announce(&self, buffer: impl Into<Share>) -> Result<bool> {
         refuse_forked()?;
         let share = buffer.into();
@@ -228,11 +226,7 @@ impl Exporter {
         if core::forked() { 0 } else { self.link.out.leases.load(Ordering::SeqCst) }
     }
 
-    /// Waits until the receiver has given back everything that was handed over.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Timeout`], [`core::Error::Forked`].
+    /// Waits until the receiver has given back everything that was handed over, or until [`Error::Timeout`].
     pub fn returned(&self, deadline: impl Into<Deadline>) -> Result<()> {
         refuse_forked()?;
         until(deadline.into(), "the receiver had given everything back", || Ok(self.leases() == 0))
@@ -434,15 +428,9 @@ impl Drop for Exporter {
     }
 }
 
-impl fmt::Debug for Exporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exporter").field("peer", &self.peer().pid()).finish_non_exhaustive()
-    }
-}
-
 impl fmt::Debug for ExportLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportLink").finish_non_exhaustive()
+        f.debug_struct("ExportLink").field("peer", self.connection.peer()).finish_non_exhaustive()
     }
 }
 

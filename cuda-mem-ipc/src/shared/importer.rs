@@ -18,9 +18,9 @@ use super::received::ReceivedBuffer;
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, Accept, HandOver, Release};
 use super::words::Words;
-use super::{Heard, heard, refuse_forked, say};
+use super::{Heard, heard, say};
 use crate::error::{Error, Result};
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
 pub(super) use give_back::Returned;
 use segments::{Known, MOST_SEGMENTS};
@@ -45,7 +45,7 @@ const LOOKS: u32 = 16;
 /// When the exporter dies, streams that wait for its work go on, and the buffers whose work it had not finished give
 /// [`Error::PeerDied`]. Their memory stays what it is until they are dropped.
 ///
-/// Dropped, the connection stays until the last buffer has gone back. [`SharedPool`](super::SharedPool) has an example.
+/// Dropped, the connection stays until the last buffer has gone back. [`Exporter::listen`](super::Exporter::listen) has an example.
 pub struct Importer {
     link: Arc<ImportLink>,
 }
@@ -103,16 +103,13 @@ impl Importer {
     /// # Errors
     ///
     /// [`Error::Protocol`] and [`Error::Wire`] if the other end is no exporter; [`core::Error::Unsupported`] if the device's streams
-    /// cannot wait for words; those of [`Connection::send`] and [`Connection::recv`]; [`core::Error::Forked`].
+    /// cannot wait for words; those of [`Connection::recv`].
     pub fn new(context: &Context, connection: Connection, deadline: impl Into<Deadline>) -> Result<Self> {
         Self::with_ahead(context, connection, AheadLimit::default(), deadline)
     }
 
-    /// As [`Importer::new`], with a limit of what is mapped ahead of its first buffer.
-    ///
-    /// # Errors
-    ///
-    /// As there; [`core::Error::NotAccepted`] for more segments than an importer knows at a time, 4096.
+    /// As [`Importer::new`], with a limit of what is mapped ahead of its first buffer: [`core::Error::NotAccepted`] above 4096 segments, which
+    /// is what an importer knows at a time.
     pub fn with_ahead(
         context: &Context,
         connection: Connection,
@@ -182,10 +179,9 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when none comes, [`Error::Closed`] and [`Error::PeerExited`] when none can come any more. When a
-    /// segment could not be mapped, its error, for each buffer of it, which goes back; the connection goes on. [`Error::Wire`] and
-    /// [`Error::Protocol`] for a peer that does not follow the protocol, after which the connection is broken; those of
-    /// [`Connection::recv`]; [`core::Error::Forked`].
+    /// [`Error::Timeout`] when none comes, one that [is gone](Error::is_gone) when none can come any more. When a segment could not be mapped,
+    /// its error, for each buffer of it, which goes back; the connection goes on. [`Error::Wire`], [`Error::Protocol`] and those of
+    /// [`Connection::recv`] for a peer that does not follow the protocol, after which the connection is broken.
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<ReceivedBuffer> {
         refuse_forked()?;
         let (deadline, link) = (deadline.into(), &self.link);

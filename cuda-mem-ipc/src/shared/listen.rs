@@ -27,6 +27,7 @@ impl Exporter {
     /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
     /// let stream = Stream::new(&context)?;
     /// let buffer = SharedPool::new(&context, &SharedPoolOptions::default())?.allocate(4096, &stream)?;
+    /// buffer.as_range::<u32>()?.copy_from_slice(&stream, &[7; 1024])?;
     /// let name = format!("trainer-{}", std::process::id());
     ///
     /// // The other process; here a thread.
@@ -34,13 +35,15 @@ impl Exporter {
     /// let other = thread::spawn(move || {
     ///     let importer = Importer::connect(&there, &theirs, LIMIT)?;
     ///     let received = importer.recv(LIMIT)?;
-    ///     received.synchronize(LIMIT) // dropped, it goes back
+    ///     let mut found = [0; 1024];
+    ///     received.as_range::<u32>()?.copy_to_slice(&Stream::new(&theirs)?, &mut found)?; // behind the exporter's work
+    ///     Ok::<_, cuda_mem_ipc::Error>(found) // dropped, it goes back
     /// });
     ///
     /// let exporter = Exporter::listen(&name, &context, LIMIT)?;
     /// exporter.hand_over(&buffer, &stream, LIMIT)?;
     /// exporter.returned(LIMIT)?;
-    /// # other.join().map_err(|_| "panicked")??;
+    /// # assert_eq!(other.join().map_err(|_| "panicked")??, [7; 1024]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

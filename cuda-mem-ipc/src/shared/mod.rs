@@ -27,6 +27,7 @@ mod received;
 mod ring;
 mod segment;
 mod slab;
+#[doc(hidden)]
 pub mod wire;
 mod words;
 
@@ -35,7 +36,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Descriptors};
@@ -50,7 +51,7 @@ pub use options::{AheadLimit, MemoryKind, SharedPoolOptions};
 pub use pool::SharedPool;
 pub use received::ReceivedBuffer;
 
-/// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. More than a ring holds.
+/// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. Half of what a ring holds.
 const MOST_AT_A_TIME: usize = 256;
 
 /// Sends a message.
@@ -124,8 +125,4 @@ fn expect_driver(context: &Context, stream: &Stream) -> Result<()> {
         return Ok(());
     }
     Err(core::Error::ForeignContext { what: "the stream" }.into())
-}
-
-fn refuse_forked() -> Result<()> {
-    if forked() { Err(core::Error::Forked.into()) } else { Ok(()) }
 }

@@ -6,14 +6,14 @@ use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
 use super::buffer::SharedBuffer;
+use super::expect_driver;
 use super::exporter::ExportLink;
 use super::free::{FreeList, Last};
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::segment::Segment;
 use super::slab::Slabs;
-use super::{expect_driver, refuse_forked};
 use crate::error::Result;
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -28,43 +28,7 @@ const GRANULE: usize = 512;
 /// Buffers are allocated and freed in stream order: memory is used again at once, and the stream waits for whoever used it
 /// last, a receiver in another process too. The host waits for nothing. Clones are handles to the same pool, which lives as
 /// long as any of its buffers.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
-/// use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair};
-/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Driver, Stream};
-///
-/// const LIMIT: Duration = Duration::from_secs(10);
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let (here, there) = pair()?;
-///
-/// // In the other process; here a thread.
-/// let theirs = context.clone();
-/// let other = std::thread::spawn(move || {
-///     let connection = Pending::inherited(there)?.complete(&PeerPolicy::default(), LIMIT)?;
-///     let importer = Importer::new(&theirs, connection, LIMIT)?;
-///     let buffer = importer.recv(LIMIT)?;
-///     let stream = Stream::new(&theirs)?;
-///     let address = buffer.on(&stream)?.address(); // for a kernel, which runs behind the exporter's work
-///     drop(buffer); // goes back behind that kernel
-///     Ok::<_, cuda_mem_ipc::Error>(address)
-/// });
-///
-/// let stream = Stream::new(&context)?;
-/// let pool = SharedPool::new(&context, &SharedPoolOptions::default())?;
-/// let buffer = pool.allocate(1 << 20, &stream)?;
-/// let written = buffer.on(&stream)?.address(); // for a kernel that writes it
-/// let connection = here.complete(&PeerPolicy::default(), LIMIT)?;
-/// let exporter = Exporter::new(&context, connection, LIMIT)?;
-/// exporter.hand_over(&buffer, &stream, LIMIT)?;
-/// drop(buffer); // its memory is used again behind the receiver's work
-/// # let seen = other.join().map_err(|_| "panicked")??;
-/// # assert!(written != 0 && seen != 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Debug, Clone)]
 pub struct SharedPool {
     pool: Arc<Pool>,
@@ -122,8 +86,7 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to
-    /// share; [`core::Error::Forked`].
+    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to share.
     pub fn new(context: &Context, options: &SharedPoolOptions) -> Result<Self> {
         refuse_forked()?;
         expect_bytes("the size of a segment", options.segment_bytes)?;
@@ -152,10 +115,8 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::TooLarge`], [`core::Error::ForeignContext`] for another driver's
-    /// stream; those of
-    /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed, in
-    /// [`Error::Core`](crate::Error::Core); [`core::Error::Forked`].
+    /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::ForeignContext`] for another driver's stream; those of
+    /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
         expect_driver(&self.pool.context, stream)?;
         let room = self.pool.room(bytes)?;
@@ -169,10 +130,6 @@ impl SharedPool {
     /// As [`SharedPool::allocate`], in a segment of its own: who gets it gets nothing else.
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
         expect_driver(&self.pool.context, stream)?;
         let room = self.pool.room(bytes)?;

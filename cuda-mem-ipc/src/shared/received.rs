@@ -1,27 +1,35 @@
 //! Buffers of another process.
+//!
+//! # Safety
+//!
+//! Relies on `Imported` segments staying mapped while a share lives, and behind the uses that they took over.
+
+#![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{self as core, Stream, StreamUse, Uses};
+use cuda_mem_pool::cuda_mem_core::{
+    self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
+};
 
 use super::importer::{ImportLink, Returned};
 use super::segment::Segment;
 use super::wire::HandOver;
 use super::words::Point;
-use super::{expect_driver, expect_host, refuse_forked, until, until_unused};
+use super::{expect_driver, expect_host, until, until_unused};
 use crate::error::Result;
 use crate::import::Imported;
-use crate::primitive::lock;
+use crate::primitive::{lock, refuse_forked};
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
 ///
 /// It remembers every stream that uses it. When its last handle is dropped, it goes back behind all of them: its owner uses
 /// the memory again in stream order, and no host waits. It is not handed on: who else is to have it makes a connection of its own to the
-/// owner. [`SharedPool`](super::SharedPool) has an example.
+/// owner. [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Clone)]
 pub struct ReceivedBuffer {
     received: Arc<Received>,
@@ -111,9 +119,19 @@ impl ReceivedBuffer {
         refuse_forked()?;
         let received = &*self.received;
         expect_driver(received.link.context(), stream)?;
-        received.link.words().make_wait(received.fence(), stream)?;
-        lock(&received.used_by).add(stream);
+        received.order(stream)?;
         Ok(received.uses.on(self.as_raw(), stream)?)
+    }
+
+    /// Its memory as elements, as many as fit, for copies. They are ordered, and refused, as with [`ReceivedBuffer::on`]: an error of this
+    /// crate is the core's [`Owner`](core::Error::Owner), and itself again by `From`.
+    pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
+        refuse_forked()?;
+        let (received, driver) = (&*self.received, self.received.link.context().driver());
+        // SAFETY: as many bytes of a segment that stays mapped while this is borrowed, and until the uses are over, which it gets in the end.
+        unsafe { DeviceRange::<u8>::from_mapped(&received.uses, driver, self.as_raw(), received.len) }?
+            .behind(received)
+            .cast()
     }
 
     /// Whether the exporter's work is done, and the bytes are there.
@@ -135,11 +153,12 @@ impl ReceivedBuffer {
         until(deadline.into(), "the exporter's work was done", || self.is_ready())
     }
 
-    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the calling thread.
+    /// Copies bytes of a buffer in host memory out, from `offset` on, once the exporter's work and the uses of this process are done. Blocks the
+    /// calling thread.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; as [`ReceivedBuffer::synchronize`] and [`Uses::wait_for`].
+    /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`ReceivedBuffer::synchronize`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
@@ -150,10 +169,7 @@ impl ReceivedBuffer {
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
-    ///
-    /// # Errors
-    ///
-    /// As [`ReceivedBuffer::read`].
+    /// Errors: as [`ReceivedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
         let received = &*self.received;
         let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
@@ -178,6 +194,20 @@ impl Received {
     /// What its bytes are behind.
     fn fence(&self) -> Point {
         Point { line: self.said.line, generation: self.said.generation }
+    }
+}
+
+impl fmt::Debug for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Received").field("said", &self.said).finish_non_exhaustive()
+    }
+}
+
+impl UsedElsewhere for Received {
+    fn order(&self, stream: &Stream) -> core::Result<()> {
+        self.link.words().make_wait(self.fence(), stream)?;
+        lock(&self.used_by).add(stream);
+        Ok(())
     }
 }
 

@@ -44,40 +44,19 @@ pub const SLOTS: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
 pub const MOST_HANDLES: usize = 64;
 
 /// A message of a shared pool, as its bytes say. Nothing of it is believed yet but that its numbers are in range.
-///
-/// ```
-/// use cuda_mem_ipc::shared::wire::{Message, RETIRE};
-///
-/// let (kind, bytes) = Message::Retire { segment: 3 }.encode();
-/// assert_eq!((kind, bytes.len()), (RETIRE, 8));
-/// assert_eq!(Message::parse(kind, &bytes), Ok(Message::Retire { segment: 3 }));
-/// assert!(Message::parse(kind, &bytes[1..]).is_err());
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as it is read")]
 pub enum Message {
-    /// [`OFFER`].
     Offer(Offer),
-    /// [`ACCEPT`].
     Accept(Accept),
-    /// [`SEGMENT`].
     Segment(Segment),
-    /// [`RETIRE`].
-    Retire {
-        /// The segment.
-        segment: u64,
-    },
-    /// [`RING`].
+    Retire { segment: u64 },
     Ring,
-    /// [`LET_GO`].
-    LetGo {
-        /// The segment.
-        segment: u64,
-    },
+    LetGo { segment: u64 },
 }
 
-/// The first message of an exporter. [`Message`] has an example.
+/// The first message of an exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offer {
@@ -92,7 +71,7 @@ impl Offer {
     pub const OURS: Self = Self { version: Self::VERSION };
 }
 
-/// The answer of an importer: how much it imports ahead. Nothing of it is promised. [`Message`] has an example.
+/// The answer of an importer: how much it imports ahead. Nothing of it is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accept {
     /// So many segments that no buffer of came yet.
@@ -101,20 +80,18 @@ pub struct Accept {
     pub bytes: u64,
 }
 
-/// Memory that buffers are parts of. [`Message`] has an example of another message.
+/// Memory that buffers are parts of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Its number, which the exporter's process gives once.
     pub segment: u64,
     /// A number of the exporter's program, which tells a process from what it was before `exec`.
     pub generation: u64,
-    /// Its size.
     pub bytes: u64,
-    /// Where it lies.
     pub place: Place,
 }
 
-/// Where a segment lies. [`Message`] has an example of another message.
+/// Where a segment lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as a message is read")]
 pub enum Place {
@@ -122,38 +99,22 @@ pub enum Place {
     Device([u8; 16]),
     /// On the host, a file in memory.
     Host,
-    /// In a pool of the device with this UUID.
-    DevicePool {
-        /// The device.
-        uuid: [u8; 16],
-        /// What the driver exports the block as.
-        block: [u8; 64],
-    },
+    /// In a pool of the device with this UUID; what the driver exports the block as.
+    DevicePool { uuid: [u8; 16], block: [u8; 64] },
     /// In a pool of a node of the host.
-    NodePool {
-        /// The node.
-        node: u32,
-        /// What the driver exports the block as.
-        block: [u8; 64],
-    },
+    NodePool { node: u32, block: [u8; 64] },
     /// On the device with this UUID, several handles side by side.
-    Parts {
-        /// The device.
-        uuid: [u8; 16],
-        /// The size of each.
-        parts: Parts,
-    },
+    Parts { uuid: [u8; 16], parts: Parts },
 }
 
 /// The sizes of a segment's handles, in their order: two at the least, [`MOST_HANDLES`] at the most.
-/// [`Message`] has an example of another message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     count: usize,
     sizes: [u64; MOST_HANDLES],
 }
 
-/// A buffer that is handed over: an entry of the first ring. [`Message`] has an example of a message.
+/// A buffer that is handed over: an entry of the first ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandOver {
     /// Its number, by which it is released.
@@ -170,7 +131,7 @@ pub struct HandOver {
     pub generation: u64,
 }
 
-/// A buffer that its receiver is done with: an entry of the second ring. [`Message`] has an example of a message.
+/// A buffer that its receiver is done with: an entry of the second ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
     /// The buffer's number.
@@ -207,11 +168,7 @@ struct SegmentBytes {
 }
 
 impl Message {
-    /// Reads a message of a kind. No allocation, no panic.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError`] for whatever is not exactly a message.
+    /// Reads a message of a kind; an error for whatever is not exactly one. No allocation, no panic.
     pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, WireError> {
         Ok(match kind {
             OFFER => {
@@ -236,7 +193,6 @@ impl Message {
     }
 
     /// Its kind and its payload.
-    #[must_use]
     pub fn encode(&self) -> (u16, Vec<u8>) {
         match self {
             Self::Offer(offer) => {
@@ -257,7 +213,6 @@ impl Message {
 
 impl Segment {
     /// How many descriptors come with it.
-    #[must_use]
     pub fn descriptors(&self) -> usize {
         if let Place::Parts { parts, .. } = &self.place { parts.sizes().len() } else { 1 }
     }
@@ -320,7 +275,6 @@ impl Place {
 impl Parts {
     /// So many sizes; none for fewer than two or more than [`MOST_HANDLES`], for a size of 0, and for more together than there
     /// are addresses.
-    #[must_use]
     pub fn new(sizes: &[u64]) -> Option<Self> {
         let mut parts = Self { count: sizes.len(), sizes: [0; MOST_HANDLES] };
         parts.sizes.get_mut(..sizes.len())?.copy_from_slice(sizes);
@@ -330,7 +284,6 @@ impl Parts {
     }
 
     /// The sizes.
-    #[must_use]
     pub fn sizes(&self) -> &[u64] {
         self.sizes.get(..self.count).unwrap_or_default()
     }
@@ -352,17 +305,12 @@ impl Parts {
 
 impl HandOver {
     /// As an entry of the ring.
-    #[must_use]
     pub fn to_entry(self) -> [u64; 7] {
         let Self { sequence, segment, offset, len, line, generation } = self;
         [sequence, segment, offset, len, line.into(), generation, 0]
     }
 
-    /// What an entry of the ring says.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Value`].
+    /// What an entry of the ring says, if each number is in range.
     pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
         let [sequence, segment, offset, len, line, generation, _] = entry;
         check("length", len, len > 0)?;
@@ -374,16 +322,11 @@ impl HandOver {
 
 impl Release {
     /// As an entry of the ring.
-    #[must_use]
     pub fn to_entry(self) -> [u64; 7] {
         [self.sequence, self.line.into(), self.generation, 0, 0, 0, 0]
     }
 
-    /// What an entry of the ring says.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::Value`].
+    /// What an entry of the ring says, if each number is in range.
     pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
         let [sequence, line, generation, ..] = entry;
         check("generation", generation, generation <= LAST_GENERATION)?;

@@ -1,45 +1,18 @@
-//! What allocates symmetric memory.
+//! What allocates symmetric memory, and the owner of an allocation.
 //!
 //! # Safety
 //!
-//! Declares an unsafe trait; nothing is called here.
+//! Relies on [`SymmetricBackend`]s giving an allocation to one receiver: a [`SymmetricBuffer`] frees the one that it asked for.
 
-#![allow(unsafe_code, reason = "declares an unsafe trait")]
+#![allow(unsafe_code, reason = "declares an unsafe trait, and frees by it")]
 
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Device, forked};
 
-use super::{Result, SymmetricMemory};
-
-/// A kind of device, by the name that it has in PyTorch. The [module](crate::symmetric) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceType(&'static str);
-
-impl DeviceType {
-    /// NVIDIA's GPUs.
-    pub const CUDA: Self = Self("cuda");
-
-    /// Another kind.
-    #[must_use]
-    pub const fn new(name: &'static str) -> Self {
-        Self(name)
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-impl fmt::Display for DeviceType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
+use super::{Error, Result, SymmetricMemory};
 
 /// An allocation of a backend. Addresses come again, and this does not: two are equal if they are the same allocation.
 /// [`NativeBackend::take`](super::NativeBackend::take) has an example.
@@ -51,20 +24,14 @@ pub struct Allocated {
     pub serial: u64,
 }
 
-/// Allocates memory on every rank alike, and tells each rank where the others have it.
-///
-/// It is registered by device type and [`name`](Self::name) in [`Backends`](super::Backends).
-/// The [module](crate::symmetric) has an example.
+/// Allocates memory on every rank alike, and tells each rank where the others have it. The [module](crate::symmetric) has an example.
 ///
 /// # Safety
 ///
-/// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed, and so many bytes on that device. Owners of memory are
-/// made over it.
+/// Memory that [`alloc`](Self::alloc) gives is its receiver's alone until it is freed or the backend ends, and so many bytes on that device.
+/// Owners of memory are made over it.
 ///
-/// # Capture
-///
-/// Each backend says what may be called while streams capture. All functions of [`NativeBackend`](super::NativeBackend) may, with memory that
-/// no stream uses which captures.
+/// All functions of [`NativeBackend`](super::NativeBackend) may be called while streams capture, with memory that no such stream uses.
 pub unsafe trait SymmetricBackend: Send + Sync {
     /// What it is chosen by: `"NATIVE"`, `"NVSHMEM"`, `"NCCL"`.
     fn name(&self) -> &str;
@@ -74,41 +41,119 @@ pub unsafe trait SymmetricBackend: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Those of the backend. One that needs a group refuses to go without ([`Error::GroupNeeded`](super::Error::GroupNeeded));
+    /// Those of the backend. One that needs a group refuses to go without ([`Error::GroupNeeded`]);
     /// one that cannot have a group refuses one.
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated>;
 
-    /// The allocation that an address lies in now.
-    ///
-    /// # Errors
-    ///
-    /// Those of the backend, for an address that is none of its own.
+    /// The allocation that an address lies in now; an error for one that is none of its own.
     fn find(&self, address: CUdeviceptr) -> Result<Allocated>;
 
-    /// Gives memory back. It lives on while a [`SymmetricMemory`] of it does.
+    /// Gives memory back unless it has been already, also if another allocation has its address by now, which stays. It lives on while a
+    /// [`SymmetricMemory`] of it does.
+    ///
+    /// ```compile_fail,E0133
+    /// use cuda_mem_ipc::symmetric::{SymmetricBackend, SymmetricBuffer};
+    ///
+    /// fn free(buffer: &SymmetricBuffer, backend: &dyn SymmetricBackend) {
+    ///     let found = backend.find(buffer.as_raw()).expect("the buffer is there");
+    ///     let _ = backend.free(found); // somebody else's
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
-    /// Those of the backend, for an address that is none of its own.
-    fn free(&self, address: CUdeviceptr) -> Result<()>;
-
-    /// Gives memory back unless it has been already, also if another allocation has its address by now, which stays.
+    /// Those of the backend, for an allocation that is none of its own any more.
     ///
-    /// # Errors
+    /// # Safety
     ///
-    /// Those of [`free`](Self::free).
-    fn free_if(&self, allocated: Allocated) -> Result<()>;
+    /// The allocation is the caller's, and nobody uses it by its address from now on but work that the backend knows of.
+    unsafe fn free(&self, allocated: Allocated) -> Result<()>;
 
-    /// Whether it is of no further use, so that [`Backends::register`](super::Backends::register) takes another one of its name in its
-    /// place. Returns at once.
+    /// Whether it is of no further use, so that another one of its name may take its place. Returns at once.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it.
+    /// Brings the ranks together over an allocation, by any address in it. Every rank has to call it. Errors name the rank that is at fault.
+    fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>>;
+}
+
+/// Symmetric memory of a backend, given back when it is dropped. The [module](super) has an example.
+///
+/// If the backend has freed it before, with its group, it is of no use any more: its drop frees nothing, whoever has the address by then.
+pub struct SymmetricBuffer {
+    backend: Arc<dyn SymmetricBackend>,
+    allocated: Allocated,
+    bytes: usize,
+}
+
+impl SymmetricBuffer {
+    /// Memory of [`SymmetricBackend::alloc`]. What is in it is undefined.
+    /// Errors: as there.
+    pub fn new(
+        backend: &Arc<dyn SymmetricBackend>,
+        bytes: usize,
+        device: Device,
+        group: Option<&str>,
+    ) -> Result<Self> {
+        let allocated = backend.alloc(bytes, device, group)?;
+        Ok(Self { backend: Arc::clone(backend), allocated, bytes })
+    }
+
+    /// The backend that it is of.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn SymmetricBackend> {
+        &self.backend
+    }
+
+    /// Where it is on this rank's device.
+    #[must_use]
+    pub fn as_raw(&self) -> CUdeviceptr {
+        self.allocated.address
+    }
+
+    /// How many bytes were asked for.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the backend has freed it.
+    #[must_use]
+    pub fn is_freed(&self) -> bool {
+        self.backend.find(self.allocated.address).ok() != Some(self.allocated)
+    }
+
+    /// Brings the ranks together over it: [`SymmetricBackend::rendezvous`].
     ///
     /// # Errors
     ///
-    /// Those of the backend; each names the rank that is at fault.
-    fn rendezvous(&self, address: CUdeviceptr, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>>;
+    /// As there; [`Error::Freed`] if the memory was.
+    pub fn rendezvous(&self, group: Option<&str>) -> Result<Arc<dyn SymmetricMemory>> {
+        let address = self.allocated.address;
+        if self.backend.find(address)? != self.allocated {
+            return Err(Error::Freed { address });
+        }
+        self.backend.rendezvous(address, group)
+    }
+}
+
+impl Drop for SymmetricBuffer {
+    fn drop(&mut self) {
+        if !forked() {
+            // It fails if the backend has freed it already, with its group.
+            // SAFETY: this buffer asked for the allocation, and nobody can have its address from it any more.
+            let _ = unsafe { self.backend.free(self.allocated) };
+        }
+    }
+}
+
+impl fmt::Debug for SymmetricBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SymmetricBuffer")
+            .field("backend", &self.backend.name())
+            .field("address", &format_args!("{:#x}", self.allocated.address))
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
 }

@@ -20,41 +20,6 @@ use super::Result;
 ///
 /// What `all_gather` returns was said by each rank in its own call of the same number: libraries are called on the strength of it, which read
 /// memory of all ranks.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use cuda_mem_ipc::symmetric::{Exchange, Result};
-///
-/// /// A program of one rank.
-/// #[derive(Debug)]
-/// struct Alone;
-///
-/// // SAFETY: there is nobody else whose words could be missing.
-/// unsafe impl Exchange for Alone {
-///     fn name(&self) -> &str {
-///         "alone"
-///     }
-///
-///     fn rank(&self) -> usize {
-///         0
-///     }
-///
-///     fn world_size(&self) -> usize {
-///         1
-///     }
-///
-///     fn all_gather(&self, bytes: &[u8], _timeout: Duration) -> Result<Vec<Vec<u8>>> {
-///         Ok(vec![bytes.to_vec()])
-///     }
-///
-///     fn check(&self) -> Result<()> {
-///         Ok(())
-///     }
-/// }
-/// # assert_eq!(Alone.all_gather(b"here", Duration::ZERO)?, [b"here"]);
-/// # Ok::<(), cuda_mem_ipc::symmetric::Error>(())
-/// ```
 pub unsafe trait Exchange: fmt::Debug + Send + Sync {
     /// What the ranks together are called.
     fn name(&self) -> &str;

@@ -1,4 +1,10 @@
 //! What a rank has after the rendezvous.
+//!
+//! # Safety
+//!
+//! Relies on [`Used`] owners, which are made here alone, keeping their memory until the uses that they know of are over.
+
+#![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::fmt;
 use std::ops::Range;
@@ -6,62 +12,97 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, StreamUse, Uses};
+use cuda_mem_pool::cuda_mem_core::{
+    self as core, Device, DeviceCopy, DeviceRange, Driver, Stream, StreamUse, Uses,
+};
 
-use super::{Error, Result};
+use super::{Error, Result, SIGNAL_PAD_BYTES};
 
 /// An allocation on every rank of a group. The [module](crate::symmetric) has an example.
 ///
 /// Addresses are valid on this rank's device for as long as this lives. What is enqueued by address alone is its author's `unsafe`
-/// responsibility; [`PeerBuffer::on`] has the memory outlive the work.
+/// responsibility; [`PeerBuffer`] has the memory outlive the work.
 pub trait SymmetricMemory: fmt::Debug + Send + Sync {
+    /// Where it lies.
+    fn layout(&self) -> &Layout;
+
+    /// What keeps a rank's memory, and knows its uses in this process.
+    #[doc(hidden)]
+    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>>;
+
     /// This process's rank.
-    fn rank(&self) -> usize;
+    fn rank(&self) -> usize {
+        self.layout().rank
+    }
 
     /// How many ranks there are.
-    fn world_size(&self) -> usize;
+    fn world_size(&self) -> usize {
+        self.layout().ranks
+    }
 
     /// This rank's device.
-    fn device(&self) -> Device;
+    fn device(&self) -> Device {
+        self.layout().device
+    }
 
-    /// Where each rank's allocation begins, as addresses of this process.
-    fn buffer_ptrs(&self) -> &[CUdeviceptr];
+    /// Where each rank's allocation begins, as addresses of this process: 0 for one whose memory cannot be reached by an address, on another
+    /// host.
+    fn buffer_ptrs(&self) -> &[CUdeviceptr] {
+        &self.layout().all()[..self.world_size()]
+    }
 
     /// Where each rank's signal pad begins, for kernels: `u32` slots, zero when nobody signals. Slot
     /// `world_size * channel + source` belongs to rank `source`; whoever signals sets it from 0 to 1 and whoever waits sets it back,
     /// both by compare-and-swap at system scope.
-    fn signal_pad_ptrs(&self) -> &[CUdeviceptr];
+    fn signal_pad_ptrs(&self) -> &[CUdeviceptr] {
+        &self.layout().all()[self.world_size()..]
+    }
 
     /// Bytes of the allocation, from its beginning.
-    fn buffer_size(&self) -> usize;
+    fn buffer_size(&self) -> usize {
+        self.layout().size
+    }
 
     /// Bytes of a signal pad.
-    fn signal_pad_size(&self) -> usize;
+    fn signal_pad_size(&self) -> usize {
+        SIGNAL_PAD_BYTES
+    }
 
     /// How many bytes behind the allocation's beginning the address of the rendezvous was.
-    fn offset(&self) -> usize;
+    fn offset(&self) -> usize {
+        self.layout().offset
+    }
 
     /// Bytes of a rank's buffer, counted from [`offset`](Self::offset).
     ///
     /// # Errors
     ///
-    /// [`Error::NotAccepted`](super::Error::NotAccepted) for a rank that there is not,
-    /// [`Error::BeyondBuffer`](super::Error::BeyondBuffer).
-    fn get_buffer(&self, rank: usize, bytes: Range<usize>) -> Result<PeerBuffer>;
+    /// [`Error::NotAccepted`] for a rank that there is not, [`Error::BeyondBuffer`], [`Error::NotReachable`].
+    fn get_buffer(&self, rank: usize, bytes: Range<usize>) -> Result<PeerBuffer> {
+        let layout = self.layout();
+        layout.expect_rank(rank)?;
+        let (Range { start, end }, there) = (bytes, layout.size - layout.offset);
+        let len = end.checked_sub(start).filter(|_| end <= there);
+        let len = len.ok_or(Error::BeyondBuffer { rank, start, end, bytes: there })?;
+        PeerBuffer::new(self.buffer_ptrs()[rank], rank, layout.offset + start, len, self.owner(rank)?)
+    }
 
     /// A rank's signal pad.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAccepted`](super::Error::NotAccepted).
-    fn get_signal_pad(&self, rank: usize) -> Result<PeerBuffer>;
+    /// [`Error::NotAccepted`], [`Error::NotReachable`].
+    fn get_signal_pad(&self, rank: usize) -> Result<PeerBuffer> {
+        self.layout().expect_rank(rank)?;
+        PeerBuffer::new(self.signal_pad_ptrs()[rank], rank, 0, SIGNAL_PAD_BYTES, self.owner(rank)?)
+    }
 
     /// Whether all ranks are sound so far. Results of work behind a [`wait_signal`](Self::wait_signal) or a
     /// [`barrier`](Self::barrier) are used after the stream was waited for and this has said so.
     ///
     /// # Errors
     ///
-    /// [`Error::Broken`](super::Error::Broken), which names the rank.
+    /// [`Error::Broken`], which names the rank.
     fn check(&self) -> Result<()>;
 
     /// Has the later work in `stream` wait for the earlier work of all ranks that call it on the same channel. The host waits for
@@ -73,31 +114,15 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Broken`](super::Error::Broken), [`Error::Left`](super::Error::Left),
-    /// [`Error::NotAccepted`](super::Error::NotAccepted) for a channel that there is not, [`Error::Core`](super::Error::Core).
+    /// [`Error::Broken`], [`Error::Left`], [`Error::NotAccepted`] for a channel that there is not, [`Error::Core`].
     fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()>;
 
     /// Signals rank `to` when everything that `stream` was given so far is done and visible there. Signals of one channel are
-    /// counted: each lets one [`wait_signal`](Self::wait_signal) of that rank go.
-    ///
-    /// # Capture
-    ///
-    /// As [`barrier`](Self::barrier).
-    ///
-    /// # Errors
-    ///
-    /// As [`barrier`](Self::barrier).
+    /// counted: each lets one [`wait_signal`](Self::wait_signal) of that rank go. Captures and errors: as [`barrier`](Self::barrier).
     fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()>;
 
-    /// Has the later work in `stream` wait for the next signal of rank `from`. The host waits for nothing.
-    ///
-    /// # Capture
-    ///
-    /// As [`barrier`](Self::barrier).
-    ///
-    /// # Errors
-    ///
-    /// As [`barrier`](Self::barrier).
+    /// Has the later work in `stream` wait for the next signal of rank `from`. The host waits for nothing. Captures and errors: as
+    /// [`barrier`](Self::barrier).
     fn wait_signal(
         &self,
         stream: &Stream,
@@ -105,6 +130,69 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
         channel: usize,
         timeout: Option<Duration>,
     ) -> Result<()>;
+}
+
+/// Where an allocation lies on each rank: what [`SymmetricMemory`] answers by.
+#[derive(Debug)]
+pub struct Layout {
+    rank: usize,
+    pub(super) ranks: usize,
+    device: Device,
+    size: usize,
+    offset: usize,
+    /// Each rank's buffer, and then each rank's pad: in place for as many ranks as a host has devices as a rule, which spares an allocation.
+    few: [CUdeviceptr; 2 * FEW],
+    many: Vec<CUdeviceptr>,
+}
+
+const FEW: usize = 8;
+
+impl Layout {
+    pub(super) fn new(
+        rank: usize,
+        ranks: usize,
+        device: Device,
+        (size, offset): (usize, usize),
+        place: impl Fn(usize) -> [CUdeviceptr; 2],
+    ) -> Self {
+        let many = if ranks > FEW { vec![0; 2 * ranks] } else { Vec::new() };
+        let mut made = Self { rank, ranks, device, size, offset, few: [0; 2 * FEW], many };
+        let all = if ranks > FEW { &mut made.many[..] } else { &mut made.few[..2 * ranks] };
+        for rank in 0..ranks {
+            [all[rank], all[ranks + rank]] = place(rank);
+        }
+        made
+    }
+
+    fn all(&self) -> &[CUdeviceptr] {
+        if self.ranks > FEW { &self.many } else { &self.few[..2 * self.ranks] }
+    }
+
+    pub(super) fn expect_rank(&self, rank: usize) -> Result<()> {
+        if rank < self.ranks {
+            return Ok(());
+        }
+        Err(Error::NotAccepted { what: "the rank", value: rank, accepted: 0..=self.ranks - 1 })
+    }
+
+    /// What must hold before a signal is put into a stream.
+    pub(super) fn begin(
+        &self,
+        call: &'static str,
+        stream: &Stream,
+        rank: usize,
+        (channel, channels): (usize, usize),
+    ) -> Result<()> {
+        self.expect_rank(rank)?;
+        if channel >= channels {
+            let accepted = 0..=channels - 1;
+            return Err(Error::NotAccepted { what: "the channel", value: channel, accepted });
+        }
+        if stream.context().driver() != self.device.driver() {
+            return Err(core::Error::ForeignContext { what: "the stream" }.into());
+        }
+        if stream.is_capturing()? { Err(core::Error::Capturing { call }.into()) } else { Ok(()) }
+    }
 }
 
 /// A part of a rank's memory, which stays mapped while this lives and until the work is done that was enqueued under
@@ -116,23 +204,27 @@ pub struct PeerBuffer {
     owner: Arc<dyn Used>,
 }
 
-/// How many bytes a part of a rank's buffer has, which has `bytes` bytes from the offset on.
-pub(super) fn part_len(rank: usize, part: Range<usize>, bytes: usize) -> Result<usize> {
-    let Range { start, end } = part;
-    let len = end.checked_sub(start).filter(|_| end <= bytes);
-    len.ok_or(Error::BeyondBuffer { rank, start, end, bytes })
-}
-
 /// What knows the uses of memory and keeps it until they are over.
-pub(super) trait Used: fmt::Debug + Send + Sync {
+pub trait Used: fmt::Debug + Send + Sync {
+    /// The driver that it is mapped by.
     fn driver(&self) -> Driver;
 
+    /// Its uses in this process.
     fn uses(&self) -> &Uses;
 }
 
 impl PeerBuffer {
-    pub(super) fn new(address: CUdeviceptr, bytes: usize, owner: Arc<dyn Used>) -> Self {
-        Self { address, bytes, owner }
+    fn new(
+        first: CUdeviceptr,
+        rank: usize,
+        offset: usize,
+        bytes: usize,
+        owner: Arc<dyn Used>,
+    ) -> Result<Self> {
+        if first == 0 {
+            return Err(Error::NotReachable { rank });
+        }
+        Ok(Self { address: first + offset as u64, bytes, owner })
     }
 
     /// Where it begins.
@@ -147,12 +239,21 @@ impl PeerBuffer {
         self.bytes
     }
 
+    /// Its memory as elements, as many as fit, for copies. They are ordered as with [`on`](Self::on).
+    ///
+    /// # Errors
+    ///
+    /// [`Misaligned`](core::Error::Misaligned).
+    pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>, core::Error> {
+        // SAFETY: the owner keeps as many bytes mapped while it lives, which is longer than this borrow, and until its uses are over.
+        unsafe {
+            DeviceRange::<u8>::from_mapped(self.owner.uses(), self.owner.driver(), self.address, self.bytes)
+        }?
+        .cast()
+    }
+
     /// Says that work with the memory is about to be put into `stream`, and gives its address. It is ordered behind uses of
     /// this process's other streams, and not behind other ranks: that takes a signal.
-    ///
-    /// # Capture
-    ///
-    /// As [`Uses::on`].
     ///
     /// # Errors
     ///

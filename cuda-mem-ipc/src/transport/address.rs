@@ -34,11 +34,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// A socket file of this name in a directory that only its owner enters. The path may have any length.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidName`].
+    /// A socket file of this name in a directory that only its owner enters. The path may have any length; a name may be
+    /// [invalid](Error::InvalidName), here and below.
     pub fn in_directory(directory: impl AsRef<Path>, name: &str) -> Result<Self> {
         // Without a slash at its end, which would lead through a symbolic link.
         let directory = directory.as_ref().components().collect();
@@ -47,10 +44,6 @@ impl Address {
 
     /// A socket file of this name in a directory of the effective user's own: `/run/user/UID/cuda-mem`, or `/tmp/cuda-mem-UID` where the system
     /// has no such place. No environment variable is asked.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidName`].
     pub fn of_user(name: &str) -> Result<Self> {
         let user = rustix::process::geteuid().as_raw();
         let place = Path::new("/run/user").join(user.to_string());
@@ -62,10 +55,6 @@ impl Address {
     /// A name without a file, for hosts without a place for one. Every process of the network namespace may connect to it, and
     /// may have taken it first: the policies of both sides alone keep others out. So both have to say whom they admit: the default
     /// policy is refused there ([`Error::ImplicitPolicy`]).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidName`].
     pub fn abstract_name(name: &str) -> Result<Self> {
         Ok(Self { directory: None, name: valid(name)? })
     }

@@ -23,19 +23,7 @@ const MOST_WAITING: usize = 1024;
 static CLOSING: Background = Background::new("cuda-mem-close", MOST_THREADS);
 
 /// Descriptors that a peer has sent. Dropped, they are closed in the background: nothing that the peer chose is waited for.
-///
-/// ```
-/// use std::fs::File;
-/// use cuda_mem_ipc::transport::Descriptors;
-///
-/// // As a message has them.
-/// let descriptors = Descriptors::from(vec![File::open("/dev/null")?.into()]);
-/// assert_eq!(descriptors.len(), 1);
-/// // The caller's, who closes it: any file of the peer's choice.
-/// let own = descriptors.into_vec();
-/// # drop(own);
-/// # Ok::<(), std::io::Error>(())
-/// ```
+/// [`Connection`](super::Connection) has an example.
 #[derive(Debug, Default)]
 pub struct Descriptors(Vec<OwnedFd>);
 

@@ -51,6 +51,8 @@ pub const FIRST_KIND: u16 = 16;
 /// connection.send(FIRST_KIND, b"have this", &[file.as_fd()], LIMIT)?;
 /// let answer = connection.recv(LIMIT)?;
 /// assert_eq!((answer.kind, &*answer.payload), (FIRST_KIND + 1, &b"thanks"[..]));
+/// assert_eq!((answer.descriptors.len(), connection.peer().pid()), (0, std::process::id())); // a thread of ours, here
+/// assert!(connection.peer().is_alive()?);
 /// # other.join().map_err(|_| "panicked")??;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -110,10 +112,9 @@ impl Connection {
     /// # Errors
     ///
     /// Nothing was sent when it fails. [`Error::Timeout`] when the peer's queue stays full; [`Error::PayloadTooLong`],
-    /// [`Error::TooManyDescriptors`] and [`Error::ReservedKind`] for what no message carries; [`Error::TooManyInFlight`] when
-    /// more descriptors of this user are under way than it may have open; [`Error::DescriptorsRefused`] if the peer takes none; [`Error::Closed`], [`Error::PeerExited`],
-    /// [`Error::Broken`] when nobody is there or believed any more; [`Error::Forked`] in a forked child. The C function is
-    /// [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
+    /// [`Error::TooManyDescriptors`] and [`Error::ReservedKind`] for what no message carries; [`Error::TooManyInFlight`];
+    /// [`Error::DescriptorsRefused`]; [`Error::Closed`], [`Error::PeerExited`], [`Error::Broken`] when nobody is there or believed any more.
+    /// The C function is [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
     pub fn send(
         &self,
         kind: u16,
@@ -136,10 +137,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when none comes; [`Error::Closed`] and [`Error::PeerExited`] when none can come any more;
-    /// [`Error::Forked`] in a forked child. What is not of the protocol breaks the connection, and everything that came with it
-    /// is closed: [`Error::Frame`], [`Error::DescriptorCount`], [`Error::ControlTruncated`],
-    /// [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
+    /// [`Error::Timeout`] when none comes; [`Error::Closed`] and [`Error::PeerExited`] when none can come any more. What is not of the protocol
+    /// breaks the connection, and everything that came with it is closed: [`Error::Frame`], [`Error::DescriptorCount`],
+    /// [`Error::ControlTruncated`], [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
         let packet = self.channel.receive(Some(&self.peer), deadline.into())?;

@@ -52,18 +52,6 @@ struct Header {
 }
 
 /// One message, borrowed from its bytes.
-///
-/// ```
-/// use cuda_mem_ipc::transport::{Frame, FrameError};
-///
-/// let mut bytes = Vec::new();
-/// Frame::new(7, b"hello")?.encode(&mut bytes);
-/// let frame = Frame::parse(&bytes)?;
-/// assert_eq!((frame.kind(), frame.payload()), (7, &b"hello"[..]));
-///
-/// assert!(matches!(Frame::parse(&bytes[1..]), Err(FrameError::Magic { .. })));
-/// # Ok::<(), FrameError>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     version: u16,
@@ -72,12 +60,9 @@ pub struct Frame<'a> {
     descriptors: u16,
 }
 
+#[allow(missing_docs, reason = "what is hidden is named by the table above")]
 impl<'a> Frame<'a> {
     /// A message without descriptors, of the highest version.
-    ///
-    /// # Errors
-    ///
-    /// [`FrameError::Payload`] when it is too long.
     pub fn new(kind: u16, payload: &'a [u8]) -> Result<Self, FrameError> {
         if payload.len() > MAX_PAYLOAD {
             return Err(FrameError::Payload { bytes: payload.len() });
@@ -86,10 +71,6 @@ impl<'a> Frame<'a> {
     }
 
     /// The same with this many descriptors, which travel beside it.
-    ///
-    /// # Errors
-    ///
-    /// [`FrameError::Descriptors`] when there are too many.
     pub fn with_descriptors(self, count: usize) -> Result<Self, FrameError> {
         let descriptors = u16::try_from(count).ok().filter(|_| count <= MAX_DESCRIPTORS);
         Ok(Self { descriptors: descriptors.ok_or(FrameError::Descriptors { count })?, ..self })
@@ -100,11 +81,7 @@ impl<'a> Frame<'a> {
         Self { version, ..self }
     }
 
-    /// The frame that the bytes are, as a whole. It allocates nothing and believes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`FrameError`] says what is wrong first.
+    /// The frame that the bytes are, as a whole, or what is wrong first. It allocates nothing and believes nothing.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
         if bytes.len() > MAX_FRAME {
             return Err(FrameError::TooLong { bytes: bytes.len() });
@@ -149,26 +126,18 @@ impl<'a> Frame<'a> {
         bytes.extend_from_slice(self.payload);
     }
 
-    /// The version of the protocol.
-    #[must_use]
     pub fn version(&self) -> u16 {
         self.version
     }
 
-    /// What the message is about; the users of the transport say what a kind means.
-    #[must_use]
     pub fn kind(&self) -> u16 {
         self.kind
     }
 
-    /// The payload.
-    #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// How many descriptors belong to the message.
-    #[must_use]
     pub fn descriptors(&self) -> usize {
         usize::from(self.descriptors)
     }

@@ -5,7 +5,7 @@
 //! speak, before anything else is accepted. Then they have a [`Connection`] each, with a [`Peer`] that tells when the
 //! other process ends.
 //!
-//! A [`Message`] is a kind, at most [`MAX_PAYLOAD`] bytes and at most [`MAX_DESCRIPTORS`] descriptors, in a [`Frame`] that is
+//! A [`Message`] is a kind, at most [`MAX_PAYLOAD`] bytes and at most [`MAX_DESCRIPTORS`] descriptors, in a frame that is
 //! checked whole. Descriptors travel with the message ([`Connection::send`]), and only once the peer is admitted. Every operation that may
 //! wait has a [`Deadline`].
 //!
@@ -33,7 +33,9 @@ pub use address::{Address, MAX_NAME};
 pub use closing::Descriptors;
 pub use connection::{Connection, FIRST_KIND, Message};
 pub use deadline::Deadline;
-pub use frame::{Frame, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_FRAME, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION};
+#[doc(hidden)]
+pub use frame::{Frame, HEADER, MAGIC, MAX_FRAME};
+pub use frame::{MAX_DESCRIPTORS, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION};
 pub use listener::Listener;
 pub use peer::Peer;
 pub use pending::{Pending, pair};

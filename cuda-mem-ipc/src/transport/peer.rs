@@ -15,25 +15,7 @@ use crate::error::{Error, Result};
 ///
 /// It stays valid when the process has ended, and never means another process that got the same number: it holds a pidfd.
 /// [`AsFd`] gives that, readable once the process has ended, for a [`Poller`](super::Poller).
-///
-/// ```
-/// use std::thread;
-/// use std::time::Duration;
-///
-/// use cuda_mem_ipc::transport::{PeerPolicy, Pending, pair};
-///
-/// let (here, there) = pair()?;
-/// let other = thread::spawn(|| {
-///     Pending::inherited(there)?.complete(&PeerPolicy::default(), Duration::from_secs(10))
-/// });
-/// let connection = here.complete(&PeerPolicy::default(), Duration::from_secs(10))?;
-/// let peer = connection.peer();
-/// assert_eq!(peer.pid(), std::process::id()); // a thread of ours, in this example
-/// assert!(peer.is_alive()?);
-/// assert!(peer.wait_for_exit(Duration::ZERO).is_err_and(|error| error.is_timeout()));
-/// # other.join().map_err(|_| "panicked")??;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// [`Connection`](super::Connection) has an example.
 #[derive(Debug)]
 pub struct Peer {
     uid: u32,
@@ -102,20 +84,13 @@ impl Peer {
         self.start_time
     }
 
-    /// Whether it runs, also if it is stopped. A process that has ended and was not waited for by its parent is not alive.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::System`] when [`poll`](https://man7.org/linux/man-pages/man2/poll.2.html) fails.
+    /// Whether it runs, also if it is stopped. A process that has ended and was not waited for by its parent is not alive. The C function is
+    /// [`poll`](https://man7.org/linux/man-pages/man2/poll.2.html).
     pub fn is_alive(&self) -> Result<bool> {
         Ok(!self.ends_until(Deadline::after(std::time::Duration::ZERO))?)
     }
 
-    /// Waits until it has ended.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Timeout`], and [`Error::System`] when [`poll`](https://man7.org/linux/man-pages/man2/poll.2.html) fails.
+    /// Waits until it has ended, or until [`Error::Timeout`].
     pub fn wait_for_exit(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let ended = self.ends_until(deadline.into())?;
         if ended { Ok(()) } else { Err(Error::Timeout { what: "the peer had exited" }) }

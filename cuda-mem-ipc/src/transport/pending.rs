@@ -62,10 +62,7 @@ enum End {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Errors
-///
-/// [`Error::System`], for instance when too many descriptors are open. The C function is
-/// [`socketpair`](https://man7.org/linux/man-pages/man2/socketpair.2.html).
+/// The C function is [`socketpair`](https://man7.org/linux/man-pages/man2/socketpair.2.html).
 pub fn pair() -> Result<(Pending, OwnedFd)> {
     let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(Error::system("socketpair"))?;
@@ -86,11 +83,7 @@ impl Pending {
         Self::connected(Socket::new(socket), is_public)
     }
 
-    /// In a child: from the descriptor that the parent made by [`pair`]. It gets close-on-exec.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotAnEnd`] if it is another kind of descriptor.
+    /// In a child: from the descriptor that the parent made by [`pair`]; [`Error::NotAnEnd`] for another kind. It gets close-on-exec.
     pub fn inherited(socket: OwnedFd) -> Result<Self> {
         expect_end(&socket)?;
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(Error::system("fcntl(F_SETFD)"))?;
@@ -106,10 +99,9 @@ impl Pending {
     ///
     /// # Errors
     ///
-    /// [`Error::ImplicitPolicy`] for the default policy with an abstract name; [`Error::PeerRefused`] by the policy here; [`Error::Closed`] also when the peer's policy refused; [`Error::PeerExited`],
-    /// [`Error::PeerUnknown`], [`Error::PeerMismatch`] when it is not clear who the peer is; [`Error::NoHello`],
-    /// [`Error::NoCommonVersion`] and the errors of [`Connection::recv`] for what is no peer of this protocol;
-    /// [`Error::Timeout`] when it says nothing.
+    /// [`Error::ImplicitPolicy`] for the default policy with an abstract name; [`Error::PeerRefused`] by the policy here, [`Error::Closed`] by the
+    /// peer's; [`Error::PeerExited`], [`Error::PeerUnknown`], [`Error::PeerMismatch`] when it is not clear who the peer is; [`Error::NoHello`],
+    /// [`Error::NoCommonVersion`] and those of [`Connection::recv`] for what is no peer of this protocol; [`Error::Timeout`].
     pub fn complete(self, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Connection> {
         let deadline = deadline.into();
         self.socket.check_process()?;

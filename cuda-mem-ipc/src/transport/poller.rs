@@ -14,18 +14,14 @@ use crate::error::Result;
 /// afterwards.
 ///
 /// ```
-/// use std::time::Duration;
-///
 /// use cuda_mem_ipc::transport::{Poller, pair};
 ///
-/// let (first, there) = pair()?;
-/// let (second, _open) = pair()?;
+/// let ((first, there), (second, _open)) = (pair()?, pair()?);
 /// drop(there); // the other side of `first` is gone
-///
 /// let mut poller = Poller::new();
 /// poller.readable("first", &first);
 /// poller.readable("second", &second);
-/// assert_eq!(poller.wait(Duration::from_secs(10))?, ["first"]);
+/// assert_eq!(poller.wait(std::time::Duration::from_secs(10))?, ["first"]);
 /// # Ok::<(), cuda_mem_ipc::Error>(())
 /// ```
 pub struct Poller<'fd, K> {

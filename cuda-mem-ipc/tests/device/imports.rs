@@ -72,7 +72,7 @@ fn come_and_go<V: Send + Sync + Debug + 'static>(
         }
     });
     settle();
-    assert!(imports.is_empty());
+    assert_eq!(imports.len(), 0);
     assert!(times.into_inner() > 0);
     assert_eq!(context.driver().release_failures(), 0);
 }
@@ -219,6 +219,6 @@ fn memory_that_a_capture_holds_is_not_imported_anew_before_its_end() {
     drop(capture.end().unwrap());
     // Whoever comes has the release tried again.
     drop(import(LONG).unwrap());
-    assert!(imports.is_empty());
+    assert_eq!(imports.len(), 0);
     assert_eq!(world.driver.release_failures(), 0);
 }

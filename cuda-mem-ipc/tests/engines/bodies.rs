@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_core::{Error as CoreError, Stream};
-use cuda_mem_ipc::symmetric::{
-    Backends, DeviceType, Error, MempoolAllocator, SymmetricBackend, SymmetricMempool,
-};
+use cuda_mem_ipc::symmetric::{Allocated, Error, SymmetricBackend, SymmetricBuffer};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
@@ -41,7 +39,7 @@ pub(crate) fn ranks_read_and_write_each_others_memory(rank: Rank) {
         assert_eq!(inside.offset(), size / 2);
         let part = rank.download(&inside.get_buffer(own, 0..size - size / 2).unwrap());
         assert!(part == theirs[size / 2..]);
-        rank.backend.free(address).unwrap();
+        rank.free(address).unwrap();
     }
     rank.finish();
 }
@@ -146,27 +144,24 @@ pub(crate) fn a_call_of_all_does_not_wait_for_a_signal_that_comes_after_it(rank:
     rank.finish();
 }
 
-/// A memory pool's memory: no group at the allocation, and all together afterwards.
-pub(crate) fn a_memory_pool_is_served(rank: Rank) {
+/// As a memory pool has it: no group at the allocation, and all together afterwards.
+pub(crate) fn memory_without_an_owner_is_its_callers(rank: Rank) {
     let (own, other) = (rank.number(), rank.other());
-    let backends = Backends::new();
-    backends.register(DeviceType::CUDA, rank.backend.clone()).unwrap();
-    let (mempool, device) =
-        (SymmetricMempool::new(&backends, DeviceType::CUDA), rank.joined.context.device());
+    let device = rank.joined.context.device();
     let refused = rank.backend.alloc(BYTES, device, Some("engines"));
     assert!(matches!(&refused, Err(Error::GroupRefused { group, .. }) if group == "engines"), "{refused:?}");
-    let address = mempool.alloc(BYTES, device, &rank.stream).unwrap();
-    let memory = backends.rendezvous(address, None).unwrap();
+    let address = rank.alloc(BYTES).unwrap();
+    let memory = rank.backend.rendezvous(address, None).unwrap();
     rank.upload(&memory.get_buffer(own, 0..BYTES).unwrap(), &pattern(BYTES, seed(own, 0)));
     rank.meet(&*memory);
     let read = rank.download(&memory.get_buffer(other, 0..BYTES).unwrap());
     assert!(read == pattern(BYTES, seed(other, 0)));
-    mempool.free(address, BYTES, device, &rank.stream).unwrap();
+    rank.free(address).unwrap();
     // It lives while this does.
     assert_eq!(rank.download(&memory.get_buffer(own, 0..1).unwrap()).len(), 1);
-    let again = mempool.free(address, BYTES, device, &rank.stream);
+    let again = rank.free(address);
     assert!(matches!(again, Err(Error::UnknownAddress { .. })), "{again:?}");
-    drop((memory, mempool, backends));
+    drop(memory);
     rank.finish();
 }
 
@@ -188,7 +183,7 @@ pub(crate) fn ranks_that_differ_are_all_told(rank: Rank) {
     assert!(matches!(error, Error::Disagrees { .. }), "{error}");
 
     both.iter().for_each(|address| drop(rank.backend.rendezvous(*address, None).unwrap()));
-    both.iter().for_each(|address| rank.backend.free(*address).unwrap());
+    both.iter().for_each(|address| rank.free(*address).unwrap());
     rank.finish();
 }
 
@@ -196,7 +191,7 @@ pub(crate) fn ranks_that_differ_are_all_told(rank: Rank) {
 pub(crate) fn it_ends_when_nothing_is_in_use(rank: Rank) {
     let address = rank.alloc(BYTES).unwrap();
     let memory = rank.backend.rendezvous(address, None).unwrap();
-    rank.backend.free(address).unwrap();
+    rank.free(address).unwrap();
     // Rank 1 has something.
     let kept = (rank.number() == 1).then_some(memory);
     let error = rank.backend.close().unwrap_err();
@@ -219,7 +214,9 @@ pub(crate) fn arguments_are_checked_here(rank: Rank) {
             let error = rank.backend.rendezvous(outside, None).unwrap_err();
             assert!(matches!(error, Error::UnknownAddress { .. }), "{error}");
         }
-        let error = rank.backend.free(address + 1).unwrap_err();
+        let other = Allocated { address, serial: u64::MAX };
+        // SAFETY: it is refused.
+        let error = unsafe { rank.backend.free(other) }.unwrap_err();
         assert!(matches!(error, Error::UnknownAddress { .. }), "{error}");
         let error = rank.backend.rendezvous(address, Some("others")).unwrap_err();
         assert!(matches!(&error, Error::WrongGroup { asked, .. } if asked == "others"), "{error}");
@@ -261,21 +258,16 @@ pub(crate) fn arguments_are_checked_here(rank: Rank) {
     }
     rank.meet(&*memory);
     drop(memory);
-    rank.backend.free(address).unwrap();
+    rank.free(address).unwrap();
     rank.finish();
 }
 
-/// It is chosen by its name, as the others are.
-pub(crate) fn it_is_chosen_by_its_name(rank: Rank) {
-    let backends = Backends::new();
-    let name = rank.backend.name().to_owned();
-    let native = Arc::new(cuda_mem_ipc::symmetric::NativeBackend::new());
-    backends.register(DeviceType::CUDA, native).unwrap();
-    backends.register(DeviceType::CUDA, rank.backend.clone()).unwrap();
-    backends.set_backend(DeviceType::CUDA, &name).unwrap();
-    let buffer = backends.empty(BYTES, rank.joined.context.device(), None).unwrap();
+/// An owner asks it as any other backend.
+pub(crate) fn an_owner_has_its_memory(rank: Rank) {
+    let backend: Arc<dyn SymmetricBackend> = rank.backend.clone();
+    let buffer = SymmetricBuffer::new(&backend, BYTES, rank.joined.context.device(), None).unwrap();
     let memory = buffer.rendezvous(None).unwrap();
     rank.meet(&*memory);
-    drop((buffer, memory, backends));
+    drop((buffer, memory, backend));
     rank.finish();
 }

@@ -31,8 +31,8 @@ fn a_call_of_all_does_not_wait_for_a_signal_that_comes_after_it() {
 }
 
 #[test]
-fn a_memory_pool_is_served() {
-    alike!(NCCL, a_memory_pool_is_served);
+fn memory_without_an_owner_is_its_callers() {
+    alike!(NCCL, memory_without_an_owner_is_its_callers);
 }
 
 #[test]
@@ -51,6 +51,6 @@ fn arguments_are_checked_here() {
 }
 
 #[test]
-fn it_is_chosen_by_its_name() {
-    alike!(NCCL, it_is_chosen_by_its_name);
+fn an_owner_has_its_memory() {
+    alike!(NCCL, an_owner_has_its_memory);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream};
 use cuda_mem_ipc::symmetric::{
     EngineBackend, EngineOptions, Exchange, Group, GroupOptions, PeerBuffer, Result, SymmetricBackend,
     SymmetricMemory,
@@ -151,8 +151,15 @@ impl Rank {
     pub(crate) fn memory(&self, size: usize) -> Arc<dyn SymmetricMemory> {
         let address = self.alloc(size).unwrap();
         let memory = self.backend.rendezvous(address, None).unwrap();
-        self.backend.free(address).unwrap();
+        self.free(address).unwrap();
         memory
+    }
+
+    /// Gives back what the test has allocated, and uses by no address any more.
+    pub(crate) fn free(&self, address: u64) -> Result<()> {
+        let allocated = self.backend.find(address)?;
+        // SAFETY: it is the test's.
+        unsafe { self.backend.free(allocated) }
     }
 
     /// All ranks have come here, and what they put into their streams is done.
@@ -164,20 +171,13 @@ impl Rank {
 
     pub(crate) fn upload(&self, buffer: &PeerBuffer, bytes: &[u8]) {
         let source = DeviceBuffer::from_slice(&self.stream, bytes).unwrap();
-        let (from, to) = (source.on_read(&self.stream).unwrap(), buffer.on(&self.stream).unwrap());
-        assert!(bytes.len() <= buffer.bytes());
-        // SAFETY: as many bytes on both sides, which know of the stream.
-        unsafe { copy::memcpy_async(&self.stream, to.address(), from.address(), bytes.len()) }.unwrap();
+        let target = buffer.as_range::<u8>().unwrap().range(..bytes.len()).unwrap();
+        target.copy_from(&self.stream, &source.whole()).unwrap();
     }
 
     pub(crate) fn download(&self, buffer: &PeerBuffer) -> Vec<u8> {
         let target = DeviceBuffer::<u8>::zeroed(&self.stream, buffer.bytes()).unwrap();
-        {
-            let (from, to) = (buffer.on(&self.stream).unwrap(), target.on(&self.stream).unwrap());
-            // SAFETY: as in `upload`.
-            unsafe { copy::memcpy_async(&self.stream, to.address(), from.address(), buffer.bytes()) }
-                .unwrap();
-        }
+        target.whole().copy_from(&self.stream, &buffer.as_range().unwrap()).unwrap();
         target.to_vec(&self.stream).unwrap()
     }
 

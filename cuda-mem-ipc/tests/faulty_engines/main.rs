@@ -7,7 +7,8 @@ mod common;
 
 use std::sync::Arc;
 
-use cuda_mem_ipc::symmetric::{Backends, DeviceType, Error};
+use cuda_mem_core::Device;
+use cuda_mem_ipc::symmetric::{EngineBackend, Error, Result, SymmetricBackend, SymmetricBuffer};
 
 /// The test around it, of two ranks, each a process, that do the same: a body that takes its seat, or the rank that it becomes with a
 /// library.
@@ -42,22 +43,24 @@ mod nvshmem;
 #[path = "../engines/rank.rs"]
 mod rank;
 
-/// A program that starts its ranks anew goes on with the backends that it has registered.
+/// A program that starts its ranks anew makes the next backend once the one before says that it has ended.
 fn a_backend_that_was_closed_gives_its_place_to_the_next(seat: &rank::Seat, library: rank::Library) {
     let rank = rank::Rank::of(seat, library);
-    let (backends, device) = (Backends::new(), rank.joined.context.device());
-    let allocate = || backends.empty(100, device, None).map(drop);
-    backends.register(DeviceType::CUDA, rank.backend.clone()).unwrap();
-    allocate().unwrap();
-    let exists = backends.register(DeviceType::CUDA, rank.backend.clone());
-    assert!(matches!(exists, Err(Error::BackendExists { .. })), "{exists:?}");
+    let device = rank.joined.context.device();
+    drop(buffer(&rank.backend, device).unwrap());
+    assert!(!rank.backend.has_ended());
     rank.backend.close().unwrap();
-    let closed = allocate();
+    assert!(rank.backend.has_ended());
+    let closed = buffer(&rank.backend, device);
     assert!(matches!(closed, Err(Error::EngineClosed { .. })), "{closed:?}");
     let next = Arc::new(rank.joined.start(library).unwrap());
-    backends.register(DeviceType::CUDA, next.clone()).unwrap();
-    allocate().unwrap();
+    drop(buffer(&next, device).unwrap());
     next.close().unwrap();
+}
+
+fn buffer(backend: &Arc<EngineBackend>, device: Device) -> Result<SymmetricBuffer> {
+    let backend: Arc<dyn SymmetricBackend> = backend.clone();
+    SymmetricBuffer::new(&backend, 100, device, None)
 }
 
 /// What the driver refuses is noticed before the library starts, which would be left as it is.

@@ -23,7 +23,7 @@ fn a_rendezvous_takes_a_library_that_tells_addresses() {
         let Error::NotAvailable { backend: "NCCL", source } = error else { panic!("{text}") };
         let missing = source.downcast_ref::<MissingFunction>().unwrap();
         assert_eq!((missing.needed, missing.found), (Version::new(2, 29, 0), Version::new(2, 28, 9)));
-        rank.backend.free(address).unwrap();
+        rank.free(address).unwrap();
         fake::calls();
         rank.finish();
         // It was never registered.
@@ -114,7 +114,7 @@ fn a_rendezvous_that_fails_on_one_rank_is_undone_on_all() {
         let memory = rank.backend.rendezvous(address, None).unwrap();
         rank.meet(&*memory);
         drop(memory);
-        rank.backend.free(address).unwrap();
+        rank.free(address).unwrap();
         rank.finish();
     }
     on_two_ranks!(body);
@@ -153,7 +153,7 @@ fn a_window_that_one_rank_does_not_get_ends_the_backend() {
         let error = rank.backend.rendezvous(address, None).unwrap_err();
         let is_own = matches!(error, Error::Engine { call: "ncclCommWindowRegister", .. });
         assert!(is_own == (seat.rank == 1), "{error}");
-        rank.backend.free(address).unwrap();
+        rank.free(address).unwrap();
         for refused in [rank.alloc(100).map(drop), rank.backend.close()] {
             let error = refused.unwrap_err();
             assert!(matches!(error, Error::Uneven { rank: 1, call: "rendezvous", .. }), "{error}");

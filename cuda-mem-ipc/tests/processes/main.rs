@@ -16,6 +16,7 @@ mod kinds;
 mod lent;
 mod link;
 mod order;
+mod ranges;
 mod raw;
 mod refused;
 mod waits;

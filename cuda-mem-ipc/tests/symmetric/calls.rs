@@ -4,10 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::Driver;
-use cuda_mem_ipc::symmetric::GroupOptions;
+use cuda_mem_ipc::symmetric::{Error, GroupOptions, NativeBackend, SymmetricBackend};
 use cuda_mem_sim::Sim;
 
-use crate::common::{Backend, backend, driver};
+use crate::common::{Backend, World, backend, driver};
 use crate::own_sim::OwnSim;
 use crate::rank::{Rank, Seat, options};
 
@@ -118,4 +118,16 @@ fn memory_inside_a_segment_takes_no_driver_call() {
 #[test]
 fn a_new_segment_takes_few_driver_calls() {
     on_ranks!(2, |seat| grow(seat));
+}
+
+#[test]
+fn the_native_backend_allocates_for_a_group_only() {
+    let (world, native) = (World::new(), NativeBackend::new());
+    let device = world.context.device();
+    let without = native.alloc(100, device, None);
+    assert!(matches!(&without, Err(Error::GroupNeeded { backend }) if backend == "NATIVE"), "{without:?}");
+    let unknown = native.alloc(100, device, Some("nobody"));
+    assert!(matches!(&unknown, Err(Error::UnknownGroup { name, .. }) if name == "nobody"), "{unknown:?}");
+    let nothing = native.find(0x1000);
+    assert!(matches!(nothing, Err(Error::UnknownAddress { address: 0x1000, .. })), "{nothing:?}");
 }

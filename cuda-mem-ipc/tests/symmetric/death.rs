@@ -33,7 +33,7 @@ fn survive(rank: &Rank, memory: Option<&dyn SymmetricMemory>, expected: [u64; 2]
             assert_eq!(culprit(&refused.unwrap_err()), expected);
         }
     }
-    let refused = rank.backends.empty(1000, rank.group.device(), Some("ranks"));
+    let refused = rank.try_empty(1000);
     assert_eq!(culprit(&refused.unwrap_err()), expected);
     let buffer = cuda_mem_core::DeviceBuffer::from_slice(&rank.stream, &[7u8; 100]).unwrap();
     assert_eq!(buffer.to_vec(&rank.stream).unwrap(), [7; 100]);

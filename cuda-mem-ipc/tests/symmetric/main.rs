@@ -27,15 +27,12 @@ macro_rules! on_ranks {
     }};
 }
 
-mod backends;
 mod buffers;
 mod calls;
 mod death;
 mod exchange;
-mod fakes;
 mod joining;
 mod leaving;
-mod mempool;
 mod order;
 #[path = "../sim/own_sim.rs"]
 mod own_sim;

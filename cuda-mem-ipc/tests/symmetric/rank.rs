@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream};
 use cuda_mem_ipc::symmetric::{
-    Backends, DeviceType, Error, Group, GroupOptions, NativeBackend, PeerBuffer, SymmetricBuffer,
+    Error, Group, GroupOptions, NativeBackend, PeerBuffer, SymmetricBackend, SymmetricBuffer,
     SymmetricMemory, Why,
 };
 
@@ -23,7 +23,6 @@ pub(crate) const SOON: Duration = Duration::from_millis(100);
 const NAME: &str = "ranks";
 
 pub(crate) struct Rank {
-    pub(crate) backends: Backends,
     pub(crate) native: Arc<NativeBackend>,
     pub(crate) group: Group,
     pub(crate) stream: Stream,
@@ -84,11 +83,10 @@ pub(crate) fn options() -> GroupOptions {
 impl Rank {
     pub(crate) fn new(context: Context, seat: &Seat, options: &GroupOptions, turn: Option<World>) -> Self {
         let group = Group::join(&context, NAME, seat.rank, seat.ranks, &seat.directory, options).unwrap();
-        let (backends, native) = (Backends::new(), Arc::new(NativeBackend::new()));
+        let native = Arc::new(NativeBackend::new());
         native.add_group(&group).unwrap();
-        backends.register(DeviceType::CUDA, native.clone()).unwrap();
         let stream = default_stream(&context);
-        Self { backends, native, group, stream, context, _turn: turn }
+        Self { native, group, stream, context, _turn: turn }
     }
 
     pub(crate) fn number(&self) -> usize {
@@ -105,7 +103,12 @@ impl Rank {
     }
 
     pub(crate) fn empty(&self, size: usize) -> SymmetricBuffer {
-        self.backends.empty(size, self.group.device(), Some(NAME)).unwrap()
+        self.try_empty(size).unwrap()
+    }
+
+    pub(crate) fn try_empty(&self, size: usize) -> Result<SymmetricBuffer, Error> {
+        let backend: Arc<dyn SymmetricBackend> = self.native.clone();
+        SymmetricBuffer::new(&backend, size, self.group.device(), Some(NAME))
     }
 
     /// New memory on all ranks. What is returned keeps it.
@@ -122,20 +125,13 @@ impl Rank {
 
     pub(crate) fn upload(&self, buffer: &PeerBuffer, bytes: &[u8]) {
         let source = DeviceBuffer::from_slice(&self.stream, bytes).unwrap();
-        let (from, to) = (source.on_read(&self.stream).unwrap(), buffer.on(&self.stream).unwrap());
-        assert!(bytes.len() <= buffer.bytes());
-        // SAFETY: as many bytes on both sides, which know of the stream.
-        unsafe { copy::memcpy_async(&self.stream, to.address(), from.address(), bytes.len()) }.unwrap();
+        let target = buffer.as_range::<u8>().unwrap().range(..bytes.len()).unwrap();
+        target.copy_from(&self.stream, &source.whole()).unwrap();
     }
 
     pub(crate) fn download(&self, buffer: &PeerBuffer) -> Vec<u8> {
         let target = DeviceBuffer::<u8>::zeroed(&self.stream, buffer.bytes()).unwrap();
-        {
-            let (from, to) = (buffer.on(&self.stream).unwrap(), target.on(&self.stream).unwrap());
-            // SAFETY: as in `upload`.
-            unsafe { copy::memcpy_async(&self.stream, to.address(), from.address(), buffer.bytes()) }
-                .unwrap();
-        }
+        target.whole().copy_from(&self.stream, &buffer.as_range().unwrap()).unwrap();
         target.to_vec(&self.stream).unwrap()
     }
 

@@ -127,11 +127,9 @@ impl DeviceCache {
         self.record.tell_moves();
         // While it is held no memory comes, goes or moves.
         let source = self.source.lock_to_look();
-        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
-        let known = Known { device, pending: self.pending.freed(), stacks: self.record.stacks() };
-        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces(slot))).collect();
-        let mut segments: Vec<_> =
-            heaps.iter().flat_map(|(slot, pieces)| known.segments(slot.handle(), pieces)).collect();
+        let known = self.known(self.record.stacks());
+        let mut segments = self.default_segments(&known);
+        let device = known.device;
         let mut device_traces = vec![Vec::new(); device as usize];
         device_traces.push(self.record.history.entries());
         drop(source);
@@ -139,6 +137,28 @@ impl DeviceCache {
         // The next one shows it: what a program did last is the last entry of this one.
         self.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
         Snapshot { segments, device_traces, allocator_settings: self.private.settings() }
+    }
+
+    /// The segments of a snapshot, without stacks.
+    pub(super) fn segments(&self) -> Vec<SegmentInfo> {
+        self.count_all_frees();
+        // While it is held no memory comes, goes or moves.
+        let source = self.source.lock_to_look();
+        let known = self.known(HashMap::new());
+        let mut segments = self.default_segments(&known);
+        drop(source);
+        segments.extend(self.private.segments(known.device, &known.stacks));
+        segments
+    }
+
+    fn known(&self, stacks: HashMap<u64, Frames>) -> Known {
+        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
+        Known { device, pending: self.pending.freed(), stacks }
+    }
+
+    fn default_segments(&self, known: &Known) -> Vec<SegmentInfo> {
+        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces(slot))).collect();
+        heaps.iter().flat_map(|(slot, pieces)| known.segments(slot.handle(), pieces)).collect()
     }
 
     /// What a stream has, in the order of the addresses, when all frees are taken in.

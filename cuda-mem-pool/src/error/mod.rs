@@ -184,7 +184,9 @@ impl Error {
         match self {
             Self::Core(cuda_mem_core::Error::Driver(error))
             | Self::OutOfMemory { source: Some(cuda_mem_core::Error::Driver(error)), .. }
-            | Self::Sleep(SleepError::NoBackup { source: cuda_mem_core::Error::Driver(error), .. }) => Some(error),
+            | Self::Sleep(SleepError::NoBackup { source: cuda_mem_core::Error::Driver(error), .. }) => {
+                Some(error)
+            }
             Self::NoSuchPool { source, .. } => Some(source),
             _ => None,
         }

@@ -1,25 +1,35 @@
-"""``python -m cuda_mem_torch``: what is here, and whether it fits together."""
+"""``python -m cuda_mem_torch``: what is here, and whether it fits together. With a command, what the command says."""
 
 import argparse
 import sys
 
-from cuda_mem_torch import __version__, _library, _shim, _torch
+from cuda_mem_torch import _command_compare, _command_demo, _command_report, _command_top, _doctor
+from cuda_mem_torch._errors import CudaMemError
+
+_COMMANDS = (_command_report, _command_compare, _command_top, _command_demo)
+_INTERRUPTED = 130
 
 
 def main() -> int:
     """Says what was found; 0 if ``enable()`` can work."""
-    argparse.ArgumentParser(prog="python -m cuda_mem_torch", description=__doc__).parse_args()
-    print(f"cuda_mem_torch {__version__}, {_library.PATH}")
+    parser = argparse.ArgumentParser(prog="python -m cuda_mem_torch", description=__doc__)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    arguments = parser.parse_args()
+    return run(arguments) if hasattr(arguments, "run") else _doctor.diagnose()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs a command. What it cannot do is a line, and 1; what it was not meant to meet is a traceback."""
     try:
-        torch = _torch.load()
-        print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.device_count()} devices")
-        _shim.load(torch)
-        prebuilt = _shim.ALLOCATOR.prebuilt(_torch.version_of(torch.__version__))
-        print(f"shim: {prebuilt if prebuilt.is_file() else 'built on this machine'}")
-    except Exception as error:
-        print(f"error: {error}")
+        return int(arguments.run(arguments))
+    except (CudaMemError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,7 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from cuda_mem_torch import _install, _library, _torch
+from cuda_mem_torch import _drawing, _install, _library, _stats, _torch
 from cuda_mem_torch._errors import CudaMemError
 
 if TYPE_CHECKING:
@@ -19,9 +19,11 @@ def _enabled(what: str) -> Any:
     return _torch.load()
 
 
-def stats(device: torch.device | int | str | None = None) -> dict[str, Any]:
-    """``torch.cuda.memory_stats()`` of a device."""
-    return dict(_enabled("stats()").cuda.memory_stats(device))
+def stats(device: torch.device | int | str | None = None) -> _stats.Stats:
+    """``torch.cuda.memory_stats()`` of a device, with what each stream and pool holds; prints itself as a table."""
+    torch = _enabled("stats()")
+    index = torch.cuda._utils._get_device_index(device, optional=True)
+    return _stats.Stats(index, torch.cuda.memory_stats(index), torch.cuda.memory_snapshot())
 
 
 def snapshot(path: str | os.PathLike[str]) -> None:
@@ -30,16 +32,13 @@ def snapshot(path: str | os.PathLike[str]) -> None:
     _enabled("snapshot()").cuda.memory._dump_snapshot(os.fspath(path))
 
 
-def report(path: str | os.PathLike[str], device: torch.device | int | str | None = None) -> None:
+def report(path: str | os.PathLike[str], device: torch.device | int | str | None = None) -> _drawing.Page:
     """Writes an HTML page of a device's memory, the first that has any unless one is named: what there is now, and memory over
     time, addresses and who allocated them as far as the history is recorded (``torch.cuda.memory._record_memory_history()``).
-    It needs nothing else: no network, no other file."""
-    file = os.fsencode(path)
-    if b"\0" in file:
-        # C would end the path there.
-        raise ValueError("embedded null byte")
+    It needs nothing else: no network, no other file. A notebook shows what this gives."""
+    page = _drawing.Page(path)
     torch = _enabled("report()")
-    index = -1 if device is None else _library.device_number(torch.cuda._utils._get_device_index(device, optional=True))
-    data, name = pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}"
-    write = _library.load().cuda_mem_torch_write_report
-    _library.check(write(data, len(data), index, name.encode(), file))
+    index = None if device is None else _library.device_number(torch.cuda._utils._get_device_index(device, optional=True))
+    recording = _drawing.Recording(pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}")
+    _drawing.draw([recording], page=page, device=index)
+    return page

@@ -178,6 +178,8 @@ impl Log {
             moment: met(moment).max(1).min(self.moment),
             requested,
             free: None,
+            stack: None,
+            stream: None,
         });
         history.out_of_memory = failed.collect();
         history.what = "events of the replay";

@@ -1,78 +1,145 @@
-//! A history as the page's script reads it: numbers in as few bytes as they need, as text, and few enough for one page.
+//! Recordings as the page's script reads them: numbers in as few bytes as they need, as text, and few enough for one page.
 
 use std::collections::HashMap;
 
-use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::history::{Block, History, NEVER, Segment, Series};
+use super::history::{Block, NEVER, Segment};
+use super::keep::Rest;
+use super::space::{Label, Space};
+use super::stacks::Stacks;
 
-/// Points of a curve: more events than this share one, which shows the highest of them.
-const MAX_POINTS: u64 = 150_000;
+/// Letters of blocks and segments, of all spaces: with the rest of the page below 30 MB.
+const LETTERS: usize = 20_000_000;
 
-/// Letters of everything that grows with the recording: with the rest of the page below 5 MB.
-const LETTERS: usize = 4_600_000;
+/// Letters of stacks, and of what was said with blocks.
+const STACK_LETTERS: usize = 3_000_000;
+const MAX_LABELS: usize = 20_000;
 
-/// Failed allocations that are marked one by one.
-const MAX_MARKS: usize = 1000;
+/// Call sites of a comparison.
+const MAX_HOLDINGS: usize = 5000;
 
-/// Bytes of stacks that are shown.
-const STACK_BYTES: usize = 400_000;
+/// What one stack holds: bytes and blocks.
+pub(super) type Holdings = HashMap<Option<u32>, (u64, u64)>;
 
-/// What the script gets.
-pub(super) fn encode(history: &History, series: &Series) -> Result<Value> {
-    let events = u64::from(history.events);
-    let step = usize::try_from(events.div_ceil(MAX_POINTS).max(1))?;
-    let (stacks, kept) = stacks(history);
+/// What the script gets. `before` are the spaces to compare with, and what that recording is called.
+pub(super) fn encode(spaces: &[Space], before: Option<(&str, &[Space])>, stacks: &Stacks) -> Value {
+    let used = Used::of(spaces, before.map_or(&[], |(_, spaces)| spaces), stacks);
+    let all: usize = spaces.iter().map(|space| space.blocks.len() + space.segments.len()).sum();
+    let encoded = spaces.iter().map(|space| {
+        let share = (space.blocks.len() + space.segments.len()) as u128 * LETTERS as u128;
+        let share = usize::try_from(share / all.max(1) as u128).unwrap_or(LETTERS);
+        encode_space(space, share, &used)
+    });
+    let encoded: Vec<_> = encoded.collect();
+    let before = before.map(|(name, spaces)| {
+        let parts = spaces.iter().map(|space| {
+            let held = |moment| holdings_json(&space.held(moment), &used);
+            json!({
+                "name": space.name,
+                "peak": held(space.curves.peak_active.1),
+                "end": held(space.curves.events),
+            })
+        });
+        json!({ "name": name, "spaces": parts.collect::<Vec<_>>() })
+    });
+    json!({ "spaces": encoded, "before": before, "frames": used.frames, "stacks": used.stacks })
+}
+
+fn holdings_json(holdings: &Holdings, used: &Used) -> Vec<[Value; 3]> {
+    let mut list: Vec<_> = holdings.iter().collect();
+    list.sort_unstable_by_key(|(stack, (bytes, _))| (std::cmp::Reverse(*bytes), **stack));
+    let sites = list.into_iter().take(MAX_HOLDINGS);
+    sites.map(|(stack, (bytes, count))| [used.json(*stack), json!(bytes), json!(count)]).collect()
+}
+
+fn encode_space(space: &Space, share: usize, used: &Used) -> Value {
+    let curves = &space.curves;
     let streams = Places::of(
-        history.blocks.iter().map(|b| b.stream).chain(history.segments.iter().map(|s| s.owner.stream)),
+        space.blocks.iter().map(|b| b.stream).chain(space.segments.iter().map(|s| s.owner.stream)),
     );
-    let live = curve(&series.live, step);
-    let pending = curve(&series.pending, step);
-    let reserved = series.reserved.as_deref().map(|values| curve(values, step));
-    let times = (!history.times.is_empty()).then(|| curve(&history.times, step));
-    let curves = [Some(&live), Some(&pending), reserved.as_ref(), times.as_ref()];
-    let curves = curves.into_iter().flatten().map(String::len).sum::<usize>();
-    let left = LETTERS.saturating_sub(curves + STACK_BYTES);
-    let lifetime = |s: &Segment| u64::from(s.to.min(history.events).saturating_sub(s.from));
+    let lifetime = |s: &Segment| u64::from(s.to.min(curves.events).saturating_sub(s.from));
     let (segments, omitted_segments) =
-        fitting(&history.segments, left / 3, lifetime, |segments| pack_segments(segments, &streams));
-    let left = left - segments.len();
-    let (blocks, omitted_blocks) =
-        fitting(&history.blocks, left, |b| b.size, |blocks| pack_blocks(blocks, &streams, &kept));
-    let out_of_memory = history.out_of_memory.iter().take(MAX_MARKS);
-    let out_of_memory = out_of_memory.map(|event| json!([event.moment, event.requested, event.free]));
-    let references = history.references.iter().map(|reference| json!([reference.name, reference.bytes]));
-    Ok(json!({
-        "what": history.what,
-        "events": history.events,
-        "step": step,
-        "live": live,
-        "pending": pending,
-        "reserved": reserved,
-        "times": times,
+        fitting(&space.segments, share / 4, lifetime, |segments| pack_segments(segments, &streams));
+    let (blocks, omitted_blocks) = fitting(
+        &space.blocks,
+        share - segments.len(),
+        |b| b.size,
+        |blocks| pack_blocks(blocks, &streams, used),
+    );
+    let failed = space.out_of_memory.iter();
+    let failed = failed.map(|event| {
+        json!([event.moment, event.requested, event.free, used.json(event.stack), event.stream])
+    });
+    let known = |curve: &[u64]| (!curve.is_empty()).then(|| pack_curve(curve));
+    json!({
+        "name": space.name,
+        "what": space.what,
+        "device": space.device,
+        "events": curves.events,
+        "step": curves.step,
+        "live": pack_curve(&curves.live),
+        "pending": pack_curve(&curves.pending),
+        "reserved": known(&curves.reserved),
+        "times": known(&curves.times),
+        "peak": curves.peak_live.1,
         "streams": streams.list,
-        "addresses": history.blocks.iter().any(|block| block.address.is_some()) || !history.segments.is_empty(),
+        "labels": space.labels.iter().take(MAX_LABELS).map(label_json).collect::<Vec<_>>(),
+        "addresses": space.blocks.iter().any(|block| block.address.is_some()) || !space.segments.is_empty(),
         "blocks": blocks,
         "omittedBlocks": omitted_blocks,
         "segments": segments,
         "omittedSegments": omitted_segments,
-        "outOfMemory": out_of_memory.collect::<Vec<_>>(),
-        "omittedMarks": history.out_of_memory.len().saturating_sub(MAX_MARKS),
-        "references": references.collect::<Vec<_>>(),
-        "stacks": stacks,
-    }))
+        "windows": space.windows,
+        "restStep": space.rest.step,
+        "restBlocks": space.rest.blocks,
+        "rest": pack_rest(&space.rest, used),
+        "outOfMemory": failed.collect::<Vec<_>>(),
+        "omittedMarks": space.failed.saturating_sub(space.out_of_memory.len() as u64),
+        "references": space.references.iter().map(|r| json!([r.name, r.bytes])).collect::<Vec<_>>(),
+        "annotations": space.annotations,
+        "settings": space.settings,
+    })
 }
 
-/// Values as differences; of `step` values the highest.
-fn curve(values: &[u64], step: usize) -> String {
-    let (first, rest) = values.split_at(values.len().min(1));
-    let highest = rest.chunks(step).map(|chunk| chunk.iter().copied().max().unwrap_or(0));
+fn label_json(label: &Label) -> Value {
+    let pool = label.pool.map(|(first, second)| [first, second]);
+    json!([label.said, label.compiled, pool])
+}
+
+/// Values as differences.
+fn pack_curve(values: &[u64]) -> String {
     let mut packed = Packed::default();
     let mut last = 0;
-    for value in first.iter().copied().chain(highest) {
-        packed.difference(value, last);
-        last = value;
+    for value in values {
+        packed.difference(*value, last);
+        last = *value;
+    }
+    packed.text()
+}
+
+/// A stack, how many columns change it, and each change: columns since the last one, bytes, blocks.
+fn pack_rest(rest: &Rest, used: &Used) -> String {
+    let mut by_stack: HashMap<u64, Vec<(u32, i64, i64)>> = HashMap::new();
+    for ((stack, column), (bytes, blocks)) in &rest.changes {
+        if (*bytes, *blocks) != (0, 0) {
+            by_stack.entry(used.place(*stack)).or_default().push((*column, *bytes, *blocks));
+        }
+    }
+    let mut packed = Packed::default();
+    let mut list: Vec<_> = by_stack.into_iter().collect();
+    list.sort_unstable();
+    for (stack, mut changes) in list {
+        changes.sort_unstable();
+        packed.number(stack);
+        packed.number(changes.len() as u64);
+        let mut last = 0;
+        for (column, bytes, blocks) in changes {
+            packed.number(u64::from(column - last));
+            packed.signed(bytes);
+            packed.signed(blocks);
+            last = column;
+        }
     }
     packed.text()
 }
@@ -101,8 +168,8 @@ fn fitting<T: Clone>(
     (packed.text(), all.len() - kept.len())
 }
 
-/// Seven or eight numbers a block, in the order in which they came.
-fn pack_blocks(blocks: &[Block], streams: &Places, stacks: &HashMap<u32, u64>) -> Packed {
+/// Eight or nine numbers a block, in the order in which they came.
+fn pack_blocks(blocks: &[Block], streams: &Places, used: &Used) -> Packed {
     let mut packed = Packed::default();
     let (mut last, mut place) = (0, 0);
     for block in blocks {
@@ -114,7 +181,8 @@ fn pack_blocks(blocks: &[Block], streams: &Places, stacks: &HashMap<u32, u64>) -
         packed.number(block.size);
         packed.difference(block.requested, block.size);
         packed.number(streams.place(block.stream));
-        packed.number(block.stack.and_then(|stack| stacks.get(&stack)).map_or(0, |place| place + 1));
+        packed.number(used.place(block.stack));
+        packed.number(if (block.tag as usize) < MAX_LABELS { block.tag.into() } else { 0 });
         let address = block.address.unwrap_or(0);
         packed.difference(address, place);
         (last, place) = (block.allocated.into(), address);
@@ -137,23 +205,61 @@ fn pack_segments(segments: &[Segment], streams: &Places) -> Packed {
     packed
 }
 
-/// The stacks of the largest blocks, as many as have room, and where each of them went.
-fn stacks(history: &History) -> (Vec<&[String]>, HashMap<u32, u64>) {
-    let mut blocks =
-        history.blocks.iter().filter_map(|b| b.stack.map(|stack| (b.size, stack))).collect::<Vec<_>>();
-    blocks.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut list, mut places, mut left) = (Vec::new(), HashMap::new(), STACK_BYTES);
-    for (_, stack) in blocks {
-        let Some(frames) = history.stacks.get(stack as usize) else { continue };
-        let length = frames.iter().map(|frame| frame.len() + 4).sum::<usize>();
-        if places.contains_key(&stack) || length > left {
-            continue;
+/// The stacks that have room, those with most bytes first, and their frames.
+struct Used {
+    places: HashMap<u32, u64>,
+    stacks: Vec<Vec<usize>>,
+    frames: Vec<Value>,
+}
+
+impl Used {
+    fn of(spaces: &[Space], before: &[Space], stacks: &Stacks) -> Self {
+        let mut bytes: HashMap<u32, u64> = HashMap::new();
+        for space in spaces.iter().chain(before) {
+            let listed = space.blocks.iter().map(|block| (block.stack, block.size));
+            let rest = space.rest.changes.iter().map(|((stack, _), (size, _))| (*stack, size.unsigned_abs()));
+            let failed = space.out_of_memory.iter().map(|event| (event.stack, u64::MAX / 2));
+            for (stack, size) in listed.chain(rest).chain(failed) {
+                if let Some(stack) = stack {
+                    let sum = bytes.entry(stack).or_default();
+                    *sum = sum.saturating_add(size);
+                }
+            }
         }
-        left -= length;
-        places.insert(stack, list.len() as u64);
-        list.push(frames.as_slice());
+        let mut order: Vec<_> = bytes.into_iter().collect();
+        order.sort_unstable_by_key(|(stack, bytes)| (std::cmp::Reverse(*bytes), *stack));
+        let mut used = Self { places: HashMap::new(), stacks: Vec::new(), frames: Vec::new() };
+        let (mut frames, mut left) = (HashMap::new(), STACK_LETTERS);
+        for (stack, _) in order {
+            let mut list = Vec::new();
+            for place in stacks.frames_of(stack) {
+                let Some(frame) = stacks.frame(*place) else { continue };
+                let next = used.frames.len();
+                let place = *frames.entry(*place).or_insert_with(|| {
+                    used.frames.push(json!([frame.name, frame.file, frame.line]));
+                    left = left.saturating_sub(frame.name.len() + frame.file.len() + 20);
+                    next
+                });
+                list.push(place);
+            }
+            left = left.saturating_sub(5 * list.len() + 3);
+            used.places.insert(stack, used.stacks.len() as u64 + 1);
+            used.stacks.push(list);
+            if left == 0 {
+                break;
+            }
+        }
+        used
     }
-    (list, places)
+
+    /// One more than the place of a stack; 0: it is not known, or had no room.
+    fn place(&self, stack: Option<u32>) -> u64 {
+        stack.and_then(|stack| self.places.get(&stack)).copied().unwrap_or(0)
+    }
+
+    fn json(&self, stack: Option<u32>) -> Value {
+        json!(self.place(stack))
+    }
 }
 
 /// Values by the order in which they are first met.
@@ -202,6 +308,12 @@ impl Packed {
         }
     }
 
+    /// Twice the number, less one where it is below 0.
+    fn signed(&mut self, value: i64) {
+        let twice = value.unsigned_abs().saturating_mul(2);
+        self.number(if value < 0 { twice - 1 } else { twice });
+    }
+
     /// A later moment; 0 if it never comes.
     fn until(&mut self, from: u32, to: u32) {
         self.number(if to == NEVER { 0 } else { u64::from(to.saturating_sub(from)) + 1 });
@@ -226,7 +338,7 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::super::history::tests::block;
-    use super::super::history::{Owner, Reserved};
+    use super::super::history::{History, Owner, Reserved};
     use super::*;
 
     #[test]
@@ -246,20 +358,17 @@ mod tests {
         packed.difference(5, 3);
         packed.difference(3, 5);
         packed.difference(3, 3);
-        assert_eq!(packed.0, [4, 3, 0]);
-    }
-
-    #[test]
-    fn steps_show_their_highest() {
-        // 0, then 9 of (3, 9), then 4 of (4).
-        assert_eq!(curve(&[0, 3, 9, 4], 2), Packed(vec![0, 18, 9]).text());
+        packed.signed(2);
+        packed.signed(-2);
+        assert_eq!(packed.0, [4, 3, 0, 4, 3]);
     }
 
     #[test]
     fn the_smallest_blocks_go_first_where_room_is_short() {
         let blocks = (1..=1000).map(|size| block(size * 512, 1, NEVER, NEVER)).collect::<Vec<_>>();
         let streams = Places::of([0].into_iter());
-        let pack = |blocks: &[Block]| pack_blocks(blocks, &streams, &HashMap::new());
+        let used = Used::of(&[], &[], &Stacks::default());
+        let pack = |blocks: &[Block]| pack_blocks(blocks, &streams, &used);
         let (text, omitted) = fitting(&blocks, 6000, |block| block.size, pack);
         assert!((5000..=6000).contains(&text.len()), "{}", text.len());
         assert_eq!(text, pack(&blocks[omitted..]).text());
@@ -267,18 +376,18 @@ mod tests {
 
     #[test]
     fn long_recordings_stay_small() {
-        let mut history = History::empty("events", 2_000_000);
-        history.blocks = (0..900_000)
-            .map(|n| block(512 + u64::from(n) * 7 % 99_991 * 512, 2 * n, 2 * n + 1, 2 * n + 3))
+        let mut history = History::empty("events", 4_000_000);
+        history.blocks = (0..1_900_000)
+            .map(|n| block(512 + u64::from(n) * 7 % 99_991 * 512, 2 * n, 2 * n + 1, 2 * n + 90_001))
             .collect();
         let owner = Owner { stream: 0, grows: true };
         let segment =
             |n: u32| Segment { address: u64::from(n) << 21, size: 2 << 20, owner, from: n, to: n + 90_000 };
         history.segments = (0..900_000).map(segment).collect();
-        history.reserved = Reserved::Segments;
-        history.times = (0..=2_000_000).map(|n| n * 1009).collect();
-        let series = history.series().unwrap();
-        let text = encode(&history, &series).unwrap().to_string();
-        assert!((4_000_000..4_700_000).contains(&text.len()), "{}", text.len());
+        history.reserved = Reserved::Changes(vec![(0, 1 << 40)]);
+        history.times = (0..=4_000_000).map(|n| n * 1009).collect();
+        let space = Space::of_history(history, "long").unwrap();
+        let text = encode(&[space], None, &Stacks::default()).to_string();
+        assert!((15_000_000..28_000_000).contains(&text.len()), "{}", text.len());
     }
 }

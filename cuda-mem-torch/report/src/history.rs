@@ -27,8 +27,12 @@ pub(super) struct Block {
     pub(super) freed: Moment,
     /// When its memory became free for every stream; not before `freed`.
     pub(super) done: Moment,
-    /// Where in [`History::stacks`] the code that allocated it is.
+    /// The stack of the code that allocated it, where it is known.
     pub(super) stack: Option<u32>,
+    /// What was said with the allocation; 0: nothing.
+    pub(super) tag: u32,
+    /// What was said about it later; 0: nothing.
+    pub(super) note: u32,
 }
 
 /// A range of addresses with memory behind it.
@@ -57,6 +61,10 @@ pub(super) struct OutOfMemory {
     pub(super) requested: u64,
     /// Bytes that the device had left, where that was written down.
     pub(super) free: Option<u64>,
+    /// The stack of the code that asked.
+    pub(super) stack: Option<u32>,
+    /// The stream that it was for, where that is known.
+    pub(super) stream: Option<i64>,
 }
 
 /// Reserved bytes of another allocator at the same work.
@@ -64,7 +72,7 @@ pub(super) struct OutOfMemory {
 pub(super) struct Reference {
     /// What the page calls it by.
     pub(super) id: &'static str,
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) bytes: u64,
 }
 
@@ -73,8 +81,6 @@ pub(super) struct Reference {
 pub(super) enum Reserved {
     /// Nobody wrote them down.
     Unknown,
-    /// They are the segments that are there.
-    Segments,
     /// Physical memory by its own events: an address range may be mapped to memory that another has too.
     Changes(Vec<(Moment, i128)>),
 }
@@ -92,8 +98,6 @@ pub(super) struct History {
     pub(super) reserved: Reserved,
     pub(super) out_of_memory: Vec<OutOfMemory>,
     pub(super) references: Vec<Reference>,
-    /// Frames, the innermost first.
-    pub(super) stacks: Vec<Vec<String>>,
     /// What a reader should know about this recording.
     pub(super) notes: Vec<String>,
 }
@@ -108,19 +112,6 @@ pub(super) struct Series {
     pub(super) reserved: Option<Vec<u64>>,
 }
 
-/// What stands on top of the page.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Figures {
-    pub(super) peak_live: u64,
-    /// With what is pending.
-    pub(super) peak_active: u64,
-    pub(super) peak_reserved: Option<u64>,
-    /// Reserved over active, each at its own peak.
-    pub(super) ratio: Option<f64>,
-    pub(super) allocations: usize,
-    pub(super) out_of_memory: usize,
-}
-
 impl History {
     /// Nothing happened yet.
     pub(crate) fn empty(what: &'static str, events: Moment) -> Self {
@@ -133,7 +124,6 @@ impl History {
             reserved: Reserved::Unknown,
             out_of_memory: Vec::new(),
             references: Vec::new(),
-            stacks: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -149,12 +139,6 @@ impl History {
         let mut reserved = Sum::new(self.events);
         let known = match &self.reserved {
             Reserved::Unknown => false,
-            Reserved::Segments => {
-                for segment in &self.segments {
-                    reserved.between(segment.from, segment.to, segment.size)?;
-                }
-                true
-            }
             Reserved::Changes(changes) => {
                 for (moment, bytes) in changes {
                     reserved.at(*moment, *bytes)?;
@@ -167,22 +151,6 @@ impl History {
             pending: pending.finish()?,
             reserved: if known { Some(reserved.finish()?) } else { None },
         })
-    }
-
-    /// What is worth saying in one line each.
-    pub(super) fn figures(&self, series: &Series) -> Figures {
-        let peak = |values: &[u64]| values.iter().copied().max().unwrap_or(0);
-        let active = series.live.iter().zip(&series.pending).map(|(live, pending)| live + pending);
-        let peak_active = active.max().unwrap_or(0);
-        let peak_reserved = series.reserved.as_deref().map(peak);
-        Figures {
-            peak_live: peak(&series.live),
-            peak_active,
-            peak_reserved,
-            ratio: peak_reserved.and_then(|reserved| ratio(reserved, peak_active)),
-            allocations: self.blocks.iter().filter(|block| block.allocated > 0).count(),
-            out_of_memory: self.out_of_memory.len(),
-        }
     }
 }
 
@@ -239,7 +207,18 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn block(size: u64, allocated: Moment, freed: Moment, done: Moment) -> Block {
-        Block { address: None, size, requested: size, stream: 0, allocated, freed, done, stack: None }
+        Block {
+            address: None,
+            size,
+            requested: size,
+            stream: 0,
+            allocated,
+            freed,
+            done,
+            stack: None,
+            tag: 0,
+            note: 0,
+        }
     }
 
     #[test]
@@ -251,10 +230,6 @@ pub(super) mod tests {
         assert_eq!(series.live, [512, 1536, 512, 512, 512]);
         assert_eq!(series.pending, [0, 0, 1024, 1024, 0]);
         assert_eq!(series.reserved.as_deref(), Some(&[4096, 4096, 4096, 2048, 2048][..]));
-        let figures = history.figures(&series);
-        assert_eq!((figures.peak_live, figures.peak_active), (1536, 1536));
-        assert_eq!((figures.peak_reserved, figures.allocations), (Some(4096), 1));
-        assert!((figures.ratio.unwrap() - 4096.0 / 1536.0).abs() < 1e-9);
     }
 
     #[test]

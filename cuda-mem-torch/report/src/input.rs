@@ -1,55 +1,71 @@
 //! Files as they come: packed or not, a trace or a snapshot.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use flate2::read::MultiGzDecoder;
 
-/// More than any recording has, less than a machine that draws pages.
-const MAX_BYTES: u64 = 2 << 30;
+use super::{Input, Source};
+
+/// More than any trace has, less than a machine that draws pages.
+const MAX_TABLE: u64 = 2 << 30;
 
 /// What a file holds.
-#[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum Content<'i> {
     /// Comma-separated values.
     Table(String),
-    Pickle(Vec<u8>),
+    /// A pickle, and how many bytes it has; 0: not known.
+    Pickle { reader: Box<dyn Read + 'i>, bytes: u64 },
 }
 
-/// Reads a file, unpacked if it is packed.
-pub(super) fn read(path: &Path) -> Result<Input> {
-    let bytes = bytes(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // What every pickle of protocol 2 or newer begins with.
-    if bytes.first() == Some(&0x80) {
-        return Ok(Input::Pickle(bytes));
+/// Opens a recording, unpacked if it is packed.
+pub(super) fn open(input: &Input) -> Result<Content<'_>> {
+    let name = &input.name;
+    let (mut reader, bytes): (Box<dyn Read + '_>, u64) = match &input.source {
+        Source::Bytes(bytes) => (Box::new(bytes.as_slice()), bytes.len() as u64),
+        Source::File(path) => file(path).with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    let mut first = Vec::new();
+    reader.by_ref().take(1).read_to_end(&mut first).with_context(|| format!("cannot read {name}"))?;
+    let reader: Box<dyn Read + '_> = Box::new(Cursor::new(first.clone()).chain(reader));
+    match first.first() {
+        None => bail!("{name} is empty"),
+        // What every pickle of protocol 2 or newer begins with.
+        Some(0x80) => return Ok(Content::Pickle { reader, bytes }),
+        // What older protocols begin with when they write a dictionary or a list; no line of a trace does.
+        Some(b'(' | b'}' | b']') => bail!(
+            "{name} is neither a trace nor a pickle of protocol 2 or newer, in which snapshots are written"
+        ),
+        Some(_) => {}
     }
-    ensure!(!bytes.is_empty(), "{} is empty", path.display());
-    // What older protocols begin with when they write a dictionary or a list; no line of a trace does.
+    let mut bytes = Vec::new();
+    let read =
+        reader.take(MAX_TABLE).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
+    ensure!((read as u64) < MAX_TABLE, "{name} has more than {MAX_TABLE} bytes of text");
     ensure!(
-        !matches!(bytes.first(), Some(b'(' | b'}' | b']')),
-        "{} is neither a trace nor a pickle of protocol 2 or newer, in which snapshots are written",
-        path.display()
+        !bytes.starts_with(b"PK\x03\x04"),
+        "{name} is a ZIP archive, as torch.save writes them; torch.cuda.memory._dump_snapshot writes snapshots"
     );
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Input::Table(text)),
-        Err(_) => bail!("{} is neither a trace (text) nor a snapshot (a pickle)", path.display()),
+        Ok(text) => Ok(Content::Table(text)),
+        Err(_) => bail!("{name} is neither a trace (text) nor a snapshot (a pickle)"),
     }
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>> {
+fn file(path: &Path) -> Result<(Box<dyn Read>, u64)> {
     let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    ensure!(!metadata.is_dir(), "it is a folder");
     let mut magic = Vec::new();
     (&file).take(2).read_to_end(&mut magic)?;
-    file.rewind()?;
-    let mut reader: Box<dyn Read> =
-        if magic == [0x1f, 0x8b] { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
-    let mut bytes = Vec::new();
-    reader.by_ref().take(MAX_BYTES).read_to_end(&mut bytes)?;
-    let rest = reader.read(&mut [0])?;
-    ensure!(rest == 0, "it has more than {MAX_BYTES} bytes");
-    Ok(bytes)
+    if magic == [0x1f, 0x8b] {
+        file.rewind()?;
+        return Ok((Box::new(BufReader::with_capacity(1 << 18, MultiGzDecoder::new(file))), 0));
+    }
+    // What is no file of a disk, a pipe say, cannot be rewound.
+    Ok((Box::new(Cursor::new(magic).chain(file)), metadata.len()))
 }
 
 /// The fields of a line, each asked for once, in order.
@@ -99,7 +115,7 @@ mod tests {
         packed.write_all(b"op,id\n").unwrap();
         for (name, bytes) in [("plain", b"op,id\n".to_vec()), ("packed", packed.finish().unwrap())] {
             let path = saved(name, &bytes);
-            assert!(matches!(read(&path).unwrap(), Input::Table(text) if text == "op,id\n"));
+            assert!(matches!(open(&Input::file(&path)).unwrap(), Content::Table(text) if text == "op,id\n"));
             std::fs::remove_file(path).unwrap();
         }
     }
@@ -114,7 +130,7 @@ mod tests {
             (b"}q\0.", "protocol 2 or newer"),
         ] {
             let path = saved("noise", bytes);
-            let error = read(&path).unwrap_err().to_string();
+            let error = open(&Input::file(&path)).err().unwrap().to_string();
             std::fs::remove_file(path).unwrap();
             assert!(error.contains(what), "{error}");
         }

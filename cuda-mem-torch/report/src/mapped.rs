@@ -12,7 +12,12 @@ pub(super) struct Mapped {
     /// By address; they do not overlap.
     now: BTreeMap<u64, Piece>,
     past: Vec<Segment>,
+    /// Pieces that came and went and for which there was no room.
+    forgotten: usize,
 }
+
+/// Pieces that are remembered.
+const MAX_PIECES: usize = 2_000_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -23,24 +28,29 @@ struct Piece {
 }
 
 impl Mapped {
-    /// Adds a range; what lies there already stays and is not added twice.
-    pub(super) fn map(&mut self, moment: Moment, address: u64, size: u64, owner: Owner) -> Result<()> {
+    /// Adds a range; what lies there already stays and is not added twice. How many bytes were added.
+    pub(super) fn map(&mut self, moment: Moment, address: u64, size: u64, owner: Owner) -> Result<u64> {
         ensure!(
             size < LIMIT && address < LIMIT - size,
             "the range {address:#x} of {size} bytes ends beyond 2^52"
         );
         let end = address + size;
-        let mut from = address;
+        let (mut from, mut added) = (address, 0);
+        let mut add = |now: &mut BTreeMap<u64, Piece>, from, to| {
+            now.insert(from, Piece { size: to - from, owner, since: moment });
+            added += to - from;
+        };
         for (start, stop) in self.overlapping(address, end) {
             if from < start {
-                self.now.insert(from, Piece { size: start - from, owner, since: moment });
+                add(&mut self.now, from, start);
             }
             from = from.max(stop);
         }
         if from < end {
-            self.now.insert(from, Piece { size: end - from, owner, since: moment });
+            add(&mut self.now, from, end);
         }
-        Ok(())
+        ensure!(self.now.len() < MAX_PIECES, "more than {MAX_PIECES} ranges are mapped at once");
+        Ok(added)
     }
 
     /// Takes a range away; how many bytes of it were there.
@@ -91,6 +101,11 @@ impl Mapped {
         self.past
     }
 
+    /// Pieces that [`finish`](Self::finish) lacks.
+    pub(super) fn forgotten(&self) -> usize {
+        self.forgotten
+    }
+
     fn take(&mut self, address: u64, size: u64, closed: impl Fn(Piece, u64, u64) -> Segment) -> Result<u64> {
         ensure!(
             size < LIMIT && address < LIMIT - size,
@@ -107,7 +122,11 @@ impl Mapped {
             if high < stop {
                 self.now.insert(high, Piece { size: stop - high, ..piece });
             }
-            self.past.push(closed(piece, low, high - low));
+            if self.past.len() < MAX_PIECES {
+                self.past.push(closed(piece, low, high - low));
+            } else {
+                self.forgotten += 1;
+            }
             taken += high - low;
         }
         Ok(taken)

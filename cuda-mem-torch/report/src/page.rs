@@ -2,43 +2,69 @@
 
 use std::fmt::Write;
 
-use anyhow::Result;
-
 use super::encode;
-use super::history::{Figures, History, ratio};
+use super::history::ratio;
+use super::space::Space;
+use super::stacks::Stacks;
 
-const TEMPLATE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
+const TEMPLATE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
 
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 6] = [
-    include_str!("data.js"),
-    include_str!("format.js"),
-    include_str!("chart.js"),
-    include_str!("map.js"),
-    include_str!("table.js"),
-    include_str!("main.js"),
+const SCRIPTS: [&str; 11] = [
+    include_str!("page/data.js"),
+    include_str!("page/format.js"),
+    include_str!("page/sites.js"),
+    include_str!("page/bands.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/who.js"),
+    include_str!("page/events.js"),
+    include_str!("page/compare.js"),
+    include_str!("page/map.js"),
+    include_str!("page/table.js"),
+    include_str!("page/main.js"),
 ];
 
-/// Draws a recording called `name`.
-pub(super) fn draw(history: &History, name: &str, kind: &str) -> Result<String> {
-    let series = history.series()?;
-    let figures = history.figures(&series);
+/// Draws recordings under a title; `before` are the spaces to compare with, and what that recording is called.
+pub(super) fn draw(
+    spaces: &[Space],
+    before: Option<(&str, &[Space])>,
+    stacks: &Stacks,
+    title: &str,
+    shown: usize,
+) -> String {
     // A script ends where `</` stands in it.
-    let data = encode::encode(history, &series)?.to_string().replace('<', "\\u003c");
-    let mut notes = String::new();
-    for note in &history.notes {
-        let _ = writeln!(notes, "<p class=\"note\">{}</p>", escape(note));
+    let data = encode::encode(spaces, before, stacks).to_string().replace('<', "\\u003c");
+    let (mut figures, mut tabs) = (String::new(), String::new());
+    for (place, space) in spaces.iter().enumerate() {
+        let hidden = if place == shown { "" } else { " hidden" };
+        let _ = writeln!(
+            figures,
+            "<div class=\"of-space\" data-space=\"{place}\"{hidden}>\n<p class=\"sub\">{}</p>\n<dl class=\"cards\" aria-label=\"Figures\">\n{}</dl>",
+            subtitle(space),
+            cards(space, place == shown)
+        );
+        for note in &space.notes {
+            let _ = writeln!(figures, "<p class=\"note\">{}</p>", escape(note));
+        }
+        figures.push_str("</div>\n");
+        let _ = writeln!(
+            tabs,
+            "<button type=\"button\" role=\"tab\" aria-selected=\"{}\" data-space=\"{place}\">{} <small>{}</small></button>",
+            place == shown,
+            escape(&space.name),
+            size(space.curves.peak_active.0)
+        );
     }
     // Each text takes the place of its mark, once, from the end, so that no text is searched for marks.
     let parts = [
-        ("{{name}}", escape(name)),
+        ("{{name}}", escape(title)),
         ("{{style}}", STYLE.to_owned()),
-        ("{{name}}", escape(name)),
-        ("{{kind}}", subtitle(history, kind)),
-        ("{{figures}}", cards(history, &figures)),
-        ("{{notes}}", notes),
+        ("{{name}}", escape(title)),
+        ("{{tabs}}", tabs),
+        ("{{figures}}", figures),
         ("{{data}}", data),
+        ("{{shown}}", shown.to_string()),
         ("{{scripts}}", SCRIPTS.concat()),
     ];
     let mut page = String::new();
@@ -50,64 +76,70 @@ pub(super) fn draw(history: &History, name: &str, kind: &str) -> Result<String> 
         rest = after;
     }
     page.push_str(rest);
-    Ok(page)
+    page
 }
 
-fn subtitle(history: &History, kind: &str) -> String {
-    let mut text = format!("{}: {} {}", escape(kind), count(history.events as usize), history.what);
-    if let Some(last) = history.times.last() {
+fn subtitle(space: &Space) -> String {
+    let mut text = format!("{}: {} {}", escape(&space.kind), count(space.curves.events.into()), space.what);
+    if let Some(first) = text.get(..1).map(str::to_uppercase) {
+        text.replace_range(..1, &first);
+    }
+    if let Some(last) = space.curves.times.last() {
         let _ = write!(text, " in {}", duration(*last));
     }
     text
 }
 
 /// The figures, for people and, in attributes, for programs.
-fn cards(history: &History, figures: &Figures) -> String {
-    let mut cards = Cards(String::new());
-    cards.bytes("peak-live", "Peak live", Some(figures.peak_live), "most that the program held at once");
-    if figures.peak_active != figures.peak_live {
+fn cards(space: &Space, named: bool) -> String {
+    let curves = &space.curves;
+    let mut cards = Cards(String::new(), named);
+    cards.bytes("peak-live", "Peak live", Some(curves.peak_live.0), "most that the program held at once");
+    if curves.peak_active.0 != curves.peak_live.0 {
         cards.bytes(
             "peak-active",
             "Peak active",
-            Some(figures.peak_active),
+            Some(curves.peak_active.0),
             "with blocks that a stream still used",
         );
     }
-    match figures.peak_reserved {
-        Some(bytes) => {
-            cards.bytes("peak-reserved", "Peak reserved", Some(bytes), "most that was taken from the device")
-        }
-        None => cards.bytes("peak-reserved", "Peak reserved", None, "a trace does not say; its replay does"),
-    }
-    match figures.ratio {
-        Some(value) => cards.one(
+    let reserved = (!curves.reserved.is_empty()).then_some(curves.peak_reserved.0);
+    let about = if reserved.is_some() {
+        "most that was taken from the device"
+    } else if space.kind.contains("trace") {
+        "a trace does not say; its replay does"
+    } else {
+        "mappings were not recorded"
+    };
+    cards.bytes("peak-reserved", "Peak reserved", reserved, about);
+    if let Some(value) = reserved.and_then(|reserved| ratio(reserved, curves.peak_active.0)) {
+        cards.one(
             "ratio",
             "Reserved ÷ active",
             &format!("{value:.3}"),
             &value.to_string(),
             "1 would be no waste",
-        ),
-        None => cards.one("ratio", "Reserved ÷ active", "–", "", "needs reserved memory"),
+        );
     }
     cards.one(
         "allocations",
         "Allocations",
-        &count(figures.allocations),
-        &figures.allocations.to_string(),
+        &count(space.allocations),
+        &space.allocations.to_string(),
         "within the recording",
     );
-    let oom = figures.out_of_memory;
-    let text = if oom == 0 { "none".to_owned() } else { count(oom) };
-    cards.one("out-of-memory", "Out of memory", &text, &oom.to_string(), "allocations that failed");
-    for reference in &history.references {
-        let of = ratio(reference.bytes, figures.peak_active);
+    let text = if space.failed == 0 { "none".to_owned() } else { count(space.failed) };
+    cards.one("out-of-memory", "Out of memory", &text, &space.failed.to_string(), "allocations that failed");
+    for reference in &space.references {
+        let of = ratio(reference.bytes, curves.peak_active.0);
         let about = of.map_or_else(String::new, |of| format!("{of:.3} of peak active"));
         cards.bytes(reference.id, &format!("Reserved by {}", reference.name), Some(reference.bytes), &about);
     }
     cards.0
 }
 
-struct Cards(String);
+/// Cards, and whether they are named for programs.
+struct Cards(String, bool);
 
 impl Cards {
     fn bytes(&mut self, id: &str, name: &str, bytes: Option<u64>, about: &str) {
@@ -121,8 +153,9 @@ impl Cards {
     fn one(&mut self, id: &str, name: &str, text: &str, value: &str, about: &str) {
         let _ = writeln!(
             self.0,
-            "<div class=\"card\"><dt>{}</dt><dd id=\"{id}\" data-value=\"{value}\">{text}</dd><dd class=\"about\">{}</dd></div>",
+            "<div class=\"card\"><dt>{}</dt><dd {}=\"{id}\" data-value=\"{value}\">{text}</dd><dd class=\"about\">{}</dd></div>",
             escape(name),
+            if self.1 { "id" } else { "data-figure" },
             escape(about)
         );
     }
@@ -148,7 +181,7 @@ fn duration(micros: u64) -> String {
 }
 
 /// A number with its thousands apart.
-fn count(number: usize) -> String {
+fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -166,15 +199,20 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::NEVER;
     use super::super::history::tests::block;
+    use super::super::history::{History, NEVER};
     use super::*;
+
+    fn page(history: History, name: &str) -> String {
+        let space = Space::of_history(history, name).unwrap();
+        draw(&[space], None, &Stacks::default(), name, 0)
+    }
 
     #[test]
     fn figures_have_units_and_attributes() {
         let mut history = History::empty("events", 2);
         history.blocks = vec![block(3 << 30, 1, NEVER, NEVER)];
-        let page = draw(&history, "a.csv", "a trace").unwrap();
+        let page = page(history, "a.csv");
         assert!(page.contains("id=\"peak-live\" data-value=\"3221225472\">3.00 GiB<"));
         assert!(page.contains("id=\"peak-reserved\" data-value=\"\">not recorded<"));
         assert_eq!(
@@ -185,22 +223,17 @@ mod tests {
 
     #[test]
     fn every_mark_is_filled_and_nothing_comes_from_outside() {
-        let page = draw(&History::empty("events", 0), "a", "a trace").unwrap();
+        let page = page(History::empty("events", 0), "a");
         for mark in ["{{", "http://", "https://", "src=", "<link", "@import", "url("] {
             assert!(!page.contains(mark), "{mark}");
         }
     }
 
     #[test]
-    fn names_and_frames_are_text_and_never_markup() {
-        let mut history = History::empty("events", 1);
-        let mut one = block(512, 1, NEVER, NEVER);
-        one.stack = Some(0);
-        history.blocks = vec![one];
-        history.stacks = vec![vec!["</script><script>alert(1)</script>{{scripts}}".to_owned()]];
-        let page = draw(&history, "<b>&\"", "a trace").unwrap();
-        assert!(!page.contains("<script>alert") && page.contains("&lt;b&gt;&amp;&quot;"));
+    fn names_are_text_and_never_markup() {
+        let page = page(History::empty("events", 1), "<b>&\"{{scripts}}</script>");
+        assert!(page.contains("&lt;b&gt;&amp;&quot;") && !page.contains("<b>&"));
         // The marks of the page stand in its template alone: text is never searched for them.
-        assert_eq!(page.matches("{{scripts}}").count(), 1);
+        assert!(page.contains("{{scripts}}") && !page.contains("{{data}}"));
     }
 }

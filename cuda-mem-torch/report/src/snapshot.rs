@@ -1,30 +1,47 @@
-//! A memory snapshot of PyTorch's schema: segments with their blocks as they are at the end, and what happened before.
+//! A memory snapshot of PyTorch's schema, 2.6 to 2.15: segments with their blocks as they are at the end, and what happened before.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::history::{Owner, checked};
-use super::pickle::{Id, Pickle, Value};
+use super::pickle::{self, Kind, Store, Value};
+use super::records::{BlockNow, State, Taken};
 
-/// Blocks and events of one snapshot.
-const MAX_ENTRIES: usize = 20_000_000;
+/// Segments of one snapshot.
+const MAX_SEGMENTS: usize = 1_000_000;
 
-/// Frames of one stack, and letters of one frame, that the page would show.
-const MAX_FRAMES: usize = 48;
-const MAX_LETTERS: usize = 300;
+/// Blocks that are in use at the end, of one snapshot.
+const MAX_BLOCKS: usize = 3_000_000;
 
-/// One device's part.
-#[derive(Debug, Default)]
+/// A snapshot that was read.
+#[derive(Debug)]
 pub(super) struct Snapshot {
-    pub(super) device: i64,
-    /// Others that have something in it.
-    pub(super) others: Vec<i64>,
+    pub(super) store: Store,
+    pub(super) taken: Taken,
+    /// Each device that has something in it, then pinned host memory.
+    pub(super) parts: Vec<Part>,
+    /// What the allocator was set to, as text.
+    pub(super) settings: Vec<String>,
+}
+
+/// One device's part, or that of pinned host memory.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// None: pinned host memory.
+    pub(super) device: Option<i64>,
     pub(super) segments: Vec<SegmentNow>,
-    pub(super) blocks: Vec<BlockNow>,
-    /// The oldest first.
-    pub(super) events: Vec<Event>,
-    pub(super) stacks: Vec<Vec<String>>,
+    pub(super) blocks: Vec<Held>,
+    /// Where its events are among those taken: a place and a count, the oldest first.
+    pub(super) events: Vec<(u64, u64)>,
+}
+
+impl Part {
+    /// What a snapshot of an idle program has.
+    pub(super) fn nothing() -> Self {
+        Self { device: Some(0), segments: Vec::new(), blocks: Vec::new(), events: Vec::new() }
+    }
 }
 
 /// A segment at the end.
@@ -33,263 +50,232 @@ pub(super) struct SegmentNow {
     pub(super) address: u64,
     pub(super) size: u64,
     pub(super) owner: Owner,
+    /// Its pool, where it is no default pool.
+    pub(super) pool: Option<(i64, i64)>,
 }
 
 /// A block in use at the end.
 #[derive(Debug)]
-pub(super) struct BlockNow {
+pub(super) struct Held {
     pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) requested: u64,
     pub(super) stream: i64,
-    /// Let go of, and still in use by a stream.
-    pub(super) pending: bool,
-    pub(super) stack: Option<u32>,
+    pub(super) block: BlockNow,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
-    Alloc,
-    FreeRequested,
-    FreeCompleted,
-    /// `segment_alloc` and, where segments grow by pages, `segment_map`.
-    Map,
-    /// `segment_free` and `segment_unmap`.
-    Unmap {
-        grows: bool,
-    },
-    OutOfMemory,
-    /// What moves no memory.
-    Other,
+/// Reads a snapshot. `progress` is told how many bytes were read.
+pub(super) fn read<'r>(reader: Box<dyn Read + 'r>, progress: &'r mut dyn FnMut(u64)) -> Result<Snapshot> {
+    let mut taken = Taken::default();
+    let (store, root) = pickle::read(reader, super::records::store()?, &mut taken, progress)?;
+    let whole = Whole { store: &store, taken: &taken, root };
+    let parts = whole.parts()?;
+    let settings = whole.settings();
+    Ok(Snapshot { store, taken, parts, settings })
 }
 
-/// Something that happened.
-#[derive(Debug)]
-pub(super) struct Event {
-    pub(super) action: Action,
-    /// Of memory; the bytes left on the device where there was none.
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) stream: i64,
-    /// Microseconds.
-    pub(super) time: Option<u64>,
-    pub(super) stack: Option<u32>,
+struct Whole<'s> {
+    store: &'s Store,
+    taken: &'s Taken,
+    root: Value,
 }
 
-/// Reads the part of one device: the one asked for, else the first that has something. A list is that of segments alone, as
-/// `torch.cuda.memory_snapshot` gives it.
-pub(super) fn read(bytes: &[u8], device: Option<i64>) -> Result<Snapshot> {
-    let pickle = Pickle::read(bytes)?;
-    let mut reader = Reader { pickle: &pickle, stacks: Stacks::default(), entries: 0 };
-    let devices = reader.devices()?;
-    let mut left = devices.clone();
-    let device = match device {
-        Some(device) if devices.contains(&device) || devices.is_empty() => device,
-        Some(device) => bail!("the snapshot has nothing of device {device}, only of {devices:?}"),
-        None => devices.first().copied().unwrap_or(0),
-    };
-    left.remove(&device);
-    let mut snapshot = Snapshot { device, others: left.into_iter().collect(), ..Snapshot::default() };
-    reader.segments(&mut snapshot)?;
-    reader.events(&mut snapshot)?;
-    snapshot.stacks = reader.stacks.list;
-    Ok(snapshot)
-}
-
-struct Reader<'p> {
-    pickle: &'p Pickle,
-    stacks: Stacks,
-    entries: usize,
-}
-
-impl<'p> Reader<'p> {
-    /// Devices with segments or events.
-    fn devices(&self) -> Result<BTreeSet<i64>> {
-        let mut devices = BTreeSet::new();
-        for (at, segment) in self.listed()?.iter().enumerate() {
-            let device = self.pickle.integer(*segment, "device");
-            devices.insert(device.with_context(|| format!("segments[{at}]"))?);
+impl Whole<'_> {
+    fn parts(&self) -> Result<Vec<Part>> {
+        let mut devices = BTreeMap::<i64, Part>::new();
+        let part = |device| Part { device, segments: Vec::new(), blocks: Vec::new(), events: Vec::new() };
+        for (at, segment) in self.segments()?.iter().enumerate() {
+            let why = || format!("segments[{at}]");
+            let device =
+                self.store.field(*segment, "device").and_then(|value| self.store.integer(value, "device"));
+            let device = device.with_context(why)?;
+            let part = devices.entry(device).or_insert_with(|| part(Some(device)));
+            self.segment(*segment, part).with_context(why)?;
         }
-        for (device, events) in (0..).zip(self.traces()?) {
-            if matches!(self.pickle.get(*events), Value::List(list) if !list.is_empty()) {
-                devices.insert(device);
+        for (device, events) in (0..).zip(self.under("device_traces")?) {
+            let events = self.events(*events).context("device_traces")?;
+            if !events.is_empty() {
+                devices.entry(device).or_insert_with(|| part(Some(device))).events = events;
             }
         }
-        Ok(devices)
+        let mut host = part(None);
+        for (at, segment) in self.under("host_segments")?.iter().enumerate() {
+            self.segment(*segment, &mut host).with_context(|| format!("host_segments[{at}]"))?;
+        }
+        if let Some(traces) = self.key("host_traces")? {
+            // One list of events, or one a device.
+            let Value::List(list) = traces else { bail!("host_traces holds what is no list") };
+            for events in self.store.items(list) {
+                let found = match events {
+                    Value::List(_) => self.events(*events),
+                    run => self.run(*run).map(|run| vec![run]),
+                };
+                host.events.extend(found.context("host_traces")?);
+            }
+        }
+        let mut parts: Vec<_> = devices.into_values().collect();
+        if !host.segments.is_empty() || !host.events.is_empty() {
+            parts.push(host);
+        }
+        let blocks: usize = parts.iter().map(|part| part.blocks.len()).sum();
+        ensure!(blocks <= MAX_BLOCKS, "it has more than {MAX_BLOCKS} blocks in use");
+        Ok(parts)
     }
 
-    fn listed(&self) -> Result<&'p [Id]> {
-        match self.pickle.get(self.pickle.root()) {
-            Value::List(segments) => Ok(segments),
-            _ => self.pickle.list(self.pickle.root(), "segments"),
+    fn key(&self, key: &str) -> Result<Option<Value>> {
+        match self.root {
+            Value::Dict(_) => Ok(self.store.find(self.root, key)?.filter(|value| *value != Value::None)),
+            _ => Ok(None),
         }
     }
 
-    /// One list of events a device; none where no history was kept.
-    fn traces(&self) -> Result<&'p [Id]> {
-        if matches!(self.pickle.get(self.pickle.root()), Value::List(_)) {
-            return Ok(&[]);
-        }
-        match self.pickle.find(self.pickle.root(), "device_traces")? {
-            Some(_) => self.pickle.list(self.pickle.root(), "device_traces"),
+    /// The items under a key of the whole; none where it lacks the key.
+    fn under(&self, key: &str) -> Result<&[Value]> {
+        match self.key(key)? {
+            Some(value) => self.store.list_of(value, key),
             None => Ok(&[]),
         }
     }
 
-    fn segments(&mut self, snapshot: &mut Snapshot) -> Result<()> {
-        for (at, segment) in self.listed()?.iter().enumerate() {
-            self.segment(*segment, snapshot).with_context(|| format!("segments[{at}]"))?;
-        }
-        Ok(())
-    }
-
-    fn segment(&mut self, segment: Id, snapshot: &mut Snapshot) -> Result<()> {
-        let pickle = self.pickle;
-        if pickle.integer::<i64>(segment, "device")? != snapshot.device {
-            return Ok(());
-        }
-        let address = checked(pickle.integer(segment, "address")?, "address")?;
-        let size = checked(pickle.integer(segment, "total_size")?, "total_size")?;
-        let stream = pickle.integer(segment, "stream")?;
-        let grows = match pickle.find(segment, "is_expandable")? {
-            Some(id) => pickle.get(id) == &Value::Bool(true),
-            None => false,
-        };
-        snapshot.segments.push(SegmentNow { address, size, owner: Owner { stream, grows } });
-        let mut next = address;
-        for (at, block) in pickle.list(segment, "blocks")?.iter().enumerate() {
-            self.count()?;
-            let read = self.block(*block, next, stream).with_context(|| format!("blocks[{at}]"));
-            let (begins, end, block) = read?;
-            ensure!(end <= address + size, "blocks[{at}] ends beyond its segment");
-            ensure!(
-                begins >= next,
-                "blocks[{at}] begins before its segment, or before the end of another block"
-            );
-            snapshot.blocks.extend(block);
-            next = end;
-        }
-        Ok(())
-    }
-
-    /// Where it begins and ends, and the block if it is in use. `next` is its address where none was written down.
-    fn block(&mut self, block: Id, next: u64, stream: i64) -> Result<(u64, u64, Option<BlockNow>)> {
-        let pickle = self.pickle;
-        let size = checked(pickle.integer(block, "size")?, "size")?;
-        let address = match pickle.find(block, "address")? {
-            Some(_) => checked(pickle.integer(block, "address")?, "address")?,
-            None => next,
-        };
-        let requested = match pickle.find(block, "requested_size")? {
-            Some(_) => checked(pickle.integer(block, "requested_size")?, "requested_size")?,
-            None => size,
-        };
-        let pending = match pickle.text(block, "state")? {
-            "active_allocated" => false,
-            // The second is what its documentation says.
-            "active_pending_free" | "active_awaiting_free" => true,
-            "inactive" => return Ok((address, address + size, None)),
+    fn segments(&self) -> Result<&[Value]> {
+        match self.root {
+            // What `torch.cuda.memory_snapshot` gives.
+            Value::List(segments) => Ok(self.store.items(segments)),
+            Value::Dict(_) => {
+                let segments = self.store.field(self.root, "segments");
+                let segments = segments.context("this pickle is no memory snapshot")?;
+                self.store.list_of(segments, "segments")
+            }
             other => bail!(
-                "the state {other:?} is not known; there are active_allocated, active_pending_free, active_awaiting_free and inactive"
+                "this pickle is no memory snapshot, but {}; torch.cuda.memory._dump_snapshot writes one",
+                self.store.describe(other)
             ),
-        };
-        let stack = self.stack(block)?;
-        Ok((address, address + size, Some(BlockNow { address, size, requested, stream, pending, stack })))
+        }
     }
 
-    fn events(&mut self, snapshot: &mut Snapshot) -> Result<()> {
-        let traces = self.traces()?;
-        let Some(events) = usize::try_from(snapshot.device).ok().and_then(|device| traces.get(device)) else {
+    fn events(&self, list: Value) -> Result<Vec<(u64, u64)>> {
+        let Value::List(list) = list else { bail!("it holds what is no list") };
+        self.store.items(list).iter().map(|run| self.run(*run)).collect()
+    }
+
+    fn run(&self, run: Value) -> Result<(u64, u64)> {
+        match run {
+            Value::Run { kind: Kind::Event, start, count } => Ok((start.into(), count.into())),
+            other => bail!("expected events, found {}", self.store.describe(other)),
+        }
+    }
+
+    fn number(&self, of: Value, key: &str) -> Result<Option<u64>> {
+        let Some(value) = self.store.find(of, key)?.filter(|value| *value != Value::None) else {
+            return Ok(None);
+        };
+        let number = u64::try_from(self.store.integer(value, key)?);
+        Ok(Some(checked(number.with_context(|| format!("{key} is negative"))?, key)?))
+    }
+
+    fn segment(&self, segment: Value, part: &mut Part) -> Result<()> {
+        ensure!(part.segments.len() < MAX_SEGMENTS, "there are more than {MAX_SEGMENTS} segments");
+        let address = self.number(segment, "address")?.context("the key address is missing")?;
+        let size = match self.number(segment, "total_size")? {
+            Some(size) => size,
+            None => self.number(segment, "size")?.context("the key total_size is missing")?,
+        };
+        let stream = match self.store.find(segment, "stream")? {
+            None | Some(Value::None) if part.device.is_none() => 0,
+            Some(value) => self.store.integer(value, "stream")?,
+            None => bail!("the key stream is missing"),
+        };
+        let grows = self.store.find(segment, "is_expandable")? == Some(Value::Bool(true));
+        let pool = match self.store.find(segment, "segment_pool_id")? {
+            Some(Value::List(pair)) => pair_of(self.store.items(pair)),
+            _ => None,
+        };
+        part.segments.push(SegmentNow { address, size, owner: Owner { stream, grows }, pool });
+        let Some(blocks) = self.store.find(segment, "blocks")? else {
+            ensure!(part.device.is_none(), "the key blocks is missing");
+            // A pinned segment is one block.
+            let used = self.number(segment, "allocated_size")?.unwrap_or(size);
+            let stack = match self.store.find(segment, "frames")? {
+                Some(Value::List(list)) => list + 1,
+                _ => 0,
+            };
+            let state = if used > 0 { State::Live } else { State::Free };
+            let block = BlockNow { address: None, size, requested: used, state, stack, tag: 0 };
+            part.blocks.extend((used > 0).then_some(Held { address, stream, block }));
             return Ok(());
         };
-        let Value::List(events) = self.pickle.get(*events) else {
-            bail!("device_traces holds what is no list")
-        };
-        for (at, event) in events.iter().enumerate() {
-            self.count()?;
-            let event = self.event(*event);
-            snapshot.events.push(event.with_context(|| format!("device_traces[{}][{at}]", snapshot.device))?);
+        let (mut next, mut at) = (address, 0);
+        for run in self.store.list_of(blocks, "blocks")? {
+            let Value::Run { kind: Kind::Block, start, count } = run else {
+                bail!("blocks[{at}]: expected a block, with its state, found {}", self.store.describe(*run))
+            };
+            for place in 0..u64::from(*count) {
+                let block = BlockNow::of(&self.taken.blocks.get(u64::from(*start) + place)?);
+                let begins = block.address.unwrap_or(next);
+                ensure!(
+                    begins >= next,
+                    "blocks[{at}] begins before its segment, or before the end of another block"
+                );
+                ensure!(begins + block.size <= address + size, "blocks[{at}] ends beyond its segment");
+                next = begins + block.size;
+                if block.state != State::Free {
+                    ensure!(part.blocks.len() < MAX_BLOCKS, "more than {MAX_BLOCKS} blocks are in use");
+                    part.blocks.push(Held { address: begins, stream, block });
+                }
+                at += 1;
+            }
         }
         Ok(())
     }
 
-    fn event(&mut self, event: Id) -> Result<Event> {
-        let pickle = self.pickle;
-        let action = match pickle.text(event, "action")? {
-            "alloc" => Action::Alloc,
-            "free_requested" => Action::FreeRequested,
-            "free_completed" => Action::FreeCompleted,
-            "segment_alloc" | "segment_map" => Action::Map,
-            "segment_free" => Action::Unmap { grows: false },
-            "segment_unmap" => Action::Unmap { grows: true },
-            "oom" => Action::OutOfMemory,
-            _ => Action::Other,
-        };
-        let key = if action == Action::OutOfMemory { "device_free" } else { "addr" };
-        // What an event has that moves no memory is its own affair.
-        let (address, size, stream) = match action {
-            Action::Other => (0, 0, 0),
-            _ => (
-                checked(pickle.integer(event, key)?, key)?,
-                checked(pickle.integer(event, "size")?, "size")?,
-                pickle.integer(event, "stream")?,
-            ),
-        };
-        let time = match pickle.find(event, "time_us")? {
-            Some(_) => Some(pickle.integer(event, "time_us")?),
-            None => None,
-        };
-        let stack = if action == Action::Alloc { self.stack(event)? } else { None };
-        Ok(Event { action, address, size, stream, time, stack })
-    }
-
-    fn stack(&mut self, of: Id) -> Result<Option<u32>> {
-        match self.pickle.find(of, "frames")? {
-            Some(frames) => self.stacks.place(self.pickle, frames),
-            None => Ok(None),
-        }
-    }
-
-    fn count(&mut self) -> Result<()> {
-        self.entries += 1;
-        ensure!(self.entries <= MAX_ENTRIES, "there are more than {MAX_ENTRIES} blocks and events");
-        Ok(())
+    fn settings(&self) -> Vec<String> {
+        let pairs = self.key("allocator_settings").ok().flatten();
+        let pairs = pairs.and_then(|value| self.store.pairs(value)).unwrap_or_default();
+        let seen = pairs
+            .iter()
+            .map(|(key, value)| format!("{} = {}", said(self.store, *key), said(self.store, *value)));
+        seen.collect::<BTreeSet<_>>().into_iter().take(40).collect()
     }
 }
 
-/// Each stack once: the same few hundred come with millions of events.
-#[derive(Debug, Default)]
-struct Stacks {
-    list: Vec<Vec<String>>,
-    by_id: HashMap<Id, Option<u32>>,
-    by_text: HashMap<Vec<String>, u32>,
+/// The numbers of a pool that is no default pool.
+pub(super) fn pair_of(items: &[Value]) -> Option<(i64, i64)> {
+    match items {
+        [Value::Int(first), Value::Int(second)] if (*first, *second) != (0, 0) => Some((*first, *second)),
+        _ => None,
+    }
 }
 
-impl Stacks {
-    fn place(&mut self, pickle: &Pickle, frames: Id) -> Result<Option<u32>> {
-        if let Some(place) = self.by_id.get(&frames) {
-            return Ok(*place);
+/// A value as people read it.
+pub(super) fn said(store: &Store, value: Value) -> String {
+    let mut text = String::new();
+    say(store, value, 0, &mut text);
+    text
+}
+
+fn say(store: &Store, value: Value, depth: usize, text: &mut String) {
+    if text.len() > 400 || depth > 4 {
+        text.push('…');
+        return;
+    }
+    match value {
+        Value::Text(place) => text.push_str(store.text_of(place)),
+        Value::Int(number) => text.push_str(&number.to_string()),
+        Value::Bool(value) => text.push_str(if value { "True" } else { "False" }),
+        Value::Float(bits) => text.push_str(&f64::from_bits(bits).to_string()),
+        Value::None => text.push_str("None"),
+        Value::List(list) => {
+            for (place, item) in store.items(list).iter().enumerate() {
+                text.push_str(if place > 0 { ", " } else { "" });
+                say(store, *item, depth + 1, text);
+            }
         }
-        let Value::List(items) = pickle.get(frames) else { return Ok(None) };
-        let mut stack = Vec::new();
-        for frame in items.iter().take(MAX_FRAMES) {
-            let (name, file) = (pickle.text(*frame, "name")?, pickle.text(*frame, "filename")?);
-            let line: i128 = pickle.integer(*frame, "line")?;
-            // What is compiled without lines has no file worth naming.
-            let text = if line > 0 { format!("{name} ({file}:{line})") } else { name.to_owned() };
-            stack.push(text.chars().take(MAX_LETTERS).collect());
+        Value::Dict(_) => {
+            for (place, (key, value)) in store.pairs(value).unwrap_or_default().iter().enumerate() {
+                text.push_str(if place > 0 { ", " } else { "" });
+                say(store, *key, depth + 1, text);
+                text.push('=');
+                say(store, *value, depth + 1, text);
+            }
         }
-        let place = if stack.is_empty() {
-            None
-        } else if let Some(place) = self.by_text.get(&stack) {
-            Some(*place)
-        } else {
-            let place = u32::try_from(self.list.len())?;
-            self.by_text.insert(stack.clone(), place);
-            self.list.push(stack);
-            Some(place)
-        };
-        self.by_id.insert(frames, place);
-        Ok(place)
+        other => text.push_str(store.describe(other)),
     }
 }

@@ -34,7 +34,11 @@ pub(super) fn read(text: &str) -> Result<Program> {
     };
     for (key, id, name) in REFERENCES {
         if let Some(bytes) = trace.header().bytes(key)? {
-            program.history.references.push(Reference { id, name, bytes: checked(bytes, key)? });
+            program.history.references.push(Reference {
+                id,
+                name: name.to_owned(),
+                bytes: checked(bytes, key)?,
+            });
         }
     }
     for (before, event) in (0..).zip(trace.events()) {
@@ -72,7 +76,13 @@ impl Program {
             }
             if requested >= LIMIT {
                 // No device has as much: a replay is refused it, too.
-                self.history.out_of_memory.push(OutOfMemory { moment, requested, free: None });
+                self.history.out_of_memory.push(OutOfMemory {
+                    moment,
+                    requested,
+                    free: None,
+                    stack: None,
+                    stream: None,
+                });
                 return Ok(());
             }
             self.by_id.insert(id, self.history.blocks.len());
@@ -86,6 +96,8 @@ impl Program {
                 freed: NEVER,
                 done: NEVER,
                 stack: None,
+                tag: 0,
+                note: 0,
             });
             return Ok(());
         }
@@ -125,10 +137,12 @@ mod tests {
         let text = format!("op,id,size,stream\na,0,0,0\na,1,{},0\na,2,1,0\nf,1,,0\nf,0,,0\n", 1u64 << 52);
         let history = read(&text).unwrap().history;
         assert_eq!(history.blocks.iter().map(|block| block.allocated).collect::<Vec<_>>(), [3]);
-        assert_eq!(history.out_of_memory, [OutOfMemory { moment: 2, requested: 1 << 52, free: None }]);
+        assert_eq!(
+            history.out_of_memory,
+            [OutOfMemory { moment: 2, requested: 1 << 52, free: None, stack: None, stream: None }]
+        );
         let series = history.series().unwrap();
         assert_eq!(series.live, [0, 0, 0, 512, 512, 512]);
-        assert_eq!(history.figures(&series).allocations, 1);
     }
 
     #[test]

@@ -49,14 +49,17 @@ mod pins;
 mod plain;
 mod pointers;
 mod pools;
+mod report;
 mod settings;
 mod sleep;
 mod snapshot;
 mod source;
 mod stats;
+mod still;
 mod streams;
 mod symm;
 mod tags;
+mod top;
 mod uncached;
 
 pub use callbacks::*;
@@ -69,22 +72,25 @@ pub use memory::*;
 pub use pins::*;
 pub use plain::*;
 pub use pools::*;
+pub use report::*;
 pub use settings::*;
 pub use sleep::*;
 pub use snapshot::*;
 pub use source::*;
 pub use stats::*;
+pub use still::*;
 pub use streams::{
     cuda_mem_torch_ask_for_captures, cuda_mem_torch_capture_query, cuda_mem_torch_forget_stream,
     cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,
 };
 pub use symm::*;
 pub use tags::*;
+pub use top::{cuda_mem_torch_top, cuda_mem_torch_top_table};
 
 use std::ffi::{c_char, c_int};
 
 /// What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
-pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 4;
+pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 5;
 
 /// The version of the interface, [`CUDA_MEM_TORCH_ABI_VERSION`] of the header that the library was built with. Ask before anything else.
 #[unsafe(no_mangle)]

@@ -16,7 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
 
 use super::devices::{Device, some};
 use super::error::{Failure, entry};
-use super::pointers::{self, list, pointer, read, text};
+use super::pointers::{self, pointer, read};
 use super::{contexts, cuda_mem_torch_pool_id};
 
 /// A segment.
@@ -168,36 +168,6 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
         let mut file = BufWriter::new(File::create(path).map_err(refused)?);
         whole.write_pickle(&mut file).map_err(refused)?;
         file.flush().map_err(refused)
-    })
-}
-
-/// Draws the page of a snapshot in PyTorch's format, of one device or, for a negative one, of the first that it has anything of. Any
-/// snapshot is taken, also one with stacks that another library gathered.
-///
-/// # Safety
-///
-/// `snapshot` points to `bytes` bytes; `name`, which the page is headed by, is text; `path` is a path: bytes, the last of them 0.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_write_report(
-    snapshot: *const u8,
-    bytes: usize,
-    device: c_int,
-    name: *const c_char,
-    path: *const c_char,
-) -> c_int {
-    entry(|| {
-        // SAFETY: the caller's promise.
-        let snapshot = unsafe { list(snapshot, bytes, "snapshot") }?;
-        // SAFETY: the caller's promise.
-        let name = unsafe { text(name, "name") }?;
-        // SAFETY: the caller's promise.
-        let path = unsafe { pointers::path(path, "path") }?;
-        let device = Some(i64::from(device)).filter(|device| *device >= 0);
-        let drawn = cuda_mem_report::of_snapshot(snapshot, device, name);
-        let page = drawn.map_err(|error| Failure::argument(format!("cannot show {name}: {error}")))?;
-        std::fs::write(path, page).map_err(|error| {
-            Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))
-        })
     })
 }
 

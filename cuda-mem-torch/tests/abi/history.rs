@@ -1,6 +1,6 @@
 //! History, contexts and trackers.
 
-use std::ffi::{OsString, c_void};
+use std::ffi::{OsString, c_char, c_void};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::ptr::{null, null_mut, without_provenance_mut};
@@ -150,6 +150,11 @@ fn the_snapshot_of_a_pool_has_the_history() {
 
 #[test]
 fn a_page_is_drawn_of_a_snapshot() {
+    static STAGES: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn count(data: *mut c_void, _: *const c_char, _: u64, _: u64) {
+        // SAFETY: what is passed below.
+        unsafe { &*data.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
+    }
     let _turn = turn();
     let block = allocate(3 * MIB, new_stream().as_raw());
     let file = |name: &str| format!("{}/{name}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
@@ -159,18 +164,36 @@ fn a_page_is_drawn_of_a_snapshot() {
     let [pickle, page] = paths.map(|path| PathBuf::from(OsString::from_vec(path)));
     // SAFETY: text.
     succeed(unsafe { cuda_mem_torch_write_snapshot(texts[0].as_ptr()) });
-    let bytes = std::fs::read(&pickle).unwrap();
-    let draw = |bytes: &[u8]| {
-        // SAFETY: bytes and texts.
-        unsafe {
-            cuda_mem_torch_write_report(bytes.as_ptr(), bytes.len(), 0, c"a test".as_ptr(), texts[1].as_ptr())
-        }
+    let recording =
+        cuda_mem_torch_recording { path: texts[0].as_ptr(), data: null(), size: 0, name: c"a test".as_ptr() };
+    let draw = |recording: &cuda_mem_torch_recording| {
+        let drawing = cuda_mem_torch_drawing {
+            inputs: recording,
+            count: 1,
+            before: null(),
+            title: null(),
+            device: 0,
+            page: texts[1].as_ptr(),
+            perfetto: null(),
+            folded: null(),
+            data: (&raw const STAGES).cast_mut().cast(),
+            progress: Some(count),
+        };
+        // SAFETY: recordings, texts and a function that may be called with the number.
+        unsafe { cuda_mem_torch_draw(&drawing) }
     };
-    succeed(draw(&bytes));
+    succeed(draw(&recording));
+    assert!(STAGES.load(Ordering::Relaxed) > 0, "it was told how far it is");
     let drawn = std::fs::read_to_string(&page).unwrap();
-    assert!(drawn.contains("a test") && drawn.contains("A memory snapshot of device 0"));
-    assert_eq!(draw(&bytes[..bytes.len() / 2]), CUDA_MEM_TORCH_INVALID_ARGUMENT);
-    assert!(message().contains("cannot show a test"), "{}", message());
+    assert!(drawn.contains("a test"));
+    let bytes = std::fs::read(&pickle).unwrap();
+    let of_bytes = |size| cuda_mem_torch_recording { path: null(), data: bytes.as_ptr(), size, ..recording };
+    succeed(draw(&of_bytes(bytes.len())));
+    assert_eq!(draw(&of_bytes(bytes.len() / 2)), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("a test"), "{}", message());
+    let nowhere = cuda_mem_torch_recording { path: c"/nowhere/a.pickle".as_ptr(), ..recording };
+    assert_eq!(draw(&nowhere), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert!(message().contains("/nowhere/a.pickle"), "{}", message());
     delete(block);
     std::fs::remove_file(pickle).unwrap();
     std::fs::remove_file(page).unwrap();

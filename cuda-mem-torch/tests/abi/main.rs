@@ -15,3 +15,4 @@ mod sleep;
 mod support;
 mod symm;
 mod threads;
+mod top;

@@ -203,6 +203,16 @@ fn what_is_kept_and_who_was_told_is_told() {
     let twice = |leaving| vec![(tag.to_owned(), leaving, 48 * MIB); 2];
     assert_eq!(*HEARD.lock().unwrap(), [twice(true), twice(false)].concat());
     succeed(cuda_mem_torch_end_keep(keep));
+    // What is held still for who registered it stays too.
+    let mut still = null_mut();
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_hold_still(block, &mut still) });
+    let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, null());
+    succeed(code);
+    assert_eq!(slept.freed, 0);
+    // SAFETY: what was held, once.
+    succeed(unsafe { cuda_mem_torch_let_move(still) });
+    succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, null()));
     [first, second].into_iter().for_each(|number| succeed(cuda_mem_torch_detach_backing_change(number)));
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, null());
     succeed(code);

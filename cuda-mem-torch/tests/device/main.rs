@@ -20,3 +20,6 @@ mod pluggable_pools;
 mod pluggable_telling;
 mod program;
 mod symm;
+mod symm_backends;
+mod symm_fakes;
+mod symm_mempool;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_core::{Device, Stream};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_torch::cuda_mem_ipc::symmetric::{self, DeviceType, MempoolAllocator};
-use cuda_mem_torch::{CudaAllocator, Error, MemPool, symm};
+use cuda_mem_torch::symm::{self, DeviceType, MempoolAllocator, RegistryError};
+use cuda_mem_torch::{CudaAllocator, Error, MemPool, Result};
 
 use crate::common::World;
 use crate::native::native;
@@ -18,14 +18,14 @@ struct Alone(Mutex<Vec<DeviceAllocation>>);
 
 // SAFETY: memory of the driver, which gives it to one receiver.
 unsafe impl MempoolAllocator for Alone {
-    fn alloc(&self, size: usize, _: Device, stream: &Stream) -> symmetric::Result<u64> {
+    fn alloc(&self, size: usize, _: Device, stream: &Stream) -> Result<u64> {
         let memory = DeviceAllocation::new(stream.context(), size)?;
         let address = memory.as_raw();
         self.0.lock().unwrap().push(memory);
         Ok(address)
     }
 
-    fn free(&self, address: u64, _: usize, _: Device, _: &Stream) -> symmetric::Result<()> {
+    unsafe fn free(&self, address: u64, _: usize, _: Device, _: &Stream) -> Result<()> {
         self.0.lock().unwrap().retain(|memory| memory.as_raw() != address);
         Ok(())
     }
@@ -58,7 +58,7 @@ fn cudas_functions_are_registered_and_say_which_backends_they_take() {
     let (device, stream) = (world.context.device(), &world.stream);
     let allocator = symm::get_mempool_allocator(world.driver, DeviceType::CUDA).unwrap();
     let refused = allocator.malloc(100, device, stream).unwrap_err();
-    let Error::Symmetric(symmetric::Error::NotForMempools { accepted, .. }) = &refused else {
+    let Error::Registry(RegistryError::NotForMempools { accepted, .. }) = &refused else {
         panic!("{refused}")
     };
     assert_eq!(*accepted, ["NVSHMEM", "NCCL"]);
@@ -71,10 +71,10 @@ fn other_kinds_of_devices_are_registered_once() {
     let world = World::new();
     let kind = DeviceType::new("a kind of this test");
     let missing = symm::get_mempool_allocator(world.driver, kind).unwrap_err();
-    assert!(matches!(missing, Error::Symmetric(symmetric::Error::NoMempoolAllocator { .. })), "{missing}");
+    assert!(matches!(missing, Error::Registry(RegistryError::NoMempoolAllocator { .. })), "{missing}");
     symm::register_mempool_allocator(kind, Arc::new(Alone::default())).unwrap();
     let again = symm::register_mempool_allocator(kind, Arc::new(Alone::default())).unwrap_err();
-    assert!(matches!(again, Error::Symmetric(symmetric::Error::MempoolAllocatorExists { .. })), "{again}");
+    assert!(matches!(again, Error::Registry(RegistryError::MempoolAllocatorExists { .. })), "{again}");
     let allocator = symm::get_mempool_allocator(world.driver, kind).unwrap();
     let block = allocator.malloc(100, world.context.device(), &world.stream).unwrap();
     free(&*allocator, block);

@@ -13,6 +13,8 @@
 
 use std::time::Duration;
 
+use cuda_mem_pool::cuda_mem_core::sys::engine::Version;
+
 use crate::symmetric::{Error, Exchange, Result};
 
 const VERSION: u64 = 2;
@@ -52,6 +54,46 @@ pub(super) struct Agreed {
     pub(super) freed: Vec<u64>,
 }
 
+/// What a rank tells before the library starts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Introduction {
+    pub(super) version: Version,
+    /// Whether the process has an instance already, of a library that has one for each.
+    pub(super) is_initialised: Option<bool>,
+    pub(super) id: [u8; 128],
+}
+
+impl Introduction {
+    /// All but the id, which is rank 0's.
+    fn words(&self) -> [u32; 4] {
+        let Version { major, minor, patch } = self.version;
+        let state = self.is_initialised.map_or(0, |is_initialised| 1 + u32::from(is_initialised));
+        [major, minor, patch, state]
+    }
+
+    /// The id, if all ranks are alike.
+    fn compare(&self, told: &[Vec<u8>], backend: &'static str) -> Result<[u8; 128]> {
+        let text = |[major, minor, patch, state]: [u32; 4]| {
+            let state =
+                ["", ", not initialised", ", initialised"].get(state as usize).unwrap_or(&", in no state");
+            format!("{backend} {major}.{minor}.{patch}{state}")
+        };
+        let mut first = None;
+        for (rank, bytes) in told.iter().enumerate() {
+            let parsed = bytes.split_at_checked(16).and_then(|(words, id)| {
+                let words = <[[u8; 4]; 4]>::try_from(words.as_chunks().0).ok()?;
+                Some((words.map(u32::from_le_bytes), <[u8; 128]>::try_from(id).ok()?))
+            });
+            let (theirs, id) = parsed.ok_or(Error::NoMessage { rank, backend })?;
+            if theirs != self.words() {
+                return Err(Error::Disagrees { rank, ours: text(self.words()), theirs: text(theirs) });
+            }
+            first.get_or_insert(id);
+        }
+        first.ok_or(Error::NoMessage { rank: 0, backend })
+    }
+}
+
 /// The calls that this rank has made.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
@@ -84,6 +126,21 @@ impl Calls {
 
     pub(super) fn close(&mut self) {
         self.is_closed = true;
+    }
+
+    /// Returns rank 0's id once all ranks are alike and about to start.
+    pub(super) fn start(
+        &mut self,
+        exchange: &dyn Exchange,
+        backend: &'static str,
+        ours: &Introduction,
+        timeout: Duration,
+    ) -> Result<[u8; 128]> {
+        let words = ours.words().into_iter().flat_map(u32::to_le_bytes);
+        let told = exchange.all_gather(&words.chain(ours.id).collect::<Vec<_>>(), timeout)?;
+        let id = ours.compare(&told, backend)?;
+        let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
+        self.agree(exchange, backend, start, timeout).map(|_| id)
     }
 
     /// Returns once all ranks are about to make the same call.

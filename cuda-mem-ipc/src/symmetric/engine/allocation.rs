@@ -18,7 +18,8 @@ use cuda_mem_pool::cuda_mem_core::{
     Context, DeviceBuffer, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
 };
 
-use super::{Engine, Opened, Words, lock};
+use super::{Engine, Opened, Words};
+use crate::primitive::lock;
 use crate::symmetric::{Allocated, CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 
 /// The signal pad begins at a multiple of this.
@@ -213,15 +214,21 @@ impl Shared {
             if retired.address == 0 {
                 continue;
             }
-            let free = || self.engine.free(retired.address, retired.window);
+            // SAFETY: all ranks have freed it, no stream of theirs uses it, and all are at this call.
+            let free = || unsafe { self.engine.free(retired.address, retired.window) };
             let given = self.context.with_current(free).map_err(Error::from).and_then(|given| given);
             self.note_failure(given);
         }
     }
 
     /// Undoes a registration, all ranks being at it.
-    pub(super) fn unregister(&self, window: usize) {
-        let undone = self.context.with_current(|| self.engine.unregister(window));
+    ///
+    /// # Safety
+    ///
+    /// As [`Engine::unregister`].
+    pub(super) unsafe fn unregister(&self, window: usize) {
+        // SAFETY: the caller's promise.
+        let undone = self.context.with_current(|| unsafe { self.engine.unregister(window) });
         self.note_failure(undone.map_err(Error::from).and_then(|undone| undone));
     }
 

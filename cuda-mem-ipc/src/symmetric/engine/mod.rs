@@ -19,14 +19,16 @@ mod nvshmem;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
+use std::{fmt, ptr};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
+use crate::primitive::{lock, refuse_forked};
 use agreement::{Calls, Kind};
 use allocation::{Allocation, Ground, Shared};
 use memory::EngineMemory;
@@ -98,10 +100,18 @@ trait Engine: fmt::Debug + Send + Sync {
     }
 
     /// Collective. Undoes [`register`](Self::register).
-    fn unregister(&self, window: usize) -> Result<()>;
+    ///
+    /// # Safety
+    ///
+    /// A window of `register`, which no rank uses any more; all ranks are at this call.
+    unsafe fn unregister(&self, window: usize) -> Result<()>;
 
     /// Collective. Gives memory back, by what it is registered as if it is.
-    fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
+    ///
+    /// # Safety
+    ///
+    /// Memory of [`alloc`](Self::alloc) and its window, which no rank uses any more; all ranks are at this call.
+    unsafe fn free(&self, address: CUdeviceptr, window: Option<usize>) -> Result<()>;
 
     /// Collective, and the last call.
     fn close(&self) -> Result<()>;
@@ -153,10 +163,6 @@ impl EngineBackend {
 
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
     /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of [`EngineOptions::timeout`].
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture that have not used the memory.
     ///
     /// # Errors
     ///
@@ -211,7 +217,8 @@ impl EngineBackend {
         let opened = self.settle(calls, "rendezvous", opened, window.is_some());
         let opened = opened.and_then(|opened| self.connect(calls, allocation).map(|()| opened));
         if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
-            self.shared.unregister(window);
+            // SAFETY: registered above, and no rank has opened it: all have heard of the failure, and are here.
+            unsafe { self.shared.unregister(window) };
         }
         allocation.set_open(opened?);
         Ok(())
@@ -247,10 +254,6 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 
     /// Every rank has to call it, with the same size: it is collective. Zero bytes are an allocation of their own too.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture: it waits for a stream of the backend's own alone.
     ///
     /// # Errors
     ///
@@ -295,22 +298,14 @@ unsafe impl SymmetricBackend for EngineBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`], also for an address inside an allocation.
-    fn free(&self, address: CUdeviceptr) -> Result<()> {
+    /// [`Error::UnknownAddress`].
+    unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         refuse_forked()?;
-        let freed = lock(&self.allocations).remove(&address);
-        let backend = self.shared.name();
-        freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
-    }
-
-    fn free_if(&self, allocated: Allocated) -> Result<()> {
-        refuse_forked()?;
-        let address = allocated.address;
+        let (address, backend) = (allocated.address, self.shared.name());
         let freed = match lock(&self.allocations).entry(address) {
             Entry::Occupied(found) if found.get().allocated() == allocated => Some(found.remove()),
             _ => None,
         };
-        let backend = self.shared.name();
         freed.map(drop).ok_or(Error::UnknownAddress { address, backend })
     }
 
@@ -326,10 +321,6 @@ unsafe impl SymmetricBackend for EngineBackend {
 
     /// Every rank has to call it, for the same allocation: the first time is collective. The backend's first one also makes the connections of
     /// NCCL's ranks, so that no signal or barrier waits for another rank on the host.
-    ///
-    /// # Capture
-    ///
-    /// As [`alloc`](SymmetricBackend::alloc).
     ///
     /// # Errors
     ///
@@ -359,14 +350,13 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 }
 
-/// Before any lock, and any call of a library: both are the parent's.
-fn refuse_forked() -> Result<()> {
-    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
+/// Ranks are few.
+fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
-/// Locks, also after a panic elsewhere: what is behind the locks here is right after each statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn address(memory: CUdeviceptr) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }
 
 impl fmt::Debug for EngineBackend {

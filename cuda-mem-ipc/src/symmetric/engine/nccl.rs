@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code, reason = "calls NCCL's functions")]
 
-use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,9 +17,10 @@ use cuda_mem_pool::cuda_mem_core::sys::nccl::{
 };
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
-use super::agreement::{Calls, Kind, Proposal};
+use super::agreement::{Calls, Introduction};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, EngineOptions, Words, lock, refuse_forked};
+use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
+use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
 
 const NAME: &str = "NCCL";
@@ -53,7 +53,7 @@ impl EngineBackend {
     /// use std::sync::Arc;
     ///
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
-    /// use cuda_mem_ipc::symmetric::{Backends, DeviceType, EngineBackend, EngineOptions, Group, GroupOptions};
+    /// use cuda_mem_ipc::symmetric::{EngineBackend, EngineOptions, Group, GroupOptions, SymmetricBackend};
     ///
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
@@ -61,7 +61,7 @@ impl EngineBackend {
     /// let (rank, ranks) = (0, 1);
     /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
     /// match EngineBackend::nccl(&context, group, &EngineOptions::default()) {
-    ///     Ok(backend) => Backends::global().register(DeviceType::CUDA, Arc::new(backend))?,
+    ///     Ok(backend) => println!("{} allocates", backend.name()),
     ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
     /// }
     /// # std::fs::remove_dir(directory)?;
@@ -101,14 +101,9 @@ impl EngineBackend {
             let get = || unsafe { table.ncclGetUniqueId()(&mut id) };
             engine.expect("ncclGetUniqueId", context.with_current(get)?)?;
         }
-        let version = table.version();
-        let ours = [version.major, version.minor, version.patch].into_iter().flat_map(u32::to_le_bytes);
-        let ours = ours.chain(id.to_bytes()).collect::<Vec<_>>();
+        let ours = Introduction { version: table.version(), is_initialised: None, id: id.to_bytes() };
         let mut calls = Calls::default();
-        let told = exchange.all_gather(&ours, options.timeout)?;
-        let id = compare(&told, rank)?;
-        let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
-        calls.agree(&*exchange, NAME, start, options.timeout)?;
+        let id = ncclUniqueId::from_bytes(&calls.start(&*exchange, NAME, &ours, options.timeout)?);
         let mut communicator = ptr::null_mut();
         let (rank, number) = (number(rank), number(ranks));
         // SAFETY: a communicator to write, an id that all ranks pass; all of them are at this call, with a device current.
@@ -125,29 +120,6 @@ impl EngineBackend {
             return Err(error);
         }
         Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
-    }
-}
-
-/// The id, if all ranks have the same version.
-fn compare(told: &[Vec<u8>], own: usize) -> Result<ncclUniqueId> {
-    let parse = |(rank, bytes): (usize, &Vec<u8>)| {
-        let parsed = bytes.split_at_checked(12).and_then(|(version, id)| {
-            let (version, _) = version.as_chunks::<4>();
-            let id: &[u8; 128] = id.try_into().ok()?;
-            Some((version.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>(), *id))
-        });
-        parsed.ok_or(Error::NoMessage { rank, backend: NAME })
-    };
-    let parsed = told.iter().enumerate().map(parse).collect::<Result<Vec<_>>>()?;
-    let missing = Error::NoMessage { rank: own, backend: NAME };
-    let (Some((_, id)), Some((ours, _))) = (parsed.first(), parsed.get(own)) else { return Err(missing) };
-    let text = |version: &[u32]| {
-        let parts = version.iter().map(u32::to_string).collect::<Vec<_>>();
-        format!("{NAME} {}", parts.join("."))
-    };
-    match parsed.iter().enumerate().find(|(_, (theirs, _))| theirs != ours) {
-        Some((rank, (theirs, _))) => Err(Error::Disagrees { rank, ours: text(ours), theirs: text(theirs) }),
-        None => Ok(ncclUniqueId::from_bytes(id)),
     }
 }
 
@@ -242,20 +214,21 @@ impl Engine for Nccl {
         }
     }
 
-    fn unregister(&self, window: usize) -> Result<()> {
+    unsafe fn unregister(&self, window: usize) -> Result<()> {
         let entered = self.entered()?;
         let window = ptr::with_exposed_provenance_mut(window);
-        // SAFETY: a window of `register`, which no rank uses any more; all ranks are at this call.
+        // SAFETY: the communicator lives while its lock is held; the caller's promise.
         let ended = unsafe { self.table.ncclCommWindowDeregister()(entered.communicator, window) };
         self.expect("ncclCommWindowDeregister", ended)
     }
 
-    fn free(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<()> {
+    unsafe fn free(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<()> {
         if let Some(window) = window {
-            self.unregister(window)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.unregister(window) }?;
         }
         let _entered = self.entered()?;
-        // SAFETY: memory of `alloc`, which no rank uses and no window has any more.
+        // SAFETY: the caller's promise; no window has it any more.
         self.expect("ncclMemFree", unsafe { self.table.ncclMemFree()(address(memory)) })
     }
 
@@ -318,13 +291,4 @@ impl Engine for Nccl {
         };
         self.expect("ncclAllReduce", summed)
     }
-}
-
-/// Ranks are few.
-fn number(rank: usize) -> c_int {
-    c_int::try_from(rank).unwrap_or(c_int::MAX)
-}
-
-fn address(memory: CUdeviceptr) -> *mut c_void {
-    ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }

@@ -8,8 +8,7 @@
 
 #![allow(unsafe_code, reason = "calls NVSHMEM's functions")]
 
-use std::ffi::{c_int, c_void};
-use std::ptr;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,9 +16,10 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Table, nvshmemx_uniqueid_v1};
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
-use super::agreement::{Calls, Kind, Proposal};
+use super::agreement::{Calls, Introduction};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, EngineOptions, Words, lock, refuse_forked};
+use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
+use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
 
 const NAME: &str = "NVSHMEM";
@@ -56,14 +56,6 @@ struct Nvshmem {
     ranks: usize,
 }
 
-/// What a rank tells before the initialisation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Introduction {
-    version: [u32; 3],
-    is_initialised: bool,
-    id: [u8; 128],
-}
-
 impl EngineBackend {
     /// NVSHMEM of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
     ///
@@ -73,25 +65,6 @@ impl EngineBackend {
     ///
     /// `context` must be its device's primary context, which NVSHMEM uses. What the library reads from the environment, such as the size of its heap
     /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    ///
-    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
-    /// use cuda_mem_ipc::symmetric::{Backends, DeviceType, EngineBackend, EngineOptions, Group, GroupOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// # let directory = std::env::temp_dir().join(format!("nvshmem-{}", std::process::id()));
-    /// let (rank, ranks) = (0, 1);
-    /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
-    /// match EngineBackend::nvshmem(&context, group, &EngineOptions::default()) {
-    ///     Ok(backend) => Backends::global().register(DeviceType::CUDA, Arc::new(backend))?,
-    ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
-    /// }
-    /// # std::fs::remove_dir(directory)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -131,14 +104,13 @@ impl EngineBackend {
             let get = || unsafe { table.nvshmemx_get_uniqueid()(&mut id) };
             expect("nvshmemx_get_uniqueid", context.with_current(get)?)?;
         }
-        let version = table.version();
-        let version = [version.major, version.minor, version.patch];
-        let ours = Introduction { version, is_initialised, id: id.to_bytes() };
+        let ours = Introduction {
+            version: table.version(),
+            is_initialised: Some(is_initialised),
+            id: id.to_bytes(),
+        };
         let mut calls = Calls::default();
-        let told = exchange.all_gather(&ours.encode(), options.timeout)?;
-        let id = ours.compare(&told)?;
-        let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
-        calls.agree(&*exchange, NAME, start, options.timeout)?;
+        let id = calls.start(&*exchange, NAME, &ours, options.timeout)?;
         let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
         let begun = if engine.is_ours {
             let id = nvshmemx_uniqueid_v1::from_bytes(&id);
@@ -157,41 +129,6 @@ impl EngineBackend {
             return Err(error);
         }
         Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
-    }
-}
-
-impl Introduction {
-    fn encode(&self) -> Vec<u8> {
-        let words = self.version.into_iter().chain([u32::from(self.is_initialised)]);
-        words.flat_map(u32::to_le_bytes).chain(self.id).collect()
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (words, id) = bytes.split_at_checked(16)?;
-        let (words, _) = words.as_chunks::<4>();
-        let &[major, minor, patch, is_initialised] = words else { return None };
-        let version = [major, minor, patch].map(u32::from_le_bytes);
-        let is_initialised = u32::from_le_bytes(is_initialised) == 1;
-        Some(Self { version, is_initialised, id: id.try_into().ok()? })
-    }
-
-    fn told(&self) -> String {
-        let ([major, minor, patch], state) =
-            (self.version, if self.is_initialised { "initialised" } else { "not initialised" });
-        format!("{NAME} {major}.{minor}.{patch}, {state}")
-    }
-
-    /// The id, if all ranks are alike.
-    fn compare(&self, told: &[Vec<u8>]) -> Result<[u8; 128]> {
-        let mut id = None;
-        for (rank, bytes) in told.iter().enumerate() {
-            let theirs = Self::parse(bytes).ok_or(Error::NoMessage { rank, backend: NAME })?;
-            if (theirs.version, theirs.is_initialised) != (self.version, self.is_initialised) {
-                return Err(Error::Disagrees { rank, ours: self.told(), theirs: theirs.told() });
-            }
-            id.get_or_insert(theirs.id);
-        }
-        id.ok_or(Error::NoMessage { rank: 0, backend: NAME })
     }
 }
 
@@ -320,13 +257,13 @@ impl Engine for Nvshmem {
         Ok((0..self.ranks).map(at).collect())
     }
 
-    fn unregister(&self, _window: usize) -> Result<()> {
+    unsafe fn unregister(&self, _window: usize) -> Result<()> {
         Ok(())
     }
 
-    fn free(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<()> {
+    unsafe fn free(&self, memory: CUdeviceptr, _window: Option<usize>) -> Result<()> {
         let _entered = self.entered()?;
-        // SAFETY: memory of `alloc`, which no rank uses any more; all ranks are at this call.
+        // SAFETY: the caller's promise.
         unsafe { self.table.nvshmem_free()(address(memory)) };
         Ok(())
     }
@@ -380,13 +317,4 @@ fn expect(call: &'static str, code: c_int) -> Result<()> {
         return Ok(());
     }
     Err(Error::Engine { backend: NAME, call, code, text: String::new() })
-}
-
-/// Ranks are few.
-fn number(rank: usize) -> c_int {
-    c_int::try_from(rank).unwrap_or(c_int::MAX)
-}
-
-fn address(memory: CUdeviceptr) -> *mut c_void {
-    ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }

@@ -7,42 +7,14 @@ use std::sync::Arc;
 use cuda_mem_pool::cuda_mem_core::{DeviceCopy, Error as CoreError, Stream, forked};
 
 use super::Group;
+use crate::primitive::refuse_forked;
 use crate::symmetric::{Allocated, PeerBuffer, Result, SymmetricMemory};
 
 /// The same number of values on every rank of a [`Group`], each rank's within reach of all.
 ///
 /// Dropped, this rank's part is given back behind its uses. All ranks allocate and drop in the same order, as with
 /// [`SymmetricBackend`](crate::symmetric::SymmetricBackend).
-///
-/// ```
-/// use std::thread;
-///
-/// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_ipc::symmetric::{Group, GroupOptions};
-///
-/// # fn rank(rank: usize, directory: std::path::PathBuf) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let stream = Stream::new(&context)?;
-/// let group = Group::join(&context, "job", rank, 2, &directory, &GroupOptions::default())?;
-/// let buffer = group.alloc::<f32>(1 << 20)?;
-/// let own = buffer.of(rank)?.on(&stream)?.address(); // for a kernel that writes it
-/// group.barrier(&stream)?;
-/// let other = buffer.of(1 - rank)?.on(&stream)?.address(); // for a kernel that reads what the other rank has written
-/// group.barrier(&stream)?; // nobody reads any more
-/// stream.synchronize()?;
-/// group.check()?; // and nobody died meanwhile
-/// # assert_ne!(own, other);
-/// # Ok(())
-/// # }
-/// # let directory = std::env::temp_dir().join(format!("group-buffer-{}", std::process::id()));
-/// # let ranks = [0, 1].map(|number| {
-/// #     let directory = directory.clone();
-/// #     thread::spawn(move || rank(number, directory))
-/// # });
-/// # for rank in ranks { rank.join().expect("no panic")?; }
-/// # std::fs::remove_dir(directory)?;
-/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
+/// The [module](crate::symmetric) has an example.
 pub struct GroupBuffer<T> {
     memory: Arc<dyn SymmetricMemory>,
     allocated: Allocated,
@@ -60,7 +32,7 @@ impl Group {
     /// Those of [`SymmetricBackend::alloc`](crate::symmetric::SymmetricBackend::alloc) and
     /// [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous) of [`NativeBackend`](crate::symmetric::NativeBackend).
     pub fn alloc<T: DeviceCopy>(&self, count: usize) -> Result<GroupBuffer<T>> {
-        super::refuse_forked()?;
+        refuse_forked()?;
         let too_large = CoreError::TooLarge { count, size: size_of::<T>() };
         let bytes = count.checked_mul(size_of::<T>()).ok_or(too_large)?;
         let allocated = self.alloc_bytes(bytes, self.device())?;
@@ -78,15 +50,11 @@ impl Group {
     /// Has the later work in `stream` wait for the earlier work of all ranks that call it. The host waits for nothing, but for the other ranks
     /// when it is called first. If a rank dies the stream goes on: ask [`check`](Self::check) before results are used.
     ///
-    /// # Capture
-    ///
-    /// [`Capturing`](CoreError::Capturing) if the stream captures.
-    ///
     /// # Errors
     ///
     /// Those of [`SymmetricMemory::barrier`], and of [`alloc`](Self::alloc) when it is called first.
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
-        super::refuse_forked()?;
+        refuse_forked()?;
         let allocated = self.barrier_words()?;
         self.meet(allocated)?.barrier(stream, 0, None)
     }
@@ -113,11 +81,7 @@ impl<T> GroupBuffer<T> {
         self.count == 0
     }
 
-    /// A rank's part.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotAccepted`](crate::symmetric::Error::NotAccepted) for a rank that there is not.
+    /// A rank's part; [`NotAccepted`](crate::symmetric::Error::NotAccepted) for a rank that there is not.
     pub fn of(&self, rank: usize) -> Result<PeerBuffer> {
         self.memory.get_buffer(rank, 0..self.count.saturating_mul(size_of::<T>()))
     }

@@ -9,9 +9,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::Group;
 use super::message;
-use super::state::lock;
-use super::{Group, refuse_forked};
+use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result, Why};
 use crate::transport::Deadline;
 

@@ -17,9 +17,10 @@ use super::memory::NativeMemory;
 use super::message;
 use super::segment::{OwnSegment, Segment};
 use super::space::Space;
-use super::state::{State, lock};
+use super::state::State;
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
+use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Allocated, Error, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
@@ -197,7 +198,7 @@ impl Group {
     ///
     /// [`Error::Broken`], which names the rank; [`Error::Core`] in a forked child.
     pub fn check(&self) -> Result<()> {
-        super::refuse_forked()?;
+        refuse_forked()?;
         self.inner.state.check()
     }
 

@@ -9,8 +9,9 @@ use super::announced::{Announced, MAX_NUMBER};
 use super::directory::{Entry, Found, KEPT};
 use super::group::Inner;
 use super::queue::Queue;
-use super::state::{SLICE, lock};
+use super::state::SLICE;
 use super::words;
+use crate::primitive::lock;
 use crate::symmetric::{Error, Result};
 
 /// How long a rank that is about to allocate is waited for awake.

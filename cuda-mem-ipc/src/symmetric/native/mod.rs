@@ -27,12 +27,12 @@ mod words;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
+use crate::primitive::{lock, refuse_forked};
 use allocation::Allocation;
-use state::lock;
 
 pub use buffer::GroupBuffer;
 pub use group::{Freed, Group, GroupOptions};
@@ -67,18 +67,14 @@ impl NativeBackend {
         Self::default()
     }
 
-    /// The program's, which [`Backends::global`](super::Backends::global) has.
+    /// The program's.
     #[must_use]
     pub fn global() -> &'static Arc<Self> {
         static GLOBAL: LazyLock<Arc<NativeBackend>> = LazyLock::new(|| Arc::new(NativeBackend::new()));
         &GLOBAL
     }
 
-    /// Makes a group known by its name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::GroupExists`]; [`Error::Core`] in a forked child.
+    /// Makes a group known by its name, unless [one is](Error::GroupExists).
     pub fn add_group(&self, group: &Group) -> Result<()> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
@@ -93,8 +89,12 @@ impl NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownGroup`]; [`Error::Core`] in a forked child.
-    pub fn remove_group(&self, name: &str) -> Result<Group> {
+    /// [`Error::UnknownGroup`].
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses an allocation of the group by its address from now on.
+    pub unsafe fn remove_group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
         let removed = groups.iter().position(|known| known.name() == name).map(|place| groups.remove(place));
@@ -104,8 +104,8 @@ impl NativeBackend {
         Ok(group)
     }
 
-    /// Frees an allocation in two steps: nothing has the address from now on, also when another allocation gets it, and the memory
-    /// is reused once the result is dropped. For who learns later that the work with it is done.
+    /// Frees the allocation that begins at an address in two steps: nothing has the address from now on, also when another allocation gets it,
+    /// and the memory is reused once the result is dropped. For who learns later that the work with it is done.
     ///
     /// ```
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
@@ -116,8 +116,9 @@ impl NativeBackend {
     /// let native = NativeBackend::new();
     /// native.add_group(&Group::join(&context, "alone", 0, 1, &directory, &GroupOptions::default())?)?;
     /// let address = native.alloc(4096, context.device(), Some("alone"))?.address;
-    /// let freed = native.take(address)?;
-    /// assert!(matches!(native.free(address), Err(Error::UnknownAddress { .. })));
+    /// // SAFETY: an allocation of this program's, which forgets the address.
+    /// let freed = unsafe { native.take(address) }?;
+    /// assert!(matches!(native.find(address), Err(Error::UnknownAddress { .. })));
     /// assert_ne!(native.alloc(4096, context.device(), Some("alone"))?.address, address);
     /// context.synchronize()?; // whatever used it is done
     /// drop(freed);
@@ -128,8 +129,12 @@ impl NativeBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`], also for an address inside an allocation; [`Error::Core`] in a forked child.
-    pub fn take(&self, address: CUdeviceptr) -> Result<Freed> {
+    /// [`Error::UnknownAddress`], also for an address inside an allocation.
+    ///
+    /// # Safety
+    ///
+    /// The allocation is the caller's, and nobody uses it by its address once the result is dropped.
+    pub unsafe fn take(&self, address: CUdeviceptr) -> Result<Freed> {
         let (group, _) = self.owner(address)?;
         group.take(address, |_| true)
     }
@@ -158,11 +163,6 @@ impl NativeBackend {
     }
 }
 
-/// Before any lock and any word of the directory: both are the parent's.
-fn refuse_forked() -> Result<()> {
-    if forked() { Err(CoreError::Forked.into()) } else { Ok(()) }
-}
-
 // SAFETY: an allocation is cut from a segment, whose books give no byte twice before it is given back.
 unsafe impl SymmetricBackend for NativeBackend {
     fn name(&self) -> &str {
@@ -170,10 +170,6 @@ unsafe impl SymmetricBackend for NativeBackend {
     }
 
     /// Zero bytes are an allocation of their own too.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture. A new segment takes a wait for a stream of the group's own, which never captures.
     ///
     /// # Errors
     ///
@@ -191,15 +187,7 @@ unsafe impl SymmetricBackend for NativeBackend {
 
     /// Memory that nobody has a [`SymmetricMemory`] of is reused when the uses that are known of it are over, for which this
     /// waits.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownAddress`], also for an address inside an allocation.
-    fn free(&self, address: CUdeviceptr) -> Result<()> {
-        self.take(address).map(drop)
-    }
-
-    fn free_if(&self, allocated: Allocated) -> Result<()> {
+    unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         let (group, _) = self.owner(allocated.address)?;
         group.take(allocated.address, |found| found.allocated() == allocated).map(drop)
     }

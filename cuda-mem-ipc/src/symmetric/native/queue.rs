@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use super::state::{SLICE, lock};
+use super::state::SLICE;
+use crate::primitive::lock;
 
 #[derive(Debug)]
 pub(super) struct Queue<T> {

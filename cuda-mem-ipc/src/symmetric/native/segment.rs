@@ -19,7 +19,8 @@ use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, 
 use super::SIGNAL_PAD_BYTES;
 use super::message::SegmentInfo;
 use super::space::{Block, GRANULE, Space};
-use super::state::{AnnouncedSegment, lock};
+use super::state::AnnouncedSegment;
+use crate::primitive::lock;
 use crate::symmetric::Error;
 
 /// Memory of one rank, mapped here.

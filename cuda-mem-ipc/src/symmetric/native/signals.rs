@@ -3,13 +3,15 @@
 //! Each rank has words for each of its allocations, by operation, channel and sender, and each word has one writer. A signal is
 //! the next number, so none is lost and none counts twice; the words of a rank are written by others and waited for at home.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::CHANNELS;
 use super::memory::NativeMemory;
-use super::state::lock;
+use crate::primitive::lock;
+use crate::symmetric::memory::{Layout, Used};
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
 /// Operations do not meet each other's signals.
@@ -19,25 +21,20 @@ enum Operation {
     Signal,
 }
 
-impl NativeMemory {
-    pub(super) fn signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
-        self.begin("put_signal", stream, to, channel)?;
-        self.put(stream, to, Operation::Signal, channel)
+impl SymmetricMemory for NativeMemory {
+    fn layout(&self) -> &Layout {
+        &self.layout
     }
 
-    pub(super) fn await_signal(
-        &self,
-        stream: &Stream,
-        from: usize,
-        channel: usize,
-        timeout: Option<Duration>,
-    ) -> Result<()> {
-        self.begin("wait_signal", stream, from, channel)?;
-        let mut waited = lock(&self.allocation.words.waited);
-        self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
+    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>> {
+        self.view(rank)
     }
 
-    pub(super) fn meet(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
+    fn check(&self) -> Result<()> {
+        self.group.check()
+    }
+
+    fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
         self.begin("barrier", stream, self.rank(), channel)?;
         let others = || (0..self.world_size()).filter(|&rank| rank != self.rank());
         if let Some(rank) = others().find(|&rank| self.group.state().directory.has_left(rank)) {
@@ -64,19 +61,27 @@ impl NativeMemory {
         })
     }
 
-    /// What must hold before anything is put into a stream.
+    fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
+        self.begin("put_signal", stream, to, channel)?;
+        self.put(stream, to, Operation::Signal, channel)
+    }
+
+    fn wait_signal(
+        &self,
+        stream: &Stream,
+        from: usize,
+        channel: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        self.begin("wait_signal", stream, from, channel)?;
+        let mut waited = lock(&self.allocation.words.waited);
+        self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
+    }
+}
+
+impl NativeMemory {
     fn begin(&self, call: &'static str, stream: &Stream, rank: usize, channel: usize) -> Result<()> {
-        self.expect_rank(rank)?;
-        if channel >= CHANNELS {
-            let accepted = 0..=CHANNELS - 1;
-            return Err(Error::NotAccepted { what: "the channel", value: channel, accepted });
-        }
-        if stream.context().driver() != self.device().driver() {
-            return Err(CoreError::ForeignContext { what: "the stream" }.into());
-        }
-        if stream.is_capturing()? {
-            return Err(CoreError::Capturing { call }.into());
-        }
+        self.layout.begin(call, stream, rank, (channel, CHANNELS))?;
         self.check()
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{PipeReader, PipeWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
@@ -12,6 +12,7 @@ use super::directory::Directory;
 use super::message::{self, PieceInfo, SegmentInfo};
 use super::queue::Queue;
 use crate::error::Error as TransportError;
+use crate::primitive::lock;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Connection, Deadline, Descriptors};
 
@@ -263,9 +264,4 @@ impl State {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
-}
-
-/// Locks, also after a panic elsewhere: what is behind the locks here is right after each statement.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,9 +14,10 @@ use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Resul
 
 use super::CHANNELS;
 use super::message::PieceInfo;
-use super::state::{AnnouncedPiece, lock};
+use super::state::AnnouncedPiece;
 use crate::LARGEST_PAGE;
 use crate::memory_file::{self, bytes_there};
+use crate::primitive::lock;
 use crate::symmetric::Error;
 
 /// Bytes of a word's place, as `SharedWords` has them.

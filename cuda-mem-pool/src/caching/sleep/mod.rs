@@ -11,6 +11,7 @@ mod owned;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,7 +188,9 @@ impl Tags {
 
     /// Keeps the memory of all tags until the process ends.
     pub(super) fn leak(&self) {
-        self.all().iter().for_each(|tag| std::mem::forget(Arc::clone(&tag.memory)));
+        for tag in self.all() {
+            let _ = ManuallyDrop::new(Arc::clone(&tag.memory));
+        }
     }
 }
 

@@ -1,15 +1,55 @@
 //! Recordings read back, against the account that a small allocator kept.
 
 mod browse;
+mod clicks;
+mod hostile;
 mod ours;
+mod programs;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
 
-use super::history::{History, NEVER, Segment};
-use super::{Recording, draw, read};
+use super::history::NEVER;
+use super::space::Space;
+use super::stacks::Stacks;
+use super::{Input, Options};
+
+/// What a test draws.
+struct Recording {
+    input: PathBuf,
+    calls: Option<PathBuf>,
+    device: Option<i64>,
+}
+
+impl Recording {
+    fn options(&self) -> Options {
+        Options { calls: self.calls.clone().map(Input::file), device: self.device, ..Options::default() }
+    }
+}
+
+/// All spaces of a recording, and the stacks of their blocks.
+fn spaces(recording: &Recording) -> anyhow::Result<(Vec<Space>, Stacks)> {
+    let mut stacks = Stacks::default();
+    let calls = recording.calls.clone().map(Input::file);
+    let spaces = super::read(&Input::file(&recording.input), 1, calls.as_ref(), &mut stacks, &mut |_| {})?;
+    Ok((spaces, stacks))
+}
+
+/// The space that is shown first.
+fn read(recording: &Recording) -> anyhow::Result<Space> {
+    let (mut spaces, _) = spaces(recording)?;
+    let shown = super::shown(&spaces, recording.device)?;
+    Ok(spaces.remove(shown))
+}
+
+fn draw(recording: &Recording) -> Result<String, super::Error> {
+    let page = recording.input.with_extension("drawn.html");
+    let options = Options { page: Some(page.clone()), ..recording.options() };
+    super::write(&[Input::file(&recording.input)], &options, &mut |_| {})?;
+    Ok(std::fs::read_to_string(page).unwrap())
+}
 
 /// What the allocator of `snapshot.py` says of itself.
 #[derive(Debug, Deserialize)]
@@ -41,7 +81,7 @@ impl Files {
     }
 
     fn snapshot(&self, events: usize, ring: usize, seed: u64) -> Account {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/snapshot.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/snapshot.py");
         let numbers = [events.to_string(), ring.to_string(), seed.to_string()];
         let output =
             Command::new("python3").arg(script).arg(self.0.join("snapshot.pickle")).args(numbers).output();
@@ -58,12 +98,12 @@ impl Drop for Files {
 }
 
 /// Bytes of the blocks and segments at a moment, counted one by one.
-fn recount(history: &History, moment: u32) -> [u64; 3] {
-    let blocks = history.blocks.iter().filter(|block| block.allocated <= moment && moment < block.done);
+fn recount(space: &Space, moment: u32) -> [u64; 3] {
+    let blocks = space.blocks.iter().filter(|block| block.allocated <= moment && moment < block.done);
     let (live, pending) = blocks.partition::<Vec<_>, _>(|block| moment < block.freed);
     let sum = |blocks: Vec<&super::history::Block>| blocks.iter().map(|block| block.size).sum();
-    let there = |segment: &&Segment| segment.from <= moment && moment < segment.to;
-    [sum(live), sum(pending), history.segments.iter().filter(there).map(|segment| segment.size).sum()]
+    let there = |segment: &&super::history::Segment| segment.from <= moment && moment < segment.to;
+    [sum(live), sum(pending), space.segments.iter().filter(there).map(|segment| segment.size).sum()]
 }
 
 #[test]
@@ -72,21 +112,22 @@ fn a_snapshot_gives_its_past_back() {
     // The second and third kept less than there was.
     for (ring, seed) in [(900, 1), (600, 2), (300, 3), (20, 4)] {
         let account = files.snapshot(900, ring, seed);
-        let (history, _) = read(&files.arguments("snapshot.pickle")).unwrap();
-        assert_eq!(history.notes, Vec::<String>::new(), "seed {seed}");
-        assert_eq!(history.events as usize + 1, account.account.len());
-        let series = history.series().unwrap();
-        let reserved = series.reserved.as_ref().unwrap();
+        let space = read(&files.arguments("snapshot.pickle")).unwrap();
+        assert_eq!(space.notes, Vec::<String>::new(), "seed {seed}");
+        assert_eq!(space.curves.events as usize + 1, account.account.len());
+        let series = &space.curves;
+        let reserved = &series.reserved;
         for (moment, expected) in account.account.iter().enumerate() {
             let found = [series.live[moment], series.pending[moment], reserved[moment]];
             assert_eq!(found, *expected, "seed {seed}, moment {moment}");
-            assert_eq!(recount(&history, moment as u32), *expected, "seed {seed}, moment {moment}");
+            assert_eq!(recount(&space, moment as u32), *expected, "seed {seed}, moment {moment}");
         }
-        let figures = history.figures(&series);
-        assert_eq!(
-            (figures.allocations, figures.out_of_memory),
-            (account.allocations, account.out_of_memory)
-        );
+        let found = (space.allocations as usize, space.failed as usize);
+        assert_eq!(found, (account.allocations, account.out_of_memory));
+        let peak = |of: fn(&[u64; 3]) -> u64| account.account.iter().map(of).max().unwrap();
+        assert_eq!(series.peak_live.0, peak(|bytes| bytes[0]));
+        assert_eq!(series.peak_active.0, peak(|bytes| bytes[0] + bytes[1]));
+        assert_eq!(series.peak_reserved.0, peak(|bytes| bytes[2]));
     }
 }
 
@@ -94,13 +135,13 @@ fn a_snapshot_gives_its_past_back() {
 fn blocks_of_the_past_lie_in_segments_and_apart() {
     let files = Files::new("apart");
     files.snapshot(600, 500, 9);
-    let (history, _) = read(&files.arguments("snapshot.pickle")).unwrap();
-    for moment in (0..=history.events).step_by(7) {
+    let space = read(&files.arguments("snapshot.pickle")).unwrap();
+    for moment in (0..=space.curves.events).step_by(7) {
         let mut segments =
-            history.segments.iter().filter(|s| s.from <= moment && moment < s.to).collect::<Vec<_>>();
+            space.segments.iter().filter(|s| s.from <= moment && moment < s.to).collect::<Vec<_>>();
         segments.sort_by_key(|segment| segment.address);
         assert!(segments.windows(2).all(|pair| pair[0].address + pair[0].size <= pair[1].address));
-        let blocks = history.blocks.iter().filter(|block| block.allocated <= moment && moment < block.done);
+        let blocks = space.blocks.iter().filter(|block| block.allocated <= moment && moment < block.done);
         let mut ranges = blocks.map(|block| (block.address.unwrap(), block.size)).collect::<Vec<_>>();
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "moment {moment}");
@@ -120,15 +161,16 @@ fn blocks_of_the_past_lie_in_segments_and_apart() {
 fn frames_come_with_the_blocks_that_they_allocated() {
     let files = Files::new("frames");
     files.snapshot(200, 200, 5);
-    let (history, _) = read(&files.arguments("snapshot.pickle")).unwrap();
-    assert_eq!(history.stacks.len(), 5);
-    assert!(history.blocks.iter().all(|block| block.stack.is_some()));
-    assert!(
-        history
-            .stacks
-            .iter()
-            .all(|frames| frames[1] == "main (/opt/train.py:7)" && frames[2] == "at::empty_cuda")
-    );
+    let (spaces, stacks) = spaces(&files.arguments("snapshot.pickle")).unwrap();
+    let mut used: Vec<_> = spaces[0].blocks.iter().map(|block| block.stack.unwrap()).collect();
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(used.len(), 5);
+    for stack in used {
+        let frames = stacks.frames_of(stack).iter().map(|frame| stacks.frame(*frame).unwrap().text());
+        let frames: Vec<_> = frames.collect();
+        assert_eq!(frames[1..], ["main (/opt/train.py:7)", "at::empty_cuda"]);
+    }
 }
 
 #[test]
@@ -136,10 +178,10 @@ fn devices_are_chosen_by_number() {
     let files = Files::new("device");
     files.snapshot(50, 50, 6);
     let ask = |device| read(&Recording { device: Some(device), ..files.arguments("snapshot.pickle") });
-    assert_eq!(ask(1).unwrap().0.events, 50);
+    assert_eq!(ask(1).unwrap().curves.events, 50);
     assert_eq!(
         ask(0).unwrap_err().root_cause().to_string(),
-        "the snapshot has nothing of device 0, only of {1}"
+        "the recording has nothing of device 0, only of [1]"
     );
 }
 
@@ -152,9 +194,9 @@ fn a_snapshot_without_history_is_one_moment() {
                   total_size=2*m,stream=0,blocks=[b('active_allocated',m),b('inactive',m)])])))";
     let path = files.0.join("still.pickle");
     assert!(Command::new("python3").args(["-c", script]).arg(&path).status().unwrap().success());
-    let (history, _) = read(&files.arguments("still.pickle")).unwrap();
-    assert_eq!((history.events, recount(&history, 0)), (0, [1 << 20, 0, 2 << 20]));
-    assert!(history.notes[0].contains("no history"));
+    let space = read(&files.arguments("still.pickle")).unwrap();
+    assert_eq!((space.curves.events, recount(&space, 0)), (0, [1 << 20, 0, 2 << 20]));
+    assert!(space.notes[0].contains("no history"));
     draw(&files.arguments("still.pickle")).unwrap();
 }
 
@@ -188,8 +230,8 @@ fn snapshots_that_say_less_or_more_are_read() {
         "dict(segments=[segment()], device_traces=[[dict(action='new')]])",
     ] {
         pickled(&files, expression);
-        let (history, _) = read(&files.arguments("odd.pickle")).unwrap();
-        let [block] = &history.blocks[..] else { panic!("{history:?}") };
+        let space = read(&files.arguments("odd.pickle")).unwrap();
+        let [block] = &space.blocks[..] else { panic!("{space:?}") };
         assert_eq!((block.address, block.size), (Some(4096), 512), "{expression}");
     }
 }
@@ -221,16 +263,15 @@ fn a_call_log_adds_addresses_and_reserved_memory() {
     let files = Files::new("calls");
     files.write("trace.csv", TRACE);
     let calls = files.write("calls.csv", CALLS);
-    let (history, _) = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
-    let [small, large] = &history.blocks[..] else { panic!("{history:?}") };
+    let space = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let [small, large] = &space.blocks[..] else { panic!("{space:?}") };
     assert_eq!((small.address, small.size, small.requested), (Some(0x1000_0000), 1024, 1000));
     assert_eq!((small.allocated, small.freed, small.done), (4, 11, 11));
     // The trace is done with it after its fourth event, which is line 11.
     assert_eq!((large.allocated, large.freed, large.done), (7, 9, 11));
-    let series = history.series().unwrap();
     let page = 2 << 20;
     assert_eq!(
-        series.reserved.as_ref().unwrap()[4..=15],
+        space.curves.reserved[4..=15],
         [
             page,
             2 * page,
@@ -246,10 +287,10 @@ fn a_call_log_adds_addresses_and_reserved_memory() {
             page
         ]
     );
-    assert_eq!(recount(&history, 7), [page + 1024, 0, 2 * page]);
-    assert_eq!(recount(&history, 15), [0, 0, page]);
-    assert_eq!(history.segments.iter().filter(|segment| segment.to == NEVER).count(), 1);
-    assert_eq!((history.times[4], history.times[7], history.times[9], history.times[11]), (0, 150, 200, 300));
+    assert_eq!(recount(&space, 7), [page + 1024, 0, 2 * page]);
+    assert_eq!(recount(&space, 15), [0, 0, page]);
+    assert_eq!(space.segments.iter().filter(|segment| segment.to == NEVER).count(), 1);
+    assert_eq!([4, 7, 9, 11].map(|moment| space.curves.times[moment]), [0, 150, 200, 300]);
 }
 
 #[test]
@@ -259,12 +300,12 @@ fn what_a_call_log_lacks_could_not_be_allocated() {
     files.write("trace.csv", &format!("{TRACE}a,90,0,0,950,1\na,91,{},0,951,1\nf,91,,0,952,1\n", 1u64 << 60));
     let calls =
         files.write("calls.csv", "0,malloc,8192,1048576\n1,alloc,0,8192,1000,0\n2,free,0\n3,mfree,8192\n");
-    let (history, _) = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
-    let [failed, larger] = &history.out_of_memory[..] else { panic!("{history:?}") };
+    let space = read(&Recording { calls: Some(calls), ..files.arguments("trace.csv") }).unwrap();
+    let [failed, larger] = &space.out_of_memory[..] else { panic!("{space:?}") };
     assert_eq!((failed.moment, failed.requested, failed.free), (2, 2 << 20, None));
     assert_eq!((larger.moment, larger.requested, larger.free), (3, 1 << 60, None));
-    assert_eq!(history.series().unwrap().reserved.unwrap(), [0, 1 << 20, 1 << 20, 1 << 20, 0]);
-    assert_eq!(recount(&history, 2), [1024, 0, 1 << 20]);
+    assert_eq!(space.curves.reserved, [0, 1 << 20, 1 << 20, 1 << 20, 0]);
+    assert_eq!(recount(&space, 2), [1024, 0, 1 << 20]);
 }
 
 #[test]

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use super::super::history::Figures;
-use super::super::read;
-use super::Files;
+use super::super::space::Space;
+use super::{Files, read};
 
 /// Runs the pool crate's example, which writes `snapshot.pickle` and `trace.csv`; what it says of itself.
 pub(super) fn run(files: &Files) -> HashMap<String, u64> {
@@ -22,10 +21,10 @@ pub(super) fn run(files: &Files) -> HashMap<String, u64> {
     pairs.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
 }
 
-fn figures(files: &Files, input: &str) -> Figures {
-    let (history, _) = read(&files.arguments(input)).unwrap();
-    assert_eq!(history.notes, Vec::<String>::new(), "{input}");
-    history.figures(&history.series().unwrap())
+fn space(files: &Files, input: &str) -> Space {
+    let space = read(&files.arguments(input)).unwrap();
+    assert_eq!(space.notes, Vec::<String>::new(), "{input}");
+    space
 }
 
 #[test]
@@ -34,13 +33,13 @@ fn our_snapshots_and_traces_show_what_the_statistics_say() {
     let statistics = run(&files);
     let of = |key: &str| statistics[key];
     for input in ["snapshot.pickle", "trace.csv"] {
-        let figures = figures(&files, input);
-        assert_eq!(figures.peak_live, of("allocated_bytes.peak"), "{input}");
-        assert_eq!(figures.peak_active, of("active_bytes.peak"), "{input}");
-        assert_eq!(figures.allocations as u64, of("allocation.allocated"), "{input}");
+        let space = space(&files, input);
+        assert_eq!(space.curves.peak_live.0, of("allocated_bytes.peak"), "{input}");
+        assert_eq!(space.curves.peak_active.0, of("active_bytes.peak"), "{input}");
+        assert_eq!(space.allocations, of("allocation.allocated"), "{input}");
     }
-    let figures = figures(&files, "snapshot.pickle");
-    assert_eq!(figures.peak_reserved, Some(of("reserved_bytes.peak")));
-    assert_eq!(figures.out_of_memory as u64, of("num_ooms"));
-    assert_eq!(figures.out_of_memory, 1);
+    let space = space(&files, "snapshot.pickle");
+    assert_eq!(space.curves.peak_reserved.0, of("reserved_bytes.peak"));
+    assert_eq!(space.failed, of("num_ooms"));
+    assert_eq!(space.failed, 1);
 }

@@ -90,7 +90,8 @@ fn settle() {
             Leaving::Handle(handle) => drop(handle),
             Leaving::Group(name) => {
                 // It is known until here, so this does not fail.
-                drop(NativeBackend::global().remove_group(&name));
+                // SAFETY: all of its allocations were deleted, and the device is quiet.
+                drop(unsafe { NativeBackend::global().remove_group(&name) });
                 groups::forget(&name);
             }
         }
@@ -212,7 +213,8 @@ fn end(name: &str) {
 pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut c_void) -> c_int {
     entry(|| {
         devices::device(device)?;
-        let freed = NativeBackend::global().take(address.addr() as u64)?;
+        // SAFETY: the caller's promise.
+        let freed = unsafe { NativeBackend::global().take(address.addr() as u64) }?;
         // Its own, whichever was named: that one's work may use it.
         let own = devices::device(freed.group().device().as_raw())?;
         end(freed.group().name());

@@ -1,0 +1,63 @@
+//! The short programs of the README, as they stand in `examples/`, over the simulated driver's library.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+const EXAMPLES: [&str; 5] = ["producer", "consumer", "two_ranks", "upload", "foreign"];
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+/// Where cargo puts what this test was built with, and the driver that stands there.
+fn built() -> (PathBuf, PathBuf) {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
+    if let Some(path) = std::env::var_os("CUDA_MEM_SIM_LIBRARY") {
+        return (folder, path.into());
+    }
+    assert!(cargo(&["build", "--quiet", "--package", "cuda-mem-sim-library"]).status().unwrap().success());
+    (folder.clone(), folder.join("libcuda_mem_sim.so"))
+}
+
+fn start((folder, driver): &(PathBuf, PathBuf), example: &str, arguments: &[&str]) -> Child {
+    let program = folder.join("examples").join(example);
+    Command::new(program).args(arguments).env("CUDA_MEM_DRIVER", driver).spawn().unwrap()
+}
+
+fn finish(mut child: Child) {
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn each_has_twenty_lines_at_most_and_nothing_unsafe() {
+    for example in EXAMPLES {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example).with_extension("rs");
+        let text = fs::read_to_string(path).unwrap();
+        let code = text.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//"));
+        assert!(code.count() <= 20 && !text.contains("unsafe"), "{example}");
+    }
+}
+
+#[test]
+fn they_run() {
+    for example in EXAMPLES {
+        let built = cargo(&["build", "--quiet", "--package", "cuda-mem-ipc", "--example", example]).status();
+        assert!(built.unwrap().success(), "{example}");
+    }
+    let built = built();
+    let consumer = start(&built, "consumer", &[]);
+    finish(start(&built, "producer", &[]));
+    finish(consumer);
+    let directory = std::env::temp_dir().join(format!("cuda-mem-two-ranks-{}", std::process::id()));
+    let ranks = ["0", "1"].map(|rank| start(&built, "two_ranks", &[rank, directory.to_str().unwrap()]));
+    ranks.into_iter().for_each(finish);
+    fs::remove_dir_all(directory).unwrap();
+    finish(start(&built, "upload", &[]));
+    finish(start(&built, "foreign", &[]));
+}

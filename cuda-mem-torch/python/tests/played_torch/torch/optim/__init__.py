@@ -1,0 +1,4 @@
+from torch.optim.optimizer import Optimizer
+
+# As PyTorch does.
+del optimizer

@@ -1,0 +1,97 @@
+//! Who uses which GPU, and what this process says of itself to whoever asks.
+//!
+//! # Safety
+//!
+//! Declares functions for C, whose callers answer for what they pass.
+
+#![allow(unsafe_code, reason = "calls a function of C")]
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::Once;
+use std::time::Duration;
+
+use cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_top::{DeviceFigures, Error, Part, ProcessFigures};
+
+use super::devices::{self, Device};
+use super::error::{CUDA_MEM_TORCH_SYSTEM, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
+
+/// Lets `top` of the same user ask this process from now on. A process that cannot be asked works as well.
+pub(super) fn publish() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| drop(cuda_mem_top::publish(figures)));
+}
+
+fn figures() -> ProcessFigures {
+    ProcessFigures { devices: devices::all().map(of_device).collect() }
+}
+
+fn of_device(device: &Device) -> DeviceFigures {
+    let statistics = device.caching.statistics();
+    let mut parts = BTreeMap::new();
+    for segment in device.caching.segments() {
+        let MempoolId(first, second) = segment.segment_pool_id;
+        let part: &mut (u64, u64) = parts.entry((segment.stream, first, second)).or_default();
+        part.0 = part.0.saturating_add(segment.total_size);
+        part.1 = part.1.saturating_add(segment.allocated_size);
+    }
+    let part = |((stream, first, second), (reserved, live))| Part {
+        stream,
+        pool: ((first, second) != (0, 0)).then_some((first, second)),
+        tag: None,
+        reserved,
+        live,
+    };
+    let (reserved, live) = (statistics.reserved_bytes.all, statistics.allocated_bytes.all);
+    DeviceFigures {
+        ordinal: device.ordinal,
+        uuid: device.context.device().uuid().unwrap_or_default(),
+        reserved: reserved.current,
+        peak_reserved: reserved.peak,
+        live: live.current,
+        peak_live: live.peak,
+        retries: statistics.num_alloc_retries,
+        out_of_memory: statistics.num_ooms,
+        parts: parts.into_iter().map(part).collect(),
+    }
+}
+
+/// Gives `write` a table of who uses which GPU: by process, and by stream and pool for processes of this library and of this user.
+///
+/// `CUDA_MEM_TORCH_UNSUPPORTED` where there is no GPU or no driver, and no such process.
+///
+/// # Safety
+///
+/// `write` may be called with `data`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_top_table(
+    data: *mut c_void,
+    write: Option<unsafe extern "C" fn(data: *mut c_void, text: *const c_char)>,
+) -> c_int {
+    entry(|| {
+        let write = write.ok_or_else(|| Failure::argument("write is null"))?;
+        let bytes = cuda_mem_top::table()?.into_bytes();
+        let text = CString::new(bytes).unwrap_or_default();
+        // SAFETY: the caller's promise.
+        unsafe { write(data, text.as_ptr()) };
+        Ok(())
+    })
+}
+
+/// Shows that table on the terminal, gathered anew after each interval, until the user ends it with `q`. As
+/// [`cuda_mem_torch_top_table`], and `CUDA_MEM_TORCH_SYSTEM` where there is no terminal.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_top(interval_ms: u64) -> c_int {
+    entry(|| Ok(cuda_mem_top::show(Duration::from_millis(interval_ms))?))
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error {
+            Error::NoDriver(_) | Error::NoGpu => CUDA_MEM_TORCH_UNSUPPORTED,
+            _ => CUDA_MEM_TORCH_SYSTEM,
+        };
+        Self::new(code, error.to_string())
+    }
+}

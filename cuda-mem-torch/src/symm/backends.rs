@@ -1,0 +1,274 @@
+//! Which backend serves which kind of device.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
+use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricBuffer};
+
+use super::mempool::{MempoolAllocator, SymmetricMempool};
+use crate::error::{RegistryError, Result};
+
+/// A kind of device, by the name that it has in PyTorch. The [module](super) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceType(pub(super) &'static str);
+
+impl DeviceType {
+    /// NVIDIA's GPUs.
+    pub const CUDA: Self = Self("cuda");
+
+    /// Another kind.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+}
+
+impl fmt::Display for DeviceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// The backends of a program, by device type and name, one of them chosen for each type. Clones are handles to the same.
+///
+/// A program uses [`Backends::global`]; a value of one's own starts empty. The [module](super) has an example.
+#[derive(Clone, Default)]
+pub struct Backends {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+pub(super) struct Inner {
+    types: BTreeMap<DeviceType, Registered>,
+    mempools: BTreeMap<DeviceType, Arc<dyn MempoolAllocator>>,
+    /// By id; none while a thread makes it.
+    persistent: BTreeMap<u64, Option<Kept>>,
+}
+
+#[derive(Default)]
+struct Registered {
+    backends: Vec<Arc<dyn SymmetricBackend>>,
+    chosen: usize,
+    is_used: bool,
+}
+
+/// An allocation whose address is kept, and what it was asked for as.
+struct Kept {
+    buffer: Arc<SymmetricBuffer>,
+    asked: String,
+}
+
+impl Backends {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Those of the program: [`NativeBackend::global`] for CUDA, and the allocator for memory pools over whichever is chosen.
+    #[must_use]
+    pub fn global() -> &'static Self {
+        static GLOBAL: LazyLock<Backends> = LazyLock::new(|| {
+            let backends = Backends::new();
+            let native: Arc<dyn SymmetricBackend> = NativeBackend::global().clone();
+            let mempool = SymmetricMempool::new(&backends, DeviceType::CUDA);
+            let mut inner = backends.lock();
+            let registered = Registered { backends: vec![native], ..Registered::default() };
+            inner.types.insert(DeviceType::CUDA, registered);
+            inner.mempools.insert(DeviceType::CUDA, Arc::new(mempool));
+            drop(inner);
+            backends
+        });
+        &GLOBAL
+    }
+
+    /// Adds a backend. The first of a device type is chosen until [`set_backend`](Self::set_backend) says otherwise.
+    ///
+    /// One of a name that is there takes the place of that which [has ended](SymmetricBackend::has_ended), chosen if that was. What came of
+    /// the one before stays with it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::BackendExists`] for a name that is there and has not ended.
+    pub fn register(
+        &self,
+        device_type: DeviceType,
+        backend: Arc<dyn SymmetricBackend>,
+    ) -> Result<(), RegistryError> {
+        let is_named = |known: &&Arc<dyn SymmetricBackend>| known.name() == backend.name();
+        // Asked without the lock.
+        let known =
+            self.lock().types.get(&device_type).and_then(|of| of.backends.iter().find(is_named).cloned());
+        let has_ended = known.as_ref().is_some_and(|known| known.has_ended());
+        let mut inner = self.lock();
+        let backends = &mut inner.types.entry(device_type).or_default().backends;
+        let place = backends.iter().position(|there| is_named(&there));
+        let is_asked =
+            |there: &Arc<dyn SymmetricBackend>| known.as_ref().is_some_and(|known| Arc::ptr_eq(known, there));
+        match place.and_then(|place| backends.get_mut(place)) {
+            None => backends.push(backend),
+            Some(there) if has_ended && is_asked(there) => {
+                let before = std::mem::replace(there, backend);
+                drop(inner);
+                // It may be its end, which is the library's.
+                drop(before);
+            }
+            Some(_) => {
+                return Err(RegistryError::BackendExists {
+                    device_type: device_type.0,
+                    name: backend.name().to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of a device type's backends.
+    pub fn names(&self, device_type: DeviceType) -> Vec<String> {
+        self.lock().types.get(&device_type).map_or_else(Vec::new, Registered::names)
+    }
+
+    /// Chooses a backend by its name, before the first use.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::UnknownBackend`]; [`RegistryError::BackendInUse`] once [`get_backend`](Self::get_backend) was called, by whomever.
+    pub fn set_backend(&self, device_type: DeviceType, name: &str) -> Result<(), RegistryError> {
+        let mut inner = self.lock();
+        let known = inner.types.get(&device_type).map_or_else(Vec::new, Registered::names);
+        let index = known.iter().position(|known| known == name);
+        let Some((registered, index)) = inner.types.get_mut(&device_type).zip(index) else {
+            return Err(RegistryError::UnknownBackend {
+                device_type: device_type.0,
+                name: name.to_owned(),
+                known,
+            });
+        };
+        if registered.is_used && registered.chosen != index {
+            let used = known.get(registered.chosen).cloned().unwrap_or_default();
+            return Err(RegistryError::BackendInUse { device_type: device_type.0, used });
+        }
+        registered.chosen = index;
+        Ok(())
+    }
+
+    /// The chosen backend, which stays the chosen one from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::NoBackend`].
+    pub fn get_backend(&self, device_type: DeviceType) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
+        let mut inner = self.lock();
+        let none = || RegistryError::NoBackend { device_type: device_type.0 };
+        let registered = inner.types.get_mut(&device_type).ok_or_else(none)?;
+        let backend = registered.backends.get(registered.chosen).ok_or_else(none)?;
+        registered.is_used = true;
+        Ok(Arc::clone(backend))
+    }
+
+    /// Symmetric memory of CUDA's chosen backend: [`SymmetricBuffer::new`].
+    pub fn empty(&self, size: usize, device: Device, group: Option<&str>) -> Result<SymmetricBuffer> {
+        let backend = self.get_backend(DeviceType::CUDA)?;
+        Ok(SymmetricBuffer::new(&backend, size, device, group)?)
+    }
+
+    /// As [`empty`](Self::empty), at the address that the id had before, whose memory is kept as long as the backend has it: with its
+    /// group it goes, and the id has new memory then.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::PersistentAlive`] while the one before lives, or another thread makes it, [`RegistryError::PersistentDiffers`] for
+    /// another size, device or group; those of [`empty`](Self::empty).
+    pub fn empty_persistent(
+        &self,
+        size: usize,
+        device: Device,
+        group: Option<&str>,
+        id: u64,
+    ) -> Result<Arc<SymmetricBuffer>> {
+        let backend = self.get_backend(DeviceType::CUDA)?;
+        // From here on the id is this thread's, and others go on: the backend may wait for other ranks.
+        let kept = match self.lock().persistent.entry(id) {
+            Entry::Vacant(place) => place.insert(None).take(),
+            Entry::Occupied(mut place) => match place.get_mut() {
+                Some(kept) if Arc::strong_count(&kept.buffer) == 1 => place.get_mut().take(),
+                _ => return Err(RegistryError::PersistentAlive { id }.into()),
+            },
+        };
+        let group_name = group.unwrap_or("no group");
+        let asked = format!("{size} bytes on device {} for {group_name}", device.as_raw());
+        let is_there = |kept: &Kept| Arc::ptr_eq(kept.buffer.backend(), &backend) && !kept.buffer.is_freed();
+        let (made, kept) = match kept.filter(is_there) {
+            Some(kept) if kept.asked == asked => (Ok(Arc::clone(&kept.buffer)), Some(kept)),
+            Some(kept) => {
+                let was = kept.asked.clone();
+                (Err(RegistryError::PersistentDiffers { id, was, asked }.into()), Some(kept))
+            }
+            None => match SymmetricBuffer::new(&backend, size, device, group).map(Arc::new) {
+                Ok(buffer) => (Ok(Arc::clone(&buffer)), Some(Kept { buffer, asked })),
+                Err(error) => (Err(error.into()), None),
+            },
+        };
+        let mut inner = self.lock();
+        match kept {
+            Some(kept) => drop(inner.persistent.insert(id, Some(kept))),
+            None => drop(inner.persistent.remove(&id)),
+        }
+        made
+    }
+
+    /// Adds the allocator that memory pools of a device type are made over, unless [one is there](RegistryError::MempoolAllocatorExists).
+    pub fn register_mempool_allocator(
+        &self,
+        device_type: DeviceType,
+        allocator: Arc<dyn MempoolAllocator>,
+    ) -> Result<(), RegistryError> {
+        let mut inner = self.lock();
+        if inner.mempools.contains_key(&device_type) {
+            return Err(RegistryError::MempoolAllocatorExists { device_type: device_type.0 });
+        }
+        inner.mempools.insert(device_type, allocator);
+        Ok(())
+    }
+
+    /// The allocator that memory pools of a device type are made over, if [there is one](RegistryError::NoMempoolAllocator).
+    pub fn get_mempool_allocator(
+        &self,
+        device_type: DeviceType,
+    ) -> Result<Arc<dyn MempoolAllocator>, RegistryError> {
+        let inner = self.lock();
+        let known = || inner.mempools.keys().map(|kind| kind.0).collect();
+        let found = inner.mempools.get(&device_type).cloned();
+        found.ok_or_else(|| RegistryError::NoMempoolAllocator { device_type: device_type.0, known: known() })
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<Mutex<Inner>> {
+        Arc::downgrade(&self.inner)
+    }
+
+    pub(super) fn upgrade(inner: &Weak<Mutex<Inner>>) -> Option<Self> {
+        inner.upgrade().map(|inner| Self { inner })
+    }
+
+    /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registered {
+    fn names(&self) -> Vec<String> {
+        self.backends.iter().map(|backend| backend.name().to_owned()).collect()
+    }
+}
+
+impl fmt::Debug for Backends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.lock();
+        let names = inner.types.iter().map(|(device_type, registered)| (device_type, registered.names()));
+        f.debug_map().entries(names).finish()
+    }
+}
