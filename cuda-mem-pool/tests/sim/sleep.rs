@@ -9,6 +9,7 @@ use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::free;
+use crate::common::kernels::Kernels;
 use crate::rig::{on, on_simulator};
 
 const MIB: usize = 1 << 20;
@@ -72,6 +73,57 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
 }
 
 #[test]
+fn work_on_a_stream_that_was_never_recorded_is_waited_for() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 40 * MIB, &stream);
+        let unknown = Stream::new(context).unwrap();
+        for value in 0..10 {
+            // SAFETY: memory of the test, which nothing else uses.
+            unsafe { memset_async(&unknown, block, value, 40 * MIB) }.unwrap();
+        }
+        sleep(&tag, Backup::Pinned);
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!((byte(&stream, block), byte(&stream, block + (40 << 20) - 1)), (9, 9));
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_peer_reaches_what_woke_and_is_waited_for() {
+    on(Sim::builder().devices(2), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (early, stream) = (allocator.tag("early").unwrap(), Stream::new(context).unwrap());
+        let peer = context.driver().device(1).unwrap();
+        let block = allocate_in(&early, &allocator, 40 * MIB, &stream);
+        sleep(&early, Backup::Discard);
+        allocator.enable_peer_access(peer).unwrap();
+        let late = allocator.tag("late").unwrap();
+        let other = allocate_in(&late, &allocator, 40 * MIB, &stream);
+        sleep(&late, Backup::Discard);
+        Tag::wake(&[&early, &late], Restore::Filled(0)).unwrap();
+        let remote = peer.primary_context().unwrap();
+        let (kernels, on_peer) = (Kernels::load(&remote), Stream::new(&remote).unwrap());
+        for (tag, block) in [(&early, block), (&late, other)] {
+            for value in 0..5 {
+                // SAFETY: memory of the test, which nothing else uses.
+                unsafe { kernels.fill_u32(&on_peer, block, 10 << 20, value) };
+            }
+            // What the peer runs is over when it sleeps.
+            sleep(tag, Backup::Pinned);
+            Tag::wake(&[tag], Restore::Backup).unwrap();
+            assert_eq!((byte(&stream, block), byte(&stream, block + (40 << 20) - 4)), (4, 4));
+            // SAFETY: as above.
+            unsafe { kernels.add_one_u32(&on_peer, block, 10 << 20) };
+            on_peer.synchronize().unwrap();
+            assert_eq!(byte(&stream, block + (40 << 20) - 4), 5);
+        }
+        [block, other].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+#[test]
 fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
     let sim = Sim::builder().build();
     let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
@@ -111,9 +163,10 @@ fn registrants_hear_that_a_piece_stayed() {
         let (first, second, end) = (block, block + (32 << 20), block + (64 << 20));
         assert_eq!(slept.refused.len(), 1);
         assert_eq!((slept.refused[0].0.clone(), slept.freed), (second..end, 32 * MIB));
+        let stayed = second..end;
         assert_eq!(
             *heard.lock().unwrap(),
-            [(true, vec![first..second, second..end]), (false, vec![second..end])]
+            [(true, vec![first..second, second..end]), (false, Vec::from([stayed]))]
         );
         Tag::wake(&[&tag], Restore::Nothing).unwrap();
         free(&allocator, block);

@@ -7,7 +7,7 @@ or, without touching the script, ``CUDA_MEM_TORCH=1 python train.py``. Everythin
 as before: statistics, snapshots, history, graphs, pools, IPC, ``record_stream``, ``OutOfMemoryError``.
 """
 
-from cuda_mem_torch import symmetric
+from cuda_mem_torch import adapters, symmetric
 from cuda_mem_torch._errors import CudaMemError, UnsupportedTorchError
 from cuda_mem_torch._install import Enabled, disable, enable, is_enabled
 from cuda_mem_torch._pinning import pin, pin_memory, pinned, unpin, unpin_memory

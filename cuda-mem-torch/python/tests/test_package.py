@@ -584,6 +584,50 @@ class Sleep(unittest.TestCase):
         self.assertGreaterEqual(cuda_mem_torch.set_limit(1 << 20), 0)
         cuda_mem_torch.set_limit(None)
 
+    def test_torch_memory_saver_works_on_tags(self):
+        from cuda_mem_torch import adapters
+
+        # As release 0.0.10 has it, whose methods hand on to `_impl`.
+        module = types.ModuleType("torch_memory_saver")
+        facade = module.torch_memory_saver = types.SimpleNamespace(_impl=None)
+        with mock.patch.dict(sys.modules, {"torch_memory_saver": module}):
+            adapters.torch_memory_saver()
+            adapters.torch_memory_saver()
+            saver = facade._impl
+            facade._impl = object()
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "was used already"):
+                adapters.torch_memory_saver()
+        region = {"enable_disk_backup": False, "cpu_backup_backend": None}
+        with saver.region(tag="saver", enable_cpu_backup=True, **region):
+            weights = self.tensor(12 << 20)
+        with saver.region(tag="saver", enable_cpu_backup=False, **region):
+            cache = self.tensor(20 << 20)
+        with saver.region(tag="other", enable_cpu_backup=False, **region):
+            other = self.tensor(30 << 20)
+
+        def asleep():
+            return {name: state.asleep >> 20 for name, state in cuda_mem_torch.state().items() if state.asleep}
+
+        saver.pause(tag="saver")
+        self.assertEqual(asleep(), {"saver": 20, "saver with backup": 12})
+        self.assertEqual(len(cuda_mem_torch.read_backup(weights)), 12 << 20)
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "the backup has 0 of"):
+            cuda_mem_torch.read_backup(cache)
+        saver.resume(tag="saver")
+        self.assertEqual((asleep(), cuda_mem_torch.state()["saver with backup"].backup), ({}, 0))
+        saver._binary_wrapper.cdll.tms_set_retain_cpu_backup(True)
+        self.assertTrue(saver._binary_wrapper.cdll.tms_get_retain_cpu_backup())
+        saver.pause(tag=None)
+        self.assertEqual(asleep(), {"saver": 20, "saver with backup": 12, "other": 30})
+        saver.resume(tag="other")
+        self.assertFalse(cuda_mem_torch.state()["other"].is_asleep)
+        saver.resume(tag=None)
+        self.assertEqual((asleep(), cuda_mem_torch.state()["saver with backup"].backup), ({}, 12 << 20))
+        self.assertIsNone(saver.get_cpu_backup(other))
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "backups on disk"):
+            with saver.region(tag="saver", enable_cpu_backup=False, enable_disk_backup=True):
+                pass
+
     def test_what_is_wrong_is_named(self):
         for call, error in (
             (lambda: cuda_mem_torch.sleep(backup="disk"), "backup is 'disk'; accepted: 'pinned', 'discard'"),

@@ -10,6 +10,17 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_as
 
 use super::support::*;
 
+/// What a function was given to be passed first.
+fn passed<'d, T>(data: *mut c_void) -> &'d mut T {
+    // SAFETY: a `T` of the test, which lives during the call that passes it.
+    unsafe { &mut *data.cast() }
+}
+
+fn words(text: *const c_char) -> CString {
+    // SAFETY: text.
+    unsafe { CStr::from_ptr(text) }.to_owned()
+}
+
 /// Allocates in a scope of the tag.
 fn allocate_in(tag: &CStr, bytes: usize, stream: *mut c_void) -> *mut c_void {
     // SAFETY: text.
@@ -46,9 +57,9 @@ fn states() -> Vec<(String, cuda_mem_torch_tag_state)> {
         state: *const cuda_mem_torch_tag_state,
     ) {
         assert_eq!(device, 0);
-        // SAFETY: what is passed below, text, and a state.
-        let (found, tag, state) = unsafe { (&mut *data.cast::<Found>(), CStr::from_ptr(tag), *state) };
-        found.push((tag.to_str().unwrap().to_owned(), state));
+        // SAFETY: a state.
+        let state = unsafe { *state };
+        passed::<Found>(data).push((words(tag).into_string().unwrap(), state));
     }
     let mut found = Found::new();
     // SAFETY: a function that may be called.
@@ -96,9 +107,7 @@ fn a_tag_sleeps_and_wakes() {
     succeed(unsafe { cuda_mem_torch_read_backup(block, read.as_mut_ptr().cast(), 100, &mut found) });
     assert_eq!((found, read), (100, [9; 100]));
     unsafe extern "C" fn told(data: *mut c_void, device: c_int, tag: *const c_char, is_asleep: bool) {
-        // SAFETY: what is passed below, and text.
-        let (found, tag) = unsafe { (&mut *data.cast::<Vec<(c_int, CString, bool)>>(), CStr::from_ptr(tag)) };
-        found.push((device, tag.to_owned(), is_asleep));
+        passed::<Vec<(c_int, CString, bool)>>(data).push((device, words(tag), is_asleep));
     }
     let mut of = Vec::<(c_int, CString, bool)>::new();
     // SAFETY: a function that may be called.
@@ -148,16 +157,11 @@ fn what_is_kept_and_who_was_told_is_told() {
         stayed: usize,
         reason: *const c_char,
     ) {
-        // SAFETY: what is passed below, and text.
-        let (came, reason) = unsafe { (&mut *data.cast::<Came>(), CStr::from_ptr(reason)) };
-        came.kept.push((range.address.addr(), range.bytes, stayed, reason.to_owned()));
+        passed::<Came>(data).kept.push((range.address.addr(), range.bytes, stayed, words(reason)));
     }
     unsafe extern "C" fn told(data: *mut c_void, registrant: u64, _: u64, error: *const c_char) {
-        // SAFETY: what is passed below.
-        let came = unsafe { &mut *data.cast::<Came>() };
-        // SAFETY: null or text.
-        let error = (!error.is_null()).then(|| unsafe { CStr::from_ptr(error) }.to_owned());
-        came.told.push((registrant, error));
+        let error = (!error.is_null()).then(|| words(error));
+        passed::<Came>(data).told.push((registrant, error));
     }
     unsafe extern "C" fn change(
         data: *mut c_void,
@@ -168,10 +172,10 @@ fn what_is_kept_and_who_was_told_is_told() {
         count: usize,
     ) -> c_int {
         assert_eq!(device, 0);
-        // SAFETY: text, and as many ranges.
-        let (tag, ranges) = unsafe { (CStr::from_ptr(tag), std::slice::from_raw_parts(ranges, count)) };
+        // SAFETY: as many ranges.
+        let ranges = unsafe { std::slice::from_raw_parts(ranges, count) };
         let bytes = ranges.iter().map(|range| range.bytes).sum();
-        HEARD.lock().unwrap().push((tag.to_owned(), is_leaving, bytes));
+        HEARD.lock().unwrap().push((words(tag), is_leaving, bytes));
         // The second one fails.
         c_int::from(!data.is_null())
     }
