@@ -91,6 +91,10 @@ fn a_tag_sleeps_and_wakes() {
     let (stream, tag) = (new_stream(), c"abi weights");
     let block = allocate_in(tag, 30 * MIB, stream.as_raw());
     let outside = allocate(MIB, stream.as_raw());
+    let segments = snapshot(NO_POOL).segments;
+    let of_tag = segments.iter().find(|segment| segment.address == block).unwrap();
+    // PyTorch counts its pools by itself: none of its names may be a tag's.
+    assert!(of_tag.pool.first != 0 && of_tag.pool.second != 0, "{:?}", of_tag.pool);
     // SAFETY: the block's own memory.
     unsafe { memset_async(stream, block.addr() as u64, 9, 30 * MIB) }.unwrap();
     let before = reserved();

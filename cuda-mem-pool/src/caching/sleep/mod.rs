@@ -196,7 +196,7 @@ impl Tags {
 
 impl TagShared {
     fn new(context: &Context, name: &str, peers: Vec<Device>) -> Result<Self> {
-        let id = MempoolId::for_user();
+        let id = MempoolId::for_tag();
         Ok(Self {
             name: name.to_owned(),
             id,
