@@ -4,7 +4,8 @@ use std::fmt;
 // Not the model checker's: the counters order nothing.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The name of a private pool, as PyTorch's: `(0, n)` for one that a user made, `(n, 0)` for a graph's, each counted from 1.
+/// The name of a private pool, as PyTorch's: `(0, n)` for one that a user made, `(n, 0)` for a graph's, each counted from 1. That of a tag is
+/// `(n, n)`, which PyTorch, that counts by itself, gives to none.
 ///
 /// ```
 /// use cuda_mem_pool::MempoolId;
@@ -20,6 +21,7 @@ pub struct MempoolId(pub u64, pub u64);
 
 static USERS: AtomicU64 = AtomicU64::new(1);
 static GRAPHS: AtomicU64 = AtomicU64::new(1);
+static TAGS: AtomicU64 = AtomicU64::new(1);
 
 impl MempoolId {
     /// Stands for no private pool: `(0, 0)`.
@@ -35,6 +37,12 @@ impl MempoolId {
     #[must_use]
     pub fn for_graph() -> Self {
         Self(GRAPHS.fetch_add(1, Ordering::Relaxed), 0)
+    }
+
+    /// The next name for the pool of a tag.
+    pub(crate) fn for_tag() -> Self {
+        let number = TAGS.fetch_add(1, Ordering::Relaxed);
+        Self(number, number)
     }
 }
 

@@ -84,6 +84,11 @@
 #define CUDA_MEM_TORCH_SOURCE_FAILED 12
 
 /*
+ A tag is not as the call needs it: it sleeps, is awake, or another thread is at work with it.
+ */
+#define CUDA_MEM_TORCH_SLEEP 13
+
+/*
  Any other reason, or none.
  */
 #define CUDA_MEM_TORCH_POOL_OTHER 0
@@ -102,6 +107,26 @@
  Streams still use blocks of the pool that were freed.
  */
 #define CUDA_MEM_TORCH_POOL_PENDING 3
+
+/*
+ The bytes of what sleeps are in pinned host memory.
+ */
+#define CUDA_MEM_TORCH_BACKUP_PINNED 0
+
+/*
+ The bytes of what sleeps are lost.
+ */
+#define CUDA_MEM_TORCH_BACKUP_DISCARD 1
+
+/*
+ What wakes has what it had, as far as there is a backup.
+ */
+#define CUDA_MEM_TORCH_RESTORE_BACKUP -1
+
+/*
+ What wakes has anything.
+ */
+#define CUDA_MEM_TORCH_RESTORE_NOTHING -2
 
 /*
  The layout of a pool at one moment.
@@ -350,6 +375,70 @@ typedef struct cuda_mem_torch_options {
    */
   double garbage_collection_threshold;
 } cuda_mem_torch_options;
+
+/*
+ What came of putting tags to sleep, in bytes.
+ */
+typedef struct cuda_mem_torch_slept {
+  /*
+   Given back to the driver.
+   */
+  size_t freed;
+  /*
+   Taken by the backup.
+   */
+  size_t saved;
+  /*
+   Of `freed`, not shown as free by the driver: an export or an import elsewhere has it.
+   */
+  size_t missing;
+} cuda_mem_torch_slept;
+
+/*
+ Addresses of a device.
+ */
+typedef struct cuda_mem_torch_range {
+  /*
+   The first.
+   */
+  void *address;
+  /*
+   How many.
+   */
+  size_t bytes;
+} cuda_mem_torch_range;
+
+/*
+ Who is told what came of it. Each may be null. What they are passed is theirs during the call.
+ */
+typedef struct cuda_mem_torch_sleep_visitor {
+  /*
+   What each is passed first.
+   */
+  void *data;
+  /*
+   A range that was to be kept, the bytes that stayed awake for it, and for whom.
+   */
+  void (*kept)(void *data, struct cuda_mem_torch_range range, size_t stayed, const char *reason);
+  /*
+   A piece that the driver refused to unmap or to take, and why.
+   */
+  void (*refused)(void *data, struct cuda_mem_torch_range range, const char *why);
+  /*
+   A registrant that was told, how many nanoseconds it took, and what it failed with; null if it did not.
+   */
+  void (*told)(void *data, uint64_t registrant, uint64_t nanoseconds, const char *error);
+} cuda_mem_torch_sleep_visitor;
+
+/*
+ Is told of a change behind addresses of a tag: before memory goes, or after it came. Not 0 if it failed, which changes nothing.
+ */
+typedef int (*cuda_mem_torch_backing_change)(void *data,
+                                             int device,
+                                             const char *tag,
+                                             bool is_leaving,
+                                             const struct cuda_mem_torch_range *ranges,
+                                             size_t count);
 
 /*
  A segment.
@@ -601,6 +690,28 @@ typedef struct cuda_mem_torch_symm_info {
    */
   size_t offset;
 } cuda_mem_torch_symm_info;
+
+/*
+ How much of a tag is awake.
+ */
+typedef struct cuda_mem_torch_tag_state {
+  /*
+   Bytes with memory.
+   */
+  size_t awake_bytes;
+  /*
+   Bytes without.
+   */
+  size_t asleep_bytes;
+  /*
+   Bytes of pinned host memory for backups.
+   */
+  size_t backup_bytes;
+  /*
+   Whether it was put to sleep: allocations in it are refused.
+   */
+  bool is_asleep;
+} cuda_mem_torch_tag_state;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1111,6 +1222,59 @@ size_t cuda_mem_torch_uncached_blocks(void);
 bool cuda_mem_torch_is_enabled(void);
 
 /*
+ Puts tags of a device to sleep, all of them if `count` is 0: their memory goes back to the driver, and their addresses stay. Waits for the
+ device first. `slept`, and `visitor` with whatever is not null in it, are told what came of it.
+
+ `CUDA_MEM_TORCH_CAPTURING` if a stream captures that is known here; `CUDA_MEM_TORCH_SYSTEM` without host memory for the backup;
+ `CUDA_MEM_TORCH_SLEEP` if another thread is at work with a tag. Nothing is changed then.
+
+ # Safety
+
+ From the call until the tags wake nothing is queued that uses their memory. `tags` points to `count` texts; `slept` is null or a place;
+ `visitor` is null or points to functions that may be called.
+ */
+int cuda_mem_torch_sleep(int device,
+                         const char *const *tags,
+                         size_t count,
+                         int backup,
+                         struct cuda_mem_torch_slept *slept,
+                         const struct cuda_mem_torch_sleep_visitor *visitor);
+
+/*
+ Wakes tags of a device, all of them if `count` is 0, at the addresses that they had: all or none. `restore` says what they have:
+ `CUDA_MEM_TORCH_RESTORE_BACKUP`, `CUDA_MEM_TORCH_RESTORE_NOTHING`, or the byte that each is, from 0 to 255. `visitor`, which may be null, is
+ told of registrants.
+
+ `CUDA_MEM_TORCH_OUT_OF_MEMORY` if there is not enough memory: all of them sleep on, and it can be tried again.
+
+ # Safety
+
+ `tags` points to `count` texts; `visitor` is null or points to functions that may be called.
+ */
+int cuda_mem_torch_wake(int device,
+                        const char *const *tags,
+                        size_t count,
+                        int restore,
+                        const struct cuda_mem_torch_sleep_visitor *visitor);
+
+/*
+ Has `change` be told before memory of tags goes and after it came, on any device, in the order of attaching and with no lock held.
+ `registrant` gets its number.
+
+ # Safety
+
+ It may be called with `data` by any thread until it was detached and no call of it runs; `registrant` is a place for a number.
+ */
+int cuda_mem_torch_attach_backing_change(cuda_mem_torch_backing_change change,
+                                         void *data,
+                                         uint64_t *registrant);
+
+/*
+ Ends what [`cuda_mem_torch_attach_backing_change`] began. A change that is under way in another thread may still be told.
+ */
+int cuda_mem_torch_detach_backing_change(uint64_t registrant);
+
+/*
  Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
  segments; the history is that of all pools, whose entries name them.
 
@@ -1175,7 +1339,8 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
 
 /*
  Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
- unmapped and not given back. `still` gets null for memory that never moves, of a private pool.
+ unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
+ another private pool.
 
  `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 
@@ -1401,6 +1566,121 @@ int cuda_mem_torch_symm_wait_signal(const struct cuda_mem_torch_symm_handle *han
  It is one of [`cuda_mem_torch_symm_rendezvous`], closed once; what uses the memory was given to the device before.
  */
 int cuda_mem_torch_symm_close(struct cuda_mem_torch_symm_handle *handle);
+
+/*
+ Has what the calling thread allocates on a device be the tag's, which is made if there is none, until [`cuda_mem_torch_leave_tag`]. Scopes
+ nest.
+
+ # Safety
+
+ `tag` is text.
+ */
+int cuda_mem_torch_enter_tag(int device,
+                             const char *tag);
+
+/*
+ Ends the calling thread's innermost scope of the tag.
+
+ # Safety
+
+ `tag` is text.
+ */
+int cuda_mem_torch_leave_tag(int device, const char *tag);
+
+/*
+ Gives a private pool without memory to the tag, as a whole. It is made, with one use, if there is none.
+
+ # Safety
+
+ `tag` is text.
+ */
+int cuda_mem_torch_add_pool_to_tag(int device, const char *tag, struct cuda_mem_torch_pool_id pool);
+
+/*
+ Has the memory behind a range stay awake until [`cuda_mem_torch_end_keep`] is passed what `keep` gets. `reason` says for whom.
+
+ # Safety
+
+ `reason` is text, `keep` a place for a number.
+ */
+int cuda_mem_torch_keep(void *address,
+                        size_t bytes,
+                        const char *reason,
+                        uint64_t *keep);
+
+/*
+ Ends a keep.
+ */
+int cuda_mem_torch_end_keep(uint64_t keep);
+
+/*
+ Tells of each tag of a device or of all, and how much of it is awake.
+
+ # Safety
+
+ `tell` may be called with `data`.
+ */
+int cuda_mem_torch_tags(int device, void *data, void (*tell)(void *data,
+                                                             int device,
+                                                             const char *tag,
+                                                             const struct cuda_mem_torch_tag_state *state));
+
+/*
+ Tells which tag has an address, and whether it sleeps there. `CUDA_MEM_TORCH_NOT_OURS` if none has.
+
+ # Safety
+
+ `tell` may be called with `data`.
+ */
+int cuda_mem_torch_tag_of(void *address, void *data, void (*tell)(void *data,
+                                                                  int device,
+                                                                  const char *tag,
+                                                                  bool is_asleep));
+
+/*
+ Makes the host memory for the next sleep of a tag ahead, for what is live now; `bytes`, which may be null, gets how much.
+
+ # Safety
+
+ `tag` is text; `bytes` is null or a place for a size.
+ */
+int cuda_mem_torch_prepare_backup(int device,
+                                  const char *tag,
+                                  size_t *bytes);
+
+/*
+ Gives the host memory back that is kept for the next sleep of a tag; `bytes`, which may be null, gets how much.
+
+ # Safety
+
+ As [`cuda_mem_torch_prepare_backup`].
+ */
+int cuda_mem_torch_release_backup(int device, const char *tag, size_t *bytes);
+
+/*
+ Copies what the backup of a sleeping tag has of the bytes from an address on, at most `bytes`; `read` gets how many, up to the first that
+ it does not have.
+
+ # Safety
+
+ `target` points to `bytes` bytes that nobody else uses, `read` is a place for a size.
+ */
+int cuda_mem_torch_read_backup(void *address,
+                               void *target,
+                               size_t bytes,
+                               size_t *read);
+
+/*
+ Sets the most bytes that may be held of a device, beside its share of the memory; `SIZE_MAX` is no limit. It may be less than is held: what is
+ free goes back now, and `freed`, which may be null, gets how much.
+
+ # Safety
+
+ `freed` is null or a place for a size.
+ */
+int cuda_mem_torch_set_limit(int device,
+                             size_t bytes,
+                             size_t *freed);
 
 /*
  Gives `write` a table of who uses which GPU: by process, and by stream and pool for processes of this library and of this user.

@@ -398,9 +398,63 @@ def disabled_with_pools():
     del early
 
 
+def sleep_and_wake():
+    """Tags under real tensors: what is in their scopes goes and comes back at its addresses, and nothing else."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    with cuda_mem_torch.tag("weights"):
+        weights = [block(bytes) for bytes in (700, 3 * MIB, 40 * MIB)]
+    other = block()
+    numbers = [numbered() + at for at in range(4)]
+    for tensor, number in zip(weights + [other], numbers):
+        tensor[:64].copy_(number)
+    addresses, allocated, reserved = [tensor.data_ptr() for tensor in weights], torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    for round in range(3):
+        slept = cuda_mem_torch.sleep("weights")
+        assert slept.freed == 62 * MIB and not slept.missing and not slept.kept, str(slept)
+        assert torch.cuda.memory_allocated() == allocated and torch.cuda.memory_reserved() == reserved - 62 * MIB
+        assert cuda_mem_torch.state()["weights"].asleep == 62 * MIB
+        assert start(other) == numbers[3].tolist()
+        assert cuda_mem_torch.read_backup(weights[1])[:64] == bytes(numbers[1].tolist())
+        with cuda_mem_torch.tag("weights"):
+            try:
+                block()
+                raise AssertionError("it was allocated")
+            except RuntimeError as error:
+                assert '"weights" sleeps: wake it' in str(error), error
+        with cuda_mem_torch.checking():
+            weights[0][:10].view(2, 5)
+            other[:64].copy_(numbers[3])
+            try:
+                weights[1][:64].copy_(numbers[1])
+                raise AssertionError("it was copied")
+            except cuda_mem_torch.CudaMemError as error:
+                assert "aten.copy_.default uses a tensor of shape (64,)" in str(error) and "'weights' sleeps" in str(error), error
+        if round == 2:
+            # Freed asleep, as by a program that ends.
+            del weights[1], numbers[1]
+        cuda_mem_torch.wake()
+        assert [start(tensor) for tensor in weights] == [number.tolist() for number in numbers[: len(weights)]]
+        if round < 2:
+            assert [tensor.data_ptr() for tensor in weights] == addresses
+    # A pool as a whole, and what is kept of it.
+    pool = torch.cuda.MemPool()
+    cuda_mem_torch.tag("cache").add(pool)
+    with torch.cuda.use_mem_pool(pool):
+        cache = block(20 * MIB)
+    with cuda_mem_torch.keep(cache[:100], reason="a transfer"):
+        slept = cuda_mem_torch.sleep(["cache"], backup="discard")
+    assert slept.freed == 0 and "kept 20.00 MiB for a transfer" in str(slept), str(slept)
+    assert cuda_mem_torch.sleep(["cache"], backup="discard").freed == 20 * MIB
+    cuda_mem_torch.wake("cache", restore=7)
+    assert start(cache) == [7] * 64
+    del cache, pool
+
+
 PROGRAMS = [
     late, late_limit, late_at_the_limit, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
-    share_filtered_with_ours, share_filtered_with_native, share_many, graph,
+    share_filtered_with_ours, share_filtered_with_native, share_many, graph, sleep_and_wake,
 ]
 
 if __name__ == "__main__":

@@ -216,6 +216,17 @@ impl CachingAllocator {
         self.shared().set_memory_fraction(fraction)
     }
 
+    /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. It may be
+    /// less than is held: what is free goes back now, as by [`CachingAllocator::trim_to`], and what is in use once it is free and the cache is
+    /// emptied, or memory is needed. The bytes that went.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
+    pub fn set_limit(&self, bytes: usize) -> Result<usize> {
+        self.shared().set_max_bytes(bytes)
+    }
+
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {

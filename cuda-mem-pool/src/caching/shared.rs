@@ -23,7 +23,7 @@ use super::streams::Streams;
 use super::vmm::{Told, Vmm, can_map};
 use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
 use crate::error::Result;
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, AtomicUsize, Ordering};
 
 pub(super) struct DeviceCache {
     pub(super) context: Context,
@@ -42,7 +42,7 @@ pub(super) struct DeviceCache {
     pub(super) observer: Observer,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
-    max_bytes: usize,
+    max_bytes: AtomicUsize,
     /// The bits of the share of the device's memory that may be held.
     fraction: AtomicU64,
 }
@@ -86,7 +86,7 @@ impl DeviceCache {
             observer,
             callbacks,
             moves: options.moves,
-            max_bytes: options.max_bytes,
+            max_bytes: AtomicUsize::new(options.max_bytes),
             fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         };
         shared.source.set_limit(limit)?;
@@ -116,9 +116,20 @@ impl DeviceCache {
     }
 
     pub(super) fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        let options = CachingOptions::default().with_memory_fraction(fraction).with_max_bytes(self.max_bytes);
+        self.set_limits(fraction, self.max_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Sets the most bytes that may be held, and gives back what is above that and free; how many bytes.
+    pub(super) fn set_max_bytes(&self, bytes: usize) -> Result<usize> {
+        self.set_limits(self.memory_fraction(), bytes)?;
+        self.trim_to(self.source.limit())
+    }
+
+    fn set_limits(&self, fraction: f64, max_bytes: usize) -> Result<()> {
+        let options = CachingOptions::default().with_memory_fraction(fraction).with_max_bytes(max_bytes);
         self.source.set_limit(options.limit(self.total)?)?;
         self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+        self.max_bytes.store(max_bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -171,7 +182,11 @@ impl Drop for DeviceCache {
     /// here too.
     fn drop(&mut self) {
         // In a forked child all of it is the parent's. What work may use yet stays mapped.
-        if forked() || !self.wait() {
+        if forked() {
+            return;
+        }
+        if !self.wait() {
+            self.tags.leak();
             return;
         }
         self.private.memory.close();

@@ -119,7 +119,7 @@ impl SourceCell {
     pub(super) fn claim(&self, bytes: usize) -> Result<Option<Claim<'_>>> {
         let mut source = self.lock()?;
         let segments = self.segments().saturating_add(bytes);
-        if source.reserved().saturating_add(segments) > self.limit() {
+        if bytes > 0 && source.reserved().saturating_add(segments) > self.limit() {
             return Ok(None);
         }
         source.set_segments(segments);
@@ -186,8 +186,13 @@ pub(super) struct Claim<'s> {
 
 impl Claim<'_> {
     /// There is a segment of them now, or memory that cannot be given back.
-    pub(super) fn keep(mut self) {
-        self.bytes = 0;
+    pub(super) fn keep(self) {
+        self.keep_all_but(0);
+    }
+
+    /// As [`Claim::keep`], but for so many bytes: more than were set aside, if memory that was there before went.
+    pub(super) fn keep_all_but(mut self, bytes: usize) {
+        self.bytes = bytes;
     }
 }
 

@@ -183,7 +183,10 @@ impl Error {
     pub fn driver_error(&self) -> Option<&DriverError> {
         match self {
             Self::Core(cuda_mem_core::Error::Driver(error))
-            | Self::OutOfMemory { source: Some(cuda_mem_core::Error::Driver(error)), .. } => Some(error),
+            | Self::OutOfMemory { source: Some(cuda_mem_core::Error::Driver(error)), .. }
+            | Self::Sleep(SleepError::NoBackup { source: cuda_mem_core::Error::Driver(error), .. }) => {
+                Some(error)
+            }
             Self::NoSuchPool { source, .. } => Some(source),
             _ => None,
         }

@@ -295,6 +295,44 @@ fn a_graph_of_before_runs_over_its_memory_after() {
 }
 
 #[test]
+fn peers_reach_what_woke_and_are_waited_for() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), &world.stream);
+    let early = allocator.tag("early").unwrap();
+    let block = allocate_in(&early, &allocator, 20 * MIB, stream);
+    for peer in world.driver.devices().unwrap().into_iter().skip(1) {
+        if !peer.can_access_peer(world.context.device()).unwrap() {
+            continue;
+        }
+        // Half of them while a tag sleeps.
+        sleep(&[&early], Backup::Discard);
+        allocator.enable_peer_access(peer).unwrap();
+        let late = allocator.tag("late").unwrap();
+        let other = allocate_in(&late, &allocator, 20 * MIB, stream);
+        let context = peer.primary_context().unwrap();
+        let (kernels, remote) = (Kernels::load(&context), Stream::new(&context).unwrap());
+        sleep(&[&late], Backup::Discard);
+        Tag::wake(&[&early, &late], Restore::Filled(0)).unwrap();
+        for address in [block, other] {
+            // SAFETY: memory of the test, which nothing else uses.
+            unsafe { kernels.fill_u32(&remote, address, 1024, 0x0505_0505) };
+        }
+        // What the peer runs is over when it sleeps.
+        sleep(&[&early, &late], Backup::Pinned);
+        Tag::wake(&[&early, &late], Restore::Backup).unwrap();
+        for address in [block, other] {
+            assert_eq!(values(stream, address, 4096), BTreeSet::from([5]));
+            // SAFETY: as above.
+            unsafe { kernels.add_one_u32(&remote, address, 1024) };
+            remote.synchronize().unwrap();
+            assert_eq!(values(stream, address, 4096), BTreeSet::from([5, 6]));
+        }
+        free(&allocator, other);
+    }
+    free(&allocator, block);
+}
+
+#[test]
 fn owned_allocations_sleep_without_a_promise_if_they_are_all_that_their_tag_has() {
     let world = World::new();
     let (allocator, stream) = (allocator(&world), &world.stream);

@@ -40,5 +40,7 @@ mod release_failures;
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod rig;
 mod scenarios;
+mod sleep;
+mod sleep_model;
 mod stream_ends;
 mod without_mapping;

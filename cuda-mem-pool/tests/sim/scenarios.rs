@@ -6,6 +6,7 @@
 mod caching;
 mod caching_pools;
 mod pinned_cache;
+mod sleep;
 
 use std::os::fd::AsFd;
 
@@ -65,6 +66,7 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("a caching allocator beside a capture", caching::beside_a_capture, |_| true),
     scenario("private pools", caching_pools::pools, |_| true),
     scenario("a private pool beside a capture", caching_pools::beside_a_capture, |_| true),
+    scenario("tags that sleep and wake", sleep::cycle, |_| true),
     scenario("adaptors over a pinned cache", pinned_cache::under_adaptors, |_| true),
 ];
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
     """Within ``with hold_still(*tensors):`` the memory of these CUDA tensors stays behind its addresses, for libraries that register it by
     address: RDMA, UCX, GPUDirect storage, NCCL windows. It does so too when a tensor is freed within. Afterwards it may move, so the
-    registration has to end before. Memory of pools and of PyTorch's own allocator never moves and is nothing here.
+    registration has to end before. Memory of a tag stays awake when the tag is put to sleep. That of other pools and of PyTorch's own
+    allocator never moves and is nothing here.
 
     Raises ``ValueError`` for a tensor that is not on a CUDA device, before anything is held."""
     for tensor in tensors:

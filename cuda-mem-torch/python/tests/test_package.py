@@ -520,5 +520,131 @@ class Parts(unittest.TestCase):
         self.assertTrue((_library.FOLDER / "py.typed").is_file())
 
 
+class Sleep(unittest.TestCase):
+    """Tags on the simulator, with tensors and PyTorch played."""
+
+    def setUp(self):
+        torch = fake_torch()
+        torch.cuda._utils = types.SimpleNamespace(_get_device_index=lambda device, optional: 0 if device is None else int(device))
+        for patch in (mock.patch.object(_install, "is_enabled", return_value=True), mock.patch.object(_torch, "load", return_value=torch)):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def tensor(self, size):
+        import ctypes
+
+        block = ctypes.c_void_p()
+        _library.check(_library.load().cuda_mem_torch_malloc(0, ctypes.c_size_t(size), None, ctypes.byref(block)))
+        self.addCleanup(lambda: _library.check(_library.load().cuda_mem_torch_delete(block)))
+        storage = types.SimpleNamespace(data_ptr=lambda: block.value, nbytes=lambda: size)
+        return types.SimpleNamespace(
+            untyped_storage=lambda: storage, data_ptr=lambda: block.value, is_contiguous=lambda: True, numel=lambda: size,
+            element_size=lambda: 1, shape=(size,),
+        )
+
+    def test_a_tag_sleeps_and_wakes(self):
+        with cuda_mem_torch.tag("python") as tag, cuda_mem_torch.tag("inner"):
+            inner = self.tensor(12 << 20)
+        with tag:
+            tensor = self.tensor(40 << 20)
+        self.assertEqual(repr(tag), "<cuda_mem_torch tag 'python' of cuda:0>")
+        heard = []
+        with cuda_mem_torch.on_backing_change(lambda change: heard.append((change.tag, change.is_leaving, change.ranges))) as registrant:
+            failing = cuda_mem_torch.on_backing_change(lambda _change: 1 / 0)
+            with cuda_mem_torch.keep(tensor, reason="NCCL"):
+                slept = cuda_mem_torch.sleep("python")
+            self.assertEqual((slept.freed, slept.saved, slept.missing), (0, 0, 0), "all of it was kept")
+            self.assertEqual([(kept.stayed, kept.reason) for kept in slept.kept], [(40 << 20, "NCCL")])
+            self.assertIn("kept 40.00 MiB for NCCL (41943040 bytes at 0x", str(slept))
+            slept = cuda_mem_torch.sleep(["python"], backup="pinned")
+            self.assertEqual((slept.freed, slept.saved, slept.kept), (40 << 20, 40 << 20, []))
+            self.assertEqual(str(slept), "freed 40.00 MiB, saved 40.00 MiB\na registrant failed: ZeroDivisionError: division by zero")
+            self.assertEqual([told.error for told in slept.told], [None, "ZeroDivisionError: division by zero"])
+            state = cuda_mem_torch.state()
+            self.assertEqual(state["python"], cuda_mem_torch._sleep.TagState(True, 0, 40 << 20, 40 << 20))
+            self.assertFalse(state["inner"].is_asleep)
+            self.assertEqual(len(cuda_mem_torch.read_backup(tensor)), 40 << 20)
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "whose tag 'python' sleeps"):
+                cuda_mem_torch._sleep._refuse_asleep(tensor, "aten.add")
+            cuda_mem_torch._sleep._refuse_asleep(inner, "aten.add")
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, '"python" sleeps'), tag:
+                self.tensor(1 << 20)
+            cuda_mem_torch.wake("python", restore=7)
+            failing.remove()
+        registrant.remove()
+        address = tensor.data_ptr()
+        ranges = [(address, 32 << 20), (address + (32 << 20), 8 << 20)]
+        self.assertEqual(heard, [("python", True, ranges), ("python", False, ranges)])
+        cuda_mem_torch.sleep(backup="discard")
+        self.assertTrue(all(state.is_asleep for state in cuda_mem_torch.state().values()))
+        cuda_mem_torch.wake(restore=False)
+        self.assertEqual(len(heard), 2)
+        self.assertEqual(tag.release_backup(), 40 << 20)
+        self.assertEqual((tag.prepare(), tag.release_backup()), (40 << 20, 40 << 20))
+        self.assertGreaterEqual(cuda_mem_torch.set_limit(1 << 20), 0)
+        cuda_mem_torch.set_limit(None)
+
+    def test_torch_memory_saver_works_on_tags(self):
+        from cuda_mem_torch import adapters
+
+        # As release 0.0.10 has it, whose methods hand on to `_impl`.
+        module = types.ModuleType("torch_memory_saver")
+        facade = module.torch_memory_saver = types.SimpleNamespace(_impl=None)
+        with mock.patch.dict(sys.modules, {"torch_memory_saver": module}):
+            adapters.torch_memory_saver()
+            adapters.torch_memory_saver()
+            saver = facade._impl
+            facade._impl = object()
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "was used already"):
+                adapters.torch_memory_saver()
+        region = {"enable_disk_backup": False, "cpu_backup_backend": None}
+        with saver.region(tag="saver", enable_cpu_backup=True, **region):
+            weights = self.tensor(12 << 20)
+        with saver.region(tag="saver", enable_cpu_backup=False, **region):
+            cache = self.tensor(20 << 20)
+        with saver.region(tag="other", enable_cpu_backup=False, **region):
+            other = self.tensor(30 << 20)
+
+        def asleep():
+            return {name: state.asleep >> 20 for name, state in cuda_mem_torch.state().items() if state.asleep}
+
+        saver.pause(tag="saver")
+        self.assertEqual(asleep(), {"saver": 20, "saver with backup": 12})
+        self.assertEqual(len(cuda_mem_torch.read_backup(weights)), 12 << 20)
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "the backup has 0 of"):
+            cuda_mem_torch.read_backup(cache)
+        saver.resume(tag="saver")
+        self.assertEqual((asleep(), cuda_mem_torch.state()["saver with backup"].backup), ({}, 0))
+        saver._binary_wrapper.cdll.tms_set_retain_cpu_backup(True)
+        self.assertTrue(saver._binary_wrapper.cdll.tms_get_retain_cpu_backup())
+        saver.pause(tag=None)
+        self.assertEqual(asleep(), {"saver": 20, "saver with backup": 12, "other": 30})
+        saver.resume(tag="other")
+        self.assertFalse(cuda_mem_torch.state()["other"].is_asleep)
+        saver.resume(tag=None)
+        self.assertEqual((asleep(), cuda_mem_torch.state()["saver with backup"].backup), ({}, 12 << 20))
+        self.assertIsNone(saver.get_cpu_backup(other))
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "backups on disk"):
+            with saver.region(tag="saver", enable_cpu_backup=False, enable_disk_backup=True):
+                pass
+
+    def test_what_is_wrong_is_named(self):
+        for call, error in (
+            (lambda: cuda_mem_torch.sleep(backup="disk"), "backup is 'disk'; accepted: 'pinned', 'discard'"),
+            (lambda: cuda_mem_torch.wake(restore=256), "restore is 256; accepted: True, False, a byte"),
+            (lambda: cuda_mem_torch.sleep("mistyped"), 'device 0 has no tag "mistyped"; it has'),
+            (lambda: cuda_mem_torch.sleep([]), "tags is empty"),
+            (lambda: cuda_mem_torch.tag("a\0b"), "null byte"),
+            (lambda: cuda_mem_torch.set_limit(-1), "size is -1"),
+        ):
+            with self.assertRaisesRegex(ValueError, error):
+                call()
+        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "is no memory of any tag"), cuda_mem_torch.keep(self.tensor(100)):
+            pass
+        with mock.patch.object(_install, "is_enabled", return_value=False):
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "not enabled: call cuda_mem_torch.enable"):
+                cuda_mem_torch.sleep()
+
+
 if __name__ == "__main__":
     unittest.main()

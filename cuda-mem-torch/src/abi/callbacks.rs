@@ -16,6 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::snapshot::TraceEntry;
 use super::devices::{all, set_up};
 use super::error::{Failure, entry};
 use super::pointers::Data;
+use super::sleep::{self, RegistrantFunction};
 use super::snapshot::{cuda_mem_torch_trace_entry, with_trace};
 
 /// Is told of a request that failed: the device, the bytes that were asked for, what may be held or what the device has, and what
@@ -35,6 +36,8 @@ pub(super) enum Listeners {
     Observer(unsafe extern "C" fn(*mut c_void, i64, usize, usize, usize), Data),
     Reclaimer(unsafe extern "C" fn(*mut c_void, usize) -> bool, Data),
     Tracker(unsafe extern "C" fn(*mut c_void, *const cuda_mem_torch_trace_entry), Data),
+    /// Of changes behind addresses of tags, with its number.
+    Registrant(u64, RegistrantFunction, Data),
 }
 
 struct Tracker {
@@ -72,6 +75,7 @@ impl Listeners {
             Self::Tracker(track, data) => {
                 caching.history().attach(Arc::new(Tracker { track, data, device }));
             }
+            Self::Registrant(number, call, data) => sleep::attach(number, call, data, device, caching),
         }
     }
 }

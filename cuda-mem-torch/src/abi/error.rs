@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
+use cuda_mem_ipc::cuda_mem_pool::caching::SleepError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
@@ -40,6 +41,9 @@ pub const CUDA_MEM_TORCH_IN_CALLBACK: c_int = 10;
 pub const CUDA_MEM_TORCH_INTERNAL: c_int = 11;
 /// A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
 pub const CUDA_MEM_TORCH_SOURCE_FAILED: c_int = 12;
+
+/// A tag is not as the call needs it: it sleeps, is awake, or another thread is at work with it.
+pub const CUDA_MEM_TORCH_SLEEP: c_int = 13;
 
 /// Any other reason, or none.
 pub const CUDA_MEM_TORCH_POOL_OTHER: c_int = 0;
@@ -189,6 +193,10 @@ impl From<Error> for Failure {
             Error::UnknownAddress { .. } => CUDA_MEM_TORCH_NOT_OURS,
             Error::Pool(_) | Error::OwnSource { .. } => CUDA_MEM_TORCH_POOL,
             Error::InCallback => CUDA_MEM_TORCH_IN_CALLBACK,
+            Error::Sleep(SleepError::NoMemory { .. }) => CUDA_MEM_TORCH_OUT_OF_MEMORY,
+            Error::Sleep(SleepError::NoBackup { .. }) => CUDA_MEM_TORCH_SYSTEM,
+            Error::Sleep(SleepError::NotOfTag { .. }) => CUDA_MEM_TORCH_NOT_OURS,
+            Error::Sleep(_) => CUDA_MEM_TORCH_SLEEP,
             Error::Unsupported { .. } | Error::NoPeerAccess { .. } | Error::NeedsDriver { .. } => {
                 CUDA_MEM_TORCH_UNSUPPORTED
             }

@@ -51,12 +51,14 @@ mod pointers;
 mod pools;
 mod report;
 mod settings;
+mod sleep;
 mod snapshot;
 mod source;
 mod stats;
 mod still;
 mod streams;
 mod symm;
+mod tags;
 mod top;
 mod uncached;
 
@@ -72,6 +74,7 @@ pub use plain::*;
 pub use pools::*;
 pub use report::*;
 pub use settings::*;
+pub use sleep::*;
 pub use snapshot::*;
 pub use source::*;
 pub use stats::*;
@@ -81,6 +84,7 @@ pub use streams::{
     cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,
 };
 pub use symm::*;
+pub use tags::*;
 pub use top::{cuda_mem_torch_top, cuda_mem_torch_top_table};
 
 use std::ffi::{c_char, c_int};

@@ -9,14 +9,15 @@
 use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
-use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Pin, Pinned};
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Keep, Pin, Pinned};
 
 use super::devices::search;
 use super::error::entry;
 use super::pointers;
 
 /// Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
-/// unmapped and not given back. `still` gets null for memory that never moves, of a private pool.
+/// unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
+/// another private pool.
 ///
 /// `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 ///
@@ -37,12 +38,23 @@ pub unsafe extern "C" fn cuda_mem_torch_hold_still(address: *const c_void, still
     })
 }
 
-/// None for memory of a private pool.
-fn pin(caching: &CachingAllocator, address: u64) -> Result<Option<Pinned>, Error> {
+/// What holds a block still until it is dropped.
+struct Still {
+    _pinned: Option<Pinned>,
+    _kept: Option<Keep>,
+}
+
+/// None for memory of a private pool without a tag.
+fn pin(caching: &CachingAllocator, address: u64) -> Result<Option<Still>, Error> {
     let (base, bytes) = caching.base_allocation(address)?;
     match caching.pin(base, bytes, Pin::Registered) {
-        Err(Error::UnknownAddress { .. }) => Ok(None),
-        pinned => pinned.map(Some),
+        Err(Error::UnknownAddress { .. }) => {
+            let tags = caching.tags();
+            let Some(tag) = tags.iter().find(|tag| tag.has(address)) else { return Ok(None) };
+            let kept = tag.keep(address, caching.block_bytes(address)?, "held still")?;
+            Ok(Some(Still { _pinned: None, _kept: Some(kept) }))
+        }
+        pinned => pinned.map(|pinned| Some(Still { _pinned: Some(pinned), _kept: None })),
     }
 }
 
@@ -56,7 +68,7 @@ pub unsafe extern "C" fn cuda_mem_torch_let_move(still: *mut c_void) -> c_int {
     entry(|| {
         if !still.is_null() {
             // SAFETY: the caller's promise: it was made by a box, and is let go once.
-            drop(unsafe { Box::from_raw(still.cast::<Pinned>()) });
+            drop(unsafe { Box::from_raw(still.cast::<Still>()) });
         }
         Ok(())
     })

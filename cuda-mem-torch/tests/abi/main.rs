@@ -11,6 +11,7 @@ mod pools;
 mod program;
 mod settings;
 mod sharing;
+mod sleep;
 mod support;
 mod symm;
 mod threads;

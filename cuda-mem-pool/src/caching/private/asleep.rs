@@ -1,5 +1,6 @@
 //! What tags need of private pools: to have them hand nothing out for a while, and to know what is live in them.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::resource::RawResource;
 use crate::snapshot::BlockState;
+use crate::statistics::PoolSize;
 
 impl Private {
     /// Has pools hand nothing out and give nothing back, or do so again.
@@ -22,10 +24,11 @@ impl Private {
         }
     }
 
-    /// Whether segments of these pools are on their way back.
-    pub(in crate::caching) fn are_leaving(&self, ids: &[MempoolId]) -> bool {
+    /// The segments of these pools by address. Those that are on their way in or out are not among them.
+    pub(in crate::caching) fn segment_kinds(&self, ids: &[MempoolId]) -> HashMap<u64, PoolSize> {
         let state = lock(&self.state);
-        ids.iter().any(|id| state.pools.get(*id).is_ok_and(|pool| pool.is_leaving()))
+        let pools = ids.iter().filter_map(|id| state.pools.get(*id).ok());
+        pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()
     }
 
     /// What is live in these pools, in the order of the addresses, and where each block begins that somebody has. Of pools that a graph may

@@ -146,6 +146,10 @@ impl PrivatePools<'_> {
         // What tells stacks may allocate: it is asked without the lock.
         let frames = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
+        if state.pools.get(id)?.is_asleep {
+            // What it allocated again was not saved.
+            return Err(self.shared.tags.asleep(id));
+        }
         let before: Vec<Block> = {
             let entries = state.live.values().filter(|entry| entry.pool == id);
             entries.filter_map(|&entry| state.block(entry)).collect()

@@ -181,6 +181,11 @@ impl SegmentMemory {
         Ok(())
     }
 
+    /// The primary contexts of the peers that reach the memory.
+    pub(in crate::caching) fn peers(&self) -> Vec<Context> {
+        lock(&self.peers).clone()
+    }
+
     pub(in crate::caching) fn close(&self) {
         let addresses: Vec<u64> = lock(&self.segments).keys().copied().collect();
         for address in addresses {

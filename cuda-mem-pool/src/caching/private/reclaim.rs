@@ -104,7 +104,7 @@ impl PrivatePools<'_> {
 
     /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
     /// default pool: a stream that never asked for memory has no heap.
-    fn wait_for_streams(self) -> Result<()> {
+    pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         for slot in self.shared.slots.iter() {
             // Whatever else it fails with, the events tell what is done.

@@ -7,13 +7,15 @@
 
 #![allow(unsafe_code, reason = "copies from and to bare addresses")]
 
+use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::thread;
 
 use cuda_mem_core::copy::memcpy_async;
 use cuda_mem_core::host::{HostMapping, MappingOptions, Pages, RegisterFlags, RegisterOptions, Registered};
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, Stream};
+use cuda_mem_core::{Context, Error as CoreError, Stream};
 
 use crate::error::{Error, Result, SleepError};
 
@@ -35,6 +37,10 @@ pub(super) struct BackupMemory {
 impl BackupMemory {
     /// Pinned memory of `bytes` bytes, all of whose pages are there. [`SleepError::NoBackup`] if the system has not as much.
     pub(super) fn new(context: &Context, bytes: usize) -> Result<Self> {
+        if let Some(available) = room_in_group().filter(|available| *available < bytes) {
+            let source = CoreError::OutOfHostMemory { bytes, available };
+            return Err(SleepError::NoBackup { bytes, source }.into());
+        }
         let mapping = HostMapping::new(bytes, &MappingOptions::new().pages(Pages::Transparent))?;
         let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         let options = RegisterOptions::new().flags(RegisterFlags::PORTABLE).threads(threads);
@@ -126,6 +132,29 @@ impl BackupMemory {
     }
 }
 
+/// How many bytes the control groups of the process may still take, where they have a limit: who takes more is killed. None without one, and
+/// where it is not known.
+fn room_in_group() -> Option<usize> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let folders = Path::new(own).ancestors().map(|folder| root.join(folder));
+    let read = |folder: &Path, file: &str| fs::read_to_string(folder.join(file)).ok();
+    let room = folders.filter_map(|folder| {
+        let [most, used] = ["memory.max", "memory.current"].map(|file| read(&folder, file));
+        room_of(&most?, &used?, &read(&folder, "memory.stat").unwrap_or_default())
+    });
+    room.min()
+}
+
+/// What is left of a group's limit. Its pages of files that nobody used lately make room.
+fn room_of(most: &str, used: &str, statistics: &str) -> Option<usize> {
+    let number = |text: &str| text.trim().parse::<usize>().ok();
+    let inactive = statistics.lines().find_map(|line| number(line.strip_prefix("inactive_file ")?));
+    let used = number(used)?.saturating_sub(inactive.unwrap_or(0));
+    Some(number(most)?.saturating_sub(used))
+}
+
 /// The length of a range of this machine's memory.
 pub(super) fn len(range: &Range<CUdeviceptr>) -> usize {
     (range.end - range.start) as usize
@@ -170,11 +199,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_group_has_room_up_to_its_limit() {
+        assert_eq!(room_of("max\n", "10\n", ""), None);
+        assert_eq!(room_of("1000\n", "400\n", "anon 7\ninactive_file 100\n"), Some(700));
+        assert_eq!(room_of("1000\n", "1200\n", "inactive_anon 5\n"), Some(0));
+    }
+
+    #[test]
     fn live_ranges_are_joined_over_short_gaps_and_never_over_what_has_no_memory() {
         let (live, pieces) = ([10..20, 30..40, 1_000_000..1_000_010], [0..1_000_000, 1_000_000..2_000_000]);
         assert_eq!(joined(&live, &pieces), [10..40, 1_000_000..1_000_010]);
         assert_eq!(joined(&[10..20, 30..40], &[0..25, 35..50]), [10..20, 35..40]);
-        assert_eq!(joined(&[10..90, 95..100], &[0..25, 25..50, 60..70]), [10..50, 60..70]);
-        assert_eq!(joined(&[], &[0..25, 30..40]), []);
+        let one = |range: Range<u64>| [range];
+        assert_eq!(joined(&one(10..100), &[0..25, 25..50, 60..70]), [10..50, 60..70]);
+        assert_eq!(joined(&[], &one(0..25)), []);
     }
 }

@@ -18,14 +18,16 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::copy::memset_async;
 use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::vmm::PhysicalMemory;
 use cuda_mem_core::{Context, Stream, catch_panic};
 
 use super::backup::{BackupMemory, joined, len};
-use super::mapped::Segment;
+use super::mapped::{Segment, Unmapped};
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::shared::DeviceCache;
+use crate::caching::source::Claim;
 use crate::error::{Error, Result, SleepError};
 use crate::primitive::{Ordering, lock};
 use crate::statistics::PoolSize;
@@ -72,8 +74,12 @@ impl Tag {
             }
         }
         let mut cycles = tags.iter().map(|tag| tag.shared.begin()).collect::<Result<Vec<_>>>()?;
-        let quiet = cycles.iter().map(|cycle| Quiet::new(shared, cycle)).collect::<Result<Vec<_>>>()?;
+        let quiet: Vec<Quiet> = cycles.iter().map(|cycle| Quiet::new(shared, cycle)).collect();
         shared.context.synchronize()?;
+        for peer in shared.private.memory.peers() {
+            // What peers run may use the memory too.
+            peer.synchronize()?;
+        }
         shared.context.driver().reclaim();
         shared.poll();
         let plans: Vec<Plan> = cycles.iter().map(|cycle| cycle.tag.plan(shared)).collect();
@@ -85,11 +91,8 @@ impl Tag {
         }
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
-            let stream = Stream::new(&shared.context)?;
-            for (cycle, plan) in cycles.iter().zip(&plans) {
-                // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the wait above.
-                slept.saved += unsafe { cycle.tag.save(&shared.context, plan, &stream) }?;
-            }
+            // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
+            slept.saved = unsafe { save_all(shared, &cycles, &plans) }?;
         }
         // From here on what fails is told.
         for (cycle, plan) in cycles.iter().zip(&plans) {
@@ -98,9 +101,15 @@ impl Tag {
         }
         let before = shared.context.memory_info().map(|memory| memory.free);
         for (cycle, plan) in cycles.iter_mut().zip(&plans) {
-            // SAFETY: saved or not wanted, nothing uses it, by the caller's promise and the wait above.
-            slept.freed += unsafe { plan.unmap(shared, &mut slept.refused) };
+            let first = slept.refused.len();
+            // SAFETY: saved or not wanted, nothing uses it, by the caller's promise and the waits above.
+            slept.freed += unsafe { plan.unmap(shared, cycle.tag, &mut slept.refused) };
             cycle.end = ASLEEP;
+            let is_mapped = |(range, _): &(Range<CUdeviceptr>, Error)| cycle.tag.expect_awake(range).is_ok();
+            let stayed = slept.refused[first..].iter().filter(|refused| is_mapped(refused));
+            let stayed: Vec<_> = stayed.map(|(range, _)| range.clone()).collect();
+            // Registrants took it for gone.
+            slept.told.extend(tell(shared, cycle.tag, false, &stayed));
         }
         quiet.into_iter().for_each(Quiet::stay);
         slept.missing = before.map_or(0, |before| missing(&shared.context, before, slept.freed));
@@ -122,31 +131,23 @@ impl Tag {
         let shared = allocator.shared();
         let mut cycles = tags.iter().map(|tag| tag.shared.begin()).collect::<Result<Vec<_>>>()?;
         cycles.retain(|cycle| cycle.began == ASLEEP);
+        if cycles.is_empty() {
+            return Ok(Vec::new());
+        }
         let stream = Stream::new(&shared.context)?;
-        let mut waking = Waking { shared, stream: &stream, woken: Vec::new() };
-        let needed: usize =
-            cycles.iter().map(|cycle| cycle.tag.asleep().iter().map(len).sum::<usize>()).sum();
-        let Some(claim) = shared.source.claim(needed)? else {
-            let room = shared.source.limit().saturating_sub(shared.source.reserved());
-            return Err(no_memory(shared, needed, needed.saturating_sub(room)));
-        };
-        waking.map(&cycles, restore)?;
+        let (claim, memory) = obtain(shared, &cycles)?;
+        let before = cycles.iter().map(|cycle| cycle.tag.lacking(shared)).collect();
+        let (cycles_of, claim) = (&cycles, Some(claim));
+        let waking = Waking { shared, stream: &stream, cycles: cycles_of, before, claim, is_settled: false };
+        let woken = waking.map(memory, restore)?;
         stream.synchronize()?;
-        let woken = std::mem::take(&mut waking.woken);
-        claim.keep();
-        shared.figures.change(|counts| {
-            counts.reserved_bytes.increase(PoolSize::Large, needed as u64);
-            counts.asleep_bytes = counts.asleep_bytes.saturating_sub(needed as u64);
-        });
+        waking.settle();
         let mut told = Vec::new();
-        for cycle in &mut cycles {
+        for (cycle, ranges) in cycles.iter_mut().zip(&woken) {
             cycle.tag.keep_largest_backup();
             shared.private.set_asleep(&cycle.tag.pools(), false);
             cycle.end = AWAKE;
-            let of_tag = cycle.tag.memory.segments();
-            let is_its = |at: &Range<CUdeviceptr>| of_tag.iter().any(|segment| segment.has(at));
-            let ranges: Vec<_> = woken.iter().map(|(_, piece)| piece.clone()).filter(is_its).collect();
-            told.extend(tell(shared, cycle.tag, false, &ranges));
+            told.extend(tell(shared, cycle.tag, false, ranges));
         }
         Ok(told)
     }
@@ -185,14 +186,9 @@ struct Quiet<'s> {
 }
 
 impl<'s> Quiet<'s> {
-    fn new(shared: &'s DeviceCache, cycle: &Cycle<'s>) -> Result<Self> {
+    fn new(shared: &'s DeviceCache, cycle: &Cycle<'s>) -> Self {
         shared.private.set_asleep(&cycle.tag.pools(), true);
-        let quiet = Self { shared, tag: cycle.tag, was_asleep: cycle.began == ASLEEP };
-        match shared.private.are_leaving(&cycle.tag.pools()) {
-            // Another thread gives segments of it back right now.
-            true => Err(SleepError::Busy { tag: cycle.tag.name.clone() }.into()),
-            false => Ok(quiet),
-        }
+        Self { shared, tag: cycle.tag, was_asleep: cycle.began == ASLEEP }
     }
 
     fn stay(mut self) {
@@ -213,7 +209,9 @@ impl Drop for Quiet<'_> {
 pub(super) struct Plan {
     /// The pieces that go, each with its segment.
     pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
-    /// What of them is live.
+    /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
+    stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
+    /// What of the pieces is live.
     live: Vec<Range<CUdeviceptr>>,
     /// Where each live block begins.
     blocks: Vec<CUdeviceptr>,
@@ -230,27 +228,54 @@ impl Plan {
         joined(&self.live, &self.ranges()).iter().map(len).sum()
     }
 
-    /// Unmaps the pieces; the bytes that went. The others are in `refused`.
+    /// Unmaps the pieces; the bytes that the driver took back. What it refused is in `refused`.
     ///
     /// # Safety
     ///
     /// Nothing uses them before they wake.
-    unsafe fn unmap(&self, shared: &DeviceCache, refused: &mut Vec<(Range<CUdeviceptr>, Error)>) -> usize {
+    unsafe fn unmap(
+        &self,
+        shared: &DeviceCache,
+        tag: &TagShared,
+        refused: &mut Vec<(Range<CUdeviceptr>, Error)>,
+    ) -> usize {
+        let before = tag.lacking(shared);
         let mut freed = 0;
-        for (segment, piece) in &self.pieces {
+        for (segment, piece) in self.pieces.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
             match unsafe { segment.put_to_sleep(piece.start) } {
-                Ok(true) => freed += len(piece),
-                Ok(false) => {}
-                Err(error) => refused.push((piece.clone(), error.into())),
+                Ok(Unmapped::Released) => freed += len(piece),
+                Ok(Unmapped::Refused(error)) | Err(error) => refused.push((piece.clone(), error.into())),
             }
         }
-        shared.source.unclaim(freed);
-        shared.figures.change(|counts| {
-            counts.reserved_bytes.decrease(PoolSize::Large, freed as u64);
-            counts.asleep_bytes += freed as u64;
-        });
+        let after = tag.lacking(shared);
+        shared.source.unclaim(after.bytes().saturating_sub(before.bytes()));
+        after.count(&before, shared);
         freed
+    }
+}
+
+/// The bytes without memory in small segments and in large ones.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lacking([usize; 2]);
+
+impl Lacking {
+    fn bytes(&self) -> usize {
+        self.0.iter().sum()
+    }
+
+    /// Counts that so much has no memory now, of which `before` had none before.
+    fn count(&self, before: &Self, shared: &DeviceCache) {
+        shared.figures.change(|counts| {
+            for (pool, (now, before)) in
+                [PoolSize::Small, PoolSize::Large].into_iter().zip(self.0.iter().zip(before.0))
+            {
+                counts.reserved_bytes.decrease(pool, now.saturating_sub(before) as u64);
+                counts.reserved_bytes.increase(pool, before.saturating_sub(*now) as u64);
+            }
+            let asleep = counts.asleep_bytes + self.bytes() as u64;
+            counts.asleep_bytes = asleep.saturating_sub(before.bytes() as u64);
+        });
     }
 }
 
@@ -286,45 +311,57 @@ impl TagShared {
 
     /// Refuses a range of which a part is no memory of the tag, or sleeps.
     pub(super) fn expect_awake(&self, range: &Range<CUdeviceptr>) -> Result<()> {
-        let segments = self.memory.segments();
-        let Some(segment) = segments.iter().find(|segment| segment.has(range)) else {
+        let Some(segment) = self.memory.segment_of(range) else {
             return Err(SleepError::NotOfTag { tag: Some(self.name.clone()), address: range.start }.into());
         };
-        let overlaps = |piece: &Range<CUdeviceptr>| piece.start < range.end && range.start < piece.end;
-        match segment.pieces(false).iter().any(overlaps) {
+        match segment.pieces(false).iter().any(|piece| overlap(piece, range)) {
             true => Err(SleepError::Asleep { tag: self.name.clone() }.into()),
             false => Ok(()),
         }
     }
 
-    /// The pieces that sleep.
-    fn asleep(&self) -> Vec<Range<CUdeviceptr>> {
-        self.memory.segments().iter().flat_map(|segment| segment.pieces(false)).collect()
+    /// The sizes of the pieces without memory, in the order of their addresses.
+    fn sizes(&self) -> Vec<usize> {
+        self.memory.segments().iter().flat_map(|segment| segment.lacking()).collect()
+    }
+
+    /// How much has no memory.
+    fn lacking(&self, shared: &DeviceCache) -> Lacking {
+        let kinds = shared.private.segment_kinds(&self.pools());
+        let mut lacking = Lacking::default();
+        for segment in self.memory.segments() {
+            let is_large = kinds.get(&segment.address()) != Some(&PoolSize::Small);
+            lacking.0[usize::from(is_large)] += segment.lacking().iter().sum::<usize>();
+        }
+        lacking
     }
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
         let (live, blocks) = shared.private.live(&self.pools());
-        let keeps: Vec<_> = lock(&self.keeps).values().cloned().collect();
-        let (mut pieces, mut kept) = (Vec::new(), Vec::<Kept>::new());
-        for segment in self.memory.segments() {
+        // Segments that are on their way in or out are not among the pools'.
+        let kinds = shared.private.segment_kinds(&self.pools());
+        let mut kept: Vec<_> = lock(&self.keeps)
+            .values()
+            .map(|(range, reason)| Kept { range: range.clone(), bytes: 0, reason: reason.clone() })
+            .collect();
+        kept.sort_by_key(|kept| kept.range.start);
+        let (mut pieces, mut stale) = (Vec::new(), Vec::new());
+        let segments = self.memory.segments();
+        for segment in segments.iter().filter(|segment| kinds.contains_key(&segment.address())) {
             for piece in segment.pieces(true) {
-                let found =
-                    keeps.iter().find(|(range, _)| range.start < piece.end && piece.start < range.end);
-                let Some((range, reason)) = found else {
-                    pieces.push((Arc::clone(&segment), piece));
-                    continue;
-                };
-                match kept.last_mut().filter(|last| last.range == *range) {
-                    Some(last) => last.bytes += len(&piece),
-                    None => {
-                        let (range, reason) = (range.clone(), reason.clone());
-                        kept.push(Kept { range, bytes: len(&piece), reason });
-                    }
+                let mut stays = false;
+                for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &piece)) {
+                    (stays, keep.bytes) = (true, keep.bytes + len(&piece));
+                }
+                if !stays {
+                    pieces.push((Arc::clone(segment), piece));
                 }
             }
+            stale.extend(segment.stale().into_iter().map(|piece| (Arc::clone(segment), piece)));
         }
-        Plan { pieces, live, blocks, kept }
+        kept.retain(|keep| keep.bytes > 0);
+        Plan { pieces, stale, live, blocks, kept }
     }
 
     /// Has host memory of so many bytes at hand for the next sleep.
@@ -341,28 +378,39 @@ impl TagShared {
         Ok(())
     }
 
-    /// Copies what is live of a plan; how many bytes. What was saved when the tag was put to sleep before stays.
+    /// Copies what is live of a plan; none if nothing is. What was saved when the tag was put to sleep before stays.
     ///
     /// # Safety
     ///
     /// The pieces are awake, and nobody writes them meanwhile.
-    unsafe fn save(&self, context: &Context, plan: &Plan, stream: &Stream) -> Result<usize> {
+    unsafe fn save(&self, context: &Context, plan: &Plan, stream: &Stream) -> Result<Option<BackupMemory>> {
         let ranges = joined(&plan.live, &plan.ranges());
         let bytes = ranges.iter().map(len).sum();
         if bytes == 0 {
-            return Ok(0);
+            return Ok(None);
         }
-        let is_first = self.asleep().is_empty();
-        let mut backups = lock(&self.backups);
-        let spare = if is_first { backups.pop() } else { None };
+        // What is there of a tag that is awake is nobody's copy.
+        let is_spare = self.memory.segments().iter().all(|segment| segment.pieces(false).is_empty());
+        let spare = if is_spare { lock(&self.backups).pop() } else { None };
         let mut backup = match spare.filter(|spare| spare.bytes() >= bytes) {
             Some(spare) => spare,
             None => BackupMemory::new(context, bytes)?,
         };
         // SAFETY: the caller's promise.
-        unsafe { backup.save(&ranges, stream) }?;
-        backups.push(backup);
-        Ok(bytes)
+        match unsafe { backup.save(&ranges, stream) } {
+            Ok(()) => Ok(Some(backup)),
+            Err(error) => {
+                self.put_back(backup, is_spare);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has memory of a backup that nobody needs serve the next sleep.
+    fn put_back(&self, backup: BackupMemory, is_spare: bool) {
+        if is_spare {
+            lock(&self.backups).push(backup.emptied());
+        }
     }
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
@@ -373,44 +421,93 @@ impl TagShared {
     }
 }
 
-/// Tags on their way back. What is mapped goes again when this is dropped, unless it was taken out.
+/// Copies what is live of all plans; how many bytes. After an error the tags are as they were.
+///
+/// # Safety
+///
+/// As for [`TagShared::save`].
+unsafe fn save_all(shared: &DeviceCache, cycles: &[Cycle<'_>], plans: &[Plan]) -> Result<usize> {
+    let stream = Stream::new(&shared.context)?;
+    let mut saved = Vec::new();
+    for (cycle, plan) in cycles.iter().zip(plans) {
+        // SAFETY: the caller's promise.
+        match unsafe { cycle.tag.save(&shared.context, plan, &stream) } {
+            Ok(backup) => saved.push(backup),
+            Err(error) => {
+                for (cycle, backup) in cycles.iter().zip(saved) {
+                    if let Some(backup) = backup {
+                        cycle.tag.put_back(backup, cycle.began == AWAKE);
+                    }
+                }
+                return Err(error);
+            }
+        }
+    }
+    for (cycle, backup) in cycles.iter().zip(saved) {
+        lock(&cycle.tag.backups).extend(backup);
+    }
+    Ok(plans.iter().map(Plan::saved_bytes).sum())
+}
+
+/// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
+fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s>, Vec<PhysicalMemory>)> {
+    let sizes: Vec<usize> = cycles.iter().flat_map(|cycle| cycle.tag.sizes()).collect();
+    let needed = sizes.iter().sum::<usize>();
+    let mut missing = 0;
+    for attempt in 0..3 {
+        match attempt {
+            0 => {}
+            1 => {
+                shared.trim_to(shared.source.reserved().saturating_sub(missing))?;
+            }
+            _ => {
+                shared.pools().wait_for_streams()?;
+                shared.empty_cache()?;
+            }
+        }
+        let Some(claim) = shared.source.claim(needed)? else {
+            let room = shared.source.limit().saturating_sub(shared.source.reserved());
+            missing = needed.saturating_sub(room);
+            continue;
+        };
+        // Any of them: all make memory of the same kind.
+        let made = cycles.first().map_or(Ok(Some(Vec::new())), |cycle| cycle.tag.memory.create(&sizes))?;
+        if let Some(made) = made {
+            return Ok((claim, made));
+        }
+        let free = shared.context.memory_info().map_or(0, |memory| memory.free);
+        missing = needed.saturating_sub(free).max(1);
+    }
+    Err(SleepError::NoMemory { needed, missing, held: shared.source.reserved() }.into())
+}
+
+/// Tags on their way back. What is mapped goes again when this is dropped, unless it was settled.
 struct Waking<'s> {
     shared: &'s DeviceCache,
     stream: &'s Stream,
-    woken: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
+    cycles: &'s [Cycle<'s>],
+    /// What each of them lacked before.
+    before: Vec<Lacking>,
+    /// Of all that they lacked.
+    claim: Option<Claim<'s>>,
+    is_settled: bool,
 }
 
 impl Waking<'_> {
-    /// Makes the memory of all tags, maps it, and puts the copies into the stream.
-    fn map(&mut self, cycles: &[Cycle<'_>], restore: Restore) -> Result<()> {
-        let mut all = Vec::new();
-        for cycle in cycles {
-            let memory = &cycle.tag.memory;
-            let sizes: Vec<usize> = cycle.tag.asleep().iter().map(len).collect();
-            let made = match memory.create(&sizes)? {
-                Some(made) => made,
-                None => {
-                    // What the allocator has free, of all streams and pools.
-                    self.shared.empty_cache()?;
-                    memory.create(&sizes)?.ok_or_else(|| self.refuse(cycles))?
-                }
-            };
-            all.push((cycle, made.into_iter()));
-        }
-        for (cycle, mut made) in all {
-            let devices = cycle.tag.memory.devices();
+    /// Maps the memory, and puts the copies into the stream; what came back of each tag.
+    fn map(&self, memory: Vec<PhysicalMemory>, restore: Restore) -> Result<Vec<Vec<Range<CUdeviceptr>>>> {
+        let mut memory = memory.into_iter();
+        let of_tag = |cycle: &Cycle<'_>| {
+            let mut woken = Vec::new();
             for segment in cycle.tag.memory.segments() {
                 let pieces = segment.pieces(false);
-                let at: Vec<_> = pieces.iter().map(|piece| piece.start).collect();
-                segment.wake(&at, made.by_ref().take(at.len()).collect(), &devices)?;
-                let first = self.woken.len();
-                self.woken.extend(pieces.into_iter().map(|piece| (Arc::clone(&segment), piece)));
-                for (_, piece) in &self.woken[first..] {
-                    self.fill(cycle.tag, piece, restore)?;
-                }
+                segment.wake(&cycle.tag.memory, &mut memory)?;
+                pieces.iter().try_for_each(|piece| self.fill(cycle.tag, piece, restore))?;
+                woken.extend(pieces);
             }
-        }
-        Ok(())
+            Ok(woken)
+        };
+        self.cycles.iter().map(of_tag).collect()
     }
 
     fn fill(&self, tag: &TagShared, piece: &Range<CUdeviceptr>, restore: Restore) -> Result<()> {
@@ -420,34 +517,47 @@ impl Waking<'_> {
             Restore::Filled(byte) => Ok(unsafe { memset_async(self.stream, piece.start, byte, len(piece)) }?),
             Restore::Backup => {
                 let backups = lock(&tag.backups);
-                // SAFETY: as above.
+                // SAFETY: as above. What was saved last comes last.
                 backups.iter().try_for_each(|backup| unsafe { backup.restore(piece, self.stream) })
             }
         }
     }
 
-    fn refuse(&self, cycles: &[Cycle<'_>]) -> Error {
-        let needed: usize =
-            cycles.iter().map(|cycle| cycle.tag.asleep().iter().map(len).sum::<usize>()).sum();
-        let free = self.shared.context.memory_info().map_or(0, |memory| memory.free);
-        no_memory(self.shared, needed, needed.saturating_sub(free))
+    /// All of it is there, and can be used.
+    fn settle(mut self) {
+        for segment in self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()) {
+            segment.settle();
+        }
+        self.is_settled = true;
     }
 }
 
 impl Drop for Waking<'_> {
     fn drop(&mut self) {
-        if self.woken.is_empty() {
-            return;
+        // Copies may be under way: what cannot be waited for stays mapped, and is filled when the tag wakes.
+        if !self.is_settled && self.stream.synchronize().is_ok() {
+            for segment in self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()) {
+                for piece in segment.stale() {
+                    // SAFETY: the copies are done: nobody else uses it while the tag is busy.
+                    let _ = unsafe { segment.put_to_sleep(piece.start) };
+                }
+            }
         }
-        // Copies may be under way. What cannot be waited for stays mapped.
-        if self.stream.synchronize().is_err() {
-            return;
+        let mut lacking = 0;
+        for (cycle, before) in self.cycles.iter().zip(&self.before) {
+            let after = cycle.tag.lacking(self.shared);
+            after.count(before, self.shared);
+            lacking += after.bytes();
         }
-        for (segment, piece) in &self.woken {
-            // SAFETY: mapped by this, and the copies are done: nobody else uses it while the tag is busy.
-            let _ = unsafe { segment.put_to_sleep(piece.start) };
+        if let Some(claim) = self.claim.take() {
+            claim.keep_all_but(lacking);
         }
     }
+}
+
+/// Whether two ranges have an address in common.
+fn overlap(one: &Range<CUdeviceptr>, other: &Range<CUdeviceptr>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// Tells all registrants of a change, one after the other.
@@ -480,8 +590,4 @@ fn missing(context: &Context, before: usize, freed: usize) -> usize {
         }
         std::thread::yield_now();
     }
-}
-
-fn no_memory(cache: &DeviceCache, needed: usize, missing: usize) -> Error {
-    SleepError::NoMemory { needed, missing, held: cache.source.reserved() }.into()
 }

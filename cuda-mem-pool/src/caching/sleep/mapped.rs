@@ -13,7 +13,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
@@ -21,11 +21,11 @@ use cuda_mem_core::{Context, Device, Error as CoreError, MemorySource, Stream};
 
 use crate::engine::paged::SLAB;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::RawResource;
 
 /// The most bytes of a handle. Larger ones save calls, and keep more awake for one range that has to stay.
-const PIECE: usize = 16 << 20;
+const PIECE: usize = 32 << 20;
 
 /// The memory of a tag: where its private pools get their segments.
 #[derive(Debug)]
@@ -50,6 +50,17 @@ struct Piece {
     bytes: usize,
     /// None while it sleeps.
     memory: Option<PhysicalMemory>,
+    /// Mapped by a wake that is not done, or failed and could not unmap it: nobody may use it before it is filled.
+    is_stale: bool,
+}
+
+/// What became of the memory of a piece that was unmapped.
+#[derive(Debug)]
+pub(super) enum Unmapped {
+    /// The driver has it back.
+    Released,
+    /// The driver took the mapping, and refused the memory.
+    Refused(CoreError),
 }
 
 impl MappedSegments {
@@ -68,27 +79,40 @@ impl MappedSegments {
         lock(&self.segments).values().cloned().collect()
     }
 
-    /// Lets a peer reach all that is awake, and what comes.
-    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        lock(&self.reached_by).push(peer);
-        for segment in self.segments() {
-            segment.let_in(&[peer])?;
-        }
-        Ok(())
+    /// The segment that a range lies in.
+    pub(super) fn segment_of(&self, range: &Range<CUdeviceptr>) -> Option<Arc<Segment>> {
+        let segments = lock(&self.segments);
+        let (_, segment) = segments.range(..=range.start).next_back()?;
+        (range.end <= segment.range.address() + segment.range.bytes() as u64).then(|| Arc::clone(segment))
     }
 
-    /// Makes the memory that sleeping pieces of all these need, which is mapped nowhere yet. None if the driver has not as much.
+    /// Lets a peer reach all that is awake, and what comes. After an error it reaches nothing that comes.
+    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        // Before the segments are looked at: what is mapped meanwhile is for it too.
+        if !lock(&self.reached_by).contains(&peer) {
+            lock(&self.reached_by).push(peer);
+        }
+        let outcome = self.segments().iter().try_for_each(|segment| segment.let_in(&[peer]));
+        if outcome.is_err() {
+            lock(&self.reached_by).retain(|device| *device != peer);
+        }
+        outcome
+    }
+
+    /// Makes memory of these sizes, which is mapped nowhere yet. None if the driver has not as much.
     pub(super) fn create(&self, sizes: &[usize]) -> cuda_mem_core::Result<Option<Vec<PhysicalMemory>>> {
-        let device = self.context.device();
-        let made: cuda_mem_core::Result<Vec<_>> =
-            sizes.iter().map(|bytes| PhysicalMemory::create(device, *bytes, &self.options)).collect();
-        match made {
+        match self.create_all(sizes) {
             Err(error) if Error::from(error.clone()).is_out_of_memory() => Ok(None),
             made => made.map(Some),
         }
     }
 
-    pub(super) fn devices(&self) -> Vec<Device> {
+    fn create_all(&self, sizes: &[usize]) -> cuda_mem_core::Result<Vec<PhysicalMemory>> {
+        let device = self.context.device();
+        sizes.iter().map(|bytes| PhysicalMemory::create(device, *bytes, &self.options)).collect()
+    }
+
+    fn devices(&self) -> Vec<Device> {
         lock(&self.reached_by).clone()
     }
 }
@@ -98,80 +122,82 @@ impl Segment {
         self.range.address()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.range.bytes()
+    }
+
     fn at(&self, piece: &Piece) -> Range<CUdeviceptr> {
         let start = self.range.address() + piece.offset as u64;
         start..start + piece.bytes as u64
     }
 
-    /// Whether a range lies in it.
-    pub(super) fn has(&self, range: &Range<CUdeviceptr>) -> bool {
-        let start = self.range.address();
-        start <= range.start && range.end <= start + self.range.bytes() as u64
-    }
-
-    /// The pieces that are awake, or those that sleep.
+    /// The pieces that can be used, or those that cannot.
     pub(super) fn pieces(&self, is_awake: bool) -> Vec<Range<CUdeviceptr>> {
-        let pieces = lock(&self.pieces);
-        pieces.iter().filter(|piece| piece.memory.is_some() == is_awake).map(|piece| self.at(piece)).collect()
+        let is_usable = |piece: &&Piece| (piece.memory.is_some() && !piece.is_stale) == is_awake;
+        lock(&self.pieces).iter().filter(is_usable).map(|piece| self.at(piece)).collect()
     }
 
-    /// Unmaps a piece and gives its memory back. False, and nothing is done, if it sleeps already. After an error it is awake, unless the
-    /// driver took the mapping and refused the memory, which it keeps then.
+    /// The sizes of the pieces without memory, in the order of their addresses.
+    pub(super) fn lacking(&self) -> Vec<usize> {
+        let pieces = lock(&self.pieces);
+        pieces.iter().filter(|piece| piece.memory.is_none()).map(|piece| piece.bytes).collect()
+    }
+
+    /// The pieces that a failed wake left mapped.
+    pub(super) fn stale(&self) -> Vec<Range<CUdeviceptr>> {
+        let pieces = lock(&self.pieces);
+        pieces.iter().filter(|piece| piece.is_stale).map(|piece| self.at(piece)).collect()
+    }
+
+    /// Unmaps a piece that has memory, and gives that back. After an error it is as it was.
     ///
     /// # Safety
     ///
     /// Nothing uses it.
-    pub(super) unsafe fn put_to_sleep(&self, at: CUdeviceptr) -> cuda_mem_core::Result<bool> {
-        let mut pieces = lock(&self.pieces);
-        let found = pieces.iter_mut().find(|piece| self.at(piece).start == at);
-        let Some(piece) = found.filter(|piece| piece.memory.is_some()) else { return Ok(false) };
+    pub(super) unsafe fn put_to_sleep(&self, at: CUdeviceptr) -> cuda_mem_core::Result<Unmapped> {
+        let mut pieces = lock_over_calls(&self.pieces);
+        let found = pieces.iter_mut().find(|piece| self.at(piece).start == at && piece.memory.is_some());
+        let piece = found.ok_or(CoreError::NotAllocated { address: at })?;
         // SAFETY: the caller's promise.
         unsafe { self.range.unmap(piece.offset, piece.bytes) }?;
-        match piece.memory.take().map_or(Ok(()), PhysicalMemory::close) {
-            Ok(()) => Ok(true),
-            // It is mapped nowhere. Its owner's drop tries again, and counts what the driver refuses.
-            Err(refused) => Err(refused.error),
+        piece.is_stale = false;
+        let Some(memory) = piece.memory.take() else { return Ok(Unmapped::Released) };
+        // Once more, because the driver reports older errors of others in any call.
+        match memory.close().or_else(|refused| refused.owner.close()) {
+            Ok(()) => Ok(Unmapped::Released),
+            // Mapped nowhere. The owner's drop counts what the driver refuses.
+            Err(refused) => Ok(Unmapped::Refused(refused.error)),
         }
     }
 
-    /// Maps memory, in this order, at pieces that sleep, and lets all devices reach it. After an error all of them sleep, and the memory
-    /// is given back.
+    /// Maps memory at the pieces that have none, and lets all devices reach it. Nobody may use them before [`Segment::settle`]; what an error
+    /// leaves mapped is among [`Segment::stale`].
     pub(super) fn wake(
         &self,
-        at: &[CUdeviceptr],
-        memory: Vec<PhysicalMemory>,
-        devices: &[Device],
+        source: &MappedSegments,
+        memory: &mut impl Iterator<Item = PhysicalMemory>,
     ) -> cuda_mem_core::Result<()> {
-        let mut pieces = lock(&self.pieces);
-        let mut mapped = Vec::new();
-        let mut outcome = Ok(());
-        for (at, memory) in at.iter().zip(memory) {
-            let found = pieces.iter_mut().find(|piece| self.at(piece).start == *at);
-            let Some(piece) = found.filter(|piece| piece.memory.is_none()) else { continue };
-            outcome = self.range.map(piece.offset, &memory);
-            if outcome.is_err() {
-                break;
+        let mut pieces = lock_over_calls(&self.pieces);
+        // Under the lock: a peer that comes later finds what is mapped here.
+        let devices = source.devices();
+        for piece in pieces.iter_mut().filter(|piece| piece.memory.is_none() || piece.is_stale) {
+            if piece.memory.is_none() {
+                let Some(memory) = memory.next() else { break };
+                self.range.map(piece.offset, &memory)?;
+                (piece.memory, piece.is_stale) = (Some(memory), true);
             }
-            outcome = self.range.set_access(piece.offset, piece.bytes, devices, Access::ReadWrite);
-            mapped.push(piece.offset);
-            piece.memory = Some(memory);
-            if outcome.is_err() {
-                break;
-            }
+            self.range.set_access(piece.offset, piece.bytes, &devices, Access::ReadWrite)?;
         }
-        if outcome.is_err() {
-            for piece in pieces.iter_mut().filter(|piece| mapped.contains(&piece.offset)) {
-                // SAFETY: mapped just now: nobody knows of it, since the tag sleeps.
-                if unsafe { self.range.unmap(piece.offset, piece.bytes) }.is_ok() {
-                    piece.memory = None;
-                }
-            }
-        }
-        outcome
+        Ok(())
+    }
+
+    /// What is mapped can be used.
+    pub(super) fn settle(&self) {
+        lock(&self.pieces).iter_mut().for_each(|piece| piece.is_stale = false);
     }
 
     fn let_in(&self, devices: &[Device]) -> cuda_mem_core::Result<()> {
-        let pieces = lock(&self.pieces);
+        let pieces = lock_over_calls(&self.pieces);
         let mut awake = pieces.iter().filter(|piece| piece.memory.is_some());
         awake.try_for_each(|piece| {
             self.range.set_access(piece.offset, piece.bytes, devices, Access::ReadWrite)
@@ -180,27 +206,27 @@ impl Segment {
 
     /// Reserves addresses and maps memory there.
     fn new(source: &MappedSegments, bytes: usize) -> cuda_mem_core::Result<Self> {
-        let device = source.context.device();
-        let range = AddressRange::reserve(device, bytes, SLAB)?;
+        let range = AddressRange::reserve(source.context.device(), bytes, SLAB)?;
         let offsets = (0..bytes).step_by(PIECE);
-        let piece = |offset| Piece { offset, bytes: PIECE.min(bytes - offset), memory: None };
+        let piece =
+            |offset| Piece { offset, bytes: PIECE.min(bytes - offset), memory: None, is_stale: false };
         let segment = Self { range, pieces: Mutex::new(offsets.map(piece).collect()) };
-        let pieces = segment.pieces(false);
-        let sizes = pieces.iter().map(|piece| (piece.end - piece.start) as usize);
-        let memory: cuda_mem_core::Result<Vec<_>> =
-            sizes.map(|bytes| PhysicalMemory::create(device, bytes, &source.options)).collect();
-        let at: Vec<_> = pieces.iter().map(|piece| piece.start).collect();
-        segment.wake(&at, memory?, &source.devices())?;
+        let memory = source.create_all(&segment.lacking())?;
+        segment.wake(source, &mut memory.into_iter())?;
+        segment.settle();
         Ok(segment)
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let mut pieces = lock(&self.pieces);
+        // Without a lock, which in a forked child a thread of the parent may have.
+        let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces.iter_mut().filter(|piece| piece.memory.is_some()) {
             // SAFETY: the segment was given back, or its allocator is gone, which has waited for all that used its memory.
-            let unmapped = unsafe { self.range.unmap(piece.offset, piece.bytes) };
+            let unmap = || unsafe { self.range.unmap(piece.offset, piece.bytes) };
+            // Once more, because the driver reports older errors of others in any call.
+            let unmapped = unmap().or_else(|_| unmap());
             if let (Err(_), Some(memory)) = (unmapped, piece.memory.take()) {
                 // Mapped yet: the process keeps it, as the range's own drop counts.
                 let _ = memory.into_raw();
@@ -220,9 +246,16 @@ unsafe impl RawResource for MappedSegments {
     fn allocate(&self, layout: Layout, _stream: &Stream) -> Result<CUdeviceptr> {
         let bytes = layout.size().checked_next_multiple_of(SLAB);
         let bytes = bytes.ok_or(Error::TooLarge { bytes: layout.size() })?;
-        let segment = Segment::new(self, bytes)?;
+        let before = self.devices();
+        let segment = Arc::new(Segment::new(self, bytes)?);
         let address = segment.address();
-        lock(&self.segments).insert(address, Arc::new(segment));
+        lock(&self.segments).insert(address, Arc::clone(&segment));
+        // Peers that came before it was in the table.
+        let missed: Vec<_> = self.devices().into_iter().filter(|device| !before.contains(device)).collect();
+        if let Err(error) = segment.let_in(&missed) {
+            lock(&self.segments).remove(&address);
+            return Err(error.into());
+        }
         Ok(address)
     }
 }

@@ -2,12 +2,6 @@
 //!
 //! A tag is a name for private pools whose segments are mapped memory ([`mapped`]). [`cycle`] puts tags to sleep and wakes them,
 //! [`backup`] has their bytes meanwhile, [`owned`] is the form without `unsafe`.
-//!
-//! # Safety
-//!
-//! Declares an unsafe function; nothing is called here.
-
-#![allow(unsafe_code, reason = "declares an unsafe function")]
 
 mod backup;
 mod cycle;
@@ -17,6 +11,7 @@ mod owned;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +56,7 @@ pub enum Restore {
 pub struct Kept {
     /// The addresses that [`Tag::keep`] was asked for.
     pub range: Range<CUdeviceptr>,
-    /// The bytes that stayed for it: whole pieces of up to 16 MiB.
+    /// The bytes that stayed for it: whole pieces of up to 32 MiB. What lies in a piece with others counts for each of them.
     pub bytes: usize,
     /// For whom.
     pub reason: String,
@@ -90,7 +85,8 @@ pub struct Slept {
     pub kept: Vec<Kept>,
     /// Of `freed`, the bytes that the driver does not show as free: an export or an import elsewhere has them yet.
     pub missing: usize,
-    /// Pieces that the driver refused to unmap or to release. They can be put to sleep later.
+    /// Pieces that the driver refused to unmap, which stay awake and can be put to sleep later, or whose memory it refused to take, which
+    /// sleep.
     pub refused: Vec<(Range<CUdeviceptr>, Error)>,
     /// What registrants did.
     pub told: Vec<Told>,
@@ -156,8 +152,8 @@ const ASLEEP: u32 = 1;
 const BUSY: u32 = 2;
 
 thread_local! {
-    /// The tags whose scopes the thread is in, the innermost last.
-    static SCOPES: RefCell<Vec<MempoolId>> = const { RefCell::new(Vec::new()) };
+    /// The tags whose scopes the thread is in, the innermost last, each with its allocator.
+    static SCOPES: RefCell<Vec<(usize, MempoolId)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Tags {
@@ -171,8 +167,13 @@ impl Tags {
 
     /// Lets a peer reach the memory of all tags, and of those that come.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        // Before the tags are looked at: one that is made meanwhile is for it too.
         lock(&self.peers).push(peer);
-        self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer))
+        let outcome = self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer));
+        if outcome.is_err() {
+            lock(&self.peers).retain(|device| *device != peer);
+        }
+        outcome
     }
 
     /// What an allocation in a pool of a tag that sleeps is refused by.
@@ -184,11 +185,18 @@ impl Tags {
     pub(super) fn detach(&self, id: CallbackId) -> bool {
         self.registrants.remove(id)
     }
+
+    /// Keeps the memory of all tags until the process ends.
+    pub(super) fn leak(&self) {
+        for tag in self.all() {
+            let _ = ManuallyDrop::new(Arc::clone(&tag.memory));
+        }
+    }
 }
 
 impl TagShared {
     fn new(context: &Context, name: &str, peers: Vec<Device>) -> Result<Self> {
-        let id = MempoolId::for_user();
+        let id = MempoolId::for_tag();
         Ok(Self {
             name: name.to_owned(),
             id,
@@ -265,37 +273,59 @@ impl Tag {
         &self.shared.name
     }
 
-    fn has(&self, address: CUdeviceptr) -> bool {
-        let segments = self.shared.memory.segments();
-        segments.iter().any(|segment| segment.has(&(address..address + 1)))
+    /// Whether memory of the tag is there.
+    #[must_use]
+    pub fn has(&self, address: CUdeviceptr) -> bool {
+        self.shared.memory.segment_of(&(address..address.saturating_add(1))).is_some()
     }
 
-    /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: the innermost decides.
+    /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: of those of the allocator's tags the innermost
+    /// decides. Where allocations go to a private pool that was begun later, they go there.
     ///
     /// # Errors
     ///
     /// [`Error::Core`] in a forked child.
-    pub fn enter(&self) -> Result<TagScope<'_>> {
+    pub fn enter(&self) -> Result<TagScope> {
         refuse_forked()?;
+        let (id, of) = (self.shared.id, self.allocator_number());
         let mut scopes = lock(&self.shared.scopes);
         if *scopes == 0 {
-            let id = self.shared.id;
-            let is_innermost =
-                move |_| SCOPES.try_with(|tags| tags.borrow().last() == Some(&id)).unwrap_or(false);
+            let is_innermost = move |_| {
+                let innermost = |tags: &RefCell<Vec<_>>| {
+                    tags.borrow().iter().rev().find(|(allocator, _)| *allocator == of) == Some(&(of, id))
+                };
+                SCOPES.try_with(innermost).unwrap_or(false)
+            };
             self.allocator.begin_allocate_to_pool(id, Filter::new(is_innermost))?;
         }
         *scopes += 1;
-        SCOPES.with(|tags| tags.borrow_mut().push(self.shared.id));
-        Ok(TagScope { tag: self, _not_send: PhantomData })
+        // A thread at its end is in no scope.
+        let _ = SCOPES.try_with(|tags| tags.borrow_mut().push((of, id)));
+        Ok(TagScope { tag: self.clone(), _not_send: PhantomData })
     }
 
-    /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made if there is none.
+    /// What tells allocators apart.
+    fn allocator_number(&self) -> usize {
+        Arc::as_ptr(&self.allocator.inner).addr()
+    }
+
+    /// Whether memory of the tag is there that sleeps now.
+    #[must_use]
+    pub fn is_asleep_at(&self, address: CUdeviceptr) -> bool {
+        let asleep = self.shared.expect_awake(&(address..address.saturating_add(1)));
+        matches!(asleep, Err(Error::Sleep(SleepError::Asleep { .. })))
+    }
+
+    /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made, with one use, if there is none:
+    /// [`CachingAllocator::release_pool`] ends that.
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`Error::Core`] in a forked child.
+    /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; [`Error::Core`] in a
+    /// forked child.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         refuse_forked()?;
+        let _busy = self.shared.begin_awake()?;
         let source = Arc::clone(&self.shared.memory);
         self.allocator.shared().private.give_source(id, source as Arc<_>)?;
         lock(&self.shared.pools).push(id);
@@ -323,14 +353,12 @@ impl Tag {
     #[must_use]
     pub fn state(&self) -> TagState {
         let segments = self.shared.memory.segments();
-        let bytes = |is_awake| {
-            let pieces = segments.iter().flat_map(|segment| segment.pieces(is_awake));
-            pieces.map(|piece| backup::len(&piece)).sum()
-        };
+        let asleep_bytes = segments.iter().flat_map(|segment| segment.lacking()).sum();
+        let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
         TagState {
             is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
-            awake_bytes: bytes(true),
-            asleep_bytes: bytes(false),
+            awake_bytes: all_bytes.saturating_sub(asleep_bytes),
+            asleep_bytes,
             backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum(),
         }
     }
@@ -368,7 +396,8 @@ impl Tag {
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_asleep()?;
         let backups = lock(&self.shared.backups);
-        for backup in backups.iter() {
+        // What was saved last comes first.
+        for backup in backups.iter().rev() {
             let read = backup.read(address, target)?;
             if read > 0 {
                 return Ok(read);
@@ -381,13 +410,13 @@ impl Tag {
 /// The calling thread's allocations are a tag's. [`Tag`] has an example.
 #[derive(Debug)]
 #[must_use = "the scope ends when this is dropped"]
-pub struct TagScope<'t> {
-    tag: &'t Tag,
+pub struct TagScope {
+    tag: Tag,
     /// It is the thread's that entered it.
     _not_send: PhantomData<*mut ()>,
 }
 
-impl Drop for TagScope<'_> {
+impl Drop for TagScope {
     fn drop(&mut self) {
         let shared = &self.tag.shared;
         if forked() {
@@ -397,7 +426,7 @@ impl Drop for TagScope<'_> {
         let _ = SCOPES.try_with(|tags| {
             let mut tags = tags.borrow_mut();
             // Scopes may be dropped in any order: the innermost of this tag ends.
-            if let Some(place) = tags.iter().rposition(|id| *id == shared.id) {
+            if let Some(place) = tags.iter().rposition(|(_, id)| *id == shared.id) {
                 tags.remove(place);
             }
         });

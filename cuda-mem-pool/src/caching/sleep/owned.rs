@@ -85,7 +85,9 @@ impl Asleep {
         buffers: &[Allocation<DeviceAccessible>],
         backup: Backup,
     ) -> Result<(Vec<Tag>, Slept), Error> {
-        let owned: HashSet<u64> = buffers.iter().map(Allocation::address).collect();
+        let addresses = buffers.iter().map(Allocation::address);
+        // Those of no bytes have none.
+        let owned: HashSet<u64> = addresses.filter(|address| *address != 0).collect();
         let mut tags = allocator.tags();
         if let Some(&address) = owned.iter().find(|address| !tags.iter().any(|tag| tag.has(**address))) {
             return Err(SleepError::NotOfTag { tag: None, address }.into());

@@ -1,0 +1,236 @@
+//! Tags when the driver refuses, and what figures say then.
+
+use cuda_mem_core::Stream;
+use cuda_mem_core::copy::{memcpy_async, memset_async};
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Slept, Tag};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Error, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::blocks::free;
+use crate::common::kernels::Kernels;
+use crate::rig::{on, on_simulator};
+
+const MIB: usize = 1 << 20;
+const UNKNOWN: CUresult = CUresult::CUDA_ERROR_UNKNOWN;
+
+fn allocate_in(tag: &Tag, allocator: &CachingAllocator, bytes: usize, stream: &Stream) -> u64 {
+    let _scope = tag.enter().unwrap();
+    allocator.allocate_by_address(bytes, stream).unwrap()
+}
+
+fn fill(stream: &Stream, address: u64, bytes: usize, value: u8) {
+    // SAFETY: memory of the test, which nothing else uses.
+    unsafe { memset_async(stream, address, value, bytes) }.unwrap();
+    stream.synchronize().unwrap();
+}
+
+fn byte(stream: &Stream, address: u64) -> u8 {
+    let host = [0u8; 1];
+    // SAFETY: a byte on the host, which lives until the wait is over.
+    unsafe { memcpy_async(stream, host.as_ptr().expose_provenance() as u64, address, 1) }.unwrap();
+    stream.synchronize().unwrap();
+    // SAFETY: a live byte, which the device wrote.
+    unsafe { host.as_ptr().read_volatile() }
+}
+
+fn sleep(tag: &Tag, backup: Backup) -> Slept {
+    // SAFETY: tests queue nothing that uses what sleeps.
+    unsafe { Tag::sleep(&[tag], backup) }.unwrap()
+}
+
+#[test]
+fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 80 * MIB, &stream);
+        fill(&stream, block, 80 * MIB, 7);
+        sleep(&tag, Backup::Pinned);
+        // The last piece cannot be let in, and one of those before not unmapped: it has no bytes yet.
+        sim.fail_call("cuMemSetAccess", 3, UNKNOWN);
+        sim.fail_call("cuMemUnmap", 2, UNKNOWN);
+        Tag::wake(&[&tag], Restore::Backup).unwrap_err();
+        let state = tag.state();
+        assert!(state.is_asleep);
+        assert_eq!((state.awake_bytes, state.asleep_bytes), (32 * MIB, 48 * MIB));
+        assert_eq!(allocator.reserved_bytes(), 32 * MIB);
+        assert_eq!(allocator.statistics().asleep_bytes, 48 << 20);
+        // What is put to sleep again had nothing to be saved.
+        let again = sleep(&tag, Backup::Pinned);
+        assert_eq!((again.saved, again.freed, allocator.reserved_bytes()), (0, 32 * MIB, 0));
+        sim.fail_call("cuMemSetAccess", 3, UNKNOWN);
+        sim.fail_call("cuMemUnmap", 2, UNKNOWN);
+        Tag::wake(&[&tag], Restore::Backup).unwrap_err();
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!((allocator.reserved_bytes(), allocator.statistics().asleep_bytes), (80 * MIB, 0));
+        for offset in [0, 32 * MIB, 40 * MIB, 64 * MIB, 80 * MIB - 1] {
+            assert_eq!(byte(&stream, block + offset as u64), 7, "at {offset}");
+        }
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn work_on_a_stream_that_was_never_recorded_is_waited_for() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 40 * MIB, &stream);
+        let unknown = Stream::new(context).unwrap();
+        for value in 0..10 {
+            // SAFETY: memory of the test, which nothing else uses.
+            unsafe { memset_async(&unknown, block, value, 40 * MIB) }.unwrap();
+        }
+        sleep(&tag, Backup::Pinned);
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!((byte(&stream, block), byte(&stream, block + (40 << 20) - 1)), (9, 9));
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_peer_reaches_what_woke_and_is_waited_for() {
+    on(Sim::builder().devices(2), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (early, stream) = (allocator.tag("early").unwrap(), Stream::new(context).unwrap());
+        let peer = context.driver().device(1).unwrap();
+        let block = allocate_in(&early, &allocator, 40 * MIB, &stream);
+        sleep(&early, Backup::Discard);
+        allocator.enable_peer_access(peer).unwrap();
+        let late = allocator.tag("late").unwrap();
+        let other = allocate_in(&late, &allocator, 40 * MIB, &stream);
+        sleep(&late, Backup::Discard);
+        Tag::wake(&[&early, &late], Restore::Filled(0)).unwrap();
+        let remote = peer.primary_context().unwrap();
+        let (kernels, on_peer) = (Kernels::load(&remote), Stream::new(&remote).unwrap());
+        for (tag, block) in [(&early, block), (&late, other)] {
+            for value in 0..5 {
+                // SAFETY: memory of the test, which nothing else uses.
+                unsafe { kernels.fill_u32(&on_peer, block, 10 << 20, value) };
+            }
+            // What the peer runs is over when it sleeps.
+            sleep(tag, Backup::Pinned);
+            Tag::wake(&[tag], Restore::Backup).unwrap();
+            assert_eq!((byte(&stream, block), byte(&stream, block + (40 << 20) - 4)), (4, 4));
+            // SAFETY: as above.
+            unsafe { kernels.add_one_u32(&on_peer, block, 10 << 20) };
+            on_peer.synchronize().unwrap();
+            assert_eq!(byte(&stream, block + (40 << 20) - 4), 5);
+        }
+        [block, other].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+#[test]
+fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
+    let sim = Sim::builder().build();
+    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+    let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
+    let small = allocate_in(&tag, &allocator, 1000, &stream);
+    let block = allocate_in(&tag, &allocator, 20 * MIB, &stream);
+    (1..=6).for_each(|_| sim.fail_call("cuMemRelease", 1, UNKNOWN));
+    let slept = sleep(&tag, Backup::Discard);
+    assert!(!slept.refused.is_empty(), "{slept:?}");
+    assert_eq!(tag.state().asleep_bytes, 22 * MIB);
+    assert_eq!((allocator.reserved_bytes(), allocator.statistics().asleep_bytes), (0, 22 << 20));
+    sim.clear_faults();
+    Tag::wake(&[&tag], Restore::Nothing).unwrap();
+    let statistics = allocator.statistics();
+    assert_eq!((allocator.reserved_bytes(), statistics.asleep_bytes), (22 * MIB, 0));
+    let reserved = statistics.reserved_bytes;
+    assert_eq!((reserved.small_pool.current, reserved.large_pool.current), (2 << 20, 20 << 20));
+    [small, block].into_iter().for_each(|block| free(&allocator, block));
+}
+
+#[test]
+fn registrants_hear_that_a_piece_stayed() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 64 * MIB, &stream);
+        let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let tell = std::sync::Arc::clone(&heard);
+        allocator.on_backing_change(move |event| {
+            tell.lock().unwrap().push((event.is_leaving, event.ranges.to_vec()));
+            Ok(())
+        });
+        sim.fail_call("cuMemUnmap", 2, UNKNOWN);
+        let slept = sleep(&tag, Backup::Discard);
+        let (first, second, end) = (block, block + (32 << 20), block + (64 << 20));
+        assert_eq!(slept.refused.len(), 1);
+        assert_eq!((slept.refused[0].0.clone(), slept.freed), (second..end, 32 * MIB));
+        let stayed = second..end;
+        assert_eq!(
+            *heard.lock().unwrap(),
+            [(true, vec![first..second, second..end]), (false, Vec::from([stayed]))]
+        );
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_wake_takes_what_the_allocator_has_free_within_its_limit() {
+    on(Sim::builder().memory(256 << 20), |_, context| {
+        let options = CachingOptions::default().with_max_bytes(100 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 60 * MIB, &stream);
+        fill(&stream, block, 60 * MIB, 3);
+        sleep(&tag, Backup::Pinned);
+        let other = allocator.allocate_by_address(80 * MIB, &stream).unwrap();
+        free(&allocator, other);
+        assert!(allocator.reserved_bytes() >= 80 * MIB, "it is cached");
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!(byte(&stream, block + (59 << 20)), 3);
+        assert!(allocator.reserved_bytes() <= 100 * MIB);
+        // Below what is held: nothing more is had, and what sleeps cannot wake.
+        let before = allocator.reserved_bytes();
+        assert_eq!(allocator.set_limit(30 * MIB).unwrap(), before - 60 * MIB);
+        assert_eq!(allocator.reserved_bytes(), 60 * MIB);
+        let refused = allocator.allocate_by_address(MIB, &stream).unwrap_err();
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}");
+        sleep(&tag, Backup::Pinned);
+        let refused = Tag::wake(&[&tag], Restore::Backup).unwrap_err();
+        let Error::Sleep(SleepError::NoMemory { needed, missing, held: 0 }) = refused else {
+            panic!("{refused}")
+        };
+        assert_eq!((needed, missing), (60 * MIB, 30 * MIB));
+        allocator.set_limit(usize::MAX).unwrap();
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!(byte(&stream, block), 3);
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_tag_that_sleeps_takes_no_pool_and_no_checkpoint() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("graphs").unwrap(), Stream::new(context).unwrap());
+        let id = MempoolId::for_graph();
+        tag.add_pool(id).unwrap();
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate_by_address(MIB, &stream).unwrap();
+        allocator.end_allocate_to_pool(id).unwrap();
+        let checkpoint = allocator.checkpoint_pool(id).unwrap();
+        free(&allocator, block);
+        sleep(&tag, Backup::Pinned);
+        let refused = tag.add_pool(MempoolId::for_user()).unwrap_err();
+        assert!(matches!(refused, Error::Sleep(SleepError::Asleep { .. })), "{refused}");
+        // SAFETY: nothing uses the pool's memory.
+        let refused = unsafe { allocator.restore_pool(id, &checkpoint) }.unwrap_err();
+        assert!(matches!(refused, Error::Sleep(SleepError::Asleep { .. })), "{refused}");
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        // SAFETY: as above.
+        unsafe { allocator.restore_pool(id, &checkpoint) }.unwrap();
+        free(&allocator, block);
+        // The tag's own use, and that of the allocations.
+        (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+        allocator.empty_cache().unwrap();
+    });
+}

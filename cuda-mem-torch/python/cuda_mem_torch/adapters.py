@@ -1,0 +1,120 @@
+"""Others' names for sleep and wake, installed by name. Nothing is imported before that."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import TYPE_CHECKING, Any, Iterator
+
+from cuda_mem_torch import _sleep, _torch
+from cuda_mem_torch._errors import CudaMemError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def torch_memory_saver() -> None:
+    """Has ``torch_memory_saver.torch_memory_saver`` work on tags of this allocator, which must be enabled: its ``region``, ``cuda_graph``,
+    ``disable``, ``pause``, ``resume``, ``get_cpu_backup``, ``retain_cpu_backup`` and ``memory_margin_bytes``, as release 0.0.10 has them. Before
+    its first use. Backups on disk raise."""
+    from torch_memory_saver import torch_memory_saver as facade
+
+    _sleep._load()
+    if facade._impl is not None and not isinstance(facade._impl, _MemorySaver):
+        raise CudaMemError("torch_memory_saver was used already: install the adapter before its first region")
+    facade._impl = facade._impl or _MemorySaver()
+
+
+class _MemorySaver:
+    """What the facade of torch_memory_saver calls. What has a backup and what has none are tags of their own."""
+
+    def __init__(self) -> None:
+        self._is_xpu = False
+        # By its name there, whether it has a backup, and the device.
+        self._tags: dict[tuple[str, bool, int], _sleep.Tag] = {}
+        self._pools: set[tuple[int, int]] = set()
+        self._retains = False
+        self._binary_wrapper = types.SimpleNamespace(
+            cdll=types.SimpleNamespace(
+                set_memory_margin_bytes=self._set_margin, tms_get_retain_cpu_backup=lambda: self._retains,
+                tms_set_retain_cpu_backup=self._set_retains, tms_set_disk_backup_dir=lambda _path: _refuse_disk(True),
+            )
+        )
+
+    def _tag(self, name: str, has_backup: bool) -> _sleep.Tag:
+        key = (name, has_backup, _sleep._device(None))
+        if key not in self._tags:
+            self._tags[key] = _sleep.Tag(f"{name} with backup" if has_backup else name)
+        return self._tags[key]
+
+    @contextlib.contextmanager
+    def region(
+        self, tag: str, enable_cpu_backup: bool, enable_disk_backup: bool = False, cpu_backup_backend: str | None = None
+    ) -> Iterator[None]:
+        _refuse_disk(enable_disk_backup)
+        with self._tag(tag, enable_cpu_backup):
+            yield
+
+    @contextlib.contextmanager
+    def cuda_graph(
+        self, cuda_graph: Any, pool: Any, stream: Any, capture_error_mode: str, tag: str, enable_cpu_backup: bool,
+        cpu_backup_backend: str | None = None,
+    ) -> Iterator[None]:
+        torch = _torch.load()
+        pool = torch.cuda.graph_pool_handle() if pool is None else pool
+        id = tuple(getattr(pool, "id", pool))
+        if id not in self._pools:
+            self._tag(tag, enable_cpu_backup).add(pool)
+            self._pools.add(id)
+        with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode):
+            yield
+
+    @contextlib.contextmanager
+    def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:
+        torch = _torch.load()
+        # The pool that was begun last has what is allocated.
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            yield
+
+    def _chosen(self, tag: str | None) -> dict[int, list[tuple[bool, _sleep.Tag]]]:
+        """Those of that name, or all, by device."""
+        chosen: dict[int, list[tuple[bool, _sleep.Tag]]] = {}
+        for (name, has_backup, device), found in self._tags.items():
+            if tag in (None, name):
+                chosen.setdefault(device, []).append((has_backup, found))
+        return chosen
+
+    def pause(self, tag: str | None) -> None:
+        for device, tags in self._chosen(tag).items():
+            for has_backup in (True, False):
+                if names := [found.name for backed, found in tags if backed == has_backup]:
+                    _sleep.sleep(names, "pinned" if has_backup else "discard", device)
+
+    def resume(self, tag: str | None) -> None:
+        for device, tags in self._chosen(tag).items():
+            _sleep.wake([found.name for _, found in tags], True, device)
+            if not self._retains:
+                for has_backup, found in tags:
+                    if has_backup:
+                        found.release_backup()
+
+    def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor | None:
+        """A copy in any case. None of what is awake."""
+        torch = _torch.load()
+        try:
+            data = bytearray(_sleep.read_backup(x))
+        except CudaMemError:
+            return None
+        return torch.frombuffer(data, dtype=torch.uint8).view(x.dtype).view(x.shape)
+
+    def _set_margin(self, bytes: int) -> None:
+        total = _torch.load().cuda.get_device_properties(_sleep._device(None)).total_memory
+        _sleep.set_limit(max(total - bytes, 0))
+
+    def _set_retains(self, value: bool) -> None:
+        self._retains = bool(value)
+
+
+def _refuse_disk(wanted: bool) -> None:
+    if wanted:
+        raise CudaMemError("backups on disk are not here: use enable_cpu_backup=True")
