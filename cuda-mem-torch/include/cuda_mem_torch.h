@@ -109,6 +109,11 @@
 typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
 
 /*
+ Memory that is held where it is.
+ */
+typedef struct cuda_mem_torch_still cuda_mem_torch_still;
+
+/*
  An allocation on every rank of a group.
  */
 typedef struct cuda_mem_torch_symm_handle cuda_mem_torch_symm_handle;
@@ -1107,6 +1112,27 @@ int cuda_mem_torch_reset_peak_stats(int device);
  Has the sums and counts of a device, or of all, start anew from nothing.
  */
 int cuda_mem_torch_reset_accumulated_stats(int device);
+
+/*
+ Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
+ unmapped and not given back. `still` gets null for memory that never moves, of a private pool.
+
+ `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
+
+ # Safety
+
+ `still` can be written to.
+ */
+int cuda_mem_torch_hold_still(const void *address, struct cuda_mem_torch_still **still);
+
+/*
+ Lets memory move again. Null is nothing.
+
+ # Safety
+
+ `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
+ */
+int cuda_mem_torch_let_move(struct cuda_mem_torch_still *still);
 
 /*
  Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.

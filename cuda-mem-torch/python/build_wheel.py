@@ -5,11 +5,14 @@ The same inputs give the same bytes. One wheel serves every Python 3: nothing in
 import argparse
 import base64
 import hashlib
+import itertools
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +20,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 CRATE = HERE.parent
 NAME = "cuda_mem_torch"
+# Of the machine that it is built on, and of every one that PyTorch runs on.
 TAG = "py3-none-linux_x86_64"
+OLD_TAG = "py3-none-manylinux_2_28_x86_64"
+# The newest versions of symbols that those have.
+OLD_SYSTEM = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
 
 # The PyTorch releases that shims are built for, one of each minor version, and what of their packages is needed: headers, and the
 # libraries that the shims are linked with.
@@ -40,11 +47,11 @@ License-File: LICENSE-MIT
 Requires-Python: >=3.9
 """
 
-WHEEL = f"""\
+WHEEL = """\
 Wheel-Version: 1.0
 Generator: cargo xtask wheel
 Root-Is-Purelib: false
-Tag: {TAG}
+Tag: {tag}
 """
 
 # How `import torch` finds the package: it asks whoever is listed here, and the package looks at CUDA_MEM_TORCH.
@@ -80,13 +87,18 @@ def version_of(root: Path) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def build_shim(root: Path, library: Path, out: Path) -> list[Path]:
-    """Compiles the shim's parts against the headers in `root`, as the package does on a user's machine."""
+def build_shims(roots: list[Path], library: Path, out: Path) -> list[Path]:
+    """Compiles the shim's parts against the headers in each root, as the package does on a user's machine; as many at a time as there are
+    processors."""
     sys.path.insert(0, str(HERE))
     from cuda_mem_torch import _shim
 
-    version = version_of(root)
-    return [build_part(_shim, part, version, root, library, out / part.file(version)) for part in _shim.PARTS]
+    def build(root: Path, part: Any) -> Path:
+        version = version_of(root)
+        return build_part(_shim, part, version, root, library, out / part.file(version))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(build, *zip(*itertools.product(roots, _shim.PARTS))))
 
 
 def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path, library: Path, target: Path) -> Path:
@@ -126,13 +138,28 @@ def contents(library: Path, shims: list[Path]) -> dict[str, bytes]:
     return files
 
 
-def pack(files: dict[str, bytes], out: Path) -> Path:
+def newer_symbols(path: Path) -> list[str]:
+    """The symbols of a library that older systems lack."""
+    wanted = subprocess.run(["nm", "-D", "--undefined-only", "--with-symbol-versions", str(path)], check=True, capture_output=True, text=True)
+    found = (re.search(r"\S+@(GLIBC|GLIBCXX|CXXABI)_([\d.]+)$", line) for line in wanted.stdout.splitlines())
+    return [symbol[0] for symbol in found if symbol and tuple(map(int, symbol[2].split("."))) > OLD_SYSTEM[symbol[1]]]
+
+
+def expect_old_system(libraries: list[Path]) -> None:
+    """Ends if a library needs a newer system than PyTorch does."""
+    newer = {path.name: symbols for path in libraries if (symbols := newer_symbols(path))}
+    if newer:
+        oldest = ", ".join(f"{name} {'.'.join(map(str, version))}" for name, version in OLD_SYSTEM.items())
+        sys.exit("\n".join([f"these need a newer system than {oldest}:", *(f"{name}: {' '.join(symbols)}" for name, symbols in newer.items())]))
+
+
+def pack(files: dict[str, bytes], out: Path, tag: str = TAG) -> Path:
     """Writes the wheel."""
     version = re.search(r'__version__ = "(.+)"', files[f"{NAME}/__init__.py"].decode())[1]
     info = f"{NAME}-{version}.dist-info"
     files = dict(files)
     files[f"{info}/METADATA"] = METADATA.format(version=version).encode()
-    files[f"{info}/WHEEL"] = WHEEL.encode()
+    files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
     for license in ("LICENSE-APACHE", "LICENSE-MIT"):
         files[f"{info}/licenses/{license}"] = (CRATE.parent / license).read_bytes()
@@ -142,7 +169,7 @@ def pack(files: dict[str, bytes], out: Path) -> Path:
         record.append(f"{name},sha256={digest},{len(data)}\n")
     files[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"]).encode()
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{NAME}-{version}-{TAG}.whl"
+    path = out / f"{NAME}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, data in files.items():
             # The oldest time that the format knows, so that no build differs by its time.
@@ -161,14 +188,20 @@ def main() -> None:
     shim.add_argument(
         "--headers", type=Path, action="append", help="a folder with torch/ and nvidia/cu13/, instead of fetching those of each version"
     )
+    shim.add_argument("--torch", action="append", choices=TORCHES, help="a version to build the shim for, instead of all")
     shim.add_argument("--no-shim", action="store_true", help="leave building the shim to the user's machine")
+    parser.add_argument("--old-system", action="store_true", help="expect libraries that every system has which PyTorch runs on")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     built: list[Path] = []
     if not arguments.no_shim:
-        headers = arguments.headers or [fetch(arguments.out / f"torch-{version}", version) for version in TORCHES]
-        built = [shim for root in headers for shim in build_shim(root.resolve(), arguments.binary.resolve(), arguments.out)]
-    path = pack(contents(arguments.binary, built), arguments.out)
+        headers = arguments.headers or [fetch(arguments.out / f"torch-{version}", version) for version in arguments.torch or TORCHES]
+        built = build_shims([root.resolve() for root in headers], arguments.binary.resolve(), arguments.out)
+    if arguments.old_system:
+        expect_old_system([arguments.binary, *built])
+    for earlier in arguments.out.glob(f"{NAME}-*.whl"):
+        earlier.unlink()
+    path = pack(contents(arguments.binary, built), arguments.out, OLD_TAG if arguments.old_system else TAG)
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {len(built)} libraries of the shim, {'in it' if built else 'built where it is installed'}")
 
 

@@ -1,5 +1,6 @@
 // Puts the allocator into PyTorch's place for it, and takes it out again. Called through ctypes.
 #include "allocator.hpp"
+#include "old_system.hpp"
 #include "streams.hpp"
 
 #include <c10/cuda/CUDAException.h>
@@ -12,6 +13,7 @@
 #include <cctype>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -193,6 +195,27 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
   }
 }
 
+constexpr const char* expandable = ",expandable_segments:True";
+
+/// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
+/// memory by its address: NCCL's registration of all segments keeps away then. Afterwards they are as the program gave them.
+void say_expandable(bool is_so) {
+  namespace settings = c10::CachingAllocator;
+  static bool is_said = false;
+  std::string last = settings::getAllocatorSettings();
+  if (is_so && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
+    is_said = true;
+    settings::setAllocatorSettings(last + expandable);
+  } else if (!is_so && std::exchange(is_said, false)) {
+    if (const size_t at = last.rfind(expandable); at != std::string::npos) {
+      last.erase(at, std::strlen(expandable));
+    }
+    // PyTorch keeps this one until something else is said.
+    settings::setAllocatorSettings("expandable_segments:False");
+    settings::setAllocatorSettings(last);
+  }
+}
+
 void install(const std::string& version) {
   TORCH_CHECK(
       minor_version(version) == minor_version(TORCH_VERSION),
@@ -209,6 +232,7 @@ void install(const std::string& version) {
   if (is_in_place()) {
     // Whoever asks again may have reset what the library has.
     the_allocator.load()->apply_settings();
+    say_expandable(!the_allocator.load()->native_allocator().is_late());
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();
@@ -239,6 +263,8 @@ void install(const std::string& version) {
     ours->enable(ours->isEnabled());
   }
   put(ours);
+  // The native allocator would go by it where its own pools grow.
+  say_expandable(!late);
 }
 
 cuda_mem_torch_device_stats stats_of(int device) {
@@ -290,6 +316,7 @@ void uninstall() {
         ours->getMemoryFraction(static_cast<DeviceIndex>(device)), static_cast<DeviceIndex>(device));
   }
   put(ours->native_allocator().get());
+  say_expandable(false);
 }
 
 int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument) {

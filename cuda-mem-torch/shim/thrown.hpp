@@ -5,30 +5,55 @@
 #include <unistd.h>
 
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
 namespace cuda_mem {
 
+/// The end of an `exception_ptr`, and its throw, by the names that libstdc++ has always had: the members that newer headers inline
+/// call functions that older systems lack.
+extern "C" void cuda_mem_end_exception(void* pointer) noexcept;
+extern "C" [[noreturn]] void cuda_mem_throw_exception(void* pointer);
+__asm__(".symver cuda_mem_end_exception, _ZNSt15__exception_ptr13exception_ptrD1Ev@CXXABI_1.3.3");
+__asm__(".symver cuda_mem_throw_exception, _ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE@CXXABI_1.3.3");
+
 /// Keeps what was thrown in a function that the library calls, for the end of the call that it was called in. One for each thread.
 class Thrown {
  public:
+  constexpr Thrown() = default;
+  Thrown(const Thrown&) = delete;
+  Thrown& operator=(const Thrown&) = delete;
+  ~Thrown() {
+    forget();
+  }
+
   /// In a `catch`.
   void keep() noexcept {
-    kept_ = std::current_exception();
+    forget();
+    // Made where it stays: no copy, no end.
+    new (&kept_) std::exception_ptr(std::current_exception());
   }
   void forget() noexcept {
-    kept_ = nullptr;
+    if (kept_ != nullptr) {
+      cuda_mem_end_exception(&kept_);
+      kept_ = nullptr;
+    }
   }
   /// Throws it, if there is something.
   void pass_on() {
     if (kept_ != nullptr) {
-      std::rethrow_exception(std::exchange(kept_, nullptr));
+      Thrown thrown;
+      std::swap(thrown.kept_, kept_);
+      // It counts for itself what it throws.
+      cuda_mem_throw_exception(&thrown.kept_);
     }
   }
 
  private:
-  std::exception_ptr kept_;
+  /// What an `exception_ptr` is.
+  void* kept_{nullptr};
+  static_assert(sizeof(std::exception_ptr) == sizeof(void*));
 };
 
 /// Of the allocators that pools have their segments from.

@@ -1,16 +1,14 @@
 //! Errors: what was asked for, what is accepted, and what to do instead.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 use cuda_mem_ipc::symmetric;
 
-use crate::allocator::OutOfMemory;
 use crate::dlpack::DlpackError;
-
-use crate::ipc::HandleError;
 
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -129,4 +127,148 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// A request that failed for lack of memory, as PyTorch tells its observers. Its text begins as that of PyTorch's error.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
+///
+/// let allocator = NativeAllocator::new(Driver::over(cuda_mem_sim::table())?); // with a GPU: Driver::system()?
+/// allocator.init(1)?;
+/// allocator.attach_out_of_memory_observer(Arc::new(|event| println!("{} bytes: {event}", event.requested)))?;
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutOfMemory {
+    /// The device.
+    pub device: Device,
+    /// What was asked for, in bytes.
+    pub requested: usize,
+    /// The most that the allocator may hold: its share of the device's memory, in bytes.
+    pub allowed: usize,
+    /// What the device has, in bytes.
+    pub total: usize,
+    /// What the device had free, if it said so, in bytes.
+    pub free: Option<usize>,
+    /// What is allocated of the allocator, in bytes.
+    pub allocated: usize,
+}
+
+/// Who is told of requests that fail for lack of memory.
+pub type OutOfMemoryObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, requested, allowed, total, free, allocated } = self;
+        write!(
+            f,
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {}",
+            Bytes(*requested),
+            device.as_raw(),
+            Bytes(*total)
+        )?;
+        if let Some(free) = free {
+            write!(f, " of which {} is free", Bytes(*free))?;
+        }
+        f.write_str(". ")?;
+        if allowed < total {
+            write!(f, "{} allowed; ", Bytes(*allowed))?;
+        }
+        write!(f, "{} is allocated here", Bytes(*allocated))
+    }
+}
+
+/// Bytes as PyTorch writes them.
+struct Bytes(usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..=0x400 => write!(f, "{} bytes", self.0),
+            0x401..=0x10_0000 => write!(f, "{:.2} KiB", bytes / 1024.0),
+            0x10_0001..=0x4000_0000 => write!(f, "{:.2} MiB", bytes / 1024.0 / 1024.0),
+            _ => write!(f, "{:.2} GiB", bytes / 1024.0 / 1024.0 / 1024.0),
+        }
+    }
+}
+
+/// The kinds that there are, for errors.
+const KINDS: &str = "c (cuMemAlloc), e (mapped)";
+
+/// Why bytes name no memory.
+///
+/// ```
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = NativeAllocator::new(driver);
+/// allocator.init(1)?;
+/// let context = driver.device(0)?.primary_context()?;
+/// let wrong = context.with_current(|| allocator.ipc_dev_ptr(b"no handle"))?;
+/// assert!(matches!(wrong, Err(Error::Handle(_))));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// They end too early, or late.
+    #[error("a handle of {what} has {expected} bytes, not {found}")]
+    Length {
+        /// What it is of.
+        what: &'static str,
+        /// How many it should have.
+        expected: u64,
+        /// How many it has.
+        found: usize,
+    },
+    /// A later version.
+    #[error("the handle is of version {found}, from a later PyTorch; known are the versions up to {known}")]
+    Version {
+        /// The version.
+        found: u8,
+        /// The last that is known.
+        known: u8,
+    },
+    /// A kind that there is not.
+    #[error("the handle is of kind {found:#04x}; known are {KINDS}")]
+    Kind {
+        /// The kind.
+        found: u8,
+    },
+    /// A number in it that cannot be.
+    #[error("the handle says {what} {found}; accepted are {accepted}")]
+    Value {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        found: i128,
+        /// What could be.
+        accepted: &'static str,
+    },
+    /// The exporter's descriptor was not to be had.
+    #[error(
+        "{call} for process {pid} failed: {source}, and {socket}; the process must be alive, and this one allowed to take its \
+         descriptors (same user, ptrace_scope, container; Linux 5.6 or newer), or to connect to its socket (same user, same \
+         network namespace)"
+    )]
+    Exporter {
+        /// The system call.
+        call: &'static str,
+        /// The process.
+        pid: i32,
+        /// The system's reason.
+        source: Arc<std::io::Error>,
+        /// Why its socket was of no use.
+        socket: String,
+    },
+    /// Somebody else's import or release of the same memory did not end in time.
+    #[error("another import or release of the same memory did not end in time")]
+    Busy,
 }

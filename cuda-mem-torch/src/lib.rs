@@ -42,13 +42,12 @@ pub mod symm;
 mod uncached;
 
 pub use allocator::{
-    AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, OutOfMemory,
-    OutOfMemoryObserver, RawDeleter,
+    AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter,
 };
 pub use cuda_mem_ipc;
 pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};
 pub use current::{change_current_allocator, current_allocator};
-pub use error::{Error, Result};
-pub use ipc::{HandleError, IpcDevPtr, ShareableHandle};
+pub use error::{Error, HandleError, OutOfMemory, OutOfMemoryObserver, Result};
+pub use ipc::{IpcDevPtr, ShareableHandle};
 pub use mem_pool::MemPool;
 pub use pluggable::{PluggableAllocator, create_custom_allocator};

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
+use crate::torch_matrix::{EDGES, script};
 use crate::workspace::Workspace;
 
 /// The checked version of cargo-deny: a newer one may bring new rules.
@@ -94,17 +95,23 @@ fn spelling(steps: &mut Steps, environment: &Path) {
     steps.command("spelling", Command::new(program).args(["--config", "ci/typos.toml"]));
 }
 
-/// PyTorch's side of `cuda-mem-torch` on the simulator, where `cargo xtask wheel` has brought PyTorch's headers and libraries.
+/// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.
 fn shim(steps: &mut Steps, root: &Path) {
-    if !root.join("target/wheel/torch-2.11.0").is_dir() {
-        steps.skip("shim", "PyTorch's headers are not here; cargo xtask wheel fetches them");
-        return;
-    }
     steps.command(
         "shim libraries",
         &mut cargo("build --package cuda-mem-torch --package cuda-mem-sim-library"),
     );
-    steps.command("shim", Command::new("python3").arg(root.join("ci/torch/simulated/run.py")));
+    // With the library as the tests have it: an optimised one takes minutes.
+    let mut wheel = Command::new("python3");
+    wheel.arg(root.join("cuda-mem-torch/python/build_wheel.py")).args(["--library", "target/debug/libcuda_mem_torch.so"]);
+    wheel.args(["--out", "target/wheel"]).args(EDGES.iter().flat_map(|version| ["--torch", version]));
+    steps.command("shim wheel", &mut wheel);
+    for version in EDGES {
+        let mut smoke = Command::new("python3");
+        smoke.arg(root.join("ci/torch/simulated/run.py")).arg("--headers").arg(format!("target/wheel/torch-{version}"));
+        steps.command(&format!("shim {version}"), &mut smoke);
+    }
+    steps.command("torch matrix", script(root).args(EDGES));
 }
 
 /// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.

@@ -35,6 +35,7 @@ mod same_file;
 mod soundness;
 mod steps;
 mod table;
+mod torch_matrix;
 mod vendor;
 mod wheel;
 mod workspace;
@@ -115,6 +116,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         words: Vec<std::ffi::OsString>,
     },
+    /// Run the wheel with each PyTorch, in fresh environments on the simulated driver.
+    TorchMatrix(torch_matrix::Arguments),
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
         /// Where to; must be empty or not there.
@@ -168,6 +171,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         Task::Report(arguments) => report::run(arguments).map(done),
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words),
+        Task::TorchMatrix(arguments) => torch_matrix::run(&root()?, &arguments),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
         Task::Wheel(arguments) => wheel::run(&root()?, &arguments).map(done),
     }

@@ -16,6 +16,9 @@ pub(crate) struct Arguments {
     /// A folder with PyTorch's and CUDA's headers and libraries, torch/ and nvidia/cu13/, instead of fetching them.
     #[arg(long, value_name = "DIR", conflicts_with = "no_shim")]
     headers: Option<PathBuf>,
+    /// A version of PyTorch to build the shim for, instead of all.
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["headers", "no_shim"])]
+    torch: Vec<String>,
     /// Leave building the shim to the user's machine.
     #[arg(long)]
     no_shim: bool,
@@ -41,6 +44,9 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     pack.arg("--out").arg(out).env("PYTHONDONTWRITEBYTECODE", "1");
     if let Some(headers) = &arguments.headers {
         pack.arg("--headers").arg(headers);
+    }
+    for version in &arguments.torch {
+        pack.arg("--torch").arg(version);
     }
     if arguments.no_shim {
         pack.arg("--no-shim");

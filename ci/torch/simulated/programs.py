@@ -218,9 +218,9 @@ def receive_without_numpy(ours, queue, back):
 
 
 def descriptors(handle):
-    """The numbers in a handle of PyTorch's for mapped memory."""
+    """The numbers in a handle of PyTorch's for mapped memory. From version 3 on it says in between that they are descriptors."""
     (count,) = struct.unpack_from("Q", handle, 18)
-    return struct.unpack_from(f"{count}i", handle, 26)
+    return struct.unpack_from(f"{count}i", handle, 26 if handle[0] < 3 else 34)
 
 
 def file_of(descriptor):

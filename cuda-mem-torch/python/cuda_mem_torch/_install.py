@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Mapping
 
@@ -14,11 +15,33 @@ from cuda_mem_torch._errors import CudaMemError
 
 _log = logging.getLogger("cuda_mem_torch")
 
-_VARIABLE = "CUDA_MEM_TORCH"
+VARIABLE = "CUDA_MEM_TORCH"
+_NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+
+
+# What calls of enable() named so far.
+_options: dict[str, object] = {}
+
+
+@dataclass(frozen=True, repr=False)
+class Enabled:
+    """What runs since :func:`enable`: prints itself."""
+
+    version: str
+    torch: str
+    cuda: str
+    late: bool
+    settings: str
+
+    def __repr__(self) -> str:
+        since = "CUDA was in use before, so earlier memory is PyTorch's own" if self.late else "from the first allocation on"
+        options = f", {self.settings}" if self.settings else ""
+        return f"<cuda_mem_torch {self.version} allocates for PyTorch {self.torch} (CUDA {self.cuda}), {since}{options}>"
 
 
 def enable(
     *,
+    expandable_segments: bool | None = None,
     garbage_collection_threshold: float | None = None,
     graph_capture_record_stream_reuse: bool | None = None,
     large_segment_size_mb: int | None = None,
@@ -26,17 +49,18 @@ def enable(
     max_split_size_mb: int | None = None,
     per_process_memory_fraction: float | None = None,
     roundup_power2_divisions: int | Mapping[int | str, int] | None = None,
-) -> None:
-    """Has PyTorch allocate device memory here from now on.
+) -> Enabled:
+    """Has PyTorch allocate device memory here from now on. Gives what runs, which prints itself.
 
     Best called before anything is on a device. Afterwards it works too: what there is stays with PyTorch's own allocator, and
     statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active in this thread; in
-    other threads ``use_mem_pool`` cannot be seen, so none may be inside. Called again, it changes the options.
+    other threads ``use_mem_pool`` cannot be seen, so none may be inside. Called again, it changes the options that it names.
 
-    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. Raises ``ValueError`` for a value that is not
+    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. ``expandable_segments=False`` has memory of the default pool
+    stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. Raises ``ValueError`` for a value that is not
     accepted, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
     """
-    options = dict(locals())
+    options = _options | {key: value for key, value in locals().items() if value is not None}
     text = _settings.merge(_settings.from_environment(), options)
     # Before PyTorch is touched: a bad value changes nothing.
     _library.set_settings(text, lambda note: _log.info("%s", note))
@@ -45,13 +69,18 @@ def enable(
     _shim.install(torch)
     if text:
         torch._C._accelerator_setAllocatorSettings(text)
+        # What the shim adds to PyTorch's settings went with those before.
+        _shim.install(torch)
+    _options.update(options)
     if per_process_memory_fraction is not None and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(per_process_memory_fraction), device)
     symmetric.offer(torch)
     _sharing.give_back_refused(torch)
-    if was == 0 and _shim.state(torch) == 2:
+    state = _shim.state(torch)
+    if was == 0 and state == 2:
         _announce_lost()
+    return Enabled(_library.version(), torch.__version__, torch.version.cuda, state == 2, text)
 
 
 def _announce_lost() -> None:
@@ -69,6 +98,12 @@ def _announce_lost() -> None:
             "earlier memory only. Call enable() before init_process_group()",
             stacklevel=3,
         )
+    if os.environ.get(_NCCL_HOOK, "0").lower() in ("1", "true", "yes", "y", "on"):
+        warnings.warn(
+            f"{_NCCL_HOOK} is set, and cuda_mem_torch was enabled after CUDA was used: NCCL registers memory that may move. Call "
+            "enable() before anything is on a device, which keeps NCCL from it, or enable(expandable_segments=False)",
+            stacklevel=3,
+        )
 
 
 def disable() -> None:
@@ -76,6 +111,7 @@ def disable() -> None:
     enabled."""
     if is_enabled():
         _shim.uninstall(_torch.load())
+        _options.clear()
 
 
 def is_enabled() -> bool:
@@ -87,7 +123,7 @@ def is_enabled() -> bool:
 def _autoload() -> None:
     """What PyTorch calls when it is imported: enables if the variable says so. Anything that keeps it from that is a warning, and the
     program goes on with PyTorch's own allocator, unless the variable insists."""
-    asked = os.environ.get(_VARIABLE, "").strip().lower()
+    asked = os.environ.get(VARIABLE, "").strip().lower()
     torch = sys.modules["torch"]
     if asked in ("0", "false", "no", "off"):
         return
@@ -101,7 +137,7 @@ def _autoload() -> None:
     except Exception as error:
         if asked == "require":
             raise
-        warnings.warn(f"{_VARIABLE}={asked} does nothing: {error}", stacklevel=2)
+        warnings.warn(f"{VARIABLE}={asked} does nothing: {error}", stacklevel=2)
 
 
 def _enable_at_import(torch: ModuleType, asked: str) -> None:
@@ -110,8 +146,7 @@ def _enable_at_import(torch: ModuleType, asked: str) -> None:
             "accepted: 1, true, yes or on to enable, require to do so or fail, 0, false, no, off or nothing to leave PyTorch as it is"
         )
     # Nothing asks for a GPU here: that may initialise CUDA, after which the program could not fork any more.
-    if torch.version.cuda is None:
-        raise CudaMemError("PyTorch was built without CUDA")
+    _torch.expect_cuda(torch)
     # Who names another allocator in a script wants that one more than who runs the script wants this one.
     backend = _settings.named(_settings.from_environment(), "backend")
     if backend not in (None, "native"):

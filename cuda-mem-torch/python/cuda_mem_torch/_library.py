@@ -14,7 +14,7 @@ ABI_VERSION = 4
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 
-OK, INVALID_ARGUMENT = 0, 1
+OK, INVALID_ARGUMENT, NOT_OURS = 0, 1, 3
 
 NOTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -39,7 +39,14 @@ def load() -> ctypes.CDLL:
     ]
     library.cuda_mem_torch_write_snapshot.argtypes = [ctypes.c_char_p]
     library.cuda_mem_torch_forget_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.cuda_mem_torch_hold_still.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
+    library.cuda_mem_torch_let_move.argtypes = [ctypes.c_void_p]
     return library
+
+
+def version() -> str:
+    """The library's."""
+    return str(load().cuda_mem_torch_version().decode())
 
 
 def check(code: int) -> None:

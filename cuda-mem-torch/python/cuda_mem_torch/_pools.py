@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING
 
 from cuda_mem_torch import _install, _library, _torch
@@ -33,10 +34,20 @@ def plain_allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
     return allocator
 
 
-def MemPool(use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:
+class _Kind(type):
+    """Has ``isinstance(pool, MemPool)`` be true of every pool of PyTorch's, as which they are made."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(value, torch.cuda.MemPool)
+
+
+class MemPool(metaclass=_Kind):
     """A ``torch.cuda.MemPool`` for ``torch.cuda.use_mem_pool``, whose memory comes from here: as one of the installed
     allocator's private pools, or through :func:`plain_allocator` where that is PyTorch's own."""
-    torch = _torch.load()
-    if _install.is_enabled():
-        return torch.cuda.MemPool(use_on_oom=use_on_oom, no_split=no_split)
-    return torch.cuda.MemPool(plain_allocator().allocator(), use_on_oom=use_on_oom, no_split=no_split)
+
+    def __new__(cls, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:  # type: ignore[misc]
+        torch = _torch.load()
+        if _install.is_enabled():
+            return torch.cuda.MemPool(use_on_oom=use_on_oom, no_split=no_split)
+        return torch.cuda.MemPool(plain_allocator().allocator(), use_on_oom=use_on_oom, no_split=no_split)

@@ -6,7 +6,7 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from cuda_mem_torch import _install, _library, _torch
+from cuda_mem_torch import _install, _library, _stats, _torch
 from cuda_mem_torch._errors import CudaMemError
 
 if TYPE_CHECKING:
@@ -19,9 +19,11 @@ def _enabled(what: str) -> Any:
     return _torch.load()
 
 
-def stats(device: torch.device | int | str | None = None) -> dict[str, Any]:
-    """``torch.cuda.memory_stats()`` of a device."""
-    return dict(_enabled("stats()").cuda.memory_stats(device))
+def stats(device: torch.device | int | str | None = None) -> _stats.Stats:
+    """``torch.cuda.memory_stats()`` of a device, with what each stream and pool holds; prints itself as a table."""
+    torch = _enabled("stats()")
+    index = torch.cuda._utils._get_device_index(device, optional=True)
+    return _stats.Stats(index, torch.cuda.memory_stats(index), torch.cuda.memory_snapshot())
 
 
 def snapshot(path: str | os.PathLike[str]) -> None:

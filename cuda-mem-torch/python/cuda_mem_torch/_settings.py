@@ -11,6 +11,7 @@ from typing import Mapping
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 KEYWORDS = (
+    "expandable_segments",
     "garbage_collection_threshold",
     "graph_capture_record_stream_reuse",
     "large_segment_size_mb",
@@ -19,6 +20,8 @@ KEYWORDS = (
     "per_process_memory_fraction",
     "roundup_power2_divisions",
 )
+
+BOOLEANS = ("expandable_segments", "graph_capture_record_stream_reuse")
 
 
 def number_text(value: object) -> str | None:
@@ -40,7 +43,7 @@ def value_text(key: str, value: object) -> str:
         return number
     if isinstance(value, Mapping) and key == "roundup_power2_divisions":
         return "[" + ",".join(f"{number_text(size) or size}:{number_text(steps) or steps}" for size, steps in value.items()) + "]"
-    if key == "graph_capture_record_stream_reuse":
+    if key in BOOLEANS:
         raise TypeError(f"{key} is {value!r}; accepted: True, False")
     accepted = "a number, or {MiB: steps, ..., '>': steps}" if key == "roundup_power2_divisions" else "a number"
     raise TypeError(f"{key} is {value!r}; accepted: {accepted}")

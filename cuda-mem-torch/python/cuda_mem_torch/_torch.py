@@ -40,6 +40,16 @@ def check_version(text: str) -> None:
         )
 
 
+def expect_cuda(torch: ModuleType) -> None:
+    """Refuses builds without CUDA, by what they are for."""
+    if torch.version.cuda is None:
+        others = {"ROCm": getattr(torch.version, "hip", None), "XPU": getattr(torch.version, "xpu", None)}
+        built = next((name for name, version in others.items() if version), "the CPU alone")
+        raise UnsupportedTorchError(
+            f"PyTorch {torch.__version__} was built without CUDA, for {built}; install a build with it (https://pytorch.org/get-started)"
+        )
+
+
 def load() -> ModuleType:
     """PyTorch, if it is one that the allocator can be put into."""
     try:
@@ -47,8 +57,5 @@ def load() -> ModuleType:
     except Exception as error:
         raise UnsupportedTorchError(f"PyTorch could not be imported ({error}). Install it first: {_NEWEST}") from error
     check_version(torch.__version__)
-    if torch.version.cuda is None:
-        raise UnsupportedTorchError(
-            f"PyTorch {torch.__version__} was built without CUDA; install a build with it (https://pytorch.org/get-started)"
-        )
+    expect_cuda(torch)
     return torch

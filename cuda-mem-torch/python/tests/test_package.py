@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import cuda_mem_torch
-from cuda_mem_torch import _install, _library, _pinning, _seeing, _settings, _sharing, _shim, _torch
+from cuda_mem_torch import _doctor, _install, _library, _pinning, _seeing, _settings, _sharing, _shim, _torch
 
 
 def fake_torch(version="2.11.0+cu130", cuda="13.0"):
@@ -47,8 +47,11 @@ class Versions(unittest.TestCase):
         for version, text in refused.items():
             with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, text):
                 self.load(fake_torch(version))
-        with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "built without CUDA"):
-            self.load(fake_torch("2.11.0+cpu", None))
+        for version, built, hip in (("2.11.0+cpu", "the CPU alone", None), ("2.13.0+rocm7.0", "ROCm", "7.0.51831")):
+            torch = fake_torch(version, None)
+            torch.version.hip = hip
+            with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, f"built without CUDA, for {built}"):
+                self.load(torch)
 
     def test_a_missing_one_is_said_to_be(self):
         with self.assertRaisesRegex(cuda_mem_torch.UnsupportedTorchError, "Install it first: pip install"):
@@ -148,7 +151,7 @@ class Settings(unittest.TestCase):
         self.assertEqual(_settings.from_environment({"PYTORCH_ALLOC_CONF": "a:1"}), "a:1")
 
     def test_what_is_no_option_is_refused(self):
-        with self.assertRaisesRegex(TypeError, "no option 'max_split'; the options are garbage"):
+        with self.assertRaisesRegex(TypeError, "no option 'max_split'; the options are expandable"):
             _settings.merge("", {"max_split": 1})
         with self.assertRaisesRegex(TypeError, "accepted: a number"):
             _settings.merge("", {"max_split_size_mb": "many"})
@@ -157,9 +160,9 @@ class Settings(unittest.TestCase):
 
     def test_the_library_checks_them(self):
         notes = []
-        _library.set_settings("max_split_size_mb:128,expandable_segments:False", notes.append)
+        _library.set_settings("max_split_size_mb:128,release_lock_on_cudamalloc:False", notes.append)
         self.assertEqual(len(notes), 1)
-        self.assertIn("expandable_segments:False changes nothing", notes[0])
+        self.assertIn("release_lock_on_cudamalloc:False changes nothing", notes[0])
         _library.set_settings("graph_capture_record_stream_reuse:True", notes.append)
         self.assertEqual(len(notes), 1)
         with self.assertRaisesRegex(ValueError, "accepted: True, False"):
@@ -169,6 +172,55 @@ class Settings(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "the settings are backend"):
             _library.set_settings("max_split:1", notes.append)
         _library.set_settings("", notes.append)
+
+
+class Enabling(unittest.TestCase):
+    """What `enable()` asks of the library and of a PyTorch that is played."""
+
+    def setUp(self):
+        self.torch = fake_torch("2.15.0+cu132", "13.2")
+        self.torch._C = types.SimpleNamespace(_accelerator_setAllocatorSettings=mock.Mock())
+        self.torch.cuda.is_initialized = lambda: False
+        self.state = 1
+        patches = [
+            mock.patch.dict(sys.modules, {"torch": self.torch}),
+            mock.patch.dict(os.environ, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:100"}),
+            mock.patch.object(_shim, "install"),
+            mock.patch.object(_shim, "state", lambda torch: self.state),
+            mock.patch.object(_install.symmetric, "offer"),
+            mock.patch.object(_sharing, "give_back_refused"),
+            mock.patch.dict(_install._options, clear=True),
+        ]
+        for patch in patches:
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.addCleanup(_library.set_settings, "", lambda note: None)
+
+    def test_options_add_up(self):
+        given = self.torch._C._accelerator_setAllocatorSettings
+        cuda_mem_torch.enable(max_split_size_mb=64)
+        given.assert_called_with("max_split_size_mb:64")
+        cuda_mem_torch.enable(garbage_collection_threshold=0.5, expandable_segments=True)
+        given.assert_called_with("max_split_size_mb:64,expandable_segments:True,garbage_collection_threshold:0.5")
+        with self.assertRaises(ValueError):
+            cuda_mem_torch.enable(max_split_size_mb=1)
+        added = "max_split_size_mb:64,expandable_segments:True,garbage_collection_threshold:0.5"
+        self.assertEqual(cuda_mem_torch.enable().settings, added)
+
+    def test_it_gives_what_runs(self):
+        running = cuda_mem_torch.enable()
+        self.assertEqual((running.torch, running.cuda, running.late), ("2.15.0+cu132", "13.2", False))
+        for words in ("PyTorch 2.15.0+cu132 (CUDA 13.2)", "from the first allocation on", "max_split_size_mb:100"):
+            self.assertIn(words, repr(running))
+        self.state = 2
+        self.assertIn("earlier memory is PyTorch's own", repr(cuda_mem_torch.enable()))
+
+    def test_names_are_public(self):
+        for kind in (cuda_mem_torch.CudaMemError, cuda_mem_torch.UnsupportedTorchError):
+            self.assertEqual(kind.__module__, "cuda_mem_torch")
+        self.torch.cuda.MemPool = type("MemPool", (), {})
+        self.assertIsInstance(self.torch.cuda.MemPool(), cuda_mem_torch.MemPool)
+        self.assertNotIsInstance(3, cuda_mem_torch.MemPool)
 
 
 class Reports(unittest.TestCase):
@@ -311,6 +363,93 @@ class Parts(unittest.TestCase):
         environment = os.environ | {"CUDA_MEM_DRIVER": "/nowhere/libcuda.so.1"}
         said = subprocess.run([sys.executable, "-c", words], env=environment, check=True, capture_output=True, text=True).stdout
         self.assertIn("CUDA_MEM_DRIVER", said)
+
+    def test_the_doctor_says_what_does_not_fit(self):
+        """Here PyTorch is missing; the driver is the simulated one, or none."""
+        def diagnosed(**variables):
+            words = "import sys; sys.modules['torch'] = None; from cuda_mem_torch import _doctor; sys.exit(_doctor.diagnose())"
+            done = subprocess.run([sys.executable, "-c", words], env=os.environ | variables, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1, done)
+            return done.stdout
+
+        said = diagnosed()
+        self.assertRegex(said, r"ok +package +cuda_mem_torch")
+        self.assertRegex(said, r"error +PyTorch +PyTorch could not be imported")
+        self.assertRegex(said, r"ok +driver +for CUDA \d+\.\d+, \d+ device")
+        self.assertRegex(said, r"ok +device 0 ")
+        self.assertIn("enable() does not work here: 1 error\n", said)
+        self.assertRegex(diagnosed(CUDA_MEM_DRIVER="/nowhere/libcuda.so.1"), "error +driver +there is no CUDA driver: /nowhere")
+        said = diagnosed(PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+        self.assertRegex(said, "error +settings +PyTorch's settings ask for backend:cudaMallocAsync")
+        self.assertRegex(diagnosed(PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:1"), "error +settings +max_split_size_mb is invalid")
+
+    def test_the_doctor_names_what_restricts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            scope = Path(folder, "ptrace_scope")
+            scope.write_text("1\n")
+            with mock.patch.object(_doctor, "_PTRACE_SCOPE", scope):
+                (finding,) = _doctor._sharing("sharing")
+        self.assertEqual(finding.state, "note")
+        self.assertIn("ptrace_scope is 1", finding.text)
+        limits = {_doctor.resource.RLIMIT_NOFILE: (256, 256), _doctor.resource.RLIMIT_AS: (1 << 30, 1 << 30)}
+        with mock.patch.object(_doctor.resource, "getrlimit", limits.get):
+            notes = [finding.text for finding in _doctor._limits("limits")]
+        self.assertEqual([note.split(" is ")[0] for note in notes], ["ulimit -v", "ulimit -n"])
+
+    def test_pins_end_with_their_memory_or_scope(self):
+        import ctypes
+
+        class Storage:
+            """As PyTorch's, which is an object as long as its memory."""
+
+            def __init__(self):
+                self.memory = ctypes.create_string_buffer(8192)
+
+            def data_ptr(self):
+                return ctypes.addressof(self.memory)
+
+            def nbytes(self):
+                return 8192
+
+        def tensor():
+            storage = Storage()
+            return types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
+
+        torch = fake_torch()
+        torch.cuda.init = lambda: None
+        with mock.patch.dict(sys.modules, {"torch": torch}):
+            one = tensor()
+            for _ in range(2):
+                with cuda_mem_torch.pinned(one):
+                    with self.assertRaises(cuda_mem_torch.CudaMemError):
+                        cuda_mem_torch.pin(one)
+            cuda_mem_torch.pin(one)
+            address = one.untyped_storage().data_ptr()
+            memory = one.untyped_storage().memory
+            del one
+            # It was unpinned when its storage went.
+            cuda_mem_torch.pin_memory(address, 8192)
+            cuda_mem_torch.unpin_memory(address)
+            self.assertEqual(len(memory), 8192)
+        self.assertFalse(_pinning._pinned)
+
+    def test_only_device_memory_is_held_still(self):
+        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"))
+        with self.assertRaisesRegex(ValueError, "only memory of CUDA devices"):
+            with cuda_mem_torch.hold_still(tensor):
+                self.fail("it was held")
+
+    def test_statistics_print_themselves(self):
+        blocks = [{"size": 3 << 20, "state": "inactive"}, {"size": 5 << 20, "state": "active_allocated"}]
+        segment = {"device": 0, "stream": 0x70, "segment_pool_id": (0, 0), "total_size": 8 << 20, "active_size": 5 << 20, "blocks": blocks}
+        figures = {"allocated_bytes.all.current": 5 << 20, "active_bytes.all.current": 5 << 20, "reserved_bytes.all.current": 8 << 20, "num_ooms": 2}
+        stats = cuda_mem_torch.Stats(0, figures, [segment, segment | {"device": 1}])
+        self.assertEqual((stats.reserved, stats.active, stats.ratio, stats["num_ooms"]), (8 << 20, 5 << 20, 1.6, 2))
+        self.assertEqual(stats.streams, [cuda_mem_torch.StreamStats(0x70, (0, 0), 8 << 20, 5 << 20, 3 << 20, 3 << 20)])
+        for words in ("device 0", "8.0 MiB", "1.600", "out of memory 2 times", "0x70", "default", "3.0 MiB"):
+            self.assertIn(words, str(stats))
+        self.assertEqual(stats._repr_html_().count("<table>"), 2)
+        self.assertEqual(repr(stats), "<Stats of device 0: 5.0 MiB active of 8.0 MiB reserved>")
 
     def test_the_command_takes_no_words(self):
         for words, code in ((["--help"], 0), (["nonsense"], 2)):

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 PYTHON = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("build_wheel", PYTHON / "build_wheel.py")
@@ -42,6 +43,21 @@ class Wheel(unittest.TestCase):
         self.assertEqual(kinds, {".py", ".typed", ".so", ".hpp", ".cpp", ".h"})
         self.assertIn("[torch.backends]\ncuda_mem_torch = cuda_mem_torch._install:_autoload", entry_points)
         self.assertTrue(self.path.name.endswith("-py3-none-linux_x86_64.whl"))
+
+    def test_what_older_systems_lack_is_named(self):
+        listed = "\n".join(
+            ["                 U dlopen@GLIBC_2.34", "                 U memcpy@GLIBC_2.14", "                 U _Znwm@GLIBCXX_3.4",
+             "                 U _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv@CXXABI_1.3.13", "                 w __gmon_start__"]
+        )
+        with mock.patch.object(build_wheel.subprocess, "run", return_value=mock.Mock(stdout=listed)):
+            named = ["dlopen@GLIBC_2.34", "_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv@CXXABI_1.3.13"]
+            self.assertEqual(build_wheel.newer_symbols(self.binary), named)
+            with self.assertRaisesRegex(SystemExit, "libcuda_mem_torch.so: dlopen@GLIBC_2.34"):
+                build_wheel.expect_old_system([self.binary])
+        old = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder / "old", build_wheel.OLD_TAG)
+        self.assertTrue(old.name.endswith("-py3-none-manylinux_2_28_x86_64.whl"))
+        with zipfile.ZipFile(old) as wheel:
+            self.assertIn(b"Tag: py3-none-manylinux_2_28_x86_64", wheel.read("cuda_mem_torch-0.1.0.dist-info/WHEEL"))
 
     def test_it_is_the_same_each_time(self):
         first = self.path.read_bytes()

@@ -5,6 +5,7 @@
 // still then. So nothing here may need another thread of Python to go on, and a group's store must be one of PyTorch's own, in C++.
 #include "joined.hpp"
 #include "memory.hpp"
+#include "old_system.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -53,6 +53,7 @@ mod settings;
 mod snapshot;
 mod source;
 mod stats;
+mod still;
 mod streams;
 mod symm;
 mod uncached;
@@ -71,6 +72,7 @@ pub use settings::*;
 pub use snapshot::*;
 pub use source::*;
 pub use stats::*;
+pub use still::*;
 pub use streams::{
     cuda_mem_torch_ask_for_captures, cuda_mem_torch_capture_query, cuda_mem_torch_forget_stream,
     cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,

@@ -19,10 +19,10 @@ use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
-use super::copies::copy_data;
+use super::memory::copy_data;
 use super::sealed::Sealed;
-use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, OutOfMemoryObserver, RawDeleter};
-use crate::error::Result;
+use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, RawDeleter};
+use crate::error::{OutOfMemoryObserver, Result};
 use crate::ipc::{IpcDevPtr, ShareableHandle};
 
 /// An allocator as PyTorch has it (`c10::cuda::CUDACachingAllocator::CUDAAllocator`): two stand behind it, [`NativeAllocator`] and

@@ -1,20 +1,22 @@
-//! How memory comes and goes.
+//! How memory comes and goes, is copied by address and shared with other processes.
 //!
 //! # Safety
 //!
-//! The functions that take memory back hand on their callers' promise.
+//! The functions that take memory back, copy or share it by address hand on their callers' promise.
 
-#![allow(unsafe_code, reason = "takes memory back by address")]
+#![allow(unsafe_code, reason = "takes memory back, copies and exports it by address")]
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream, copy};
 
 use super::caches::Caches;
 use super::data_ptr::Delete;
+use crate::devices::PerDevice;
 use crate::error::{Error, Result};
+use crate::ipc::{IpcDevPtr, ShareableHandle, VERSIONS, legacy, private};
 
 impl Caches {
     pub(crate) fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
@@ -106,6 +108,58 @@ impl Caches {
         *largest = (*largest).max(device.caching.largest_free_block()?);
         Ok(())
     }
+
+    /// # Safety
+    ///
+    /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
+    pub(crate) unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
+        if let Some((address, bytes)) = self.uncached_base(address) {
+            let device = self.context_of(address)?;
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { legacy(&device, address, bytes) }?);
+        }
+        let share = |device: &PerDevice| {
+            let shared = device.exports.share(&device.caching, address, VERSIONS[0])?;
+            // SAFETY: the caller's promise.
+            shared.map_or_else(|| Ok(unsafe { private(&device.context, address) }?), Ok)
+        };
+        self.find_device(share)?.ok_or(Error::UnknownPointer { address })
+    }
+
+    fn context_of(&self, address: CUdeviceptr) -> Result<Context> {
+        for device in self.all()? {
+            let known = core::pointer::attributes(&device.context, address)?;
+            if known.device == device.context.device().as_raw() {
+                return Ok(device.context.clone());
+            }
+        }
+        Err(Error::UnknownPointer { address })
+    }
+
+    pub(crate) fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
+        self.opened.open(&self.of(self.current_device()?)?.context, handle)
+    }
+
+    /// # Safety
+    ///
+    /// As [`copy::memcpy_async`].
+    pub(super) unsafe fn memcpy_async(
+        &self,
+        (target, target_device): (CUdeviceptr, Device),
+        (source, source_device): (CUdeviceptr, Device),
+        bytes: usize,
+        stream: &Stream,
+        p2p_enabled: bool,
+    ) -> Result<()> {
+        if p2p_enabled || target_device == source_device {
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { copy::memcpy_async(stream, target, source, bytes) }?);
+        }
+        let (to, from) = (self.of(target_device)?, self.of(source_device)?);
+        let (target, source) = ((target, &to.context), (source, &from.context));
+        // SAFETY: the caller's promise.
+        Ok(unsafe { copy::memcpy_peer_async(stream, target, source, bytes) }?)
+    }
 }
 
 // What is freed here was allocated here: by an address alone nothing else can be.
@@ -123,4 +177,18 @@ pub(crate) fn expect_stream_of(device: Device, stream: &Stream) -> Result<()> {
     } else {
         Err(core::Error::ForeignContext { what: "the stream" }.into())
     }
+}
+
+/// # Safety
+///
+/// As [`copy::memcpy_async`], until this returns.
+pub(crate) unsafe fn copy_data(
+    stream: &Stream,
+    target: CUdeviceptr,
+    source: CUdeviceptr,
+    bytes: usize,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { copy::memcpy_async(stream, target, source, bytes) }?;
+    Ok(stream.synchronize()?)
 }

@@ -2,20 +2,18 @@
 
 mod api;
 mod caches;
-mod copies;
 mod data_ptr;
 mod memory;
 mod native;
 mod pools;
 mod sealed;
-mod sharing;
 mod telling;
 mod types;
 
 pub use api::CudaAllocator;
 pub use data_ptr::{DataPtr, RawDeleter};
 pub use native::NativeAllocator;
-pub use types::{AllocatorState, CheckpointDelta, OutOfMemory, OutOfMemoryObserver};
+pub use types::{AllocatorState, CheckpointDelta};
 
 pub(crate) use caches::{Caches, refuse_forked};
 pub(crate) use data_ptr::Delete;

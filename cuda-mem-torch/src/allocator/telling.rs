@@ -10,8 +10,7 @@ use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 
 use super::caches::Caches;
-use super::types::{OutOfMemory, OutOfMemoryObserver};
-use crate::error::Result;
+use crate::error::{OutOfMemory, OutOfMemoryObserver, Result};
 use crate::lock::lock;
 
 impl Caches {

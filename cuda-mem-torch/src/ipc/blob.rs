@@ -1,6 +1,6 @@
 //! Writes and reads the bytes that name shared memory, in the format of PyTorch's expandable segments.
 
-use std::sync::Arc;
+use crate::error::HandleError;
 
 /// The versions of the format that are known: PyTorch 2.11 and 2.12 write and read the first, later ones the second. A reader takes
 /// handles of both for memory of `cuMemAlloc`, and of its own alone for mapped memory.
@@ -18,9 +18,6 @@ const HANDLE_TYPE: u64 = 8;
 const MOST_HANDLES: u64 = 1 << 19;
 /// Begins the trailer, which PyTorch's reader does not look at.
 const MAGIC: [u8; 8] = *b"cudamem1";
-
-/// The kinds that there are, for errors.
-const KINDS: &str = "c (cuMemAlloc), e (mapped)";
 
 /// By which another process opens the memory of an allocation.
 ///
@@ -47,78 +44,6 @@ pub struct ShareableHandle {
     pub offset: u64,
     /// What names the memory.
     pub handle: Vec<u8>,
-}
-
-/// Why bytes name no memory.
-///
-/// ```
-/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
-/// use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let allocator = NativeAllocator::new(driver);
-/// allocator.init(1)?;
-/// let context = driver.device(0)?.primary_context()?;
-/// let wrong = context.with_current(|| allocator.ipc_dev_ptr(b"no handle"))?;
-/// assert!(matches!(wrong, Err(Error::Handle(_))));
-/// # Ok::<(), Error>(())
-/// ```
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum HandleError {
-    /// They end too early, or late.
-    #[error("a handle of {what} has {expected} bytes, not {found}")]
-    Length {
-        /// What it is of.
-        what: &'static str,
-        /// How many it should have.
-        expected: u64,
-        /// How many it has.
-        found: usize,
-    },
-    /// A later version.
-    #[error("the handle is of version {found}, from a later PyTorch; known are the versions up to {known}")]
-    Version {
-        /// The version.
-        found: u8,
-        /// The last that is known.
-        known: u8,
-    },
-    /// A kind that there is not.
-    #[error("the handle is of kind {found:#04x}; known are {KINDS}")]
-    Kind {
-        /// The kind.
-        found: u8,
-    },
-    /// A number in it that cannot be.
-    #[error("the handle says {what} {found}; accepted are {accepted}")]
-    Value {
-        /// Which number.
-        what: &'static str,
-        /// What it is.
-        found: i128,
-        /// What could be.
-        accepted: &'static str,
-    },
-    /// The exporter's descriptor was not to be had.
-    #[error(
-        "{call} for process {pid} failed: {source}, and {socket}; the process must be alive, and this one allowed to take its \
-         descriptors (same user, ptrace_scope, container; Linux 5.6 or newer), or to connect to its socket (same user, same \
-         network namespace)"
-    )]
-    Exporter {
-        /// The system call.
-        call: &'static str,
-        /// The process.
-        pid: i32,
-        /// The system's reason.
-        source: Arc<std::io::Error>,
-        /// Why its socket was of no use.
-        socket: String,
-    },
-    /// Somebody else's import or release of the same memory did not end in time.
-    #[error("another import or release of the same memory did not end in time")]
-    Busy,
 }
 
 /// What bytes say.

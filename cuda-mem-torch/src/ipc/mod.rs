@@ -11,7 +11,7 @@ mod exports;
 mod opened;
 mod socket;
 
-pub use blob::{HandleError, ShareableHandle};
+pub use blob::ShareableHandle;
 pub(crate) use blob::{Named, VERSIONS};
 pub(crate) use exports::{Exports, legacy, private};
 pub use opened::IpcDevPtr;

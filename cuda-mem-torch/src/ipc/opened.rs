@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::blob::{Mapped, Named};
-use super::{HandleError, socket};
-use crate::error::Result;
+use super::socket;
+use crate::error::{HandleError, Result};
 
 /// How long somebody else's import or release of the same memory is waited for.
 const LIMIT: Duration = Duration::from_secs(10);

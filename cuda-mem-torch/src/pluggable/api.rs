@@ -20,11 +20,10 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 use super::functions::Functions;
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
-    CudaAllocator, Delete, NativeAllocator, OutOfMemoryObserver, RawDeleter, Sealed, expect_stream_of,
-    refuse_forked,
+    CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, expect_stream_of, refuse_forked,
 };
 use crate::devices::PerDevice;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemoryObserver, Result};
 use crate::ipc::{ShareableHandle, legacy};
 use crate::lock::{lock, read};
 

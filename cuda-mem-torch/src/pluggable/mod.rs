@@ -2,7 +2,6 @@
 
 mod api;
 mod books;
-mod fraction;
 mod functions;
 mod memory;
 mod pools;
@@ -18,7 +17,8 @@ pub use api::create_custom_allocator;
 
 use self::books::{Books, Histories};
 use self::functions::Functions;
-use crate::allocator::{NativeAllocator, OutOfMemoryObserver};
+use crate::allocator::NativeAllocator;
+use crate::error::OutOfMemoryObserver;
 use crate::lock::read;
 
 /// An allocator that a program makes of two functions of its own: PyTorch's `CUDAPluggableAllocator`, which

@@ -613,3 +613,46 @@ fn a_context_is_current_after_an_allocation() {
     .unwrap();
     assert_eq!((before, after), (0, context().as_raw().addr()));
 }
+
+#[test]
+fn memory_that_is_held_still_stays_behind_its_addresses() {
+    let _turn = turn();
+    let stream = new_stream().as_raw();
+    empty_cache(NO_POOL);
+    let hold = |block: *mut c_void| {
+        let mut still = null_mut();
+        // SAFETY: a place.
+        let code = unsafe { cuda_mem_torch_hold_still(block, &mut still) };
+        (code, still)
+    };
+    let let_move = |still| {
+        // SAFETY: it is let go once.
+        succeed(unsafe { cuda_mem_torch_let_move(still) });
+    };
+    let before = stats().reserved_bytes.all.current;
+    let block = allocate(40 * MIB, stream);
+    let (code, still) = hold(block);
+    succeed(code);
+    assert!(!still.is_null());
+    delete(block);
+    empty_cache(NO_POOL);
+    let held = stats().reserved_bytes.all.current - before;
+    assert!(held >= 40 << 20, "{held} bytes are held of what is registered");
+    let_move(still);
+    empty_cache(NO_POOL);
+    assert!(stats().reserved_bytes.all.current <= before);
+
+    // What never moves needs nothing; what is nobody's is refused.
+    let pool = user_pool();
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let block = allocate(2 * MIB, stream);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    assert_eq!(hold(block), (CUDA_MEM_TORCH_OK, null_mut()));
+    let_move(null_mut());
+    delete(block);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(hold(null_mut()).0, CUDA_MEM_TORCH_NOT_OURS);
+    // SAFETY: no place is an error.
+    assert_eq!(unsafe { cuda_mem_torch_hold_still(null(), null_mut()) }, CUDA_MEM_TORCH_NOT_OURS);
+}

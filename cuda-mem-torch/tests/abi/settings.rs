@@ -40,10 +40,13 @@ fn settings_hold_for_private_pools() {
     let _turn = turn();
     let mut notes: Vec<String> = Vec::new();
     let data = (&raw mut notes).cast();
-    let text = c"large_segment_size_mb:32,expandable_segments:True";
+    let text = c"large_segment_size_mb:32,expandable_segments:True,expandable_segments_reserve:0.5";
     // SAFETY: text, and a function that may be called.
     succeed(unsafe { cuda_mem_torch_set_settings(text.as_ptr(), data, Some(note)) });
-    assert_eq!(notes, ["expandable_segments:True changes nothing: the default pool always grows by pages"]);
+    assert_eq!(
+        notes,
+        ["expandable_segments_reserve:0.5 changes nothing: addresses are reserved as they are needed"]
+    );
 
     let pool = user_pool();
     // SAFETY: no filter.

@@ -103,7 +103,7 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
     entry(|| {
         // SAFETY: the caller's promise.
         let text = unsafe { pointers::text(settings, "settings") }?;
-        let settings = Settings::parse(text)?;
+        let mut settings = Settings::parse(text)?;
         set_options(settings.options)?;
         set_reuse(settings.reuse)?;
         if let Some(fraction) = settings.memory_fraction {
@@ -111,6 +111,10 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
                 setup.fractions.fill(Some(fraction));
                 all().try_for_each(|device| Ok(device.caching.set_memory_fraction(fraction)?))
             })?;
+        }
+        if set_up(|setup| Ok(std::mem::replace(&mut setup.moves, settings.moves)))? != settings.moves && all().next().is_some() {
+            let moves = if settings.moves { "may move" } else { "stays where it is" };
+            settings.notes.push(format!("memory {moves} on devices that are not in use yet; those that are stay as they are"));
         }
         for text in settings.notes {
             let text = CString::new(text).unwrap_or_default();

@@ -9,15 +9,20 @@ const MIB: u64 = 1 << 20;
 const LAST: u32 = 15;
 
 /// Every key, what it takes, and what it does here.
-pub(super) const KEYS: [(&str, Does); 16] = [
+pub(super) const KEYS: [(&str, Does); 22] = [
     ("backend", Does::Refused("native", "this allocator takes the place of the native one")),
-    ("expandable_segments", Does::Better("the default pool always grows by pages")),
+    ("expandable_segments", Does::Counts),
+    ("expandable_segments_reserve", Does::Moot("addresses are reserved as they are needed")),
+    ("expandable_segments_reserve_by_class", Does::Moot("addresses are reserved as they are needed")),
     ("garbage_collection_threshold", Does::Counts),
     ("graph_capture_record_stream_reuse", Does::Counts),
     ("large_segment_size_mb", Does::Counts),
     ("max_non_split_rounding_mb", Does::Counts),
     ("max_split_size_mb", Does::Counts),
     ("per_process_memory_fraction", Does::Counts),
+    ("pinned_free_catch_all", Does::Host),
+    ("pinned_max_cached_size_mb", Does::Host),
+    ("pinned_max_round_threshold_mb", Does::Host),
     ("pinned_num_register_threads", Does::Host),
     ("pinned_reserve_segment_size_mb", Does::Host),
     ("pinned_use_background_threads", Does::Host),
@@ -26,6 +31,7 @@ pub(super) const KEYS: [(&str, Does); 16] = [
     ("release_lock_on_cudamalloc", Does::Better("no lock is held that another thread's allocation needs")),
     ("release_lock_on_hipmalloc", Does::Better("no lock is held that another thread's allocation needs")),
     ("roundup_power2_divisions", Does::Counts),
+    ("throw_on_cudamalloc_oom", Does::Shim),
 ];
 
 /// What a key does.
@@ -35,6 +41,10 @@ pub(super) enum Does {
     Counts,
     /// Nothing: what it asks for is so already, whatever its value.
     Better(&'static str),
+    /// Nothing, whatever its value: what it is about is done otherwise.
+    Moot(&'static str),
+    /// What it says, in the code over this one.
+    Shim,
     /// Nothing: it is for pinned host memory, which PyTorch's own allocator gives.
     Host,
     /// Only this value is accepted.
@@ -48,6 +58,8 @@ pub(super) struct Settings {
     pub(super) memory_fraction: Option<f64>,
     /// Whether blocks that streams used may serve their capture again.
     pub(super) reuse: bool,
+    /// Whether free memory of the default pool may move.
+    pub(super) moves: bool,
     /// What to say of keys that do nothing here.
     pub(super) notes: Vec<String>,
 }
@@ -56,7 +68,7 @@ impl Settings {
     /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let mut builder = Options::builder();
-        let (mut memory_fraction, mut reuse, mut notes) = (None, false, Vec::new());
+        let (mut memory_fraction, mut reuse, mut moves, mut notes) = (None, false, true, Vec::new());
         for pair in split(text)? {
             let (key, value) = pair
                 .split_once(':')
@@ -77,10 +89,15 @@ impl Settings {
                     memory_fraction = Some(number(key, value)?);
                 }
                 Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, value)?,
+                Does::Counts if *key == "expandable_segments" => moves = truth(key, value)?,
                 Does::Counts => builder = apply(builder, key, value)?,
                 Does::Better(why) => {
                     truth(key, value)?;
                     notes.push(format!("{key}:{value} changes nothing: {why}"));
+                }
+                Does::Moot(why) => notes.push(format!("{key}:{value} changes nothing: {why}")),
+                Does::Shim => {
+                    truth(key, value)?;
                 }
                 Does::Host => {
                     notes.push(format!("{key} is for pinned memory, which PyTorch's own allocator gives"))
@@ -91,7 +108,7 @@ impl Settings {
                 Does::Refused(..) => {}
             }
         }
-        Ok(Self { options: builder.build().map_err(not_accepted)?, memory_fraction, reuse, notes })
+        Ok(Self { options: builder.build().map_err(not_accepted)?, memory_fraction, reuse, moves, notes })
     }
 }
 
@@ -219,7 +236,11 @@ mod tests {
         assert_eq!(options.garbage_collection_threshold(), Some(0.6));
         assert_eq!(options.roundup_power2_divisions()[..6], [2, 2, 2, 0, 8, 1]);
         assert_eq!(settings.memory_fraction, Some(0.5));
-        assert_eq!(settings.notes.len(), 1);
+        assert!(settings.notes.is_empty() && settings.moves);
+        assert!(!Settings::parse("expandable_segments:False").unwrap().moves);
+        let later = "throw_on_cudamalloc_oom:True,expandable_segments_reserve:40G,\
+                     expandable_segments_reserve_by_class:[kv:0.5,weights:8G],pinned_free_catch_all:True";
+        assert_eq!(Settings::parse(later).unwrap().notes.len(), 3);
         assert_eq!(Settings::parse("").unwrap().options, Options::default());
         let reuse = |text| Settings::parse(text).unwrap().reuse;
         assert!(reuse("graph_capture_record_stream_reuse:True"));
@@ -235,6 +256,7 @@ mod tests {
         assert!(error("max_split:1").contains("max_split_size_mb"));
         assert!(error("backend:cudaMallocAsync").contains("accepted: native, as this"));
         assert!(error("graph_capture_record_stream_reuse:1").contains("\"1\"; accepted: True, False"));
+        assert!(error("throw_on_cudamalloc_oom:1").contains("\"1\"; accepted: True, False"));
         assert!(error("expandable_segments:yes").contains("\"yes\"; accepted: True, False"));
         assert!(error("max_split_size_mb:x").contains("accepted: a number"));
         let least = "accepted: at least large_segment_size_mb, which is";

@@ -1,0 +1,443 @@
+"""What was once found wrong, each as a program that fails where it is: `matrix.py` runs them."""
+
+import contextlib
+import ctypes
+import gc
+import mmap
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import torch
+from programs import MIB, block, numbered, start
+
+HERE = Path(__file__).resolve().parent
+
+
+def refused(kind, wanted, work):
+    try:
+        work()
+    except kind as error:
+        assert wanted in str(error), error
+        return
+    raise AssertionError(f"it was not refused: {wanted}")
+
+
+def options_add_up():
+    """A second `enable()` keeps what the first one named; it gives what runs; names are public."""
+    import cuda_mem_torch
+
+    def settings():
+        return torch.cuda.memory._snapshot()["allocator_settings"]
+
+    cuda_mem_torch.enable(max_split_size_mb=64)
+    block()
+    assert settings()["max_split_size"] == 64 * MIB, settings()
+    running = cuda_mem_torch.enable(garbage_collection_threshold=0.8)
+    now = settings()
+    assert (now["max_split_size"], now["garbage_collection_threshold"]) == (64 * MIB, 0.8), now
+    cuda_mem_torch.enable(per_process_memory_fraction=0.25)
+    cuda_mem_torch.enable()
+    assert [torch.cuda.get_per_process_memory_fraction(device) for device in range(2)] == [0.25, 0.25]
+    assert isinstance(running, cuda_mem_torch.Enabled) and not running.late
+    assert f"PyTorch {torch.__version__}" in repr(running) and "max_split_size_mb:64" in repr(running), running
+    assert cuda_mem_torch.CudaMemError.__module__ == "cuda_mem_torch"
+    assert isinstance(cuda_mem_torch.MemPool, type) and isinstance(cuda_mem_torch.MemPool(), cuda_mem_torch.MemPool)
+    assert not isinstance(3, cuda_mem_torch.MemPool)
+    torch.cuda.empty_cache()
+    cuda_mem_torch.disable()
+    cuda_mem_torch.enable()
+    assert settings()["max_split_size"] != 64 * MIB, "they end with disable()"
+
+
+def settings_tell_of_expandable_segments():
+    """NCCL keeps from registering segments that move by asking PyTorch's setting, which says what is so, and afterwards what the program had."""
+    import cuda_mem_torch
+
+    def setting():
+        return torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+
+    assert not setting()
+    cuda_mem_torch.enable()
+    block()
+    assert setting()
+    cuda_mem_torch.enable(max_split_size_mb=64)
+    assert setting() and torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 64 * MIB
+    # As vLLM does around its own pools.
+    torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    assert not setting()
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
+    cuda_mem_torch.enable()
+    assert setting()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    cuda_mem_torch.disable()
+    assert not setting()
+
+
+def memory_is_held_still():
+    """What is registered by its address is backed until its registration ends, whatever becomes of the tensor."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    tensor = block(40 * MIB)
+    with cuda_mem_torch.hold_still(tensor, block(0)):
+        del tensor
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() >= 40 * MIB
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
+    with torch.cuda.use_mem_pool(cuda_mem_torch.MemPool()):
+        with cuda_mem_torch.hold_still(block()):
+            pass
+    refused(ValueError, "only memory of CUDA devices", lambda: cuda_mem_torch.hold_still(torch.empty(1)).__enter__())
+
+
+def statistics_print_themselves():
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    kept, side = block(64 * MIB), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        other = block(3 * MIB)
+    stats = cuda_mem_torch.stats()
+    assert stats["active_bytes.all.current"] == stats.active == 67 * MIB <= stats.reserved
+    assert abs(stats.ratio - stats.reserved / stats.active) < 1e-9
+    rows = {row.stream: row for row in stats.streams}
+    assert rows[side.cuda_stream].active == 3 * MIB and sum(row.reserved for row in stats.streams) == stats.reserved
+    assert "67.0 MiB" in str(stats) and hex(side.cuda_stream) in str(stats), str(stats)
+    assert "<table>" in stats._repr_html_() and "67.0 MiB" in repr(stats)
+    del kept, other
+
+
+def snapshots_have_native_keys():
+    """Readers of snapshots find in ours what natively they find."""
+    words = """
+import pickle, sys, torch
+if sys.argv[1] == "ours":
+    import cuda_mem_torch
+    cuda_mem_torch.enable()
+torch.cuda.memory._record_memory_history(stacks="python")
+kept = [torch.empty((n % 5 + 1) << 20, dtype=torch.uint8, device="cuda") for n in range(20)][::4]
+torch.cuda.memory._dump_snapshot(sys.argv[2])
+"""
+    seen = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for who in ("native", "ours"):
+            subprocess.run([sys.executable, "-c", words, who, f"{folder}/{who}"], check=True)
+            seen[who] = pickle.loads(Path(folder, who).read_bytes())
+    native, ours = seen["native"], seen["ours"]
+    assert sorted(ours) == sorted(native)
+    keys = lambda of: sorted(set().union(*of))
+    assert keys(ours["segments"]) == keys(native["segments"])
+    blocks = lambda of: keys(block for segment in of["segments"] for block in segment["blocks"])
+    assert blocks(ours) == blocks(native)
+    assert keys(ours["device_traces"][0]) == keys(native["device_traces"][0])
+    allocated = lambda of: sorted(entry["size"] for entry in of["device_traces"][0] if entry["action"] == "alloc")
+    assert allocated(ours) == allocated(native)
+    assert all(entry["frames"] for entry in ours["device_traces"][0] if entry["action"] == "alloc")
+
+
+def a_pool_beside_the_native_allocator():
+    """`MemPool()` without `enable()`; what asks for the allocator says that it is not enabled."""
+    import cuda_mem_torch
+
+    pool = cuda_mem_torch.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = block(3 * MIB)
+    assert torch.cuda.get_allocator_backend() == "native"
+    assert sum(segment["total_size"] for segment in pool.snapshot()) >= 3 * MIB
+    for asks in (cuda_mem_torch.stats, lambda: cuda_mem_torch.report("x.html")):
+        refused(cuda_mem_torch.CudaMemError, "not enabled", asks)
+    tensor[:64].copy_(numbered())
+    assert start(tensor) == numbered().tolist()
+    del tensor, pool
+
+
+def a_stream_of_others_is_destroyed():
+    """CuPy, RAPIDS and DALI destroy their streams when they like."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    block(64)
+    assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+    stream = torch.cuda.ExternalStream(handle.value)
+    kept = block(9 * MIB)
+    with torch.cuda.stream(stream):
+        gone = block(8 * MIB)
+    kept.record_stream(stream)
+    held = torch.cuda.memory_reserved()
+    del gone, kept
+    torch.cuda.synchronize()
+    assert driver.cuStreamDestroy_v2(handle) == 0
+    del stream
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() == 0 and torch.cuda.memory_reserved() < held, torch.cuda.memory_reserved()
+    assert len([block(1 << 30) for _ in range(7)]) == 7
+
+
+def observers_beside_threads():
+    """Observers of failed requests take the interpreter's lock, in eight threads at once."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *words: seen.append(words))
+
+    def ask():
+        for _ in range(20):
+            with contextlib.suppress(torch.OutOfMemoryError):
+                block(100 << 30)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join(100) for thread in threads]
+    assert len(seen) == 160 and not any(thread.is_alive() for thread in threads), len(seen)
+
+
+def a_failed_request_says_what_there_was():
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    kept, stream = [block(512 * MIB) for _ in range(4)], torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        kept.append(block(300 * MIB))
+    del kept[1]
+    try:
+        block(100 << 30)
+        raise AssertionError("there was memory")
+    except torch.OutOfMemoryError as error:
+        text = str(error)
+    for words in ("CUDA out of memory. Tried to allocate 100.00 GiB", "the longest piece 512.00 MiB", "largest block that would have fitted"):
+        assert words in text, text
+    cuda_mem_torch.report("there.html")
+    refused((OSError, ValueError, cuda_mem_torch.CudaMemError), "nowhere", lambda: cuda_mem_torch.report("/nowhere/r.html"))
+    refused((ValueError, cuda_mem_torch.CudaMemError), "7", lambda: cuda_mem_torch.report("there.html", device=7))
+    refused(cuda_mem_torch.CudaMemError, "delete them first", cuda_mem_torch.disable)
+    refused(TypeError, "accepted: a number", lambda: cuda_mem_torch.enable(max_split_size_mb="64"))
+
+
+def what_is_left_keeps_it_enabled():
+    """`disable()` says what of it still lives, and leaves nothing."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    kept, pool = [block(bytes) for bytes in (1000, 3 * MIB, 100 * MIB)], torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept.append(block(3 * MIB))
+    refused(cuda_mem_torch.CudaMemError, "pools", cuda_mem_torch.disable)
+    kept.clear()
+    refused(cuda_mem_torch.CudaMemError, "pools", cuda_mem_torch.disable)
+    del pool
+    cuda_mem_torch.disable()
+    assert (torch.cuda.get_allocator_backend(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == ("native", 0, 0)
+
+
+def captures_beside_threads():
+    """A graph is captured in one thread while others allocate and empty the cache."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    block(64)
+    over, errors = threading.Event(), []
+
+    def disturb():
+        try:
+            while not over.is_set():
+                blocks = [block((n + 1) << 18) for n in range(20)]
+                del blocks
+                torch.cuda.empty_cache()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=disturb, daemon=True) for _ in range(3)]
+    [thread.start() for thread in threads]
+    try:
+        for _ in range(10):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                captured = block(5 * MIB)
+                captured.copy_(torch.empty_like(captured))
+            graph.replay()
+    finally:
+        over.set()
+        [thread.join(60) for thread in threads]
+    assert not errors, errors
+
+
+def threads_that_outlive_the_program():
+    """Daemon threads that allocate, with the history on, end with the process: no hang."""
+    words = """
+import threading, time, torch
+import cuda_mem_torch
+cuda_mem_torch.enable()
+torch.empty(1, device="cuda")
+torch.cuda.memory._record_memory_history(stacks="python")
+def loop():
+    while True:
+        torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+for _ in range(3):
+    threading.Thread(target=loop, daemon=True).start()
+time.sleep(0.5)
+print("over", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", words], timeout=200, capture_output=True, text=True)
+    assert "over" in done.stdout, done
+    # PyTorch itself ends so, natively too, where a thread is unwound inside of its own code.
+    assert done.returncode in (0, -6), done
+
+
+def new_streams_each_step():
+    """vllm-project/vllm#52950: a step that makes new streams strands memory with each of PyTorch's 32."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    size = 384 * MIB
+    weights = block(size)
+    for _ in range(40):
+        for stream in [torch.cuda.Stream() for _ in range(2)]:
+            with torch.cuda.stream(stream):
+                stream.wait_stream(torch.cuda.current_stream())
+                packed = block(size)
+                packed[:64].copy_(weights[:64])
+            stream.synchronize()
+            del packed
+    # A step has three buffers, on three streams; natively each of the 32 keeps one.
+    assert torch.cuda.memory_reserved() <= 3.2 * size, torch.cuda.memory_reserved()
+
+
+def pinned_in_place_again():
+    """Memory that was pinned in place and went unpinned leaves nothing behind (pytorch/pytorch#131270); mistakes do not reach later calls."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    mapped = lambda: torch.frombuffer(mmap.mmap(-1, 8 * MIB), dtype=torch.uint8)
+    pin, unpin = cuda_mem_torch.pin, cuda_mem_torch.unpin
+
+    def fine(tensor):
+        there = block(64)
+        there.copy_(tensor[:64], non_blocking=True)
+        torch.cuda.synchronize()
+        assert start(there) == tensor[:64].tolist()
+
+    block(64)
+    tensor = mapped()
+    for _ in range(3):
+        assert pin(tensor).is_pinned()
+        fine(tensor)
+        assert not unpin(tensor).is_pinned()
+    refused(cuda_mem_torch.CudaMemError, "", lambda: unpin(tensor))
+    refused(ValueError, "no memory", lambda: pin(torch.empty(0, dtype=torch.uint8)))
+    fine(tensor)
+    # Two views of one storage.
+    one, other = tensor[: 3 * MIB], tensor[3 * MIB :]
+    pin(one)
+    refused(cuda_mem_torch.CudaMemError, "", lambda: pin(other))
+    assert one.is_pinned() and other.is_pinned()
+    unpin(other)
+    assert not tensor.is_pinned()
+    with cuda_mem_torch.pinned(tensor):
+        assert tensor.is_pinned()
+    assert not tensor.is_pinned()
+    # Gone without being unpinned, by all its views.
+    for _ in range(3):
+        tensor = mapped()
+        view = pin(tensor)[5:]
+        del tensor
+        gc.collect()
+        assert view.is_pinned()
+        del view
+        gc.collect()
+
+
+# Of later versions. Where PyTorch has not got it, the natural answer is looked for.
+def since(minor):
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, minor)
+
+
+def requests_are_rejected_first():
+    """2.12: `throw_on_cudamalloc_oom`, its count and its words; before, the setting is refused by PyTorch."""
+    import cuda_mem_torch
+
+    option = "throw_on_cudamalloc_oom:True"
+    cuda_mem_torch.enable(per_process_memory_fraction=0.25)
+    block(64)
+    if not since(12):
+        refused(ValueError, "throw_on_cudamalloc_oom", lambda: torch.cuda.memory._set_allocator_settings(option))
+        assert "num_oom_rejections" not in torch.cuda.memory_stats()
+        return
+    torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:0.25,{option}")
+    assert torch.cuda.memory_stats()["num_oom_rejections"] == 0
+    refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 2))
+    assert torch.cuda.memory_stats()["num_oom_rejections"] == 1
+    torch.cuda.reset_accumulated_memory_stats()
+    assert torch.cuda.memory_stats()["num_oom_rejections"] == 0
+
+
+def allocations_have_a_traceback():
+    """2.12: who allocated what is at an address."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    torch.cuda.memory._record_memory_history(stacks="python")
+    tensor = block()
+    if not since(12):
+        assert not hasattr(torch.cuda.memory, "_allocation_traceback")
+        return
+    found = torch.cuda.memory._allocation_traceback(tensor.data_ptr() + 100)
+    assert "experiments.py" in str(found) and "allocations_have_a_traceback" in str(found), found
+
+
+def tensors_are_annotated():
+    """2.14: words about memory that was allocated before."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    torch.cuda.memory._record_memory_history()
+    tensor = block()
+    if not since(14):
+        assert not hasattr(torch.cuda.memory, "_annotate_tensor")
+        return
+    assert torch.cuda.memory._memory_metadata_supported()
+    torch.cuda.memory._annotate_tensor(tensor, "the keys")
+    entries = torch.cuda.memory._snapshot()["device_traces"][0]
+    noted = [entry for entry in entries if entry["action"] == "annotate"]
+    assert [(entry["addr"], entry["user_metadata"]) for entry in noted] == [(tensor.data_ptr(), "the keys")], noted
+
+
+def later_settings_are_accepted():
+    """Settings of later versions, from the environment as from `enable()`, change nothing that is not so already."""
+    words = """
+import cuda_mem_torch, torch
+cuda_mem_torch.enable()
+torch.empty(1, device="cuda")
+print(torch.cuda.get_allocator_backend())
+"""
+    import os
+
+    settings = {
+        12: "throw_on_cudamalloc_oom:True,pinned_free_catch_all:True",
+        13: "pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:512",
+        15: "expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[kv:0.25,weights:8G]",
+    }
+    for minor, text in settings.items():
+        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": text}
+        done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True, timeout=200)
+        if since(minor):
+            assert done.returncode == 0 and "cuda-mem" in done.stdout, done
+        else:
+            assert done.returncode != 0, done
+
+
+PROGRAMS = [
+    options_add_up, settings_tell_of_expandable_segments, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
+    what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
+    pinned_in_place_again, requests_are_rejected_first, allocations_have_a_traceback, tensors_are_annotated, later_settings_are_accepted,
+]

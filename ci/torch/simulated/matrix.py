@@ -1,0 +1,126 @@
+"""The wheel in fresh environments, one for each PyTorch, on the simulated driver: `python3 ci/torch/simulated/matrix.py`.
+
+For each version: a virtual environment with PyTorch's wheel, its dependencies in Python and CUDA's runtime, without the CUDA libraries
+that it is linked with, for which others stand in (`standins.py`); `pip install` of the one wheel; the doctor and the programs of
+`whole.py`. Prints a table. Needs `libcuda_mem_sim.so` (`cargo build -p cuda-mem-sim-library`) and the wheel (`cargo xtask wheel`).
+Downloads are kept; environments go when they have been used."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import standins
+import whole
+
+ROOT = whole.ROOT
+VERSIONS = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
+# What PyTorch imports beside itself.
+DEPENDENCIES = ["filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "numpy", "setuptools", "sympy", "typing-extensions"]
+RUNTIME = "nvidia-cuda-runtime"
+CRT = "nvidia-cuda-crt"
+# Seconds for what pip does.
+LIMIT = 600
+
+
+def pip(*words):
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *words]
+    subprocess.run(command, check=True, timeout=LIMIT)
+
+
+def is_there(downloads, requirement):
+    name, _, version = requirement.replace("-", "_").partition("==")
+    return any(downloads.glob(f"{name}-{version.rstrip('*.')}*.whl"))
+
+
+def download(downloads, requirements):
+    """Brings wheels that are not there yet."""
+    missing = [requirement for requirement in requirements if not is_there(downloads, requirement)]
+    if missing:
+        pip("download", "--no-deps", "--only-binary", ":all:", "--dest", str(downloads), *missing)
+
+
+def environment(folder, version, downloads, wheel):
+    """A fresh environment; its interpreter and its packages."""
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin/python"
+    requirements = [f"torch=={version}", f"{RUNTIME}==13.0.*", f"{CRT}==13.0.*", *DEPENDENCIES]
+    download(downloads, requirements)
+    install = ["--python", str(python), "install", "--no-compile", "--no-index", "--no-deps"]
+    pip(*install, "--find-links", str(downloads), *requirements)
+    packages = next(folder.glob("lib/python3*/site-packages"))
+    libraries = packages / "nvidia/cu13/lib"
+    standins.make(packages / "torch", libraries, libraries)
+    pip(*install, str(wheel))
+    return python, packages
+
+
+def run_version(version, arguments):
+    """The results with one PyTorch."""
+    folder = arguments.out / version
+    if arguments.python:
+        python, packages = Path(arguments.python), None
+        ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        packages = Path(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip())
+    else:
+        python, packages = environment(folder / "python", version, arguments.downloads, arguments.wheel)
+    scratch = folder / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    variables = whole.prepare(scratch, arguments.simulator, packages / "nvidia/cu13/include")
+    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs):
+        print(f"{'ok' if result.passed else 'FAILED'} {version} {result.group} {result.name} ({result.seconds:.1f} s)", flush=True)
+        if not result.passed:
+            print("".join(f"    {line}\n" for line in result.printed.splitlines()[-30:]), flush=True)
+        yield result
+    if not arguments.keep and not arguments.python:
+        shutil.rmtree(folder)
+
+
+def table(results):
+    """Versions by groups: how many programs passed of how many."""
+    groups = list(dict.fromkeys(result.group for rows in results.values() for result in rows))
+    rows = [["PyTorch", *groups]]
+    for version, of in results.items():
+        counts = []
+        for group in groups:
+            states = [result.passed for result in of if result.group == group]
+            counts.append(f"{sum(states)}/{len(states)}")
+        rows.append([version, *counts])
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join("  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of PyTorch [default: {' '.join(VERSIONS)}]")
+    parser.add_argument("--wheel", type=Path, help="the package [default: the one in target/wheel]")
+    parser.add_argument("--simulator", type=Path, default=ROOT / "target/debug/libcuda_mem_sim.so", help="the simulated driver")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/torch-matrix", help="where downloads are kept and environments made")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at a time")
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    parser.add_argument("--python", help="an interpreter that has PyTorch and the wheel, instead of fresh environments")
+    arguments = parser.parse_args()
+    arguments.downloads = arguments.out / "downloads"
+    arguments.downloads.mkdir(parents=True, exist_ok=True)
+    if arguments.wheel is None and not arguments.python:
+        wheels = sorted((ROOT / "target/wheel").glob("cuda_mem_torch-*.whl"))
+        if len(wheels) != 1:
+            parser.error(f"there are {len(wheels)} wheels in target/wheel: build one (cargo xtask wheel), or name one (--wheel)")
+        arguments.wheel = wheels[0]
+    versions = ["given"] if arguments.python else arguments.versions or VERSIONS
+    results, began = {}, time.monotonic()
+    for version in versions:
+        results[version] = list(run_version(version, arguments))
+    failed = sum(not result.passed for of in results.values() for result in of)
+    total = sum(map(len, results.values()))
+    print(f"\n{table(results)}\n\n{total - failed} passed, {failed} failed, {time.monotonic() - began:.0f} s")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Statistics that print themselves."""
+
+from __future__ import annotations
+
+import html
+from functools import cached_property
+from typing import Any, Mapping, NamedTuple
+
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+class StreamStats(NamedTuple):
+    """What a stream has of a pool, in bytes: ``longest`` is the longest free piece."""
+
+    stream: int
+    pool: tuple[int, int]
+    reserved: int
+    active: int
+    free: int
+    longest: int
+
+
+class Stats(dict[str, Any]):
+    """``torch.cuda.memory_stats()`` of a device, as a dictionary with PyTorch's keys. What is asked for most has a name; all sizes are bytes.
+    ``print`` and notebooks show a table."""
+
+    def __init__(self, device: int, stats: Mapping[str, Any], segments: Any) -> None:
+        super().__init__(stats)
+        self.device = device
+        self._segments = segments
+
+    def _current(self, name: str) -> int:
+        return int(self.get(f"{name}_bytes.all.current", 0))
+
+    def _peak(self, name: str) -> int:
+        return int(self.get(f"{name}_bytes.all.peak", 0))
+
+    @property
+    def allocated(self) -> int:
+        """What tensors have."""
+        return self._current("allocated")
+
+    @property
+    def active(self) -> int:
+        """What tensors have, and what was freed and other streams still use."""
+        return self._current("active")
+
+    @property
+    def reserved(self) -> int:
+        """What is held of the device."""
+        return self._current("reserved")
+
+    @property
+    def ratio(self) -> float:
+        """How much is held for each byte that is active; 1 if nothing is."""
+        return self.reserved / self.active if self.active else 1.0
+
+    @cached_property
+    def streams(self) -> list[StreamStats]:
+        """Each stream and pool when the statistics were made, by what it holds."""
+        found: dict[tuple[int, tuple[int, int]], list[int]] = {}
+        for segment in self._segments:
+            if segment["device"] != self.device:
+                continue
+            counts = found.setdefault((segment["stream"], tuple(segment["segment_pool_id"])), [0, 0, 0, 0])
+            free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
+            counts[0] += segment["total_size"]
+            counts[1] += segment["active_size"]
+            counts[2] += sum(free)
+            counts[3] = max([counts[3], *free])
+        rows = [StreamStats(stream, pool, *counts) for (stream, pool), counts in found.items()]
+        return sorted(rows, key=lambda row: -row.reserved)
+
+    def _figures(self) -> list[tuple[str, str, str]]:
+        names = ("allocated", "active", "reserved")
+        return [(name, _bytes(self._current(name)), _bytes(self._peak(name))) for name in names]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (hex(row.stream), "default" if row.pool == (0, 0) else f"{row.pool[0]}, {row.pool[1]}", *map(_bytes, row[2:]))
+            for row in self.streams
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Stats of device {self.device}: {_bytes(self.active)} active of {_bytes(self.reserved)} reserved>"
+
+    def __str__(self) -> str:
+        lines = [f"device {self.device}", *_table(("", "now", "peak"), self._figures())]
+        lines.append(f"held for each active byte {self.ratio:.3f}, out of memory {self.get('num_ooms', 0)} times")
+        if self.streams:
+            lines += ["", *_table(_HEADS, self._rows())]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        tables = [(("", "now", "peak"), self._figures()), (_HEADS, self._rows())]
+        return f"<p>device {self.device}, held for each active byte {self.ratio:.3f}</p>" + "".join(
+            _html(heads, rows) for heads, rows in tables if rows
+        )
+
+
+_HEADS = ("stream", "pool", "reserved", "active", "free", "longest free")
+
+
+def _bytes(count: int) -> str:
+    for size, unit in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Names on the left, figures on the right."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows)]
+    return ["  ".join(word.rjust(width) if at else word.ljust(width) for at, (word, width) in enumerate(zip(row, widths))) for row in (heads, *rows)]
+
+
+def _html(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    def line(kind: str, words: tuple[str, ...]) -> str:
+        return "<tr>" + "".join(f"<{kind}>{html.escape(word)}</{kind}>" for word in words) + "</tr>"
+
+    return "<table>" + line("th", heads) + "".join(line("td", row) for row in rows) + "</table>"

@@ -1,0 +1,42 @@
+"""Device memory that stays behind its addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING, Iterator
+
+from cuda_mem_torch import _library
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextlib.contextmanager
+def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
+    """Within ``with hold_still(*tensors):`` the memory of these CUDA tensors stays behind its addresses, for libraries that register it by
+    address: RDMA, UCX, GPUDirect storage, NCCL windows. It does so too when a tensor is freed within. Afterwards it may move, so the
+    registration has to end before. Memory of pools and of PyTorch's own allocator never moves and is nothing here.
+
+    Raises ``ValueError`` for a tensor that is not on a CUDA device, before anything is held."""
+    for tensor in tensors:
+        if tensor.device.type != "cuda":
+            raise ValueError(f"the tensor is on {tensor.device}; only memory of CUDA devices can be held still")
+    with contextlib.ExitStack() as held:
+        for tensor in tensors:
+            held.callback(_let_move, _hold(tensor.untyped_storage().data_ptr()))
+        yield
+
+
+def _hold(address: int) -> ctypes.c_void_p:
+    still = ctypes.c_void_p()
+    # A tensor without memory has address 0.
+    code = _library.load().cuda_mem_torch_hold_still(address, ctypes.byref(still)) if address else _library.OK
+    # PyTorch's own allocator does not move what it has given out.
+    if code != _library.NOT_OURS:
+        _library.check(code)
+    return still
+
+
+def _let_move(still: ctypes.c_void_p) -> None:
+    _library.check(_library.load().cuda_mem_torch_let_move(still))
