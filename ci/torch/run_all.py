@@ -1,8 +1,9 @@
 """Everything about PyTorch that needs a GPU, in one call: `python3 ci/torch/run_all.py --wheel target/wheel/*.whl`.
 
-Installs the wheel into an environment of its own over the machine's packages, without a network; runs each step of `steps.py` in a
-process; then minutes of mixed work, the workloads by turns with the native allocator, and its C++ benchmark. Each step prints `ok` or
-`failed` with the reason; the last line counts.
+Installs the wheel into an environment of its own over the machine's packages, without a network; runs each step of `steps.py` and of the
+files of measured steps in a process, which need a few GiB or the whole device, and steps on two devices are skipped where there is one; then
+minutes of mixed work, the workloads by turns with the native allocator, and its C++ benchmark. Each step prints `ok` or `failed` with the
+reason, and its figures; the last line counts.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# Files of steps: those of the second print figures, and may take twice as long.
+STEPS, MEASURED = ["steps.py"], ["libraries.py", "sharing.py", "neighbours.py", "pinned.py"]
 # Programs of their own, which print tables.
 COMPARED = ["mixed", "workloads", "allocbench"]
 
@@ -29,6 +32,12 @@ class Results:
         self.rows.append({"step": name, "state": state, "reason": reason, "seconds": round(seconds, 1)})
         print(f"{state:8} {name} ({seconds:.1f} s){': ' + reason if reason else ''}", flush=True)
 
+    def tell(self, printed):
+        """The figures of the step that was added last."""
+        self.rows[-1]["printed"] = printed.strip().splitlines()
+        for line in self.rows[-1]["printed"]:
+            print(f"    {line}", flush=True)
+
     def run(self, name, command, environment, limit):
         """One step; what it printed."""
         began = time.monotonic()
@@ -41,11 +50,13 @@ class Results:
         seconds = time.monotonic() - began
         if done.returncode == 0 and not done.stdout.startswith("skipped"):
             self.add(name, "ok", "", seconds)
+            self.tell(done.stdout)
             return done.stdout
         if done.returncode == 0:
             self.add(name, "skipped", last(done.stdout), seconds)
             return None
         self.add(name, "failed", f"rc {done.returncode}: {last(done.stderr) or last(done.stdout)}", seconds)
+        self.tell(done.stdout)
         print("\n".join("    " + line for line in done.stderr.strip().splitlines()[-25:]), flush=True)
         return None
 
@@ -111,11 +122,16 @@ def main():
     parser.add_argument("--seconds", type=float, default=480, help="of training and generation in one process")
     parser.add_argument("--only", nargs="*", help="steps, mixed, workloads and allocbench, by name; all by default")
     parser.add_argument("--out", type=Path, help="where results.json goes")
-    parser.add_argument("--limit", type=int, default=240, help="seconds a step may take")
+    parser.add_argument("--limit", type=int, default=240, help="seconds a step may take; one with figures twice as many")
     parser.add_argument("--long-limit", type=int, default=3600, help="seconds that each of the programs which compare may take")
     arguments = parser.parse_args()
     results = Results()
-    steps = subprocess.run([sys.executable, str(HERE / "steps.py"), "--list"], capture_output=True, text=True, check=True).stdout.split()
+    # Which file a step is in.
+    steps = {}
+    for file in STEPS + MEASURED:
+        listed = subprocess.run([sys.executable, str(HERE / file), "--list"], capture_output=True, text=True, check=True).stdout.split()
+        assert not steps.keys() & set(listed), f"two steps of one name: {steps.keys() & set(listed)}"
+        steps |= dict.fromkeys(listed, file)
     if unknown := set(arguments.only or []) - {*steps, *COMPARED}:
         parser.error(f"no such step: {', '.join(sorted(unknown))}; accepted: {', '.join([*steps, *COMPARED])}")
     wanted = lambda name: not arguments.only or name in arguments.only
@@ -123,8 +139,9 @@ def main():
         folder = Path(scratch) / "environment"
         python = install(results, arguments.wheel.resolve(), folder)
         for step in filter(wanted, steps):
-            command = [str(python), str(HERE / "steps.py"), step]
-            results.run(step, command, environment_of(folder, step == "by_variable"), arguments.limit)
+            command = [str(python), str(HERE / steps[step]), step]
+            limit = arguments.limit * (2 if steps[step] in MEASURED else 1)
+            results.run(step, command, environment_of(folder, step == "by_variable"), limit)
         beside(results, python, folder, arguments)
     states = [row["state"] for row in results.rows]
     if arguments.out:

@@ -7,11 +7,12 @@ wall time; of it what comes after the model was last moved, which leaves out tha
 says the device held more than before (NVML, looked at from this process every 5 ms).
 
 All workloads have a round before any has the next, and after each round there is its line and the file of `--out` anew: who ends it early has
-seen what there was. Ends with 1 where a run failed or a workload had no round, where losses are equal natively and differ with ours, and where
-ours reserves more than the bounds below. Time decides nothing: hosts differ more than it may.
+seen what there was. With `--limit-of-active` each round is followed by one with a limit, and a second table compares each arm with itself. Ends with 1 where a run failed or a workload had no round, where losses are equal natively and differ with ours, and where
+ours reserves more than the bounds below. Time without a limit decides nothing: hosts differ more than it may.
 """
 
 import argparse
+import ast
 import ctypes
 import functools
 import io
@@ -43,6 +44,8 @@ ARMS = ("native", "expandable", "cuda-mem")
 # What may be reserved for each byte that is reserved with expandable segments, with one stream and with several, and MiB that the driver may
 # have given beyond what is reserved, more than natively.
 HELD, HELD_BY_MANY, BEYOND = 1.06, 1.12, 64
+# What a run with a limit may take of the time without.
+LIMITED = 1.10
 
 
 class Device:
@@ -112,14 +115,18 @@ def imported():
     return torch
 
 
-def child(torch, script, name, arm, history, traces):
+def child(torch, script, name, arm, history, traces, options, allowed):
     """Runs the script as it is; what it printed and what PyTorch says afterwards."""
     if arm == "cuda-mem":
         import cuda_mem_torch
 
-        cuda_mem_torch.enable()
+        cuda_mem_torch.enable(**options)
     elif arm == "expandable":
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    # The context is there before the clock starts, with a limit and without.
+    torch.cuda.synchronize()
+    if allowed is not None:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / torch.cuda.get_device_properties(0).total_memory))
     losses, backward, to, moved = [], torch.Tensor.backward, torch.nn.Module.to, [0.0]
 
     def moving(self, *arguments, **named):
@@ -156,22 +163,23 @@ def child(torch, script, name, arm, history, traces):
         "steps": space["t0"] + space["dt"] - max(moved[0], space["t0"]),
         "reserved": stats["reserved_bytes.all.peak"],
         "active": stats["active_bytes.all.peak"],
+        "out_of_memory": stats["num_ooms"],
         "losses": [float(loss).hex() for loss in losses],
         "last_loss": float(losses[-1]) if losses else None,
     }
 
 
-def run(torch, device, traces, script, name, arm, history, limit):
-    """One run in a child; what came of it, or the reason that nothing did."""
+def run(torch, device, traces, options, script, name, arm, history, limit, allowed=None):
+    """One run in a child, which may hold so many bytes; what came of it, or the reason that nothing did."""
     before = device.settled()
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(read)
         try:
-            text = json.dumps(child(torch, script, name, arm, history, traces))
-        except BaseException:
-            text = json.dumps({"failed": traceback.format_exc()})
+            text = json.dumps(child(torch, script, name, arm, history, traces, options, allowed))
+        except BaseException as error:
+            text = json.dumps({"failed": traceback.format_exc(), "lacked_memory": isinstance(error, torch.OutOfMemoryError)})
         with os.fdopen(write, "w") as out:
             out.write(text)
         os._exit(0)
@@ -259,9 +267,11 @@ def row_of(name, history, native, expandable, ours):
 class Turns:
     """The runs of a workload so far, natively and with ours by turns."""
 
-    def __init__(self, script, name, history):
-        self.script, self.name, self.history = script, name, history
+    def __init__(self, script, name, history, factor=None):
+        self.script, self.name, self.history, self.factor = script, name, history, factor
         self.of, self.is_warm, self.failed = {arm: [] for arm in ARMS}, False, False
+        # With a limit: pairs of a run and the one without a limit of the same round, and how many runs failed.
+        self.limited, self.lacked, self.allowed = {arm: [] for arm in ARMS}, dict.fromkeys(ARMS, 0), 0
 
     def __str__(self):
         return f"{self.name}, history" if self.history else self.name
@@ -298,10 +308,90 @@ class Turns:
             found[arm] = run
         for arm, run in found.items():
             self.of[arm].append(run)
+        if self.factor is not None:
+            self.round_with_limit(number, again, limit, end, found)
         return True
+
+    def round_with_limit(self, number, again, limit, end, free):
+        """One run of each that may hold the factor times what was active at the peak without a limit, by whoever had the least."""
+        self.allowed = int(self.factor * min(run["active"] for run in free.values()))
+        first = number % len(ARMS)
+        for arm in ARMS[first:] + ARMS[:first]:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            run = again(self.script, self.name, arm, self.history, min(limit, left), allowed=self.allowed)
+            if not run.get("failed"):
+                self.limited[arm].append((run, free[arm]))
+                print(f"ok       {self} {arm} {number}, {self.allowed / MIB:.0f} MiB: {run['seconds']:.3f} s, {run['out_of_memory']} times out of memory", flush=True)
+            elif time.monotonic() < end:
+                self.lacked[arm] += 1
+                why = run["failed"].strip().splitlines()[-1][:300]
+                print(f"{'no room ' if run.get('lacked_memory') else 'failed  '} {self} {arm} {number}, {self.allowed / MIB:.0f} MiB: {why}", flush=True)
+
+    def rows_with_limit(self):
+        """What the runs with a limit say, a row for each arm that had any."""
+        return [row_with_limit(self, arm) for arm in ARMS if self.limited[arm] or self.lacked[arm]]
 
     def row(self):
         return row_of(self.name, self.history, *self.of.values()) if self.of["native"] else None
+
+
+def row_with_limit(turns, arm):
+    """The runs of an arm with a limit beside those of the same rounds without."""
+    pairs, losses = turns.limited[arm], {tuple(run["losses"]) for run in turns.of["native"]}
+    limited, free = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return {
+        "workload": turns.name,
+        "history": turns.history,
+        "arm": arm,
+        "factor": turns.factor,
+        "allowed_mib": turns.allowed / MIB,
+        "rounds": len(pairs) + turns.lacked[arm],
+        "failed": turns.lacked[arm],
+        "out_of_memory": max((run["out_of_memory"] for run in limited), default=None),
+        "seconds": statistics.median(run["seconds"] for run in limited) if pairs else None,
+        "time": paired(limited, free, "seconds") if pairs else None,
+        "time_of_steps": paired(limited, free, "steps") if pairs else None,
+        "losses": compared(losses, {tuple(run["losses"]) for run in limited}) if pairs else "none in a run",
+    }
+
+
+def missed_with_limit(row):
+    """What a row with a limit has that it must not have. The others are beside ours for the record."""
+    if row["arm"] != "cuda-mem":
+        return []
+    found = {
+        f"{row['failed']} of {row['rounds']} runs failed at {row['allowed_mib']:.0f} MiB": row["failed"] > 0,
+        f"with a limit, losses: {row['losses']}": row["losses"] not in ("equal", "vary natively"),
+    }
+    if row["time"] is not None:
+        found[f"takes {row['time'][0]:.3f} of its time without a limit, more than {LIMITED}"] = row["time"][0] > LIMITED
+    return [what for what, is_so in found.items() if is_so]
+
+
+def table_with_limit(rows):
+    head = ["workload", "history", "MiB allowed", "arm", "rounds", "failed", "out of memory, at most", "s", "of the time without (95 %)", "of the steps (95 %)", "losses"]
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for row in rows:
+        ratio = lambda key: "{:.3f} ({:.3f}–{:.3f})".format(*row[key]) if row[key] else "none"
+        cells = [
+            row["workload"], "on" if row["history"] else "off", f"{row['allowed_mib']:.0f}", row["arm"], str(row["rounds"]), str(row["failed"]),
+            str(row["out_of_memory"]), f"{row['seconds']:.2f}" if row["seconds"] is not None else "none", ratio("time"), ratio("time_of_steps"),
+            row["losses"],
+        ]
+        print(f"| {' | '.join(cells)} |")
+
+
+def option(text):
+    """`KEY=VALUE` with a value as Python writes it."""
+    key, is_there, value = text.partition("=")
+    if not is_there:
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+    try:
+        return key, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return key, value
 
 
 def take_turns(workloads, rounds, limit, seconds, again, tell):
@@ -360,6 +450,8 @@ def main():
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's deterministic algorithms: losses can be compared bit for bit, times are others")
     parser.add_argument("--limit", type=int, default=120, help="seconds a run may take")
     parser.add_argument("--seconds", type=float, default=3600, help="after which this ends, with the rounds that were whole by then; the table says how many")
+    parser.add_argument("--limit-of-active", type=float, metavar="FACTOR", help="after each round one more of each arm, which may hold so many times what was active at the peak, by whoever had the least")
+    parser.add_argument("--enable", type=option, nargs="*", default=[], metavar="KEY=VALUE", help="options that enable() is given with ours")
     parser.add_argument("--out", type=Path, help="the file that the table is written to as JSON, after each round anew")
     arguments = parser.parse_args()
     # Otherwise who asks whether there is a device initialises it, and no child could use it any more.
@@ -384,7 +476,7 @@ def main():
     else:
         scripts = [(arguments.peers / "workloads.py", ONE_STREAM), (arguments.peers / "workloads_streams.py", MANY_STREAMS)]
     workloads = [
-        Turns(script, name, history)
+        Turns(script, name, history, arguments.limit_of_active)
         for script, names in scripts
         for name in names
         if not arguments.only or name in arguments.only
@@ -394,20 +486,28 @@ def main():
     def rows_so_far():
         return [row for turns in workloads if (row := turns.row())]
 
+    def limited_so_far():
+        return [row for turns in workloads for row in turns.rows_with_limit()]
+
     def tell(row):
         print(line(row), flush=True)
         if arguments.out:
             write(arguments.out, rows_so_far())
+            if arguments.limit_of_active is not None:
+                write(arguments.out.with_suffix(".limited.json"), limited_so_far())
 
-    again = functools.partial(run, torch, device, arguments.traces)
+    again = functools.partial(run, torch, device, arguments.traces, dict(arguments.enable))
     take_turns(workloads, arguments.rounds, arguments.limit, arguments.seconds - (time.monotonic() - began), again, tell)
-    rows, failed = rows_so_far(), sum(turns.failed for turns in workloads)
+    rows, limited, failed = rows_so_far(), limited_so_far(), sum(turns.failed for turns in workloads)
     if rows:
         table(rows)
+    if limited:
+        table_with_limit(limited)
     not_reached = [str(turns) for turns in workloads if not turns.of["native"] and not turns.failed]
     if not_reached:
         print(f"no round in {arguments.seconds:.0f} s: {'; '.join(not_reached)}")
     beyond = [(row["workload"], what) for row in rows for what in missed(row)]
+    beyond += [(row["workload"], what) for row in limited for what in missed_with_limit(row)]
     for name, what in beyond:
         print(f"missed   {name}: {what}")
     print(f"{len(rows)} workloads compared, {failed} failed, {len(not_reached)} not reached, {len(beyond)} bounds missed")
