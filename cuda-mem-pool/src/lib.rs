@@ -16,7 +16,8 @@
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
 //! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise. A call that
-//! gives a `Result` and names no errors gives the driver's.
+//! gives a `Result` and names no errors gives the driver's, the writer's,
+//! or those of the call that it names.
 //!
 //! # Layers
 //!
@@ -54,16 +55,15 @@ pub use adaptor::{
 };
 pub use cuda_mem_core;
 pub use driver_pool::{
-    AllocationHandleSource, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions,
-    IpcAllocationHandle, ManagedMemoryResource, ManagedMemoryResourceOptions, PinnedMemoryResource,
-    PinnedMemoryResourceOptions, ThresholdEffect,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, IpcAllocationHandle,
+    ManagedMemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions,
 };
 pub use engine::{paged, segments};
 pub use error::{Error, Result};
 pub use mempool_id::MempoolId;
 pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource, PinnedVec};
 pub use resource::{
-    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, HostReachable,
-    MemoryResource, RawResource, ResourceContext,
+    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, MemoryResource,
+    RawResource, ResourceContext,
 };
 pub use uuid::Uuid;

@@ -146,3 +146,16 @@ pub(crate) fn thread_number() -> libc::pid_t {
     // SAFETY: takes nothing and always succeeds.
     unsafe { libc::gettid() }
 }
+
+/// Writes setters of options that are passed by value: `with_NAME(FIELD: TYPE) => VALUE` gives the field the value.
+macro_rules! setters {
+    ($($with:ident($field:ident: $type:ty) => $value:expr;)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $with(mut self, $field: $type) -> Self {
+            self.$field = $value;
+            self
+        }
+    )*};
+}
+pub(crate) use setters;

@@ -2,15 +2,12 @@
 
 #![no_main]
 
-use cuda_mem_pool::trace::{Trace, TraceWriter};
+use cuda_mem_pool::trace::Trace;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(trace) = Trace::read(bytes) else { return };
-    let mut writer = TraceWriter::new(Vec::new(), trace.header()).expect("a header that was read fits");
-    for event in trace.events() {
-        writer.write(event).expect("an event that was read can be written");
-    }
-    let text = writer.finish().expect("a vector takes all");
+    let mut text = Vec::new();
+    trace.write(&mut text).expect("a trace that was read can be written, and a vector takes all");
     assert_eq!(Trace::read(&*text).expect("what was written is a trace"), trace);
 });

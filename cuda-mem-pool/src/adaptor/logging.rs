@@ -12,7 +12,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::sys::CUdeviceptr;
@@ -20,7 +20,7 @@ use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, catch_panic};
 
 use super::adaptor;
 use crate::error::Result;
-use crate::primitive::thread_number;
+use crate::primitive::{Mutex, lock, thread_number};
 use crate::resource::{MemoryResource, RawResource, ResourceContext};
 
 /// Writes a row for each allocation and each free, in the format of RMM, whose tools replay such logs.
@@ -32,10 +32,9 @@ use crate::resource::{MemoryResource, RawResource, ResourceContext};
 /// 4711,09:25:02.120009,free,0x7f3200000000,1048576,0x55d0c8a3b2f0
 /// ```
 ///
-/// The thread is the system's number of it, the time of day is UTC, the stream is the driver's handle. A free that the upstream
-/// refuses is not logged, and one that waits for the end of a capture is logged once, when it happens. Rows stand in an order in
-/// which they can be replayed: an address is freed before it is allocated again, whatever threads do. Allocations of no bytes
-/// are not logged.
+/// The thread is the system's number of it, the time of day is UTC, the stream is the driver's handle. Rows stand in an order in
+/// which they can be replayed: an address is freed before it is allocated again, whatever threads do. A free that the upstream
+/// refuses and allocations of no bytes are not logged; a free that waits for the end of a capture is, when it happens.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -58,7 +57,7 @@ pub struct LoggingAdaptor<R> {
 #[derive(Debug)]
 struct Logger {
     upstream: Arc<dyn RawResource>,
-    journal: Journal,
+    rows: Mutex<Rows>,
 }
 
 impl<R: MemoryResource> LoggingAdaptor<R> {
@@ -68,35 +67,28 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
     /// [`write_failures`](LoggingAdaptor::write_failures). It must not use this adaptor itself.
     #[must_use]
     pub fn new(upstream: R, writer: impl Write + Send + 'static) -> Self {
-        let inner = Logger { upstream: upstream.raw(), journal: Journal::new(Box::new(writer)) };
+        let mut rows = Rows { writer: Box::new(writer), failures: 0, rows: VecDeque::new(), first: 0 };
+        rows.write("Thread,Time,Action,Pointer,Size,Stream\n");
+        let inner = Logger { upstream: upstream.raw(), rows: Mutex::new(rows) };
         Self { upstream, inner: Arc::new(inner) }
     }
 
     /// As [`LoggingAdaptor::new`], to a file, which is made, or emptied if it is there. Rows are collected and written in
     /// large pieces; [`flush`](LoggingAdaptor::flush) writes what there is.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if the file cannot be made.
     pub fn to_path(upstream: R, path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::new(upstream, BufWriter::new(File::create(path)?)))
     }
-}
 
-impl<R> LoggingAdaptor<R> {
     /// Flushes the writer.
-    ///
-    /// # Errors
-    ///
-    /// The writer's.
     pub fn flush(&self) -> io::Result<()> {
-        self.inner.journal.flush()
+        let mut rows = lock(&self.inner.rows);
+        contained(|| rows.writer.flush())
     }
 
     /// How many rows could not be written, the header among them.
     #[must_use]
     pub fn write_failures(&self) -> u64 {
-        self.inner.journal.failures()
+        lock(&self.inner.rows).failures
     }
 }
 
@@ -120,11 +112,11 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
 unsafe impl MemorySource for Logger {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // Reserved before the upstream has the memory: after that the address may be allocated again.
-        let reserved = self.journal.reserve();
+        let mut reserved = self.reserve();
         let row = row("free", address, layout, stream);
         // SAFETY: the caller's promise; what came from here came from the upstream.
         unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        reserved.fill(row);
+        reserved.row = Row::Filled(row);
         Ok(())
     }
 }
@@ -133,22 +125,17 @@ unsafe impl MemorySource for Logger {
 unsafe impl RawResource for Logger {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
         let result = self.upstream.allocate(layout, stream);
-        match &result {
-            Ok(0) => {}
-            Ok(address) => self.journal.reserve().fill(row("allocate", *address, layout, stream)),
-            Err(_) => self.journal.reserve().fill(row("allocate failure", 0, layout, stream)),
-        }
+        let (action, address) = match &result {
+            Ok(0) => return result,
+            Ok(address) => ("allocate", *address),
+            Err(_) => ("allocate failure", 0),
+        };
+        self.reserve().row = Row::Filled(row(action, address, layout, stream));
         result
     }
 }
 
-const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
-
 /// A writer, and the rows that wait for earlier ones.
-struct Journal {
-    rows: Mutex<Rows>,
-}
-
 struct Rows {
     writer: Box<dyn Write + Send>,
     failures: u64,
@@ -164,32 +151,13 @@ enum Row {
     Void,
 }
 
-impl Journal {
-    fn new(writer: Box<dyn Write + Send>) -> Self {
-        let mut rows = Rows { writer, failures: 0, rows: VecDeque::new(), first: 0 };
-        rows.write(HEADER);
-        Self { rows: Mutex::new(rows) }
-    }
-
+impl Logger {
     /// Takes the next row. It is left out if it is dropped unfilled.
     fn reserve(&self) -> ReservedRow<'_> {
-        let mut rows = self.lock();
+        let mut rows = lock(&self.rows);
         let number = rows.first.wrapping_add(rows.rows.len() as u64);
         rows.rows.push_back(Row::Open);
-        ReservedRow { journal: self, number, row: Row::Void }
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        let mut rows = self.lock();
-        contained(|| rows.writer.flush())
-    }
-
-    fn failures(&self) -> u64 {
-        self.lock().failures
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        ReservedRow { rows: &self.rows, number, row: Row::Void }
     }
 }
 
@@ -221,26 +189,20 @@ fn contained(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
 
 /// A row whose position in the log is taken, whenever it is filled.
 struct ReservedRow<'j> {
-    journal: &'j Journal,
+    rows: &'j Mutex<Rows>,
     number: u64,
     row: Row,
-}
-
-impl ReservedRow<'_> {
-    fn fill(mut self, row: String) {
-        self.row = Row::Filled(row);
-    }
 }
 
 impl Drop for ReservedRow<'_> {
     fn drop(&mut self) {
         let row = std::mem::replace(&mut self.row, Row::Void);
-        self.journal.lock().fill(self.number, row);
+        lock(self.rows).fill(self.number, row);
     }
 }
 
-impl fmt::Debug for Journal {
+impl fmt::Debug for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").finish_non_exhaustive()
+        f.debug_struct("Rows").field("failures", &self.failures).finish_non_exhaustive()
     }
 }

@@ -8,21 +8,19 @@
 
 use std::alloc::Layout;
 use std::backtrace::Backtrace;
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, StreamId};
 
 use super::adaptor;
 use crate::error::Result;
-use crate::resource::{MemoryResource, RawResource, ResourceContext};
+use crate::primitive::{Mutex, lock};
+use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
 
-/// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it.
-///
-/// A free of something that is not allocated, or with another size than it was allocated with, is an error, and nothing is
-/// freed.
+/// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it. Refuses a free of
+/// something that is not allocated, or with another size.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -49,15 +47,7 @@ pub struct TrackingAdaptor<R> {
 struct Tracker {
     upstream: Arc<dyn RawResource>,
     capture_backtraces: bool,
-    live: Mutex<Live>,
-}
-
-#[derive(Debug, Default)]
-struct Live {
-    /// By address.
-    entries: BTreeMap<CUdeviceptr, OutstandingAllocation>,
-    /// The sum of their bytes.
-    bytes: u64,
+    live: ByAddress<(StreamId, Option<Arc<Backtrace>>)>,
 }
 
 /// An allocation that has not been freed. [`TrackingAdaptor`] has an example.
@@ -79,22 +69,23 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     /// allocation; they are captured whatever `RUST_BACKTRACE` says.
     #[must_use]
     pub fn new(upstream: R, capture_backtraces: bool) -> Self {
-        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live: Mutex::default() };
+        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live: ByAddress::default() };
         Self { upstream, inner: Arc::new(inner) }
     }
-}
 
-impl<R> TrackingAdaptor<R> {
     /// The bytes that are allocated.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
-        self.inner.live().bytes
+        self.inner.live.list(|_, bytes, _| bytes as u64).into_iter().sum()
     }
 
     /// What is allocated, by address.
     #[must_use]
     pub fn outstanding_allocations(&self) -> Vec<OutstandingAllocation> {
-        self.inner.live().entries.values().cloned().collect()
+        let row = |address, bytes, (stream, backtrace): &(StreamId, Option<Arc<Backtrace>>)| {
+            OutstandingAllocation { address, bytes, stream: *stream, backtrace: backtrace.clone() }
+        };
+        self.inner.live.list(row)
     }
 
     /// What is allocated, to be read by people: a line for each allocation, with its backtrace below it if there is one.
@@ -125,39 +116,15 @@ fn report(outstanding: &[OutstandingAllocation]) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-impl Tracker {
-    fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Live {
-    fn enter(&mut self, entry: OutstandingAllocation) {
-        self.bytes = self.bytes.saturating_add(entry.bytes as u64);
-        self.entries.insert(entry.address, entry);
-    }
-
-    /// Takes an allocation out that is said to have so many bytes.
-    fn take_out(&mut self, address: CUdeviceptr, bytes: usize) -> CoreResult<OutstandingAllocation> {
-        let entry = self.entries.get(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?;
-        if entry.bytes != bytes {
-            let allocated = entry.bytes;
-            return Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated });
-        }
-        self.bytes = self.bytes.saturating_sub(bytes as u64);
-        self.entries.remove(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })
-    }
-}
-
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Tracker {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // Before the upstream has it: from then on the address may be somebody else's.
-        let entry = self.live().take_out(address, layout.size())?;
+        let known = self.live.take_out(address, layout.size())?;
         // SAFETY: the caller's promise; what came from here came from the upstream.
         let freed = unsafe { self.upstream.deallocate(address, layout, stream) };
         if freed.is_err() {
-            self.live().enter(entry);
+            self.live.enter(address, layout.size(), known);
         }
         freed
     }
@@ -169,14 +136,13 @@ unsafe impl RawResource for Tracker {
         let address = self.upstream.allocate(layout, stream)?;
         if address != 0 {
             let backtrace = self.capture_backtraces.then(|| Arc::new(Backtrace::force_capture()));
-            let (bytes, stream) = (layout.size(), stream.id());
-            self.live().enter(OutstandingAllocation { address, bytes, stream, backtrace });
+            self.live.enter(address, layout.size(), (stream.id(), backtrace));
         }
         Ok(address)
     }
 }
 
-/// A quantity over time, within a scope. It starts at 0 when the scope does. [`StatisticsAdaptor`] has an example.
+/// A quantity within a scope. It starts at 0 when the scope does. [`StatisticsAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counter {
     /// What was allocated in the scope less what was freed in it: below 0 where memory from before it was freed.
@@ -206,6 +172,12 @@ impl Counter {
     }
 }
 
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} now, {} at most, {} in all", self.current, self.peak, self.total)
+    }
+}
+
 /// The counters of a scope. [`StatisticsAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -213,6 +185,12 @@ pub struct Statistics {
     pub bytes: Counter,
     /// Allocations.
     pub allocations: Counter,
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bytes: {}\nallocations: {}", self.bytes, self.allocations)
+    }
 }
 
 /// Counts what is allocated through it: now, at most, and in all; as a whole and in nested scopes.
@@ -234,7 +212,7 @@ pub struct Statistics {
 /// let scope = resource.pop_counters().unwrap_or_default();
 /// assert_eq!((scope.bytes.current, scope.bytes.peak, scope.bytes.total), (0, 20, 20));
 /// let whole = resource.statistics();
-/// assert_eq!((whole.bytes.current, whole.bytes.peak, whole.bytes.total), (100, 120, 120));
+/// assert_eq!(whole.bytes.to_string(), "100 now, 120 at most, 120 in all");
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Clone)]
@@ -264,19 +242,17 @@ impl<R: MemoryResource> StatisticsAdaptor<R> {
         let inner = Counting { upstream: upstream.raw(), scopes: Mutex::default() };
         Self { upstream, inner: Arc::new(inner) }
     }
-}
 
-impl<R> StatisticsAdaptor<R> {
     /// The counters of the innermost scope; without a scope, those since the adaptor was made.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.inner.scopes().current
+        lock(&self.inner.scopes).current
     }
 
     /// Begins a scope with counters at 0, and returns those of the scope around it. The scopes are the adaptor's, not a
     /// thread's: what other threads allocate meanwhile counts.
     pub fn push_counters(&self) -> Statistics {
-        let mut scopes = self.inner.scopes();
+        let mut scopes = lock(&self.inner.scopes);
         let around = std::mem::take(&mut scopes.current);
         scopes.outer.push(around);
         around
@@ -284,7 +260,7 @@ impl<R> StatisticsAdaptor<R> {
 
     /// Ends the innermost scope: its counters, which are added to those of the scope around it. None if no scope has begun.
     pub fn pop_counters(&self) -> Option<Statistics> {
-        let mut scopes = self.inner.scopes();
+        let mut scopes = lock(&self.inner.scopes);
         let around = scopes.outer.pop()?;
         let ended = std::mem::replace(&mut scopes.current, around);
         scopes.current.bytes.merge(&ended.bytes);
@@ -295,24 +271,13 @@ impl<R> StatisticsAdaptor<R> {
 
 adaptor!(StatisticsAdaptor);
 
-impl Counting {
-    fn scopes(&self) -> MutexGuard<'_, Scopes> {
-        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn signed(bytes: usize) -> i64 {
-    // A layout's size always fits.
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Counting {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // SAFETY: the caller's promise; what came from here came from the upstream.
         unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        let mut scopes = self.scopes();
-        scopes.current.bytes.subtract(signed(layout.size()));
+        let mut scopes = lock(&self.scopes);
+        scopes.current.bytes.subtract(layout.size() as i64);
         scopes.current.allocations.subtract(1);
         Ok(())
     }
@@ -323,8 +288,8 @@ unsafe impl RawResource for Counting {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
         let address = self.upstream.allocate(layout, stream)?;
         if address != 0 {
-            let mut scopes = self.scopes();
-            scopes.current.bytes.add(signed(layout.size()));
+            let mut scopes = lock(&self.scopes);
+            scopes.current.bytes.add(layout.size() as i64);
             scopes.current.allocations.add(1);
         }
         Ok(address)

@@ -10,22 +10,19 @@
 #![allow(unsafe_code, reason = "implements the unsafe traits of resources")]
 
 use std::alloc::Layout;
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{MemorySource, Result as CoreResult, Stream};
 
 use super::adaptor;
 use crate::error::{Error, Result};
-use crate::resource::{DEFAULT_ALIGNMENT, MemoryResource, RawResource, ResourceContext};
+use crate::resource::{ByAddress, DEFAULT_ALIGNMENT, MemoryResource, RawResource, ResourceContext};
 
 /// Aligns large allocations to more than the 256 bytes that CUDA promises, and any allocation that asks for it
-/// ([`allocate_aligned`](MemoryResource::allocate_aligned)).
-///
-/// An aligned allocation takes the alignment less 256 more bytes from its upstream.
+/// ([`allocate_aligned`](MemoryResource::allocate_aligned)). Each takes the alignment less 256 more bytes from its upstream.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -52,13 +49,7 @@ struct Aligner {
     alignment: usize,
     threshold: usize,
     /// What the upstream gave, by the aligned address within it.
-    blocks: Mutex<HashMap<CUdeviceptr, Block>>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    address: CUdeviceptr,
-    layout: Layout,
+    blocks: ByAddress<(CUdeviceptr, Layout)>,
 }
 
 impl<R: MemoryResource> AlignedAdaptor<R> {
@@ -71,12 +62,10 @@ impl<R: MemoryResource> AlignedAdaptor<R> {
         if !alignment.is_power_of_two() || alignment < DEFAULT_ALIGNMENT {
             return Err(Error::InvalidAlignment { asked: alignment, least: DEFAULT_ALIGNMENT });
         }
-        let inner = Aligner { upstream: upstream.raw(), alignment, threshold, blocks: Mutex::default() };
+        let inner = Aligner { upstream: upstream.raw(), alignment, threshold, blocks: ByAddress::default() };
         Ok(Self { upstream, inner: Arc::new(inner) })
     }
-}
 
-impl<R> AlignedAdaptor<R> {
     /// What large allocations are aligned to, in bytes.
     #[must_use]
     pub fn alignment(&self) -> usize {
@@ -99,10 +88,6 @@ impl Aligner {
         let alignment = if large { layout.align().max(self.alignment) } else { layout.align() };
         (alignment > DEFAULT_ALIGNMENT).then_some(alignment)
     }
-
-    fn blocks(&self) -> MutexGuard<'_, HashMap<CUdeviceptr, Block>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The layout of what holds `layout.size()` bytes at an aligned address, wherever it begins.
@@ -123,12 +108,11 @@ unsafe impl MemorySource for Aligner {
             return unsafe { self.upstream.deallocate(address, layout, stream) };
         }
         // Taken out before: as soon as the upstream has it, the address may be given to somebody else.
-        let known = self.blocks().remove(&address);
-        let block = known.ok_or(cuda_mem_core::Error::NotAllocated { address })?;
+        let (start, around) = self.blocks.take_out(address, layout.size())?;
         // SAFETY: the caller's promise, for the block around the memory; taken out of the map, so given back once.
-        let freed = unsafe { self.upstream.deallocate(block.address, block.layout, stream) };
+        let freed = unsafe { self.upstream.deallocate(start, around, stream) };
         if freed.is_err() {
-            self.blocks().insert(address, block);
+            self.blocks.enter(address, layout.size(), (start, around));
         }
         freed
     }
@@ -141,22 +125,20 @@ unsafe impl RawResource for Aligner {
             return self.upstream.allocate(layout, stream);
         };
         let bytes = layout.size();
-        let layout = if bytes == 0 { Layout::new::<()>() } else { around(layout, alignment)? };
-        let address = self.upstream.allocate(layout, stream)?;
+        let around = if bytes == 0 { Layout::new::<()>() } else { around(layout, alignment)? };
+        let address = self.upstream.allocate(around, stream)?;
         if address == 0 {
             return Ok(0);
         }
         // Within the block, so it fits.
         let aligned = address.next_multiple_of(alignment as u64);
-        self.blocks().insert(aligned, Block { address, layout });
+        self.blocks.enter(aligned, bytes, (address, around));
         Ok(aligned)
     }
 }
 
-/// Gives no more than a number of bytes at a time, whatever its upstream has.
-///
-/// What counts are the bytes that were asked for, from before the upstream is asked until it has taken them back: the limit
-/// holds at every moment, in all threads together.
+/// Gives no more than a number of bytes at a time, whatever its upstream has. Counts the bytes that were asked for, from before the
+/// upstream is asked until it has taken them back: the limit holds at every moment, in all threads together.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -192,9 +174,7 @@ impl<R: MemoryResource> LimitingAdaptor<R> {
         let inner = Limiter { upstream: upstream.raw(), limit: limit_bytes, allocated: AtomicU64::new(0) };
         Self { upstream, inner: Arc::new(inner) }
     }
-}
 
-impl<R> LimitingAdaptor<R> {
     /// The most bytes that may be allocated at a time.
     #[must_use]
     pub fn limit(&self) -> u64 {
@@ -211,25 +191,11 @@ impl<R> LimitingAdaptor<R> {
 adaptor!(LimitingAdaptor);
 
 /// Bytes within the limit. Dropped, they are free for others again.
-struct Reserved<'i> {
-    allocated: &'i AtomicU64,
-    bytes: u64,
-}
-
-impl Limiter {
-    fn reserve(&self, bytes: usize) -> Result<Reserved<'_>> {
-        let count = bytes as u64;
-        let within = |used: u64| used.checked_add(count).filter(|sum| *sum <= self.limit);
-        self.allocated
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
-            .map(|_| Reserved { allocated: &self.allocated, bytes: count })
-            .map_err(|used| Error::OutOfMemory { requested: bytes, used, limit: self.limit, source: None })
-    }
-}
+struct Reserved<'i>(&'i AtomicU64, u64);
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.allocated.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -238,7 +204,7 @@ unsafe impl MemorySource for Limiter {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // SAFETY: the caller's promise; what came from here came from the upstream.
         unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        drop(Reserved { allocated: &self.allocated, bytes: layout.size() as u64 });
+        self.allocated.fetch_sub(layout.size() as u64, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -246,8 +212,13 @@ unsafe impl MemorySource for Limiter {
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl RawResource for Limiter {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
+        let (requested, limit) = (layout.size(), self.limit);
+        let within = |used: u64| used.checked_add(requested as u64).filter(|sum| *sum <= limit);
+        self.allocated
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
+            .map_err(|used| Error::OutOfMemory { requested, used, limit, source: None })?;
         // Given up again by an error, and by a panic of what is above the driver.
-        let reserved = self.reserve(layout.size())?;
+        let reserved = Reserved(&self.allocated, requested as u64);
         let address = self.upstream.allocate(layout, stream)?;
         // Kept until the memory comes back.
         let _ = std::mem::ManuallyDrop::new(reserved);
@@ -294,8 +265,7 @@ impl<R: MemoryResource> FailureCallbackAdaptor<R> {
     /// to try again.
     ///
     /// It is asked about every error, in the thread that allocates, with no lock held: it may use the resource itself, or
-    /// panic. It has to say no at some point: an error that trying again cannot help, such as [`Error::Alignment`], comes back
-    /// each time.
+    /// panic. It has to say no at some point: an error such as [`Error::Alignment`] comes back each time.
     #[must_use]
     pub fn new(upstream: R, callback: impl Fn(usize, &Error) -> bool + Send + Sync + 'static) -> Self {
         let inner = Retrier { upstream: upstream.raw(), callback: Box::new(callback) };

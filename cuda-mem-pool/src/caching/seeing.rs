@@ -98,11 +98,11 @@ impl CachingAllocator {
     }
 
     /// Writes a trace of all blocks that are allocated from now on, with the time and the thread of each event, until the
-    /// recording is finished or dropped.
+    /// recording is finished or dropped. Each event is written by itself: a file wants a `BufWriter` around it.
     ///
     /// # Errors
     ///
-    /// As [`TraceRecorder::new`].
+    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
     pub fn record_trace(
         &self,
         target: impl Write + Send + 'static,
@@ -151,7 +151,8 @@ impl TraceRecording {
     ///
     /// # Errors
     ///
-    /// As [`TraceRecorder::finish`].
+    /// The target's, or the first one of it during the recording, which ended it; [`io::ErrorKind::InvalidInput`] for a block
+    /// larger than [`MAX_SIZE`](crate::trace::MAX_SIZE).
     pub fn finish(self) -> io::Result<()> {
         refuse_forked().map_err(io::Error::other)?;
         self.allocator.history().detach(self.tracker);

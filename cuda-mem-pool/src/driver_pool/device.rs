@@ -7,34 +7,22 @@
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
-use std::fmt;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUdevice_attribute;
 use cuda_mem_core::{Context, Device};
+use uuid::Uuid;
 
 use super::pinned::{expect_numa_id, explain_numa, refused};
-use super::pool::DriverPool;
-use super::sharing::{AllocationHandleSource, ipc_members, pool_members, registered, same_handle};
+use super::pool::{DriverPool, resource};
+use super::sharing::ipc_members;
 use crate::error::{Error, Result};
+use crate::primitive::setters;
 use crate::resource::{DeviceAccessible, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
-/// How a [`DeviceMemoryResource`] of its own is made.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let options = DeviceMemoryResourceOptions::default().with_max_size(64 << 20);
-/// let resource = DeviceMemoryResource::new(&context, &options)?;
-/// let refused = resource.allocate(128 << 20, &stream);
-/// assert!(matches!(refused, Err(Error::OutOfMemory { limit: 0x400_0000, .. })));
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// How a [`DeviceMemoryResource`] of its own is made. [`DeviceMemoryResource`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemoryResourceOptions {
@@ -45,16 +33,9 @@ pub struct DeviceMemoryResourceOptions {
 }
 
 impl DeviceMemoryResourceOptions {
-    /// Sets [`ipc_enabled`](Self::ipc_enabled).
-    #[must_use]
-    pub fn with_ipc_enabled(self, ipc_enabled: bool) -> Self {
-        Self { ipc_enabled, ..self }
-    }
-
-    /// Sets [`max_size`](Self::max_size), in bytes.
-    #[must_use]
-    pub fn with_max_size(self, max_size: usize) -> Self {
-        Self { max_size, ..self }
+    setters! {
+        with_ipc_enabled(ipc_enabled: bool) => ipc_enabled;
+        with_max_size(max_size: usize) => max_size;
     }
 }
 
@@ -62,34 +43,33 @@ impl DeviceMemoryResourceOptions {
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, MemoryResource};
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
-/// let options = DeviceMemoryResourceOptions::default().with_max_size(1 << 30);
+/// let options = DeviceMemoryResourceOptions::default().with_max_size(64 << 20);
 /// let resource = DeviceMemoryResource::new(&context, &options)?;
 /// let block = resource.allocate(4, &stream)?;
 /// block.buffer().copy_from_slice(&stream, &[1, 2, 3, 4])?;
 /// assert_eq!(block.buffer().to_vec(&stream)?, [1, 2, 3, 4]);
+/// let refused = resource.allocate(128 << 20, &stream);
+/// assert!(matches!(refused, Err(Error::OutOfMemory { limit: 0x400_0000, .. })));
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct DeviceMemoryResource {
-    inner: Arc<DeviceInner>,
-}
-
-pub(super) struct DeviceInner {
     pool: Arc<DriverPool>,
 }
+
+resource!(DeviceMemoryResource, DeviceAccessible);
 
 impl DeviceMemoryResource {
     /// With options, makes a pool of its own on the device of `context`, which keeps what is freed. Without, uses the device's
     /// current pool, or its default one if none was made current, and changes nothing about it.
     ///
     /// The release threshold of a default pool is 0 bytes unless somebody set it: freed memory goes back to the system at each
-    /// synchronisation, and the next allocation is slow. To keep it, for the whole process, call
-    /// [`set_release_threshold`](crate::Attributes::set_release_threshold).
+    /// synchronisation. [`set_release_threshold`](crate::Attributes::set_release_threshold) keeps it, for the whole process.
     ///
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html) or
     /// [`cuDeviceGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html).
@@ -103,7 +83,7 @@ impl DeviceMemoryResource {
     ) -> Result<Self> {
         let Some(options) = options.into() else {
             let pool = MemoryPool::current_of_device(context.device())?;
-            return Ok(Self::over(DriverPool::borrowed(context, pool)));
+            return Ok(Self::over(DriverPool::borrowed(context, Self::KIND, pool)));
         };
         let properties = PoolProperties {
             allocation_type: AllocationType::Pinned,
@@ -111,34 +91,27 @@ impl DeviceMemoryResource {
             shareable: options.ipc_enabled,
             max_size: options.max_size,
         };
-        let pool = DriverPool::create(context, &properties);
+        let pool = DriverPool::create(context, Self::KIND, &properties);
         Ok(Self::over(pool.map_err(|error| refused("of this device's memory", error))?))
     }
 
-    /// Imports the pool of another process, from its handle or a descriptor of it, for the device of `context`. Nothing can be
-    /// allocated from it here.
+    /// Imports the pool of another process, from its handle or another descriptor of it, for the device of `context`. Nothing can be
+    /// allocated from it here. The descriptor stays the caller's.
     ///
-    /// A bare descriptor stays the caller's and is duplicated for the call. Access does not travel with a pool: the device of
-    /// `context` is granted it.
+    /// Access does not travel with a pool: the device of `context` is granted it.
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadDescriptor`], and the driver's.
-    pub fn from_allocation_handle<'h>(
+    pub fn from_allocation_handle(
         context: &Context,
-        handle: impl Into<AllocationHandleSource<'h>>,
+        handle: impl AsFd,
+        uuid: impl Into<Option<Uuid>>,
     ) -> Result<Self> {
-        let pool = DriverPool::import(context, handle.into(), Some(context.device()))?;
-        if !pool.pool().is_accessible_from(context.device())? {
-            pool.pool().set_access(&[context.device()], true)?;
+        let device = context.device();
+        let pool = DriverPool::import(context, Self::KIND, handle, uuid.into(), Some(device))?;
+        if !pool.pool.is_accessible_from(device)? {
+            pool.pool.set_access(&[device], true)?;
         }
         Ok(Self::over(pool))
-    }
-
-    fn over(pool: DriverPool) -> Self {
-        Self { inner: Arc::new(DeviceInner { pool: Arc::new(pool) }) }
     }
 
     /// The device that the memory lies on.
@@ -159,25 +132,17 @@ impl DeviceMemoryResource {
         true
     }
 
-    /// Always false.
-    #[must_use]
-    pub fn is_host_accessible(&self) -> bool {
-        false
-    }
-
     /// The other devices that reach the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     pub fn peer_accessible_by(&self) -> Result<Vec<Device>> {
-        let mut devices = self.inner.pool.accessible_by()?;
+        let mut devices = self.pool.accessible_by()?;
         devices.retain(|device| *device != self.device());
         Ok(devices)
     }
 
-    /// Grants exactly these other devices access to the pool's memory, present and future. The memory's own device always has
-    /// it. Makes one driver call for all devices that gain access and one for all that lose it; none if nothing changes.
-    ///
-    /// Work of a device that loses access must be over: it would fault.
+    /// Grants exactly these other devices access to the pool's memory, present and future. Makes one driver call for all devices that
+    /// gain access and one for all that lose it, whose work must be over: it would fault.
     ///
     /// Wraps [`cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
@@ -195,96 +160,42 @@ impl DeviceMemoryResource {
         let is_new = |device: &Device| *device != owner && !now.contains(device);
         let coming = devices.iter().copied().filter(is_new).collect::<Vec<_>>();
         let going = now.iter().copied().filter(|device| !devices.contains(device)).collect::<Vec<_>>();
-        self.inner.pool.pool().set_access(&coming, true)?;
-        Ok(self.inner.pool.pool().set_access(&going, false)?)
+        self.pool.pool.set_access(&coming, true)?;
+        Ok(self.pool.pool.set_access(&going, false)?)
     }
 
-    pool_members!();
     ipc_members!();
-}
-
-// SAFETY: the pool is one of a device's memory.
-unsafe impl MemoryResource for DeviceMemoryResource {
-    type Access = DeviceAccessible;
-
-    fn raw(&self) -> Arc<dyn RawResource> {
-        Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
-    }
-
-    fn resource_context(&self) -> &ResourceContext {
-        self.inner.pool.resource_context()
-    }
-}
-
-same_handle!(DeviceMemoryResource);
-registered!(DeviceMemoryResource, DeviceInner);
-
-impl fmt::Debug for DeviceMemoryResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceMemoryResource")
-            .field("device", &self.device())
-            .field("pool", &self.inner.pool)
-            .finish()
-    }
 }
 
 /// The first driver with pools of managed memory.
 const MANAGED_POOLS: i32 = 13000;
 
-/// How a [`ManagedMemoryResource`] of its own is made.
-///
-/// ```
-/// use cuda_mem_core::{Driver, raw_pool::MemoryLocation};
-/// use cuda_mem_pool::{ManagedMemoryResource, ManagedMemoryResourceOptions};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let options = ManagedMemoryResourceOptions::default().with_preferred_location(MemoryLocation::Device(0));
-/// assert_eq!(ManagedMemoryResource::new(&context, &options)?.device_id(), 0);
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ManagedMemoryResourceOptions {
-    /// Where the memory stays until it is used elsewhere: a device, the host, or a NUMA node of the host.
-    pub preferred_location: Option<MemoryLocation>,
-}
-
-impl ManagedMemoryResourceOptions {
-    /// Sets [`preferred_location`](Self::preferred_location).
-    #[must_use]
-    pub fn with_preferred_location(self, location: impl Into<Option<MemoryLocation>>) -> Self {
-        Self { preferred_location: location.into() }
-    }
-}
-
 /// Managed memory from a stream-ordered pool of the driver: it moves to where it is used.
 ///
 /// ```
+/// use cuda_mem_core::raw_pool::MemoryLocation;
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{ManagedMemoryResource, ManagedMemoryResourceOptions, MemoryResource};
+/// use cuda_mem_pool::{ManagedMemoryResource, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
-/// let resource = ManagedMemoryResource::new(&context, &ManagedMemoryResourceOptions::default())?;
+/// let resource = ManagedMemoryResource::new(&context, MemoryLocation::Device(0))?;
 /// let mut block = resource.allocate(4096, &stream)?;
 /// block.as_mut_slice()?.fill(1);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ManagedMemoryResource {
-    inner: Arc<ManagedInner>,
+    pool: Arc<DriverPool>,
 }
 
-struct ManagedInner {
-    pool: Arc<DriverPool>,
-    preferred_location: Option<MemoryLocation>,
-}
+resource!(ManagedMemoryResource, HostDeviceAccessible);
 
 impl ManagedMemoryResource {
-    /// With options, makes a pool of its own, which keeps what is freed. Without, uses the current pool of managed memory, or the
-    /// default one if none was made current, and changes nothing about it: see [`DeviceMemoryResource::new`] for its threshold.
+    /// With a preferred location, makes a pool of its own, which keeps what is freed; [`MemoryLocation::None`] is no preference. Without,
+    /// uses the current pool of managed memory, or the default one if none was made current, and changes nothing about it: see
+    /// [`DeviceMemoryResource::new`] for its threshold.
     ///
     /// Wraps [`cuMemPoolCreate` and `cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
@@ -292,10 +203,7 @@ impl ManagedMemoryResource {
     ///
     /// [`Error::NeedsDriver`] before CUDA 13.0; [`Error::Unsupported`] if a device cannot use managed memory while the host
     /// does; [`Error::NegativeNumaId`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPool`], and the driver's.
-    pub fn new<'o>(
-        context: &Context,
-        options: impl Into<Option<&'o ManagedMemoryResourceOptions>>,
-    ) -> Result<Self> {
+    pub fn new(context: &Context, preferred_location: impl Into<Option<MemoryLocation>>) -> Result<Self> {
         let driver = context.driver();
         let has = driver.version();
         if has < MANAGED_POOLS {
@@ -310,82 +218,38 @@ impl ManagedMemoryResource {
                 });
             }
         }
-        let Some(options) = options.into() else {
+        let Some(location) = preferred_location.into() else {
             let pool = MemoryPool::current(driver, MemoryLocation::None, AllocationType::Managed)?;
-            return Ok(Self::over(DriverPool::borrowed(context, pool), None));
+            return Ok(Self::over(DriverPool::borrowed(context, Self::KIND, pool)));
         };
-        if let Some(MemoryLocation::HostNuma(node)) = options.preferred_location {
+        if let MemoryLocation::HostNuma(node) = location {
             expect_numa_id(node)?;
         }
-        let properties = PoolProperties {
-            allocation_type: AllocationType::Managed,
-            location: options.preferred_location.unwrap_or(MemoryLocation::None),
-            shareable: false,
-            // The driver takes no limit for managed memory.
-            max_size: 0,
-        };
-        let pool =
-            DriverPool::create(context, &properties).map_err(|error| match options.preferred_location {
-                Some(MemoryLocation::HostNuma(node)) => explain_numa(driver, node, error),
-                _ => refused("of managed memory in this place", error),
-            })?;
-        Ok(Self::over(pool, options.preferred_location))
-    }
-
-    fn over(pool: DriverPool, preferred_location: Option<MemoryLocation>) -> Self {
-        Self { inner: Arc::new(ManagedInner { pool: Arc::new(pool), preferred_location }) }
+        let allocation_type = AllocationType::Managed;
+        // The driver takes no limit for managed memory.
+        let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+        let pool = DriverPool::create(context, Self::KIND, &properties).map_err(|error| match location {
+            MemoryLocation::HostNuma(node) => explain_numa(driver, node, error),
+            _ => refused("of managed memory in this place", error),
+        })?;
+        Ok(Self::over(pool))
     }
 
     /// Where the memory stays until it is used elsewhere; `None` for no preference.
     #[must_use]
     pub fn preferred_location(&self) -> Option<MemoryLocation> {
-        self.inner.preferred_location
+        self.pool.location.filter(|location| *location != MemoryLocation::None)
     }
 
     /// The number of the device that is the preferred location; -1 if none is.
     #[must_use]
     pub fn device_id(&self) -> i32 {
-        match self.inner.preferred_location {
-            Some(MemoryLocation::Device(ordinal)) => ordinal,
-            _ => -1,
-        }
+        if let Some(MemoryLocation::Device(ordinal)) = self.pool.location { ordinal } else { -1 }
     }
 
     /// Always true.
     #[must_use]
     pub fn is_device_accessible(&self) -> bool {
         true
-    }
-
-    /// Always true.
-    #[must_use]
-    pub fn is_host_accessible(&self) -> bool {
-        true
-    }
-
-    pool_members!();
-}
-
-// SAFETY: the pool is one of managed memory, on devices that all allow the host to use it meanwhile.
-unsafe impl MemoryResource for ManagedMemoryResource {
-    type Access = HostDeviceAccessible;
-
-    fn raw(&self) -> Arc<dyn RawResource> {
-        Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
-    }
-
-    fn resource_context(&self) -> &ResourceContext {
-        self.inner.pool.resource_context()
-    }
-}
-
-same_handle!(ManagedMemoryResource);
-
-impl fmt::Debug for ManagedMemoryResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManagedMemoryResource")
-            .field("pool", &self.inner.pool)
-            .field("preferred_location", &self.inner.preferred_location)
-            .finish()
     }
 }

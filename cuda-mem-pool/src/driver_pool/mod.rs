@@ -5,9 +5,7 @@ mod pinned;
 mod pool;
 mod sharing;
 
-pub use device::{
-    DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource, ManagedMemoryResourceOptions,
-};
+pub use device::{DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource};
 pub use pinned::{PinnedMemoryResource, PinnedMemoryResourceOptions};
-pub use pool::{Attributes, ThresholdEffect};
-pub use sharing::{AllocationHandleSource, IpcAllocationHandle};
+pub use pool::Attributes;
+pub use sharing::IpcAllocationHandle;

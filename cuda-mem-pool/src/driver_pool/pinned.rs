@@ -7,16 +7,18 @@
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
-use std::fmt;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Device, Driver};
+use uuid::Uuid;
 
-use super::pool::DriverPool;
-use super::sharing::{AllocationHandleSource, ipc_members, pool_members, registered, same_handle};
+use super::pool::{DriverPool, resource};
+use super::sharing::ipc_members;
 use crate::error::{Error, Result};
+use crate::primitive::setters;
 use crate::resource::{HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// The first driver with pools of host memory that is on no node in particular, and with a current pool a location.
@@ -25,20 +27,7 @@ const HOST_POOLS: i32 = 13000;
 /// More nodes than machines with GPUs have.
 const NODES: i32 = 64;
 
-/// How a [`PinnedMemoryResource`] of its own is made.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{Error, PinnedMemoryResource, PinnedMemoryResourceOptions};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let near = PinnedMemoryResourceOptions::default().near(context.device())?;
-/// assert_eq!(near.numa_id, Some(0));
-/// let refused = PinnedMemoryResource::new(&context, &near.with_numa_id(7));
-/// assert!(matches!(refused, Err(Error::NoSuchNumaNode { numa_id: 7, nodes }) if nodes == [0]));
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// How a [`PinnedMemoryResource`] of its own is made. [`PinnedMemoryResource`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedMemoryResourceOptions {
@@ -51,22 +40,10 @@ pub struct PinnedMemoryResourceOptions {
 }
 
 impl PinnedMemoryResourceOptions {
-    /// Sets [`ipc_enabled`](Self::ipc_enabled).
-    #[must_use]
-    pub fn with_ipc_enabled(self, ipc_enabled: bool) -> Self {
-        Self { ipc_enabled, ..self }
-    }
-
-    /// Sets [`max_size`](Self::max_size), in bytes.
-    #[must_use]
-    pub fn with_max_size(self, max_size: usize) -> Self {
-        Self { max_size, ..self }
-    }
-
-    /// Sets [`numa_id`](Self::numa_id).
-    #[must_use]
-    pub fn with_numa_id(self, numa_id: impl Into<Option<i32>>) -> Self {
-        Self { numa_id: numa_id.into(), ..self }
+    setters! {
+        with_ipc_enabled(ipc_enabled: bool) => ipc_enabled;
+        with_max_size(max_size: usize) => max_size;
+        with_numa_id(numa_id: impl Into<Option<i32>>) => numa_id.into();
     }
 
     /// Sets [`numa_id`](Self::numa_id) to the node next to a device.
@@ -85,32 +62,31 @@ impl PinnedMemoryResourceOptions {
 /// Pinned host memory from a stream-ordered pool of the driver, which host and devices reach.
 ///
 /// A pool of its own keeps what is freed, so that the next allocation takes microseconds: see
-/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are granted access, which host pools give to none by themselves.
+/// [`Attributes::release_threshold`](crate::Attributes::release_threshold) and [`trim_to`](Self::trim_to). All devices of the driver are
+/// granted access, which host pools give to none by themselves.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
+/// use cuda_mem_pool::{Error, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
-/// let options = PinnedMemoryResourceOptions::default().with_numa_id(0);
+/// let options = PinnedMemoryResourceOptions::default().near(context.device())?;
 /// let resource = PinnedMemoryResource::new(&context, &options)?;
 /// let mut block = resource.allocate(4096, None)?;
 /// block.as_mut_slice()?[0] = 7;
 /// assert_eq!(resource.numa_id(), 0);
 /// assert!(resource.is_device_accessible()?);
+/// let refused = PinnedMemoryResource::new(&context, &options.with_numa_id(7));
+/// assert!(matches!(refused, Err(Error::NoSuchNumaNode { numa_id: 7, nodes }) if nodes == [0]));
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PinnedMemoryResource {
-    inner: Arc<PinnedInner>,
+    pool: Arc<DriverPool>,
 }
 
-pub(super) struct PinnedInner {
-    pool: Arc<DriverPool>,
-    /// -1 for placement by the system.
-    numa_id: i32,
-}
+resource!(PinnedMemoryResource, HostDeviceAccessible);
 
 impl PinnedMemoryResource {
     /// With options, a pool of its own; without, the pool that is current for host memory, or the default one if none was made
@@ -129,10 +105,34 @@ impl PinnedMemoryResource {
         context: &Context,
         options: impl Into<Option<&'o PinnedMemoryResourceOptions>>,
     ) -> Result<Self> {
-        match options.into() {
-            None => Self::current(context),
-            Some(options) => Self::create(context, options),
-        }
+        let driver = context.driver();
+        let Some(options) = options.into() else {
+            expect_host_pools(driver, "the current pool of host memory", "pass options with a numa_id")?;
+            let pool = MemoryPool::current(driver, MemoryLocation::Host, AllocationType::Pinned)?;
+            return Self::reachable(DriverPool::borrowed(context, Self::KIND, pool));
+        };
+        let numa_id = match options.numa_id {
+            Some(numa_id) => {
+                expect_numa_id(numa_id)?;
+                Some(numa_id)
+            }
+            None if options.ipc_enabled => Some(node_of(context.device())?),
+            None => {
+                expect_host_pools(driver, "a pool of host memory on no node in particular", "set numa_id")?;
+                None
+            }
+        };
+        let properties = PoolProperties {
+            allocation_type: AllocationType::Pinned,
+            location: numa_id.map_or(MemoryLocation::Host, MemoryLocation::HostNuma),
+            shareable: options.ipc_enabled,
+            max_size: options.max_size,
+        };
+        let pool = DriverPool::create(context, Self::KIND, &properties).map_err(|error| match numa_id {
+            Some(numa_id) => explain_numa(driver, numa_id, error),
+            None => refused("of host memory", error),
+        })?;
+        Self::reachable(pool)
     }
 
     /// As [`PinnedMemoryResource::new`], on the device whose context is current in the calling thread. If none is, it works in
@@ -158,65 +158,22 @@ impl PinnedMemoryResource {
         Self::new(&device.primary_context()?, options)
     }
 
-    fn current(context: &Context) -> Result<Self> {
-        expect_host_pools(
-            context.driver(),
-            "the current pool of host memory",
-            "pass options with a numa_id",
-        )?;
-        let pool = MemoryPool::current(context.driver(), MemoryLocation::Host, AllocationType::Pinned)?;
-        Self::over(DriverPool::borrowed(context, pool), -1)
-    }
-
-    fn create(context: &Context, options: &PinnedMemoryResourceOptions) -> Result<Self> {
-        let numa_id = match options.numa_id {
-            Some(numa_id) => {
-                expect_numa_id(numa_id)?;
-                Some(numa_id)
-            }
-            None if options.ipc_enabled => Some(node_of(context.device())?),
-            None => None,
-        };
-        if numa_id.is_none() {
-            expect_host_pools(
-                context.driver(),
-                "a pool of host memory on no node in particular",
-                "set numa_id",
-            )?;
-        }
-        let properties = PoolProperties {
-            allocation_type: AllocationType::Pinned,
-            location: numa_id.map_or(MemoryLocation::Host, MemoryLocation::HostNuma),
-            shareable: options.ipc_enabled,
-            max_size: options.max_size,
-        };
-        let pool = DriverPool::create(context, &properties).map_err(|error| match numa_id {
-            Some(numa_id) => explain_numa(context.driver(), numa_id, error),
-            None => refused("of host memory", error),
-        })?;
-        Self::over(pool, numa_id.unwrap_or(-1))
-    }
-
-    /// The pool of another process, from its handle or a descriptor of it. Nothing can be allocated from it here; the devices of
-    /// this process are let in.
-    ///
-    /// A bare descriptor stays the caller's, who closes it; it is duplicated for the time it is needed.
+    /// Imports the pool of another process, from its handle or another descriptor of it. Nothing can be allocated from it here; the
+    /// devices of this process are granted access. The descriptor stays the caller's.
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadDescriptor`], and the driver's.
-    pub fn from_allocation_handle<'h>(
+    pub fn from_allocation_handle(
         context: &Context,
-        handle: impl Into<AllocationHandleSource<'h>>,
+        handle: impl AsFd,
+        uuid: impl Into<Option<Uuid>>,
     ) -> Result<Self> {
-        Self::over(DriverPool::import(context, handle.into(), None)?, -1)
+        Self::reachable(DriverPool::import(context, Self::KIND, handle, uuid.into(), None)?)
     }
 
-    fn over(pool: DriverPool, numa_id: i32) -> Result<Self> {
+    /// Lets all devices in.
+    fn reachable(pool: DriverPool) -> Result<Self> {
         pool.grant_all()?;
-        Ok(Self { inner: Arc::new(PinnedInner { pool: Arc::new(pool), numa_id }) })
+        Ok(Self::over(pool))
     }
 
     /// Always -1: host memory is on no device.
@@ -228,30 +185,23 @@ impl PinnedMemoryResource {
     /// The NUMA node that the memory was asked to lie on; -1 if the system chooses, and for another process's pool.
     #[must_use]
     pub fn numa_id(&self) -> i32 {
-        self.inner.numa_id
+        if let Some(MemoryLocation::HostNuma(node)) = self.pool.location { node } else { -1 }
     }
 
     /// Whether every device of the driver reaches the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     pub fn is_device_accessible(&self) -> Result<bool> {
-        Ok(self.accessible_by()?.len() == self.inner.pool.driver().device_count()?)
-    }
-
-    /// Always true.
-    #[must_use]
-    pub fn is_host_accessible(&self) -> bool {
-        true
+        Ok(self.accessible_by()?.len() == self.pool.pool.driver().device_count()?)
     }
 
     /// The devices that reach the memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     pub fn accessible_by(&self) -> Result<Vec<Device>> {
-        Ok(self.inner.pool.accessible_by()?)
+        Ok(self.pool.accessible_by()?)
     }
 
-    pool_members!();
     ipc_members!();
 }
 
@@ -265,13 +215,9 @@ fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) 
 
 /// Names the kind of pool that the driver knows nothing of.
 pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
+    let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED];
     match error {
-        cuda_mem_core::Error::Driver(source)
-            if matches!(
-                source.code(),
-                CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED
-            ) =>
-        {
+        cuda_mem_core::Error::Driver(source) if codes.contains(&source.code()) => {
             Error::NoSuchPool { place, source }
         }
         other => other.into(),
@@ -283,11 +229,8 @@ fn node_of(device: Device) -> Result<i32> {
     match device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
         Ok(node) if node >= 0 => Ok(node),
         // Drivers that do not know the attribute, and systems without nodes.
-        Ok(_) => Err(Error::NoNumaNode { device }),
-        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
-            Err(Error::NoNumaNode { device })
-        }
-        Err(error) => Err(error.into()),
+        Err(error) if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(error.into()),
+        _ => Err(Error::NoNumaNode { device }),
     }
 }
 
@@ -299,26 +242,10 @@ pub(super) fn expect_numa_id(numa_id: i32) -> Result<()> {
 /// Why the driver makes no pool on a node, after it said that the value is invalid.
 #[cold]
 pub(super) fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
-    let cuda_mem_core::Error::Driver(source) = error else { return error.into() };
-    if source.code() != CUresult::CUDA_ERROR_INVALID_VALUE {
-        return cuda_mem_core::Error::from(source).into();
+    if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) {
+        return error.into();
     }
-    let nodes = nodes(driver);
-    if nodes.is_empty() {
-        return Error::NoSuchPool {
-            place: "on NUMA nodes of the host (CUDA 12.6 and newer have them)",
-            source,
-        };
-    }
-    if nodes.contains(&numa_id) {
-        return cuda_mem_core::Error::from(source).into();
-    }
-    Error::NoSuchNumaNode { numa_id, nodes }
-}
-
-/// The nodes that the driver makes pools on. Asked of the driver and not of the system: a container, or a driver, may know
-/// fewer.
-fn nodes(driver: Driver) -> Vec<i32> {
+    // Asked of the driver and not of the system: a container, or a driver, may know fewer.
     let takes = |node: &i32| {
         let properties = PoolProperties {
             allocation_type: AllocationType::Pinned,
@@ -328,30 +255,9 @@ fn nodes(driver: Driver) -> Vec<i32> {
         };
         MemoryPool::create(driver, &properties).is_ok()
     };
-    (0..NODES).filter(takes).collect()
-}
-
-// SAFETY: the pool is one of host memory, and its devices are let in.
-unsafe impl MemoryResource for PinnedMemoryResource {
-    type Access = HostDeviceAccessible;
-
-    fn raw(&self) -> Arc<dyn RawResource> {
-        Arc::clone(&self.inner.pool) as Arc<dyn RawResource>
+    let nodes = (0..NODES).filter(takes).collect::<Vec<_>>();
+    if nodes.is_empty() {
+        return refused("on NUMA nodes of the host (CUDA 12.6 and newer have them)", error);
     }
-
-    fn resource_context(&self) -> &ResourceContext {
-        self.inner.pool.resource_context()
-    }
-}
-
-same_handle!(PinnedMemoryResource);
-registered!(PinnedMemoryResource, PinnedInner);
-
-impl fmt::Debug for PinnedMemoryResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedMemoryResource")
-            .field("pool", &self.inner.pool)
-            .field("numa_id", &self.inner.numa_id)
-            .finish()
-    }
+    if nodes.contains(&numa_id) { error.into() } else { Error::NoSuchNumaNode { numa_id, nodes } }
 }

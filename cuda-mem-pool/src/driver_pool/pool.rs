@@ -15,18 +15,22 @@ use std::sync::OnceLock;
 
 use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute as Name, CUresult};
-use cuda_mem_core::{Context, Device, Driver, MemorySource, Result as CoreResult, Stream};
+use cuda_mem_core::{Context, Device, MemorySource, Result as CoreResult, Stream};
 use uuid::Uuid;
 
-use super::sharing::{AllocationHandleSource, IpcAllocationHandle};
+use super::sharing::IpcAllocationHandle;
 use crate::error::{Error, Result};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
 /// A driver pool in the hands of a resource. It is destroyed, if it is owned, when the last handle and the last allocation
 /// are gone.
 pub(crate) struct DriverPool {
-    pool: MemoryPool,
-    home: ResourceContext,
+    pub(super) pool: MemoryPool,
+    pub(super) home: ResourceContext,
+    /// The type of its resource.
+    pub(super) kind: &'static str,
+    /// Where its memory was asked to lie; none for a pool of somebody else.
+    pub(super) location: Option<MemoryLocation>,
     max_size: usize,
     role: Role,
 }
@@ -42,8 +46,12 @@ enum Role {
 }
 
 impl DriverPool {
-    /// A new pool, which keeps what is freed until it is trimmed.
-    pub(crate) fn create(context: &Context, properties: &PoolProperties) -> CoreResult<Self> {
+    /// Makes a new pool, which keeps what is freed until it is trimmed.
+    pub(crate) fn create(
+        context: &Context,
+        kind: &'static str,
+        properties: &PoolProperties,
+    ) -> CoreResult<Self> {
         let pool = MemoryPool::create(context.driver(), properties)?;
         // On a shareable pool too: NVIDIA documents that it ignores the threshold, but drivers of CUDA 13.0 do not.
         pool.set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
@@ -52,7 +60,8 @@ impl DriverPool {
         } else {
             Role::Private
         };
-        let this = Self { pool, home: ResourceContext::new(context), max_size: properties.max_size, role };
+        let mut this = Self::with_role(context, kind, pool, role);
+        (this.location, this.max_size) = (Some(properties.location), properties.max_size);
         if let (AllocationType::Pinned, MemoryLocation::Device(_)) =
             (properties.allocation_type, properties.location)
         {
@@ -61,26 +70,30 @@ impl DriverPool {
         Ok(this)
     }
 
-    /// A pool of somebody else.
-    pub(crate) fn borrowed(context: &Context, pool: MemoryPool) -> Self {
-        Self { pool, home: ResourceContext::new(context), max_size: 0, role: Role::Private }
+    /// Takes a pool of somebody else.
+    pub(crate) fn borrowed(context: &Context, kind: &'static str, pool: MemoryPool) -> Self {
+        Self::with_role(context, kind, pool, Role::Private)
     }
 
-    /// A pool of another process, whose memory lies on `owner`, or on no device.
+    /// Maps a pool of another process, whose memory lies on `owner`, or on no device.
     pub(crate) fn import(
         context: &Context,
-        source: AllocationHandleSource<'_>,
+        kind: &'static str,
+        descriptor: impl AsFd,
+        uuid: Option<Uuid>,
         owner: Option<Device>,
     ) -> Result<Self> {
-        let descriptor = source.duplicate()?;
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
-        let uuid = source.uuid().map_or_else(OnceLock::new, OnceLock::from);
-        let this =
-            Self { pool, home: ResourceContext::new(context), max_size: 0, role: Role::Mapped { uuid } };
+        let uuid = uuid.map_or_else(OnceLock::new, OnceLock::from);
+        let this = Self::with_role(context, kind, pool, Role::Mapped { uuid });
         if let Some(owner) = owner {
             this.restrict_to(owner)?;
         }
         Ok(this)
+    }
+
+    fn with_role(context: &Context, kind: &'static str, pool: MemoryPool, role: Role) -> Self {
+        Self { pool, home: ResourceContext::new(context), kind, location: None, max_size: 0, role }
     }
 
     /// Lets no other device than the memory's own reach a new pool: it may have the handle of a destroyed one and, on some drivers,
@@ -89,18 +102,6 @@ impl DriverPool {
         let mut others = self.accessible_by()?;
         others.retain(|device| *device != owner);
         self.pool.set_access(&others, false)
-    }
-
-    pub(crate) fn pool(&self) -> &MemoryPool {
-        &self.pool
-    }
-
-    pub(crate) fn resource_context(&self) -> &ResourceContext {
-        &self.home
-    }
-
-    pub(crate) fn driver(&self) -> Driver {
-        self.pool.driver()
     }
 
     pub(crate) fn is_ipc_enabled(&self) -> bool {
@@ -143,7 +144,7 @@ impl DriverPool {
 
     /// Lets every device of the driver reach the memory that does not yet.
     pub(crate) fn grant_all(&self) -> CoreResult<()> {
-        let mut missing = self.driver().devices()?;
+        let mut missing = self.pool.driver().devices()?;
         let granted = self.accessible_by()?;
         missing.retain(|device| !granted.contains(device));
         self.pool.set_access(&missing, true)
@@ -152,7 +153,7 @@ impl DriverPool {
     /// The devices that reach the memory.
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
         let mut devices = Vec::new();
-        for device in self.driver().devices()? {
+        for device in self.pool.driver().devices()? {
             if self.pool.is_accessible_from(device)? {
                 devices.push(device);
             }
@@ -160,7 +161,7 @@ impl DriverPool {
         Ok(devices)
     }
 
-    /// Turns the driver's "invalid value", for a question that only a pool's own process may ask, into [`Error::Mapped`].
+    /// Turns "invalid value", the driver's answer where only a pool's own process may ask, into [`Error::Mapped`].
     pub(crate) fn owners<T>(&self, result: CoreResult<T>) -> Result<T> {
         match result {
             Err(error) if self.is_mapped() && error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
@@ -168,11 +169,6 @@ impl DriverPool {
             }
             result => Ok(result?),
         }
-    }
-
-    /// What trimming and thresholds do to this pool.
-    pub(crate) fn effect(&self) -> ThresholdEffect {
-        if self.is_ipc_enabled() { ThresholdEffect::MayBeIgnored } else { ThresholdEffect::Applied }
     }
 
     #[cold]
@@ -212,71 +208,51 @@ unsafe impl RawResource for DriverPool {
 
 impl fmt::Debug for DriverPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DriverPool")
+        f.debug_struct(self.kind)
             .field("pool", &self.pool)
+            .field("device", &self.home.context().device())
+            .field("location", &self.location)
             .field("max_size", &self.max_size)
             .field("ipc_enabled", &self.is_ipc_enabled())
             .field("mapped", &self.is_mapped())
-            .finish_non_exhaustive()
+            .finish()
     }
 }
 
-/// Says whether trimming and thresholds have an effect.
+/// Reads and sets the attributes of a pool. Each call asks the driver; sizes are in bytes. Those of another process's pool are
+/// [`Error::Mapped`](crate::Error::Mapped).
 ///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, ThresholdEffect};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let private = DeviceMemoryResourceOptions::default();
-/// let shared = private.with_ipc_enabled(true);
-/// assert_eq!(DeviceMemoryResource::new(&context, &private)?.trim_to(0)?, ThresholdEffect::Applied);
-/// assert_eq!(DeviceMemoryResource::new(&context, &shared)?.trim_to(0)?, ThresholdEffect::MayBeIgnored);
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "on an IPC-enabled pool it may be ignored"]
-pub enum ThresholdEffect {
-    /// They have an effect.
-    Applied,
-    /// NVIDIA documents that a pool that other processes can import ignores them, and keeps its memory until it is destroyed.
-    /// Drivers of CUDA 13.0 act on them all the same. Count on neither.
-    MayBeIgnored,
-}
-
-/// Reads and sets the attributes of a pool. Each call asks the driver; sizes are in bytes.
+/// NVIDIA documents that a pool that other processes can import ignores trimming and thresholds, and keeps its memory until it is
+/// destroyed. Drivers of CUDA 13.0 act on them all the same: count on neither.
 ///
 /// Wraps [`cuMemPoolGetAttribute` and `cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-/// The attributes of a mapping of another process's pool belong to that process:
-/// [`Error::Mapped`](crate::Error::Mapped). Every other error is the driver's.
 ///
 /// ```
 /// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, ThresholdEffect};
+/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default())?;
 /// assert_eq!(resource.attributes().release_threshold()?, u64::MAX);
-/// assert_eq!(resource.attributes().set_release_threshold(1 << 30)?, ThresholdEffect::Applied);
+/// resource.attributes().set_release_threshold(1 << 30)?;
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Attributes<'r> {
-    pool: &'r DriverPool,
+    pub(super) pool: &'r DriverPool,
 }
 
 macro_rules! flags {
     ($($(#[$doc:meta])* $get:ident, $set:ident, $name:ident;)*) => {$(
         $(#[$doc])*
         pub fn $get(&self) -> Result<bool> {
-            self.pool.owners(self.pool.pool().flag(Name::$name))
+            self.pool.owners(self.pool.pool.flag(Name::$name))
         }
 
         #[doc = concat!("Sets [`", stringify!($get), "`](Attributes::", stringify!($get), ").")]
         pub fn $set(&self, value: bool) -> Result<()> {
-            self.pool.owners(self.pool.pool().set_flag(Name::$name, value))
+            self.pool.owners(self.pool.pool.set_flag(Name::$name, value))
         }
     )*};
 }
@@ -285,16 +261,12 @@ macro_rules! sizes {
     ($($(#[$doc:meta])* $get:ident, $name:ident;)*) => {$(
         $(#[$doc])*
         pub fn $get(&self) -> Result<u64> {
-            self.pool.owners(self.pool.pool().number(Name::$name))
+            self.pool.owners(self.pool.pool.number(Name::$name))
         }
     )*};
 }
 
-impl<'r> Attributes<'r> {
-    pub(crate) fn new(pool: &'r DriverPool) -> Self {
-        Self { pool }
-    }
-
+impl Attributes<'_> {
     flags! {
         /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.
         reuse_follow_event_dependencies, set_reuse_follow_event_dependencies,
@@ -321,18 +293,99 @@ impl<'r> Attributes<'r> {
     }
 
     /// Sets [`release_threshold`](Attributes::release_threshold). IPC-enabled pools may ignore it.
-    pub fn set_release_threshold(&self, bytes: u64) -> Result<ThresholdEffect> {
-        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes))?;
-        Ok(self.pool.effect())
+    pub fn set_release_threshold(&self, bytes: u64) -> Result<()> {
+        self.set(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
     }
 
     /// Sets [`reserved_mem_high`](Attributes::reserved_mem_high) to what is held now.
     pub fn reset_reserved_mem_high(&self) -> Result<()> {
-        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0))
+        self.set(Name::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
     }
 
     /// Sets [`used_mem_high`](Attributes::used_mem_high) to what is allocated now.
     pub fn reset_used_mem_high(&self) -> Result<()> {
-        self.pool.owners(self.pool.pool().set_number(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0))
+        self.set(Name::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+    }
+
+    fn set(&self, name: Name, value: u64) -> Result<()> {
+        self.pool.owners(self.pool.pool.set_number(name, value))
     }
 }
+
+/// Writes what every resource over a driver pool has, for a type with a field `pool`, an `Arc` of its [`DriverPool`].
+macro_rules! resource {
+    ($name:ident, $access:ty) => {
+        impl $name {
+            const KIND: &'static str = stringify!($name);
+
+            fn over(pool: DriverPool) -> Self {
+                Self { pool: Arc::new(pool) }
+            }
+
+            /// The attributes of the pool, some of which can be set. Makes no driver call by itself.
+            #[must_use]
+            pub fn attributes(&self) -> $crate::Attributes<'_> {
+                $crate::Attributes { pool: &self.pool }
+            }
+
+            /// Gives memory back to the system until no more than `bytes_to_keep` bytes are held, or all that is left is in use.
+            /// What was freed but not synchronised with counts as in use. IPC-enabled pools may ignore it
+            /// ([`Attributes`](crate::Attributes)).
+            ///
+            /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Mapped`](crate::Error::Mapped) for another process's pool, or the driver's.
+            pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<()> {
+                self.pool.owners(self.pool.pool.trim_to(bytes_to_keep))
+            }
+
+            /// The driver's handle of the pool, a `CUmemoryPool`. It is valid while a handle to this resource or memory of it
+            /// lives.
+            #[must_use]
+            pub fn handle(&self) -> *mut std::ffi::c_void {
+                self.pool.pool.as_raw()
+            }
+
+            /// Whether the pool is this resource's own, and is destroyed with it.
+            #[must_use]
+            pub fn is_handle_owned(&self) -> bool {
+                self.pool.pool.is_owned()
+            }
+
+            /// Whether the host reaches the memory.
+            #[must_use]
+            pub fn is_host_accessible(&self) -> bool {
+                <$access as $crate::Accessibility>::HOST
+            }
+
+            /// Lets go of the pool. If it is owned, it is destroyed when the last other handle and the last allocation are gone.
+            pub fn close(self) {}
+        }
+
+        // SAFETY: the pool is of this resource's kind, whose `# Safety` section says who reaches its memory.
+        unsafe impl MemoryResource for $name {
+            type Access = $access;
+
+            fn raw(&self) -> Arc<dyn RawResource> {
+                Arc::clone(&self.pool) as Arc<dyn RawResource>
+            }
+
+            fn resource_context(&self) -> &ResourceContext {
+                &self.pool.home
+            }
+        }
+
+        impl PartialEq for $name {
+            /// Whether both are handles to the same resource.
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.pool, &other.pool)
+            }
+        }
+
+        impl Eq for $name {}
+    };
+}
+
+pub(super) use resource;

@@ -31,22 +31,22 @@ const STACKS: u8 = 4;
 
 /// The history of one device.
 ///
-/// In a forked child it does nothing and tells of nothing, and takes no lock, which a thread of the parent may have held.
+/// In a forked child it does nothing and takes no lock, which a thread of the parent may have held.
 ///
-/// Whoever records an entry still has what it speaks of: a block is recorded as allocated by who will hand it out, and as
-/// freed before anybody else may have it. Then the entries, which are put in order here, are in an order in which they can have
-/// happened.
+/// A block is recorded as allocated before it is handed out, and as freed before anybody else may have it: entries are in an order
+/// in which they can have happened.
 ///
 /// ```
 /// use cuda_mem_pool::MempoolId;
-/// use cuda_mem_pool::history::{Event, History, HistoryOptions};
+/// use cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, backtrace};
 /// use cuda_mem_pool::snapshot::Action;
 ///
 /// let history = History::new();
 /// let (address, pool) = (0x7f00_0000_0000, MempoolId::NONE);
 /// let alloc = Event { action: Action::Alloc, address, size: 500, stream: 0, pool };
 /// history.record(alloc, None); // Nobody listens.
-/// history.start(&HistoryOptions::default().with_max_entries(2));
+/// let options = HistoryOptions::default().with_max_entries(2).with_frames(RecordContext::State, backtrace);
+/// history.start(&options);
 /// for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
 ///     history.record(Event { action, ..alloc }, None);
 /// }
@@ -63,7 +63,8 @@ pub struct History {
 
 #[derive(Default)]
 struct State {
-    ring: Ring,
+    /// The newest entries.
+    ring: VecDeque<TraceEntry>,
     options: HistoryOptions,
 }
 
@@ -74,27 +75,24 @@ thread_local! {
     static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the calling thread says of what it does next, on any device: new entries carry it, until it says something else. `None`
-/// is nothing. PyTorch's `_set_memory_metadata`.
+/// Sets the text that new entries of the calling thread carry, on any device; `None` for none. PyTorch's `_set_memory_metadata`.
 pub fn set_user_metadata(metadata: Option<&str>) {
     // A thread that is ending has nothing more to say.
     let _ = USER_METADATA.try_with(|current| current.replace(metadata.map(Arc::from)));
 }
 
-/// What PyTorch compiles in the calling thread from here on, on top of what it said before: new entries carry it until
-/// [`pop_compile_context`]. PyTorch's `pushCompileContext`.
+/// Begins a compilation in the calling thread: new entries carry its name until [`pop_compile_context`]. PyTorch's
+/// `pushCompileContext`.
 pub fn push_compile_context(context: &str) {
-    // As above.
     let _ = COMPILE_CONTEXTS.try_with(|contexts| contexts.borrow_mut().push(Arc::from(context)));
 }
 
-/// Ends what [`push_compile_context`] said last in the calling thread; nothing without that.
+/// Ends what [`push_compile_context`] began last in the calling thread, if anything.
 pub fn pop_compile_context() {
-    // As above.
     let _ = COMPILE_CONTEXTS.try_with(|contexts| contexts.borrow_mut().pop());
 }
 
-/// What there is to record of something that happened. [`History`] has an example.
+/// Something that happened. [`History`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// What.
@@ -125,8 +123,9 @@ impl History {
         if options.clear_history {
             state.ring.clear();
         }
-        state.ring.set_max_entries(options.max_entries);
         let before = std::mem::replace(&mut state.options, options.clone());
+        state.drop_oldest();
+        state.ring.shrink_to_fit();
         self.listeners.fetch_or(RECORDING, Ordering::Relaxed);
         drop(state);
         // With the last of it goes a closure of others.
@@ -140,7 +139,7 @@ impl History {
         }
         let mut state = lock(&self.state);
         self.listeners.fetch_and(!RECORDING, Ordering::Relaxed);
-        state.ring.clear();
+        state.ring = VecDeque::new();
         let before = std::mem::take(&mut state.options);
         drop(state);
         drop(before);
@@ -199,7 +198,7 @@ impl History {
             }
             state.options.frames.clone()
         };
-        // Not under the lock: it may take long, or allocate. Whoever asks is in the middle of something, and goes on without.
+        // Not under the lock: it may take long, or allocate.
         let provider = provider?;
         // What it allocates itself has no stack, for which it would be asked within itself without end. A thread at its end asks nobody.
         if IN_PROVIDER.try_with(|inside| inside.replace(true)).unwrap_or(true) {
@@ -214,24 +213,12 @@ impl History {
     /// returns.
     #[inline]
     pub fn record(&self, event: Event, frames: Option<&Frames>) {
-        if self.is_listening() {
-            self.tell(event, frames);
+        if self.is_listening() && !forked() {
+            self.trackers.call_all(|| self.keep(event, frames));
         }
     }
 
     #[cold]
-    fn tell(&self, event: Event, frames: Option<&Frames>) {
-        if forked() {
-            return;
-        }
-        // Held until all are told: entries reach trackers in the order of the ring.
-        let telling = self.trackers.begin();
-        let entry = self.keep(event, frames);
-        if let Some(telling) = telling {
-            telling.tell(&entry);
-        }
-    }
-
     fn keep(&self, event: Event, frames: Option<&Frames>) -> TraceEntry {
         let mut state = lock(&self.state);
         let recorded = state.options.context >= RecordContext::Alloc;
@@ -243,14 +230,12 @@ impl History {
             pool: event.pool,
             time_us: now_us(),
             frames: frames.filter(|_| recorded).cloned(),
-            compile_context: COMPILE_CONTEXTS
-                .try_with(|contexts| contexts.borrow().last().cloned())
-                .ok()
-                .flatten(),
+            compile_context: COMPILE_CONTEXTS.try_with(|all| all.borrow().last().cloned()).ok().flatten(),
             user_metadata: USER_METADATA.try_with(|metadata| metadata.borrow().clone()).ok().flatten(),
         };
         if self.is_recording() && !state.options.skip_actions.contains(&event.action) {
-            state.ring.push(entry.clone());
+            state.ring.push_back(entry.clone());
+            state.drop_oldest();
         }
         entry
     }
@@ -258,7 +243,7 @@ impl History {
     /// What was recorded, oldest first.
     #[must_use]
     pub fn entries(&self) -> Vec<TraceEntry> {
-        if forked() { Vec::new() } else { lock(&self.state).ring.entries() }
+        if forked() { Vec::new() } else { lock(&self.state).ring.iter().cloned().collect() }
     }
 
     /// Tells `tracker` of every entry from now on, also while nothing is recorded and of actions that are skipped.
@@ -298,35 +283,10 @@ impl fmt::Debug for History {
     }
 }
 
-/// Keeps the newest entries, at least one.
-#[derive(Debug, Default)]
-struct Ring {
-    entries: VecDeque<TraceEntry>,
-    max_entries: usize,
-}
-
-impl Ring {
-    fn set_max_entries(&mut self, max_entries: usize) {
-        self.max_entries = max_entries;
-        self.drop_oldest(max_entries.max(1));
-        self.entries.shrink_to_fit();
-    }
-
-    fn push(&mut self, entry: TraceEntry) {
-        self.drop_oldest(self.max_entries.max(1) - 1);
-        self.entries.push_back(entry);
-    }
-
-    fn clear(&mut self) {
-        self.entries = VecDeque::new();
-    }
-
-    fn entries(&self) -> Vec<TraceEntry> {
-        self.entries.iter().cloned().collect()
-    }
-
-    fn drop_oldest(&mut self, down_to: usize) {
-        let surplus = self.entries.len().saturating_sub(down_to);
-        self.entries.drain(..surplus);
+impl State {
+    /// Drops the oldest entries, so that no more than the options allow stay: at least one.
+    fn drop_oldest(&mut self) {
+        let surplus = self.ring.len().saturating_sub(self.options.max_entries.max(1));
+        self.ring.drain(..surplus);
     }
 }

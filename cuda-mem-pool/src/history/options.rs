@@ -4,20 +4,11 @@ use std::backtrace::Backtrace;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::primitive::setters;
 use crate::snapshot::{Action, Frame, Frames};
 
 /// Which entries are recorded, and how many. As PyTorch's `_record_memory_history`, without stacks by default.
-///
-/// ```
-/// use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
-/// use cuda_mem_pool::snapshot::Action;
-///
-/// let options = HistoryOptions::default()
-///     .with_max_entries(100_000)
-///     .with_skip_actions([Action::FreeRequested])
-///     .with_frames(RecordContext::Alloc, backtrace);
-/// assert_eq!(options.max_entries, 100_000);
-/// ```
+/// [`History`](super::History) has an example.
 #[derive(Clone)]
 pub struct HistoryOptions {
     /// How many entries are kept, the newest ones; at least one is.
@@ -32,7 +23,7 @@ pub struct HistoryOptions {
     pub clear_history: bool,
 }
 
-/// For what the calling stack is recorded. Each level includes those before it. [`HistoryOptions`] has an example.
+/// For what the calling stack is recorded. Each level includes those before it. [`History`](super::History) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordContext {
     /// For nothing.
@@ -47,18 +38,10 @@ pub enum RecordContext {
 }
 
 impl HistoryOptions {
-    /// Keeps so many entries.
-    #[must_use]
-    pub fn with_max_entries(mut self, max_entries: usize) -> Self {
-        self.max_entries = max_entries;
-        self
-    }
-
-    /// Does not record these.
-    #[must_use]
-    pub fn with_skip_actions(mut self, actions: impl IntoIterator<Item = Action>) -> Self {
-        self.skip_actions = actions.into_iter().collect();
-        self
+    setters! {
+        with_max_entries(max_entries: usize) => max_entries;
+        with_skip_actions(skip_actions: impl IntoIterator<Item = Action>) => skip_actions.into_iter().collect();
+        with_clear_history(clear_history: bool) => clear_history;
     }
 
     /// Records what `frames` says of the calling stack. It may allocate; what it does is recorded without stacks.
@@ -70,13 +53,6 @@ impl HistoryOptions {
     ) -> Self {
         self.context = context;
         self.frames = Some(Arc::new(frames));
-        self
-    }
-
-    /// Forgets earlier entries.
-    #[must_use]
-    pub fn with_clear_history(mut self, clear_history: bool) -> Self {
-        self.clear_history = clear_history;
         self
     }
 }
@@ -100,9 +76,7 @@ impl fmt::Debug for HistoryOptions {
             .field("max_entries", &self.max_entries)
             .field("skip_actions", &self.skip_actions)
             .field("context", &self.context)
-            .field("frames", &self.frames.is_some())
-            .field("clear_history", &self.clear_history)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

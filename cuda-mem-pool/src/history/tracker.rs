@@ -6,42 +6,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_core::{catch_panic, forked};
 
-use crate::primitive::{Mutex, MutexGuard, lock};
+use crate::primitive::{Mutex, lock};
 use crate::snapshot::TraceEntry;
 
 /// Is told of each entry of a [`History`](super::History), in the order of the entries, by the thread that did what the entry
 /// says, before that call returns.
 ///
-/// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by whoever
-/// tells next: a tracker may wait for what the watcher's thread has locked.
-///
-/// What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record wait
-/// meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
+/// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by
+/// whoever tells next. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
+/// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::sync::{Arc, Mutex};
 ///
 /// use cuda_mem_pool::MempoolId;
 /// use cuda_mem_pool::history::{Event, History, TraceTracker};
 /// use cuda_mem_pool::snapshot::{Action, TraceEntry};
 ///
 /// #[derive(Default)]
-/// struct Mapped(AtomicU64);
+/// struct Sizes(Mutex<Vec<u64>>);
 ///
-/// impl TraceTracker for Mapped {
+/// impl TraceTracker for Sizes {
 ///     fn track(&self, entry: &TraceEntry) {
-///         if entry.action == Action::SegmentMap {
-///             self.0.fetch_add(entry.size, Ordering::Relaxed);
-///         }
+///         self.0.lock().unwrap().push(entry.size);
 ///     }
 /// }
 ///
-/// let (history, mapped) = (History::new(), Arc::new(Mapped::default()));
-/// let id = history.attach(mapped.clone());
+/// let (history, sizes) = (History::new(), Arc::new(Sizes::default()));
+/// let id = history.attach(sizes.clone());
 /// history.record(Event { action: Action::SegmentMap, address: 0, size: 2 << 20, stream: 0, pool: MempoolId::NONE }, None);
 /// assert!(history.detach(id));
-/// assert_eq!(mapped.0.load(Ordering::Relaxed), 2 << 20);
+/// assert_eq!(*sizes.0.lock().unwrap(), [2 << 20]);
 /// ```
 pub trait TraceTracker: Send + Sync {
     /// Something happened.
@@ -56,17 +51,11 @@ type List = Vec<(TrackerId, Arc<dyn TraceTracker>)>;
 
 #[derive(Default)]
 pub(super) struct Trackers {
-    /// Who has it tells.
+    /// Whoever has it calls them.
     turn: Mutex<()>,
     list: Mutex<Arc<List>>,
     attached: AtomicU64,
     panics: AtomicU64,
-}
-
-/// The calling thread tells trackers, and no other does.
-pub(super) struct Telling<'t> {
-    trackers: &'t Trackers,
-    _turn: MutexGuard<'t, ()>,
 }
 
 thread_local! {
@@ -81,12 +70,23 @@ pub(super) fn is_telling() -> bool {
 }
 
 impl Trackers {
-    /// The turn to tell, or none if there is nobody to tell or a tracker is the one who asks.
-    pub(super) fn begin(&self) -> Option<Telling<'_>> {
+    /// Calls every tracker with what `entry` makes, in the order in which entries are made. None if a tracker is the caller.
+    pub(super) fn call_all(&self, entry: impl FnOnce() -> TraceEntry) {
         if INSIDE.get() || lock(&self.list).is_empty() {
-            return None;
+            entry();
+            return;
         }
-        Some(Telling { trackers: self, _turn: lock(&self.turn) })
+        // Held until all were called.
+        let _turn = lock(&self.turn);
+        let entry = entry();
+        let list = Arc::clone(&lock(&self.list));
+        INSIDE.set(true);
+        for (_, tracker) in list.iter() {
+            self.run(|| tracker.track(&entry));
+        }
+        // One may have been detached meanwhile, and ends here.
+        self.run(|| drop(list));
+        INSIDE.set(false);
     }
 
     pub(super) fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
@@ -125,18 +125,5 @@ impl Trackers {
 
     pub(super) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
-    }
-}
-
-impl Telling<'_> {
-    pub(super) fn tell(self, entry: &TraceEntry) {
-        let list = Arc::clone(&lock(&self.trackers.list));
-        INSIDE.set(true);
-        for (_, tracker) in list.iter() {
-            self.trackers.run(|| tracker.track(entry));
-        }
-        // It may have been detached meanwhile, and ends here.
-        self.trackers.run(|| drop(list));
-        INSIDE.set(false);
     }
 }

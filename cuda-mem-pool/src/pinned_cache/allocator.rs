@@ -3,15 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error, StreamId, forked};
+use cuda_mem_core::{Context, Error, Stream, StreamId, forked};
 
 use super::arena::Arena;
 use super::block::PinnedBlock;
 use super::error::PinnedCacheError;
-use super::options::{PinnedCacheOptions, Placement};
 use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
-use super::thread_cache;
+use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
 use crate::mempool_id::MempoolId;
 
@@ -24,15 +23,20 @@ use crate::mempool_id::MempoolId;
 /// ```
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_pool::PinnedCachingAllocator;
+/// use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// let options = PinnedCacheOptions::default().with_max_cached_bytes(1 << 30);
+/// let allocator = PinnedCachingAllocator::with_options(&driver.device(0)?.primary_context()?, options);
 /// let mut block = allocator.allocate(1_000_000)?;
 /// block.as_mut_slice()?.fill(1);
 /// drop(block);
 /// let again = allocator.allocate(1_010_000)?; // the same memory, without a driver call
 /// assert_eq!(again.as_slice()?[0], 1);
-/// assert_eq!(allocator.statistics().active_requests.allocated, 2);
+/// let statistics = allocator.statistics();
+/// assert_eq!((statistics.active_requests.current, statistics.active_requests.allocated), (1, 2));
+/// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
+/// assert!(matches!(allocator.allocate(usize::MAX), Err(PinnedCacheError::TooLarge { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -41,9 +45,7 @@ pub struct PinnedCachingAllocator {
 }
 
 /// What ends with the last handle.
-struct Handle {
-    shared: Arc<Shared>,
-}
+struct Handle(Arc<Shared>);
 
 impl PinnedCachingAllocator {
     /// An allocator with the default [`PinnedCacheOptions`]. Pins nothing yet.
@@ -55,19 +57,15 @@ impl PinnedCachingAllocator {
     /// An allocator with options of one's own. Pins nothing yet.
     #[must_use]
     pub fn with_options(context: &Context, options: PinnedCacheOptions) -> Self {
-        Self { handle: Arc::new(Handle { shared: Shared::new(context, options) }) }
+        Self { handle: Arc::new(Handle(Shared::new(context, options))) }
     }
 
-    /// A block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
+    /// Allocates a block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
     /// it.
     ///
-    /// If the calling thread has freed a block of this size, that is all there is to it: no lock, no driver call. Otherwise the
-    /// blocks of the other threads' streams that are done come back, and memory is pinned only if nothing free fits. Only
-    /// when the system has no more is free memory given back first, for which the driver waits for all work of the context.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
+    /// A block of this size that the calling thread has freed is taken without a lock or a driver call. Otherwise blocks whose streams
+    /// are done come back, and memory is pinned only if nothing free fits. When the system has no more, free memory is given
+    /// back first, for which the driver waits for all work of the context.
     ///
     /// # Errors
     ///
@@ -84,52 +82,45 @@ impl PinnedCachingAllocator {
         {
             return Ok(PinnedBlock::new(block, len));
         }
-        self.allocate_with(len, Placement::default())
+        self.allocate_with(len, None, None)
     }
 
-    /// As [`PinnedCachingAllocator::allocate`], with a stream, by which the filters of private pools choose, or on another
-    /// node. Never takes memory of another node or pool.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedCachingAllocator::allocate`].
+    /// As [`PinnedCachingAllocator::allocate`], for a stream, by which the filters of private pools choose, and on a NUMA node, if it
+    /// is not to be the allocator's own. Never takes memory of another node or pool.
     pub fn allocate_with(
         &self,
         len: usize,
-        placement: Placement<'_>,
+        stream: Option<&Stream>,
+        numa_id: Option<u32>,
     ) -> Result<PinnedBlock, PinnedCacheError> {
-        if forked() {
-            return Err(Error::Forked.into());
-        }
+        let shared = self.live()?;
         let too_large = PinnedCacheError::TooLarge { requested: len, most: classes::MAX };
         let size = classes::block_size(len).ok_or(too_large)?;
-        let arena = self.arena(placement);
-        let shared = self.shared();
+        let numa_id = numa_id.or(shared.options.numa_id);
+        let pool = shared.pools.route(stream.map(Stream::id));
+        let arena = shared.pools.arena(pool, numa_id, |pool| Arena::new(shared, pool, numa_id));
         if arena.is_home
             && let Some(block) = thread_cache::pop(shared.id, size)
         {
             return Ok(PinnedBlock::new(block, len));
         }
         let block = shared.allocate(&arena, size, len)?;
-        arena.count_out(block.capacity);
+        arena.count(block.capacity, true);
         Ok(PinnedBlock::new(block, len))
     }
 
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
-    /// filter is told the stream of [`Placement::stream`], if there is one, and is called in the allocating thread. Of several
-    /// that say yes, the one that was begun last has the allocation. A filter must not allocate here: it would be asked about
+    /// filter gets the stream of [`PinnedCachingAllocator::allocate_with`], if there is one, and is called in the allocating thread. Of
+    /// several that say yes, the one that was begun last has the allocation. A filter must not allocate here: it would be asked about
     /// that too, for ever. If it panics, nothing was allocated.
     ///
     /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
     /// this, or the last handle to the allocator is dropped: a graph that captured some of it must not run after either.
     ///
     /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
-    /// let pool = MempoolId(0, 1);
+    /// # let driver = cuda_mem_core::Driver::over(cuda_mem_sim::table())?;
+    /// # let allocator = cuda_mem_pool::PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+    /// let pool = cuda_mem_pool::MempoolId::for_user();
     /// let this_thread = std::thread::current().id();
     /// allocator.begin_allocate_to_pool(pool, move |_| std::thread::current().id() == this_thread)?;
     /// let block = allocator.allocate(3000)?;
@@ -148,10 +139,7 @@ impl PinnedCachingAllocator {
         id: MempoolId,
         filter: impl Fn(Option<StreamId>) -> bool + Send + Sync + 'static,
     ) -> Result<(), PinnedCacheError> {
-        if forked() {
-            return Err(Error::Forked.into());
-        }
-        self.shared().pools.begin(id, Arc::new(filter))
+        Ok(self.live()?.pools.begin(id, Arc::new(filter))?)
     }
 
     /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay. Makes no driver call.
@@ -160,27 +148,17 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) if that was not begun.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
-        if forked() {
-            return Err(Error::Forked.into());
-        }
-        self.shared().pools.end(id)
+        Ok(self.live()?.pools.end(id)?)
     }
 
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
     /// goes back to the system: what is in blocks that still exist, when they are dropped.
     ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
-    ///
     /// # Errors
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
     pub fn release_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
-        if forked() {
-            return Err(Error::Forked.into());
-        }
-        let arenas = self.shared().pools.release(id)?;
+        let arenas = self.live()?.pools.release(id)?;
         arenas.iter().for_each(|arena| arena.close());
         Ok(())
     }
@@ -191,35 +169,19 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
     pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
-        if forked() {
-            return Err(Error::Forked.into());
-        }
-        let arenas = self.shared().pools.arenas_of(id)?;
-        Ok(arenas.iter().fold((0, 0), |(count, bytes), arena| {
-            let (blocks, in_use) = arena.in_use();
-            (count + blocks, bytes + in_use)
-        }))
+        Ok(self.live()?.pools.in_use(id)?)
     }
 
     /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments
     /// can go, largest first, and none with a block that is in use, that a stream still uses, or that a graph has captured:
-    /// more may stay. Where something can go, the driver waits for all
-    /// work of the context before it unpins it.
-    ///
-    /// # Capture
-    ///
-    /// May be called while streams capture.
+    /// more may stay. Before anything goes, the driver waits for all work of the context.
     pub fn trim_to(&self, bytes: usize) {
         if !forked() {
             self.shared().trim_to(bytes);
         }
     }
 
-    /// Gives everything that is free back to the system: [`PinnedCachingAllocator::trim_to`] 0.
-    ///
-    /// # Capture
-    ///
-    /// As [`PinnedCachingAllocator::trim_to`].
+    /// Gives everything that is free back to the system, as [`PinnedCachingAllocator::trim_to`] 0 does.
     pub fn empty_cache(&self) {
         self.trim_to(0);
     }
@@ -259,24 +221,19 @@ impl PinnedCachingAllocator {
 
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.shared
+        &self.handle.0
     }
 
-    /// Where a block is to come from.
-    fn arena(&self, placement: Placement<'_>) -> Arc<Arena> {
-        let shared = self.shared();
-        let numa_id = placement.numa_id.or(shared.options.numa_id);
-        let pool = shared.pools.route(placement.stream.map(cuda_mem_core::Stream::id));
-        let private =
-            pool.and_then(|id| shared.pools.arena(id, numa_id, || Arena::new(shared, Some(id), numa_id)));
-        private.unwrap_or_else(|| shared.arena(numa_id))
+    /// What there is, unless it is the parent's.
+    fn live(&self) -> Result<&Arc<Shared>, Error> {
+        if forked() { Err(Error::Forked) } else { Ok(self.shared()) }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         if !forked() {
-            self.shared.close();
+            self.0.close();
         }
     }
 }

@@ -1,23 +1,112 @@
-//! The segments of one pool on one NUMA node.
+//! The segments of one pool on one NUMA node, and the blocks that are cut out of them.
+//!
+//! # Safety
+//!
+//! Relies on a [`HostMapping`] being zeroed memory that stays where it is until it is dropped, and on its owner not being touched between the moment its address is taken and its drop, but to be told of uses.
 
+#![allow(unsafe_code, reason = "shares the address of memory that it owns")]
+
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
+
+use cuda_mem_core::host::{HostElements, HostMapping, MappingOptions, Pages, RegisterOptions, Registered};
+use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Context, Result, Uses, forked, pointer};
 
 use super::block::{Body, FreeBlock};
 use super::heap::Heap;
-use super::segment::Segment;
 use super::shared::Shared;
 use super::thread_cache;
 use crate::engine::classes;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
+/// One piece of pinned memory of one arena.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// None once it is unpinned.
+    memory: Option<Registered<HostMapping>>,
+    start: NonNull<u8>,
+    pub(super) bytes: usize,
+    pub(super) arena: Arc<Arena>,
+}
+
+impl Segment {
+    /// Pins `bytes` bytes on the arena's node. Calls the driver.
+    pub(super) fn new(arena: &Arc<Arena>, bytes: usize) -> Result<Self> {
+        let shared = &arena.shared;
+        let began = Instant::now();
+        let mut options = MappingOptions::new().pages(Pages::Transparent);
+        if let Some(node) = arena.numa_id {
+            options = options.numa_node(node);
+        }
+        let memory = HostMapping::new(bytes, &options)?;
+        let mut memory = Registered::with_options(&shared.context, memory, &RegisterOptions::new())?;
+        let start = NonNull::new(memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        shared.figures.pinned(bytes, began.elapsed());
+        Ok(Self { memory: Some(memory), start, bytes, arena: Arc::clone(arena) })
+    }
+
+    /// The address of the byte at `offset`, which lies in the segment.
+    #[inline]
+    pub(super) fn address(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.bytes);
+        // SAFETY: the heap hands out offsets of blocks that lie in the segment.
+        unsafe { self.start.add(offset) }
+    }
+
+    /// The address by which the device of `context` reaches the byte at `offset`.
+    pub(super) fn device_address(&self, context: &Context, offset: usize) -> Result<CUdeviceptr> {
+        Ok(pointer::device_address(context, self.start.as_ptr())?.wrapping_add(offset as CUdeviceptr))
+    }
+
+    /// Has the release wait for uses of a part.
+    pub(super) fn absorb(&self, uses: Uses) {
+        if let Some(memory) = &self.memory {
+            memory.absorb_uses(uses);
+        }
+    }
+
+    /// Unpins it, and gives its pages back. If the driver refuses, its drop tries again and reports.
+    fn unpin(&mut self) {
+        let began = Instant::now();
+        match self.memory.take().map(Registered::close) {
+            Some(Ok(_mapping)) => {}
+            Some(Err(refused)) => self.memory = Some(refused.owner),
+            None => return,
+        }
+        if self.memory.is_none() {
+            self.arena.shared.figures.unpinned(self.bytes, began.elapsed());
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let began = Instant::now();
+        if let Some(memory) = self.memory.take() {
+            drop(memory);
+            self.arena.shared.figures.unpinned(self.bytes, began.elapsed());
+        }
+    }
+}
+
+// SAFETY: the address is that of memory which the value owns; the blocks that are cut out of it share no byte.
+unsafe impl Send for Segment {}
+// SAFETY: as above; a shared segment only tells the address.
+unsafe impl Sync for Segment {}
+
 /// Memory that is never used for another pool or on another node.
 #[derive(Debug)]
 pub(super) struct Arena {
     pub(super) shared: Arc<Shared>,
     pub(super) numa_id: Option<u32>,
-    /// None for the default pool.
-    pool: Option<MempoolId>,
+    /// Whether it is of a private pool, whose blocks graphs may capture.
+    pub(super) is_private: bool,
     /// Whether its blocks may stay with the threads that free them: that of the default pool on the allocator's own node.
     pub(super) is_home: bool,
     /// Small and large blocks lie in segments of their own, so that a small block keeps no large segment from going back.
@@ -36,7 +125,7 @@ impl Arena {
         Arc::new(Self {
             shared: Arc::clone(shared),
             numa_id,
-            pool,
+            is_private: pool.is_some(),
             is_home: pool.is_none() && numa_id == shared.options.numa_id,
             small: Mutex::new(Heap::new()),
             large: Mutex::new(Heap::new()),
@@ -46,35 +135,18 @@ impl Arena {
         })
     }
 
-    #[inline]
-    pub(super) fn is_private(&self) -> bool {
-        self.pool.is_some()
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
     /// How many blocks of a private pool somebody has, and their bytes.
     pub(super) fn in_use(&self) -> (u64, u64) {
         *lock(&self.in_use)
     }
 
-    /// Counts a block that is handed out past the thread caches.
-    pub(super) fn count_out(&self, bytes: usize) {
-        self.shared.figures.handed_out(bytes);
-        if self.is_private() {
+    /// Counts a block that is handed out past the thread caches, or taken back.
+    pub(super) fn count(&self, bytes: usize, is_out: bool) {
+        self.shared.figures.count(bytes, is_out);
+        if self.is_private {
             let (blocks, sum) = &mut *lock(&self.in_use);
-            (*blocks, *sum) = (*blocks + 1, *sum + bytes as u64);
-        }
-    }
-
-    /// Counts a block that is taken back past the thread caches.
-    fn count_back(&self, bytes: usize) {
-        self.shared.figures.taken_back(bytes);
-        if self.is_private() {
-            let (blocks, sum) = &mut *lock(&self.in_use);
-            (*blocks, *sum) = (*blocks - 1, *sum - bytes as u64);
+            let bytes = bytes as u64;
+            (*blocks, *sum) = if is_out { (*blocks + 1, *sum + bytes) } else { (*blocks - 1, *sum - bytes) };
         }
     }
 
@@ -91,29 +163,34 @@ impl Arena {
     }
 
     #[cold]
-    fn free_past_cache(block: FreeBlock) {
+    fn free_past_cache(mut block: FreeBlock) {
         let arena = Arc::clone(block.arena());
-        let mut refused = Some(block);
-        if let Some(block) = refused.take_if(|block| block.kept_by.is_some()) {
-            let spilled = thread_cache::make_room(&arena.shared, block.capacity);
-            refused = match spilled.is_some() {
-                true => thread_cache::push(arena.shared.id, block),
-                false => Some(block),
-            };
-            arena.shared.put_all(spilled.into_iter().flatten());
+        if let Some(allocator) = block.kept_by
+            && let Some(spilled) = thread_cache::make_room(&arena.shared, block.capacity)
+        {
+            let refused = thread_cache::push(allocator, block);
+            arena.shared.put_all(spilled);
+            match refused {
+                Some(refused) => block = refused,
+                None => return,
+            }
         }
-        if let Some(block) = refused {
-            arena.count_back(block.capacity);
-            arena.shared.put_all([block]);
-        }
+        arena.count(block.capacity, false);
+        arena.shared.put_all([block]);
     }
 
     /// Takes back a block that streams may still use, or a graph.
     pub(super) fn free_used(mut block: FreeBlock) {
         let captured = std::mem::take(block.captured.get_mut());
         let arena = Arc::clone(block.arena());
-        arena.count_back(block.capacity);
-        if captured { arena.park(block) } else { arena.shared.await_uses(block) }
+        arena.count(block.capacity, false);
+        if !captured {
+            return arena.shared.await_uses(block);
+        }
+        lock(&arena.parked).push(block);
+        if arena.is_closed() {
+            arena.unpark();
+        }
     }
 
     /// A block of `size` bytes, which are rounded already, if one is free.
@@ -161,16 +238,8 @@ impl Arena {
         whole
     }
 
-    /// Keeps a block of a private pool away from everybody until the pool is released.
-    pub(super) fn park(&self, block: FreeBlock) {
-        lock(&self.parked).push(block);
-        if self.is_closed() {
-            self.unpark();
-        }
-    }
-
     /// Gives wholly free segments back, large ones first, until `enough`, which is told the bytes given back. Calls the driver.
-    pub(super) fn trim(&self, mut enough: impl FnMut(usize) -> bool) -> usize {
+    pub(super) fn trim(&self, mut enough: impl FnMut(usize) -> bool) {
         let mut bytes = 0usize;
         for heap in [&self.large, &self.small] {
             let taken = lock(heap).take_free(|taken| enough(bytes.saturating_add(taken)));
@@ -178,7 +247,6 @@ impl Arena {
             // Dropped here, without the lock.
             drop(taken);
         }
-        bytes
     }
 
     /// Whether far more is held for large blocks than was ever in use at once.
@@ -186,8 +254,8 @@ impl Arena {
         lock(&self.large).surplus() > 0
     }
 
-    /// Unpins wholly free segments of that. Calls the driver, which waits for all work of the context. What comes back is done with, and
-    /// is to be dropped by who has no lock.
+    /// Unpins wholly free segments of that, for which the driver waits for all work of the context. What comes back is to be dropped where
+    /// no lock is held.
     pub(super) fn unpin_surplus(&self) -> Vec<(usize, Arc<Segment>)> {
         let mut taken = lock(&self.large).take_surplus();
         // Nobody else has one that is wholly free; another one's drop unpins it.
@@ -200,6 +268,10 @@ impl Arena {
         self.closed.store(true, Ordering::Release);
         self.unpark();
         self.trim(|_| false);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     fn unpark(&self) {

@@ -18,17 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cuda_mem_core::host::{HostElements, HostMemory};
 use cuda_mem_core::{Error, Result, Stream, StreamUse, Uses, forked};
 
-use super::arena::Arena;
+use super::arena::{Arena, Segment};
 use super::heap::{BlockId, Grant};
-use super::segment::Segment;
 use crate::engine::classes;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
 ///
-/// It can be copied from and to by everything that takes host memory, [`Transfer`](cuda_mem_core::Transfer) for example,
-/// and dropped while streams still use it: it is handed out again when they are done. It may outlive the allocator.
-///
-/// Its bytes are what the last user left, or zero if there was none. The memory starts at a multiple of 256 bytes.
+/// It can be copied from and to by everything that takes host memory, and dropped while streams still use it: it is handed out again
+/// when they are done. It may outlive the allocator. Its bytes are what the last user left, or zero if there was none. The memory
+/// starts at a multiple of 256 bytes.
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
@@ -84,7 +82,7 @@ impl PinnedBlock {
         self.block.arena().numa_id
     }
 
-    /// Where the bytes start. Whether a device writes them at the moment, it does not tell.
+    /// Where the bytes start. A device may be writing them.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
@@ -97,10 +95,6 @@ impl PinnedBlock {
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](cuda_mem_core::Uses::wait)).
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures. May be called while others do.
-    ///
     /// # Errors
     ///
     /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
@@ -112,15 +106,7 @@ impl PinnedBlock {
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
     }
 
-    /// The bytes, to change, once every device use that is known of has ended.
-    ///
-    /// # Capture
-    ///
-    /// As [`PinnedBlock::as_slice`].
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedBlock::as_slice`].
+    /// The bytes, to change, as [`PinnedBlock::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8]> {
         self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
@@ -133,8 +119,7 @@ impl PinnedBlock {
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of
-    /// it. See [`DeviceBuffer::on`](cuda_mem_core::DeviceBuffer::on). Work that writes while a slice is held is its author's
-    /// responsibility.
+    /// it, as [`DeviceBuffer::on`](cuda_mem_core::DeviceBuffer::on) does.
     ///
     /// # Capture
     ///
@@ -152,15 +137,7 @@ impl PinnedBlock {
     }
 
     /// Says that `stream` was given work that uses the memory, so that the memory is handed out again only behind it. Orders
-    /// nothing. This is what PyTorch calls recording an event, and `Tensor.record_stream`.
-    ///
-    /// # Capture
-    ///
-    /// As [`PinnedBlock::on`].
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedBlock::on`].
+    /// nothing. PyTorch calls it recording an event, and `Tensor.record_stream`. Fails as [`PinnedBlock::on`] does.
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         self.admit(stream, "PinnedBlock::record_stream")?.uses.record_stream(stream)
     }
@@ -172,7 +149,7 @@ impl PinnedBlock {
             return Err(Error::ForeignContext { what: "the stream" });
         }
         if stream.is_capturing()? {
-            if !arena.is_private() {
+            if !arena.is_private {
                 return Err(Error::Capturing { call });
             }
             self.block.captured.store(true, Ordering::Relaxed);
@@ -238,17 +215,13 @@ unsafe impl Sync for PinnedBlock {}
 
 impl fmt::Debug for PinnedBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedBlock")
-            .field("address", &self.start)
-            .field("len", &self.len)
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
+        let Self { start, len, .. } = self;
+        f.debug_struct("PinnedBlock").field("address", start).field("len", len).finish_non_exhaustive()
     }
 }
 
-/// A block that belongs to nobody, or to the [`PinnedBlock`] around it.
-///
-/// One pointer, because it is moved several times on the way between a thread cache and its user, and back.
+/// A block that belongs to nobody, or to the [`PinnedBlock`] around it. One pointer, because it is moved several times on the way
+/// between a thread cache and its user, and back.
 pub(super) type FreeBlock = Box<Body>;
 
 #[derive(Debug)]

@@ -2,19 +2,7 @@
 
 use crate::error::{Error, PoolError};
 
-/// Why the pinned cache refused.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::PinnedCachingAllocator;
-/// use cuda_mem_pool::pinned_cache::PinnedCacheError;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let cache = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
-/// let refused = cache.allocate(usize::MAX);
-/// assert!(matches!(refused, Err(PinnedCacheError::TooLarge { .. }))); // more than a block can have
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// Why the pinned cache refused. [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinnedCacheError {

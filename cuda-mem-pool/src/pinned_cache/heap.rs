@@ -1,10 +1,7 @@
 //! Cuts segments into blocks, and tells how large the next segment is.
 //!
-//! Offsets and sizes only: no memory, no driver, no lock. When nothing free fits, [`Heap::allocate`] says so, and the owner adds a segment of
-//! the size that [`segment_for`] tells, at a moment when it holds no lock.
-//!
-//! A large block gets a segment of its own size, to the page. Small blocks share segments that grow with what is held, so
-//! that the unused end of the last one stays below one part in 128 of the whole.
+//! Offsets and sizes only: no memory, no driver, no lock. A large block gets a segment of its own size, to the page. Small blocks share
+//! segments that grow with what is held, so that the unused end of the last one stays below one part in 128 of the whole.
 
 use crate::engine::classes::{self, GRANULE, LARGE, PAGE};
 use crate::engine::free::{FreeLists, Links, Listed};
@@ -44,7 +41,6 @@ pub(super) struct BlockId {
     generation: u32,
 }
 
-/// What an allocation gives.
 #[derive(Debug)]
 pub(super) struct Grant<'h, S> {
     pub(super) block: BlockId,
@@ -53,7 +49,6 @@ pub(super) struct Grant<'h, S> {
     pub(super) offset: usize,
 }
 
-/// What a free did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Freed {
     pub(super) size: usize,
@@ -198,7 +193,8 @@ impl<S> Heap<S> {
 
     /// How much more is held than should be for what was ever in use at once.
     pub(super) fn surplus(&self) -> usize {
-        surplus(self.bytes, self.most_used)
+        let spare = (self.most_used / SPARE_PART).max(SPARE);
+        self.bytes.saturating_sub(self.most_used.saturating_add(spare))
     }
 
     /// Offset, size and freedom of every block of every segment, in order.
@@ -281,7 +277,7 @@ pub(super) fn segment_for(block: usize, held: usize) -> usize {
     if block >= LARGE {
         return block.next_multiple_of(PAGE);
     }
-    let shared = shared_segment(held);
+    let shared = (held / PART).clamp(SMALLEST, LARGEST);
     // As many such blocks as fit without a rest: a program's blocks are often all alike.
     let blocks = (shared / block).max(1);
     (blocks * block).next_multiple_of(PAGE)
@@ -295,13 +291,4 @@ pub(super) fn segment_ahead(held: usize) -> usize {
 /// Whether so few bytes are free for small blocks that a segment should be made ahead.
 pub(super) fn runs_short(free: usize, held: usize) -> bool {
     free < segment_ahead(held) / 2
-}
-
-/// The bytes to give back of `held`, when at most `most_used` were in use at once.
-pub(super) fn surplus(held: usize, most_used: usize) -> usize {
-    held.saturating_sub(most_used.saturating_add((most_used / SPARE_PART).max(SPARE)))
-}
-
-fn shared_segment(held: usize) -> usize {
-    (held / PART).clamp(SMALLEST, LARGEST)
 }

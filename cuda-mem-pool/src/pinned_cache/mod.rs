@@ -1,36 +1,77 @@
 //! [`PinnedCachingAllocator`]: pinned host memory without waiting for the driver.
 //!
 //! Requests are served by the calling thread's own cache, else by the arena of their pool and NUMA node, which cuts blocks
-//! out of segments, else by a segment that is pinned for them. docs/pinned-cache.md tells how, and what bounds
-//! the waste.
+//! out of segments, else by a segment that is pinned for them. docs/pinned-cache.md says how, and what bounds the waste.
 
 mod allocator;
-#[cfg(feature = "allocator-api2")]
-mod allocator_api;
 mod arena;
 mod block;
 mod error;
 mod heap;
-mod options;
 mod pending;
 mod pools;
 mod resource;
-mod segment;
 mod shared;
 mod statistics;
 mod thread_cache;
 mod vec;
 mod worker;
 
+use std::time::Duration;
+
 pub use allocator::PinnedCachingAllocator;
 pub use block::PinnedBlock;
 pub use error::PinnedCacheError;
-pub use options::{PinnedCacheOptions, Placement};
 pub use resource::PinnedCachingResource;
 pub use statistics::{DurationStat, PinnedCacheStatistics};
 pub use vec::PinnedVec;
 
+use crate::primitive::setters;
 pub use crate::statistics::Stat;
 
 #[cfg(test)]
 mod tests;
+
+/// Options of a [`PinnedCachingAllocator`], which has an example.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PinnedCacheOptions {
+    /// The NUMA node that blocks lie on, unless a request names another. Without one the system decides page by page.
+    pub numa_id: Option<u32>,
+    /// The most bytes that may be pinned at once; no limit by default. Before a request fails for it, everything free is given back.
+    pub max_bytes: Option<usize>,
+    /// How many bytes may be held that are in no block; no limit by default, as in PyTorch. Beyond it, whole segments go back to the
+    /// system, largest first. Blocks that threads keep may come on top until a segment goes: less than as much again.
+    pub max_cached_bytes: Option<usize>,
+    /// How many bytes of freed blocks each thread may keep for itself. 64 MiB by default; 0 switches the thread caches off.
+    pub thread_cache_bytes: usize,
+    /// Whether a thread works ahead, as by default. It pins memory before requests for small blocks need it, at most 1/256 of what
+    /// is held, or 2 MiB; and it gives back large segments that fit nothing, once far more is held than was ever in use.
+    pub grow_ahead: bool,
+    /// How often that thread looks for blocks whose streams are done. Without it, the requests that miss do.
+    pub poll_interval: Option<Duration>,
+}
+
+impl Default for PinnedCacheOptions {
+    fn default() -> Self {
+        Self {
+            numa_id: None,
+            max_bytes: None,
+            max_cached_bytes: None,
+            thread_cache_bytes: 64 << 20,
+            grow_ahead: true,
+            poll_interval: None,
+        }
+    }
+}
+
+impl PinnedCacheOptions {
+    setters! {
+        with_numa_id(numa_id: u32) => Some(numa_id);
+        with_max_bytes(max_bytes: usize) => Some(max_bytes);
+        with_max_cached_bytes(max_cached_bytes: usize) => Some(max_cached_bytes);
+        with_thread_cache_bytes(thread_cache_bytes: usize) => thread_cache_bytes;
+        with_grow_ahead(grow_ahead: bool) => grow_ahead;
+        with_poll_interval(poll_interval: Duration) => Some(poll_interval);
+    }
+}

@@ -50,14 +50,13 @@ impl Pending {
         let mut drained = Vec::new();
         let queues = std::mem::take(&mut *lock(&self.queues));
         for (point, share) in queues.values().flat_map(|queue| queue.take_all()) {
-            match point.wait() {
-                Err(error @ Error::StillInUse { .. }) => {
-                    // Leaked, and its segment with it.
-                    let _ = std::mem::ManuallyDrop::new(share);
-                    point.stream().context().driver().report_release_failure(&error);
-                }
+            if let Err(error @ Error::StillInUse { .. }) = point.wait() {
+                // Leaked, and its segment with it.
+                let _ = std::mem::ManuallyDrop::new(share);
+                point.stream().context().driver().report_release_failure(&error);
+            } else {
                 // Whatever else a wait says: nothing of it runs any more.
-                _ => drained.extend(self.give_up(share)),
+                drained.extend(self.give_up(share));
             }
         }
         let unmarked = std::mem::take(&mut *lock(&self.unmarked));
@@ -68,13 +67,10 @@ impl Pending {
 
     /// Records the points that a block has to wait for.
     fn mark(&self, mut block: FreeBlock) -> Option<FreeBlock> {
-        let points = match block.uses.points() {
-            Ok(points) => points,
+        let Ok(points) = block.uses.points() else {
             // A stream captures, or the driver refused for once.
-            Err(_) => {
-                lock(&self.unmarked).push(block);
-                return None;
-            }
+            lock(&self.unmarked).push(block);
+            return None;
         };
         // The points stand for them from here on.
         let forgotten = std::mem::take(&mut block.uses);
@@ -148,20 +144,20 @@ impl<P, V> StreamQueue<P, V> {
         let Some(_looking) = try_lock(&self.looking) else { return };
         let mut replaced = 0;
         while let Some((head, count)) = self.head() {
-            match look(&head) {
-                Look::Reached => match self.pop(&head) {
-                    Some(value) => done(value),
-                    None => return,
-                },
-                // Behind the others, whose points may be of use. Once each: of a driver that refuses all none is asked for ever.
-                Look::Replaced(point) if replaced < count => {
-                    replaced += 1;
-                    match self.pop(&head) {
-                        Some(value) => self.push(point, value),
-                        None => return,
-                    }
-                }
+            let later = match look(&head) {
+                Look::Reached => None,
+                // Once each: of a driver that refuses all none is asked for ever.
+                Look::Replaced(point) if replaced < count => Some(point),
                 Look::Replaced(_) | Look::NotYet => return,
+            };
+            let Some(value) = self.pop(&head) else { return };
+            match later {
+                None => done(value),
+                Some(point) => {
+                    replaced += 1;
+                    // Behind the others, whose points may be of use.
+                    self.push(point, value);
+                }
             }
         }
     }

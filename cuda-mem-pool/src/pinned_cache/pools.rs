@@ -1,4 +1,4 @@
-//! Private pools, whose memory serves nobody else: those of graphs and of `MemPool`s.
+//! The arenas of an allocator, by pool and NUMA node, and the routes to private pools: those of graphs and of `MemPool`s.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,14 +7,12 @@ use std::sync::Arc;
 use cuda_mem_core::StreamId;
 
 use super::arena::Arena;
-use super::error::PinnedCacheError;
 use crate::error::PoolError;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 
 type Filter = dyn Fn(Option<StreamId>) -> bool + Send + Sync;
 
-/// The private pools of an allocator, and which allocations go to them.
 #[derive(Default)]
 pub(super) struct Pools {
     /// How many routes there are, so that the usual case costs one load.
@@ -24,15 +22,17 @@ pub(super) struct Pools {
 
 #[derive(Default)]
 struct State {
-    pools: HashMap<MempoolId, Pool>,
+    /// By pool, where `None` is the default one, and by node.
+    arenas: HashMap<(Option<MempoolId>, Option<u32>), Arc<Arena>>,
+    /// How often each private pool was begun and not released.
+    uses: HashMap<MempoolId, u64>,
     routes: Vec<(MempoolId, Arc<Filter>)>,
 }
 
-#[derive(Default)]
-struct Pool {
-    uses: u64,
-    /// By node.
-    arenas: HashMap<Option<u32>, Arc<Arena>>,
+impl State {
+    fn position(&self, id: MempoolId) -> Option<usize> {
+        self.routes.iter().position(|(routed, _)| *routed == id)
+    }
 }
 
 impl Pools {
@@ -42,21 +42,21 @@ impl Pools {
         self.routes.load(Ordering::Acquire) > 0
     }
 
-    pub(super) fn begin(&self, id: MempoolId, filter: Arc<Filter>) -> Result<(), PinnedCacheError> {
+    pub(super) fn begin(&self, id: MempoolId, filter: Arc<Filter>) -> Result<(), PoolError> {
         let mut state = lock(&self.state);
-        if state.routes.iter().any(|(routed, _)| *routed == id) {
-            return Err(PoolError::AlreadyRouted { id }.into());
+        if state.position(id).is_some() {
+            return Err(PoolError::AlreadyRouted { id });
         }
-        state.pools.entry(id).or_default().uses += 1;
+        *state.uses.entry(id).or_default() += 1;
         state.routes.push((id, filter));
         self.routes.store(state.routes.len(), Ordering::Release);
         Ok(())
     }
 
-    pub(super) fn end(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
+    pub(super) fn end(&self, id: MempoolId) -> Result<(), PoolError> {
         let mut state = lock(&self.state);
-        let place = state.routes.iter().position(|(routed, _)| *routed == id);
-        let route = state.routes.remove(place.ok_or(PoolError::NotRouted { id })?);
+        let position = state.position(id).ok_or(PoolError::NotRouted { id })?;
+        let route = state.routes.remove(position);
         self.routes.store(state.routes.len(), Ordering::Release);
         drop(state);
         // What the filter has captured is dropped outside the lock.
@@ -64,22 +64,23 @@ impl Pools {
         Ok(())
     }
 
-    /// Takes one use away. The arenas of the pool, if that was the last one.
-    pub(super) fn release(&self, id: MempoolId) -> Result<Vec<Arc<Arena>>, PinnedCacheError> {
+    /// Takes one use away. Gives the pool's arenas if that was the last one.
+    pub(super) fn release(&self, id: MempoolId) -> Result<Vec<Arc<Arena>>, PoolError> {
         let mut state = lock(&self.state);
-        let routed = state.routes.iter().any(|(routed, _)| *routed == id);
-        let pool = state.pools.get_mut(&id).ok_or(PoolError::Unknown { id })?;
-        if pool.uses > 1 {
-            pool.uses -= 1;
+        let is_routed = state.position(id).is_some();
+        let uses = state.uses.get_mut(&id).ok_or(PoolError::Unknown { id })?;
+        if *uses > 1 {
+            *uses -= 1;
             return Ok(Vec::new());
         }
-        if routed {
-            return Err(PoolError::StillRouted { id }.into());
+        if is_routed {
+            return Err(PoolError::StillRouted { id });
         }
-        Ok(state.pools.remove(&id).into_iter().flat_map(|pool| pool.arenas.into_values()).collect())
+        state.uses.remove(&id);
+        Ok(state.arenas.extract_if(|(pool, _), _| *pool == Some(id)).map(|(_, arena)| arena).collect())
     }
 
-    /// The pool that an allocation for `stream` in this thread goes to.
+    /// The private pool that an allocation for `stream` in this thread goes to.
     pub(super) fn route(&self, stream: Option<StreamId>) -> Option<MempoolId> {
         if !self.any_route() {
             return None;
@@ -89,34 +90,37 @@ impl Pools {
         routes.into_iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
     }
 
-    /// The pool's arena on a node, which `new` makes if it is the first. None if the pool was released meanwhile.
+    /// The arena of a pool on a node, which `new` makes if it is the first. That of the default pool if `pool` was released
+    /// meanwhile.
     pub(super) fn arena(
         &self,
-        id: MempoolId,
+        pool: Option<MempoolId>,
         numa_id: Option<u32>,
-        new: impl FnOnce() -> Arc<Arena>,
-    ) -> Option<Arc<Arena>> {
+        new: impl FnOnce(Option<MempoolId>) -> Arc<Arena>,
+    ) -> Arc<Arena> {
         let mut state = lock(&self.state);
-        let pool = state.pools.get_mut(&id)?;
-        Some(Arc::clone(pool.arenas.entry(numa_id).or_insert_with(new)))
+        let pool = pool.filter(|id| state.uses.contains_key(id));
+        Arc::clone(state.arenas.entry((pool, numa_id)).or_insert_with(|| new(pool)))
     }
 
-    /// The arenas of one pool.
-    pub(super) fn arenas_of(&self, id: MempoolId) -> Result<Vec<Arc<Arena>>, PinnedCacheError> {
+    /// How many blocks of a private pool are in use, and their bytes.
+    pub(super) fn in_use(&self, id: MempoolId) -> Result<(u64, u64), PoolError> {
         let state = lock(&self.state);
-        let pool = state.pools.get(&id).ok_or(PoolError::Unknown { id })?;
-        Ok(pool.arenas.values().cloned().collect())
-    }
-
-    /// The arenas of all pools, which have none any more afterwards.
-    pub(super) fn take_all(&self) -> Vec<Arc<Arena>> {
-        let mut state = lock(&self.state);
-        state.pools.drain().flat_map(|(_, pool)| pool.arenas.into_values()).collect()
+        if !state.uses.contains_key(&id) {
+            return Err(PoolError::Unknown { id });
+        }
+        let arenas = state.arenas.iter().filter(|((pool, _), _)| *pool == Some(id));
+        Ok(arenas.map(|(_, arena)| arena.in_use()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
     }
 
     /// The arenas of all pools.
     pub(super) fn all(&self) -> Vec<Arc<Arena>> {
-        lock(&self.state).pools.values().flat_map(|pool| pool.arenas.values().cloned()).collect()
+        lock(&self.state).arenas.values().cloned().collect()
+    }
+
+    /// The arenas of all pools, which have none any more afterwards.
+    pub(super) fn take_all(&self) -> Vec<Arc<Arena>> {
+        lock(&self.state).arenas.drain().map(|(_, arena)| arena).collect()
     }
 }
 

@@ -1,40 +1,37 @@
-//! [`PinnedCachingResource`]: the pinned cache as a memory resource.
+//! [`PinnedCachingResource`]: the pinned cache as a memory resource; and, behind a feature, as an allocator of collections.
 //!
 //! # Safety
 //!
 //! Relies on a [`PinnedBlock`](super::PinnedBlock) being memory that nobody else has until it is dropped, and on devices
-//! reaching it at the host's address, which is asked of all of them: its owner is kept in [`ByAddress`] as long as its receiver
+//! reaching it at the host's address, which is asked of all of them: its owner is kept in [`Blocks`] as long as its receiver
 //! has the memory, and for ever if the receiver never gives it back.
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
 use std::alloc::Layout;
-use std::collections::HashMap;
-use std::fmt;
 use std::mem::ManuallyDrop;
+#[cfg(feature = "allocator-api2")]
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+#[cfg(feature = "allocator-api2")]
+use allocator_api2::alloc::AllocError;
 use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr};
 use cuda_mem_core::{MemorySource, Stream, forked};
 
 use super::allocator::PinnedCachingAllocator;
 use super::block::PinnedBlock;
 use super::error::PinnedCacheError;
-use super::options::Placement;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
 use crate::resource::{
-    DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
+    ByAddress, DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
 };
 
 /// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
 ///
 /// Memory may be used as soon as it is allocated. Given back, it comes out again once the stream that it was given back on has
-/// passed that point. It is given back to the resource that gave it, or a clone of that: two resources over one allocator
-/// share its cache and not their books.
-///
-/// It keeps the allocator. Memory that was allocated by address and is never freed is leaked, also when the last handle to the
-/// resource is dropped: somebody may have the address yet.
+/// passed that point. Only the resource that gave it, or a clone of that, takes it back. Memory that was allocated by address and is
+/// never freed is leaked, also when the last handle to the resource is dropped.
 ///
 /// # Capture
 ///
@@ -62,15 +59,16 @@ use crate::resource::{
 /// assert_eq!(allocator.statistics().active_requests.current, 1);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PinnedCachingResource {
     inner: Arc<Inner>,
 }
 
+#[derive(Debug)]
 struct Inner {
     allocator: PinnedCachingAllocator,
     home: ResourceContext,
-    blocks: ByAddress,
+    blocks: Blocks,
 }
 
 impl PinnedCachingResource {
@@ -88,7 +86,7 @@ impl PinnedCachingResource {
             }
         }
         let home = ResourceContext::new(allocator.context());
-        Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: ByAddress::default() }) })
+        Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: Blocks::default() }) })
     }
 
     /// The allocator: its statistics, its private pools, and ways to give memory back.
@@ -126,7 +124,9 @@ unsafe impl MemorySource for Inner {
         let block = self.blocks.take_out(address, layout.size())?;
         let recorded = block.record_stream(stream);
         if recorded.is_err() {
-            self.blocks.enter(address, block);
+            self.blocks.enter(address, layout.size(), block);
+        } else {
+            drop(ManuallyDrop::into_inner(block));
         }
         recorded
     }
@@ -143,12 +143,11 @@ unsafe impl RawResource for Inner {
             return Ok(0);
         }
         self.home.context().driver().reclaim();
-        let placement = Placement { stream: Some(stream), ..Placement::default() };
-        let block = self.allocator.allocate_with(layout.size(), placement)?;
+        let block = self.allocator.allocate_with(layout.size(), Some(stream), None)?;
         block.admit(stream, "allocating pinned memory").map_err(PinnedCacheError::from)?;
         // Exposed: the host's slices are made of the address alone.
         let address = block.as_ptr().expose_provenance() as CUdeviceptr;
-        self.blocks.enter(address, block);
+        self.blocks.enter(address, layout.size(), ManuallyDrop::new(block));
         Ok(address)
     }
 }
@@ -162,55 +161,54 @@ impl PartialEq for PinnedCachingResource {
 
 impl Eq for PinnedCachingResource {}
 
-impl fmt::Debug for PinnedCachingResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
+/// The blocks that are out. Dropped, it leaks what is in it: somebody may have the address yet.
+pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;
 
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedCachingResource").field("allocator", &self.allocator).finish_non_exhaustive()
-    }
-}
-
-const TABLES: usize = 16;
-
-/// The blocks that are out, by address. Each lock is held for one look into one table.
+/// Pinned memory for the collections of `allocator-api2`, and others that take its trait. With the feature `allocator-api2`.
 ///
-/// Dropped, it leaks what is in it: somebody may have the address yet.
-#[derive(Debug, Default)]
-pub(super) struct ByAddress {
-    tables: [Table; TABLES],
-}
-
-/// Apart from its neighbours, so that threads which are at others do not wait for its cache line.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Table(Mutex<HashMap<CUdeviceptr, ManuallyDrop<PinnedBlock>>>);
-
-impl ByAddress {
-    /// Keeps a block until it is taken out.
-    pub(super) fn enter(&self, address: CUdeviceptr, block: PinnedBlock) {
-        lock(&self.table(address).0).insert(address, ManuallyDrop::new(block));
-    }
-
-    /// Takes a block out that is said to have so many bytes.
-    pub(super) fn take_out(&self, address: CUdeviceptr, bytes: usize) -> cuda_mem_core::Result<PinnedBlock> {
-        let mut blocks = lock(&self.table(address).0);
-        let allocated = blocks.get(&address).ok_or(cuda_mem_core::Error::NotAllocated { address })?.len();
-        if allocated != bytes {
-            return Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated });
+/// A collection of any element type may have it; [`PinnedVec`](super::PinnedVec) is the one that copies to and from devices without
+/// `unsafe`. Alignments above 256 bytes are refused. A collection that is given back is filled with zeroes: its elements may have had
+/// padding, which [`PinnedBlock`](super::PinnedBlock) would hand out as bytes. A block that is never given back is leaked.
+///
+/// ```
+/// use allocator_api2::vec::Vec;
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::PinnedCachingAllocator;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
+/// let mut names = Vec::new_in(&allocator);
+/// names.extend([(1u8, 2u32), (3, 4)]);
+/// assert_eq!(allocator.statistics().active_requests.current, 1);
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[cfg(feature = "allocator-api2")]
+// SAFETY: a block is its receiver's alone until it comes back here, and stays valid if it does not; that the reference moves changes nothing.
+unsafe impl allocator_api2::alloc::Allocator for &PinnedCachingAllocator {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.size() == 0 {
+            let start = NonNull::new(std::ptr::without_provenance_mut(layout.align())).ok_or(AllocError)?;
+            return Ok(NonNull::slice_from_raw_parts(start, 0));
         }
-        blocks
-            .remove(&address)
-            .map(ManuallyDrop::into_inner)
-            .ok_or(cuda_mem_core::Error::NotAllocated { address })
+        if layout.align() > DEFAULT_ALIGNMENT {
+            return Err(AllocError);
+        }
+        let block = PinnedCachingAllocator::allocate(self, layout.size()).map_err(|_refused| AllocError)?;
+        let start = block.start();
+        self.shared().lent.enter(start.addr().get() as CUdeviceptr, layout.size(), ManuallyDrop::new(block));
+        Ok(NonNull::slice_from_raw_parts(start, layout.size()))
     }
 
-    fn table(&self, address: CUdeviceptr) -> &Table {
-        // Blocks lie at all kinds of distances: the product's upper bits depend on every bit of the address.
-        let mixed = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60;
-        &self.tables[mixed as usize % TABLES]
+    unsafe fn deallocate(&self, start: NonNull<u8>, layout: Layout) {
+        // In a forked child it is the parent's, and a thread of the parent may have held the lock.
+        if layout.size() == 0 || forked() {
+            return;
+        }
+        // SAFETY: the caller gives back this many bytes that it had from `allocate`, and nobody uses any more.
+        unsafe { start.write_bytes(0, layout.size()) };
+        // One that is not there was none of these, against the contract: nothing is given back then.
+        if let Ok(block) = self.shared().lent.take_out(start.addr().get() as CUdeviceptr, layout.size()) {
+            drop(ManuallyDrop::into_inner(block));
+        }
     }
 }

@@ -1,21 +1,18 @@
 //! What all handles, blocks and threads of one allocator have in common.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error};
 
-use super::arena::Arena;
+use super::arena::{Arena, Segment};
 use super::block::FreeBlock;
 use super::error::PinnedCacheError;
-use super::heap;
-use super::options::PinnedCacheOptions;
 use super::pending::Pending;
 use super::pools::Pools;
-use super::segment::Segment;
 use super::statistics::Figures;
 use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
+use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
@@ -26,8 +23,6 @@ pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) options: PinnedCacheOptions,
     pub(super) figures: Figures,
-    /// The default pool, by node.
-    nodes: RwLock<HashMap<Option<u32>, Arc<Arena>>>,
     pub(super) pools: Pools,
     /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
@@ -35,7 +30,7 @@ pub(super) struct Shared {
     worker: Worker,
     /// The blocks of collections.
     #[cfg(feature = "allocator-api2")]
-    pub(super) lent: super::resource::ByAddress,
+    pub(super) lent: super::resource::Blocks,
     /// The last handle is gone: nobody asks for blocks any more.
     closed: AtomicBool,
 }
@@ -49,7 +44,6 @@ impl Shared {
             context: context.clone(),
             options,
             figures: Figures::new(),
-            nodes: RwLock::default(),
             pools: Pools::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
@@ -64,8 +58,7 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The most bytes that one more thread keeps. Under a bound it is half of what the one before may keep, so that all together
-    /// keep less than the bound.
+    /// The most bytes that one more thread keeps: under a bound half of what the one before may, so that all keep less than the bound.
     pub(super) fn thread_cache_bytes(&self) -> usize {
         let Some(most) = self.options.max_cached_bytes else { return self.options.thread_cache_bytes };
         let threads = u32::try_from(lock(&self.caches).len()).unwrap_or(u32::MAX);
@@ -75,11 +68,7 @@ impl Shared {
 
     /// The default pool's arena on a node.
     pub(super) fn arena(self: &Arc<Self>, numa_id: Option<u32>) -> Arc<Arena> {
-        if let Some(arena) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&numa_id) {
-            return Arc::clone(arena);
-        }
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(nodes.entry(numa_id).or_insert_with(|| Arena::new(self, None, numa_id)))
+        self.pools.arena(None, numa_id, |pool| Arena::new(self, pool, numa_id))
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
@@ -109,10 +98,19 @@ impl Shared {
         }
     }
 
-    /// Puts blocks back that nothing uses any more.
+    /// Puts blocks back that nothing uses any more. If a segment has become wholly free, gives back what the options' limit asks for, in
+    /// the order of what it costs.
     pub(super) fn put_all(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
-        if put(blocks) {
-            self.trim_to_limit();
+        if !put(blocks) {
+            return;
+        }
+        let Some(most) = self.options.max_cached_bytes else { return };
+        if self.cached() > most {
+            self.trim_arenas(most);
+        }
+        if self.cached() > most {
+            self.flush_caches();
+            self.trim_arenas(most);
         }
     }
 
@@ -134,47 +132,25 @@ impl Shared {
         self.trim_arenas(bytes);
     }
 
-    /// As [`Shared::trim_to`] with the limit that the options set, in the order of what it costs.
-    fn trim_to_limit(&self) {
-        let Some(most) = self.options.max_cached_bytes else { return };
-        if self.cached() > most {
-            self.trim_arenas(most);
-        }
-        if self.cached() > most {
-            self.flush_caches();
-            self.trim_arenas(most);
-        }
-    }
-
     fn trim_arenas(&self, most: usize) {
-        for arena in self.arenas() {
+        for arena in self.pools.all() {
             let cached = self.cached();
             arena.trim(|given_back| cached.saturating_sub(given_back) <= most);
         }
     }
 
     /// Gives back what every arena holds too much of, if no stream is busy, or without `patience` if none waits for a fence. Whether
-    /// something is left to be given back.
-    ///
-    /// The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that waits for another
-    /// process would so hold up the thread that could let that process go on.
+    /// something is left. The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that
+    /// waits for another process would so hold up the thread that could let that process go on.
     pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
-        let arenas = self.arenas();
+        let arenas = self.pools.all();
         if !arenas.iter().any(|arena| arena.has_surplus()) {
             return false;
         }
         let driver = self.context.driver();
         let unpin = || arenas.iter().map(|arena| arena.unpin_surplus()).collect::<Vec<_>>();
-        let unpinned =
-            if patience { driver.while_idle(unpin) } else { driver.while_nothing_is_awaited(unpin) };
-        // Dropped here, where nothing is held that a hook of the program's might wait for.
-        unpinned.is_none()
-    }
-
-    fn arenas(&self) -> Vec<Arc<Arena>> {
-        let mut arenas = self.pools.all();
-        arenas.extend(self.nodes.read().unwrap_or_else(PoisonError::into_inner).values().cloned());
-        arenas
+        // What comes back is dropped here, where nothing is held that a hook of the program's might wait for.
+        (if patience { driver.while_idle(unpin) } else { driver.while_nothing_is_awaited(unpin) }).is_none()
     }
 
     /// The last handle is gone. What is free goes back now, what is in use when it is freed.
@@ -185,17 +161,11 @@ impl Shared {
         put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
-        let mut arenas = self.pools.take_all();
-        arenas.extend(
-            self.nodes.write().unwrap_or_else(PoisonError::into_inner).drain().map(|(_, arena)| arena),
-        );
-        arenas.iter().for_each(|arena| arena.close());
+        self.pools.take_all().iter().for_each(|arena| arena.close());
     }
 
     fn drain_pending(&self) {
-        for block in self.pending.drain() {
-            self.put_behind(block);
-        }
+        self.pending.drain().into_iter().for_each(|block| self.put_behind(block));
     }
 
     /// Puts a block back that streams may still use: nobody will be given it, and its segment's release waits for them.
@@ -206,14 +176,11 @@ impl Shared {
     }
 
     /// The bytes that are held and in nobody's hands.
-    pub(super) fn cached(&self) -> usize {
+    fn cached(&self) -> usize {
         self.figures.held().saturating_sub(self.figures.in_use())
     }
-}
 
-/// Requests that no thread's cache could serve.
-impl Shared {
-    /// A block of `size` bytes, which `requested` were rounded to.
+    /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
     pub(super) fn allocate(
         self: &Arc<Self>,
         arena: &Arc<Arena>,
@@ -266,22 +233,27 @@ impl Shared {
         }
         Segment::new(arena, segment).map_err(|source| {
             self.figures.unclaim(segment);
-            if is_shortage(&source) {
-                let in_use = self.figures.in_use() as u64;
-                PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
-            } else {
-                source.into()
+            let in_use = self.figures.in_use() as u64;
+            match source {
+                // Less memory in use could help. The driver has several codes for pages that it cannot pin.
+                Error::Driver(_)
+                | Error::Io { .. }
+                | Error::NoPage { .. }
+                | Error::LockLimit { .. }
+                | Error::OutOfHostMemory { .. } => {
+                    PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
+                }
+                source => source.into(),
             }
         })
     }
 
     /// Wakes the thread that works ahead, if there is something for it to do.
     fn work_ahead(self: &Arc<Self>, arena: &Arc<Arena>, size: usize) {
-        let is_due = match size < classes::LARGE {
-            true => self.runs_short(arena),
-            false => self.options.grow_ahead && arena.has_surplus(),
-        };
-        if is_due {
+        let is_small = size < classes::LARGE;
+        if (is_small && self.runs_short(arena))
+            || (!is_small && self.options.grow_ahead && arena.has_surplus())
+        {
             self.worker.want(self);
         }
     }
@@ -294,18 +266,6 @@ impl Shared {
             self.options.max_cached_bytes.is_none_or(|most| self.cached().saturating_add(ahead) <= most);
         self.options.grow_ahead && arena.is_home && is_allowed && heap::runs_short(arena.small_free(), held)
     }
-}
-
-/// Whether less memory in use could help. The driver has several codes for pages that it cannot pin.
-fn is_shortage(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Driver(_)
-            | Error::Io { .. }
-            | Error::NoPage { .. }
-            | Error::LockLimit { .. }
-            | Error::OutOfHostMemory { .. }
-    )
 }
 
 /// Puts blocks back into their arenas. Whether a segment has become wholly free.

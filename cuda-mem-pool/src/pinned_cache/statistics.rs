@@ -1,5 +1,6 @@
 //! Counts blocks and segments, under the names that PyTorch gives the figures of its host allocator.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::primitive::{Mutex, lock};
@@ -7,23 +8,9 @@ use crate::statistics::{DeviceStatistics, PeakCounter, Shard, Stat};
 
 /// What an allocator has and has done. All pools and nodes together; bytes are those of whole blocks and segments.
 ///
-/// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; where they do, that
-/// of blocks is too low by at most 1 MiB or 0.1 % for each of the threads, and never too high.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::PinnedCachingAllocator;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
-/// let kept = allocator.allocate(3000)?;
-/// drop(allocator.allocate(10_000_000)?);
-/// let statistics = allocator.statistics();
-/// assert_eq!((statistics.active_requests.current, statistics.active_requests.peak), (1, 2));
-/// assert_eq!(statistics.active_bytes.current, kept.capacity() as u64);
-/// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// `current` is exact whenever no call is under way. So is `peak` as long as calls of different threads do not overlap; else that
+/// of blocks is too low by at most 1 MiB or 0.1 % for each thread, and never too high.
+/// [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -47,7 +34,7 @@ pub struct PinnedCacheStatistics {
     pub host_free_time: DurationStat,
 }
 
-/// How long a kind of driver call took, in microseconds. [`PinnedCacheStatistics`] has an example.
+/// How long a kind of driver call took, in microseconds. [`PinnedCachingAllocator`](super::PinnedCachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DurationStat {
@@ -62,12 +49,6 @@ pub struct DurationStat {
 }
 
 impl DurationStat {
-    /// The mean in microseconds; 0 without calls.
-    #[must_use]
-    pub fn avg(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.total as f64 / self.count as f64 }
-    }
-
     fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.min = if self.count == 0 { micros } else { self.min.min(micros) };
@@ -81,37 +62,35 @@ impl PinnedCacheStatistics {
     /// All figures under the keys of `torch.cuda.host_memory_stats()`; times are in microseconds, their mean rounded down.
     #[must_use]
     pub fn entries(&self) -> Vec<(String, u64)> {
-        let stats = [
+        let mut entries = Vec::new();
+        for (name, stat) in [
             ("allocations", self.allocations),
             ("allocated_bytes", self.allocated_bytes),
             ("active_requests", self.active_requests),
             ("active_bytes", self.active_bytes),
-        ];
-        let times = [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)];
-        let mut entries = Vec::new();
-        for (name, stat) in stats {
-            let figures = [
-                ("current", stat.current),
-                ("peak", stat.peak),
-                ("allocated", stat.allocated),
-                ("freed", stat.freed),
-            ];
+        ] {
+            let Stat { current, peak, allocated, freed } = stat;
+            let figures = [("current", current), ("peak", peak), ("allocated", allocated), ("freed", freed)];
             entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
         }
         entries.push(("num_host_alloc".to_owned(), self.num_host_alloc));
         entries.push(("num_host_free".to_owned(), self.num_host_free));
-        for (name, time) in times {
-            let avg = time.total.checked_div(time.count).unwrap_or(0);
-            let figures = [
-                ("total", time.total),
-                ("max", time.max),
-                ("min", time.min),
-                ("count", time.count),
-                ("avg", avg),
-            ];
+        for (name, time) in
+            [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)]
+        {
+            let DurationStat { total, max, min, count } = time;
+            let avg = total.checked_div(count).unwrap_or(0);
+            let figures = [("total", total), ("max", max), ("min", min), ("count", count), ("avg", avg)];
             entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
         }
         entries
+    }
+}
+
+/// One line for each of the [`entries`](PinnedCacheStatistics::entries).
+impl fmt::Display for PinnedCacheStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entries().iter().try_for_each(|(name, value)| writeln!(f, "{name:<26} {value:>15}"))
     }
 }
 
@@ -142,14 +121,10 @@ impl Figures {
         self.blocks.shard()
     }
 
-    /// A block is handed out that comes from no thread's cache.
-    pub(super) fn handed_out(&self, bytes: usize) {
-        self.past_caches.hold().allocate_plain(bytes);
-    }
-
-    /// A block is taken back that goes to no thread's cache.
-    pub(super) fn taken_back(&self, bytes: usize) {
-        self.past_caches.hold().free_plain(bytes);
+    /// Counts a block that is handed out past the thread caches, or taken back.
+    pub(super) fn count(&self, bytes: usize, is_out: bool) {
+        let shard = self.past_caches.hold();
+        if is_out { shard.allocate_plain(bytes) } else { shard.free_plain(bytes) }
     }
 
     /// Claims bytes that are about to be pinned, unless more than `most` would be; whether it did.

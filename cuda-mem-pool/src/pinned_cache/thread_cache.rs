@@ -16,8 +16,7 @@ const DEPTH: usize = 16;
 /// The bytes of the largest block that a thread keeps.
 pub(super) const LARGEST: usize = 64 << 20;
 
-/// One thread's blocks of one allocator. Its owner takes it without waiting; others take it to trim, and when the thread or the
-/// allocator ends.
+/// One thread's blocks of one allocator. Its owner takes it without waiting; others to trim, and when the thread or allocator ends.
 pub(super) type ThreadCache = CountedCell<Blocks>;
 
 #[derive(Debug)]
@@ -65,8 +64,7 @@ pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
     block
 }
 
-/// Makes room for a block that [`push`] refused: a first cache, or that of blocks which are not asked for any more; those come
-/// back. None if it cannot stay in any case.
+/// Makes room for a block that [`push`] refused: a first cache, or that of blocks which have to go for it. None if there can be none.
 #[cold]
 pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<FreeBlock>> {
     match with(shared.id, |cache| cache.try_with(|blocks, _| blocks.make_room(capacity))) {
@@ -79,13 +77,11 @@ pub(super) fn make_room(shared: &Arc<Shared>, capacity: usize) -> Option<Vec<Fre
 /// Runs `body` on the calling thread's cache. None if it has none, or is so far at its end that it cannot have one.
 #[inline]
 fn with<R>(allocator: u64, body: impl FnOnce(&ThreadCache) -> R) -> Option<R> {
-    LOCAL
-        .try_with(|local| {
-            let caches = local.0.try_borrow().ok()?;
-            caches.iter().find(|known| known.allocator == allocator).map(|known| body(&known.cache))
-        })
-        .ok()
-        .flatten()
+    let found = LOCAL.try_with(|local| {
+        let caches = local.0.try_borrow().ok()?;
+        caches.iter().find(|known| known.allocator == allocator).map(|known| body(&known.cache))
+    });
+    found.ok()?
 }
 
 /// Makes the calling thread a cache. False if it has one or can have none.
@@ -105,13 +101,9 @@ fn register(shared: &Arc<Shared>) -> bool {
         caches.push(Known { allocator, shared: weak, cache: Arc::clone(&cache) });
         Some(cache)
     });
-    match added {
-        Ok(Some(cache)) => {
-            shared.add_cache(cache);
-            true
-        }
-        _ => false,
-    }
+    let Ok(Some(cache)) = added else { return false };
+    shared.add_cache(cache);
+    true
 }
 
 /// All blocks of a cache; none if its owner is just at it.
@@ -172,7 +164,6 @@ impl Blocks {
         if class.len() >= DEPTH {
             return None;
         }
-        // Its room is made once.
         class.reserve_exact(DEPTH - class.len());
         // The blocks here may be of sizes that nobody asks for any more.
         let is_full = self.limit - self.bytes < capacity;

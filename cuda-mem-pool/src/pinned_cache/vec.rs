@@ -4,8 +4,7 @@
 //!
 //! Relies on a [`PinnedBlock`] being `capacity` initialised bytes that it has alone, at a multiple of 256. No stream use is ever recorded in
 //! the vector's block, for nothing here gives the block out: a device reads or writes the elements only for an operation that owns the vector, or
-//! borrows it as the traits of [`HostMemory`] and [`HostElements`] have it. Elements are plain data: a copy of bytes moves them, and
-//! nothing is dropped.
+//! borrows it as the traits of [`HostMemory`] and [`HostElements`] have it. Elements are plain data: a copy of bytes moves them.
 
 #![allow(unsafe_code, reason = "reads and writes elements in pinned memory")]
 
@@ -24,7 +23,7 @@ use crate::engine::classes;
 
 /// A growing array of plain data in pinned memory out of a [`PinnedCachingAllocator`], to which it goes back when it is dropped.
 ///
-/// It can be copied from and to by everything that takes host memory. It may outlive the allocator's handles.
+/// It can be copied from and to by everything that takes host memory. It keeps the allocator.
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
@@ -63,11 +62,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
         Self { allocator: allocator.clone(), block: None, len: 0, _elements: PhantomData }
     }
 
-    /// An empty vector with room for `capacity` elements.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedCachingAllocator::allocate`].
+    /// An empty vector with room for `capacity` elements, which fails as [`PinnedCachingAllocator::allocate`] does.
     pub fn with_capacity(
         allocator: &PinnedCachingAllocator,
         capacity: usize,
@@ -75,20 +70,6 @@ impl<T: DeviceCopy> PinnedVec<T> {
         let mut vec = Self::new(allocator);
         vec.reserve(capacity)?;
         Ok(vec)
-    }
-
-    /// How many elements there are.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// How many elements fit before it takes another block.
@@ -112,28 +93,20 @@ impl<T: DeviceCopy> PinnedVec<T> {
         let least = needed.saturating_mul(size_of::<T>());
         let twice = self.block.as_ref().map_or(0, PinnedBlock::capacity).saturating_mul(2);
         let block = self.allocator.allocate(if twice <= classes::MAX { least.max(twice) } else { least })?;
-        let (from, to) = (self.start(), elements(&block));
+        let (from, to) = (self.start(), block.start().cast());
         // SAFETY: `len` elements lie at `from`, and the new block, which nobody else has, has room for more than that.
         unsafe { from.copy_to_nonoverlapping(to, self.len) };
         self.block = Some(block);
         Ok(())
     }
 
-    /// Adds an element.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedVec::reserve`].
+    /// Adds an element. Fails as [`PinnedVec::reserve`] does.
     #[inline]
     pub fn push(&mut self, value: T) -> Result<(), PinnedCacheError> {
         self.extend_from_slice(std::slice::from_ref(&value))
     }
 
-    /// Adds all of `values`.
-    ///
-    /// # Errors
-    ///
-    /// As [`PinnedVec::reserve`]. None is added then.
+    /// Adds all of `values`, or none if it fails as [`PinnedVec::reserve`] does.
     #[inline]
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), PinnedCacheError> {
         self.reserve(values.len())?;
@@ -158,13 +131,8 @@ impl<T: DeviceCopy> PinnedVec<T> {
     /// Where the elements start.
     #[inline]
     fn start(&self) -> NonNull<T> {
-        self.block.as_ref().map_or(NonNull::dangling(), elements)
+        self.block.as_ref().map_or(NonNull::dangling(), |block| block.start().cast())
     }
-}
-
-#[inline]
-fn elements<T>(block: &PinnedBlock) -> NonNull<T> {
-    block.start().cast()
 }
 
 impl<T: DeviceCopy> Deref for PinnedVec<T> {

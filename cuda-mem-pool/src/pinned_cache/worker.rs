@@ -16,13 +16,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long it waits for that in all. A program whose streams are never idle together would hold more and more.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The hand-shake with the thread.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The hand-shake with the thread.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     state: Mutex<State>,
@@ -88,6 +88,7 @@ impl Signal {
         lock(&self.state).stop
     }
 
+    /// Waits for the next task. With an interval, that is to poll if nothing else comes meanwhile.
     pub(super) fn next(&self, poll_interval: Option<Duration>) -> Task {
         let mut state = lock(&self.state);
         loop {
@@ -97,17 +98,16 @@ impl Signal {
             if std::mem::take(&mut state.wanted) {
                 return Task::Work;
             }
-            state = match poll_interval {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(interval) => {
-                    let waited = self.changed.wait_timeout(state, interval);
-                    let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                    if timeout.timed_out() && !state.stop && !state.wanted {
-                        return Task::Poll;
-                    }
-                    state
-                }
+            let Some(interval) = poll_interval else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
             };
+            let waited = self.changed.wait_timeout(state, interval);
+            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            if timeout.timed_out() && !woken.stop && !woken.wanted {
+                return Task::Poll;
+            }
+            state = woken;
         }
     }
 }
@@ -117,8 +117,7 @@ fn run(signal: &Signal, shared: &Weak<Shared>) {
     // Since when there is something to give back that streams are in the way of.
     let mut busy_since: Option<Instant> = None;
     loop {
-        let pause =
-            busy_since.map_or(interval, |_| Some(interval.map_or(PAUSE, |interval| interval.min(PAUSE))));
+        let pause = if busy_since.is_some() { Some(interval.unwrap_or(PAUSE).min(PAUSE)) } else { interval };
         let task = signal.next(pause);
         let Some(shared) = shared.upgrade() else { return };
         match task {
@@ -139,7 +138,7 @@ fn grow_ahead(shared: &Shared, arena: &Arc<Arena>) {
     if !shared.runs_short(arena) {
         return;
     }
-    // A failure here is nobody's: a request that misses meets it again, and tells it.
+    // A request that misses meets a failure again, and returns it.
     if let Ok(segment) = shared.pin(arena, heap::segment_ahead(shared.figures.held()), 0) {
         arena.add_small(segment);
     }

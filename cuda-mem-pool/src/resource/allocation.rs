@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on [`HostReachable`] being true of what the resource gives, and on every use of the memory being recorded in its
+//! Relies on [`HostDeviceAccessible`] being true of what the resource gives, and on every use of the memory being recorded in its
 //! buffer or borrowing it mutably: work that is put into a stream without [`Allocation::on`] is its author's `unsafe`
 //! responsibility.
 
@@ -16,15 +16,13 @@ use cuda_mem_core::host::{HostElements, HostMemory};
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{DeviceBuffer, DeviceCopy, DeviceRange, Refused, Stream, StreamUse};
 
-use super::{Accessibility, DeviceAccessible, HostReachable};
+use super::{Accessibility, DeviceAccessible, HostDeviceAccessible};
 
 /// Memory that a [`MemoryResource`](super::MemoryResource) gave.
 ///
 /// It remembers every stream that uses it. Dropped, it goes back to its resource behind all of them, and keeps the resource
-/// alive until then.
-///
-/// Memory that the host reaches is a source and a target of copies ([`HostElements`]) and is read as a slice once its uses
-/// have ended; memory of devices alone is a [`DeviceBuffer`].
+/// alive until then. Memory that the host reaches is a source and a target of copies ([`HostElements`]) and is read as a slice; memory
+/// of devices alone is a [`DeviceBuffer`].
 ///
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
@@ -74,21 +72,12 @@ impl<A: Accessibility> Allocation<A> {
         self.buffer.stream()
     }
 
-    /// Says that work which reads or writes the memory is about to be put into `stream`. See [`DeviceBuffer::on`]. Work that
-    /// writes while a slice is borrowed is its author's responsibility.
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// Says that work which reads or writes the memory is about to be put into `stream`, as [`DeviceBuffer::on`] does.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> cuda_mem_core::Result<StreamUse<'b>> {
         self.buffer.on(stream)
     }
 
     /// As [`Allocation::on`], for work that only reads: readers on several streams do not wait for each other.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> cuda_mem_core::Result<StreamUse<'b>> {
         self.buffer.on_read(stream)
     }
@@ -112,13 +101,9 @@ impl<A: Accessibility> Allocation<A> {
 
     /// Gives it back now, in stream order behind everything that used it, and tells whether its resource took it.
     ///
-    /// # Capture
-    ///
-    /// [`cuda_mem_core::Error::Capturing`] if a stream that used it captures; dropping it gives it back after the capture.
-    ///
     /// # Errors
     ///
-    /// The allocation comes back with the error.
+    /// The allocation comes back with the error, such as [`cuda_mem_core::Error::Capturing`] if a stream that used it captures.
     pub fn close(self) -> Result<(), Refused<Self>> {
         self.buffer
             .close()
@@ -134,13 +119,9 @@ impl Allocation<DeviceAccessible> {
     }
 }
 
-impl<A: HostReachable> Allocation<A> {
+impl Allocation<HostDeviceAccessible> {
     /// The bytes, once every use that is known of has ended, its allocation among them. They are whatever is there until
     /// they are written. Blocks the calling thread until then: see [`DeviceBuffer::synchronize`].
-    ///
-    /// # Capture
-    ///
-    /// [`cuda_mem_core::Error::Capturing`] if a stream that used it captures. May be called while others do.
     ///
     /// # Errors
     ///
@@ -154,10 +135,6 @@ impl<A: HostReachable> Allocation<A> {
     }
 
     /// The bytes, to change, once every use that is known of has ended.
-    ///
-    /// # Errors
-    ///
-    /// As [`Allocation::as_slice`].
     pub fn as_mut_slice(&mut self) -> cuda_mem_core::Result<&mut [u8]> {
         self.buffer.synchronize()?;
         // SAFETY: as in `as_slice`; `&mut self` makes it the only reference.
@@ -174,7 +151,7 @@ impl<A: HostReachable> Allocation<A> {
 
 // SAFETY: the memory stays where it is while the value exists. What a device writes into it goes through `&mut` of this
 // value or is recorded in its buffer, which every way to the bytes waits for.
-unsafe impl<A: HostReachable> HostMemory for Allocation<A> {
+unsafe impl HostMemory for Allocation<HostDeviceAccessible> {
     fn as_ptr(&self) -> *const u8 {
         self.host_address()
     }
@@ -197,7 +174,7 @@ unsafe impl<A: HostReachable> HostMemory for Allocation<A> {
 }
 
 // SAFETY: bytes that the allocation owns alone. They are memory of the driver's, so whatever is there counts as initialised.
-unsafe impl<A: HostReachable> HostElements for Allocation<A> {
+unsafe impl HostElements for Allocation<HostDeviceAccessible> {
     type Element = u8;
 
     fn as_mut_ptr(&mut self) -> *mut u8 {

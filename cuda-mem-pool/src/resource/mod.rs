@@ -9,14 +9,16 @@
 mod allocation;
 
 use std::alloc::Layout;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream, forked};
 
 pub use self::allocation::Allocation;
 use crate::error::{Error, Result};
+use crate::primitive::{Mutex, lock};
 
 /// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.
 pub const DEFAULT_ALIGNMENT: usize = 256;
@@ -25,38 +27,32 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 /// their upstream as `Arc<dyn RawResource>`.
 ///
 /// ```
-/// use std::{alloc::Layout, sync::Arc};
+/// use std::alloc::Layout;
 ///
 /// use cuda_mem_core::{Driver, MemorySource, Stream};
-/// use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, RawResource, Result};
+/// use cuda_mem_pool::{Error, RawResource, Result};
 ///
-/// /// Hands through what is small.
+/// /// Has nothing.
 /// #[derive(Debug)]
-/// struct Small(Arc<dyn RawResource>);
+/// struct Empty;
 ///
-/// // SAFETY: the memory is the upstream's, handed through.
-/// unsafe impl MemorySource for Small {
-///     unsafe fn deallocate(&self, address: u64, layout: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
-///         // SAFETY: the caller's promise.
-///         unsafe { self.0.deallocate(address, layout, stream) }
+/// // SAFETY: no memory comes from here.
+/// unsafe impl MemorySource for Empty {
+///     unsafe fn deallocate(&self, address: u64, _: Layout, _: &Stream) -> cuda_mem_core::Result<()> {
+///         Err(cuda_mem_core::Error::NotAllocated { address })
 ///     }
 /// }
 ///
 /// // SAFETY: as above.
-/// unsafe impl RawResource for Small {
-///     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<u64> {
-///         if layout.size() > 1 << 20 {
-///             return Err(Error::TooLarge { bytes: layout.size() });
-///         }
-///         self.0.allocate(layout, stream)
+/// unsafe impl RawResource for Empty {
+///     fn allocate(&self, layout: Layout, _: &Stream) -> Result<u64> {
+///         Err(Error::TooLarge { bytes: layout.size() })
 ///     }
 /// }
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let small = Small(DeviceMemoryResource::new(&context, None)?.raw());
-/// let refused = small.allocate(Layout::new::<[u8; 2 << 20]>(), &Stream::new(&context)?);
-/// assert!(matches!(refused, Err(Error::TooLarge { bytes: 0x20_0000 })));
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// assert!(Empty.allocate(Layout::new::<u64>(), &stream).is_err());
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 ///
@@ -67,13 +63,9 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 pub unsafe trait RawResource: MemorySource {
     /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] and those of the resource.
+    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] if the stream captures, and those of the resource.
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
 }
 
@@ -92,8 +84,9 @@ pub unsafe trait RawResource: MemorySource {
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let resource = DeviceMemoryResource::new(&context, None)?;
-/// let block = resource.allocate(1 << 20, &stream)?;
-/// assert_eq!(block.len(), 1 << 20);
+/// assert_eq!(resource.allocate(1 << 20, &stream)?.len(), 1 << 20);
+/// let without = resource.allocate(4096, None)?;
+/// assert_eq!(without.stream(), resource.resource_context().stream()?);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
@@ -111,13 +104,9 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// Ordered on `stream`, or on an internal stream of the resource if none is given; uses on other streams wait for it.
     ///
-    /// # Capture
-    ///
-    /// [`Error::Capturing`] if the stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`], and those of the resource.
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Capturing`] if the stream captures, and those of the resource.
     fn allocate<'s>(
         &self,
         bytes: usize,
@@ -139,10 +128,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         stream: impl Into<Option<&'s Stream>>,
     ) -> Result<Allocation<Self::Access>> {
         let layout = layout(bytes, alignment)?;
-        let stream = match stream.into() {
-            Some(stream) => stream,
-            None => self.resource_context().stream()?,
-        };
+        let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
         let raw = self.raw();
         let address = raw.allocate(layout, stream)?;
         // SAFETY: memory that was just allocated on this stream from this source, with this layout; bytes need no alignment.
@@ -150,18 +136,11 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         Ok(Allocation::new(buffer))
     }
 
-    /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. The memory is
-    /// leaked unless [`MemoryResource::deallocate`] gets it.
-    ///
-    /// # Errors
-    ///
-    /// As [`MemoryResource::allocate`].
+    /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. Only
+    /// [`MemoryResource::deallocate`] gives the memory back.
     fn allocate_raw<'s>(&self, bytes: usize, stream: impl Into<Option<&'s Stream>>) -> Result<CUdeviceptr> {
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
-        let stream = match stream.into() {
-            Some(stream) => stream,
-            None => self.resource_context().stream()?,
-        };
+        let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
         let address = self.raw().allocate(layout, stream)?;
         if address != 0 {
             self.resource_context().remember(address, stream);
@@ -172,13 +151,10 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// Takes memory back that [`MemoryResource::allocate_raw`] gave, ordered on `stream`, or on the stream of the allocation if
     /// none is given. Nothing is done for address 0.
     ///
-    /// # Capture
-    ///
-    /// [`cuda_mem_core::Error::Capturing`] if that stream captures.
-    ///
     /// # Errors
     ///
-    /// [`Error::UnknownAddress`] for memory that is not out; `Forked` in [`Error::Core`]; those of the resource. The memory is still allocated then.
+    /// [`Error::UnknownAddress`] for memory that is not out; `Capturing`, if that stream captures, and `Forked` in [`Error::Core`];
+    /// those of the resource. The memory is still allocated then.
     ///
     /// # Safety
     ///
@@ -215,18 +191,8 @@ fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
     Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
 }
 
-/// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let resource = DeviceMemoryResource::new(&driver.device(0)?.primary_context()?, None)?;
-/// let block = resource.allocate(4096, None)?;
-/// assert_eq!(block.stream(), resource.resource_context().stream()?);
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address. [`MemoryResource`] has
+/// an example.
 #[derive(Debug)]
 pub struct ResourceContext {
     context: Context,
@@ -234,6 +200,41 @@ pub struct ResourceContext {
     stream: OnceLock<Stream>,
     /// The stream of each allocation by address.
     streams: Mutex<HashMap<CUdeviceptr, Stream>>,
+}
+
+/// What is known of memory that is out, by address and size.
+#[derive(Debug)]
+pub(crate) struct ByAddress<T>(Mutex<BTreeMap<CUdeviceptr, (usize, T)>>);
+
+impl<T> Default for ByAddress<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> ByAddress<T> {
+    /// Keeps it until it is taken out.
+    pub(crate) fn enter(&self, address: CUdeviceptr, bytes: usize, value: T) {
+        lock(&self.0).insert(address, (bytes, value));
+    }
+
+    /// Takes out what is known of memory that is said to have so many bytes.
+    pub(crate) fn take_out(&self, address: CUdeviceptr, bytes: usize) -> cuda_mem_core::Result<T> {
+        let mut known = lock(&self.0);
+        match known.entry(address) {
+            Entry::Occupied(entry) if entry.get().0 == bytes => Ok(entry.remove().1),
+            Entry::Occupied(entry) => {
+                let allocated = entry.get().0;
+                Err(cuda_mem_core::Error::WrongSize { address, given: bytes, allocated })
+            }
+            Entry::Vacant(_) => Err(cuda_mem_core::Error::NotAllocated { address }),
+        }
+    }
+
+    /// All of it, by address.
+    pub(crate) fn list<R>(&self, mut row: impl FnMut(CUdeviceptr, usize, &T) -> R) -> Vec<R> {
+        lock(&self.0).iter().map(|(address, (bytes, value))| row(*address, *bytes, value)).collect()
+    }
 }
 
 impl ResourceContext {
@@ -249,11 +250,8 @@ impl ResourceContext {
         &self.context
     }
 
-    /// The internal stream, on which allocations are ordered that name none. It is made at the first call, by [`Stream::new`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Stream::new`], at the first call.
+    /// The internal stream, on which allocations are ordered that name none. [`Stream::new`] makes it at the first call, and may fail
+    /// there.
     pub fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {
             return Ok(stream);
@@ -264,52 +262,37 @@ impl ResourceContext {
     }
 
     /// Remembers the stream of an allocation by address.
-    pub(crate) fn remember(&self, address: CUdeviceptr, stream: &Stream) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let replaced = streams.insert(address, stream.clone());
-        drop(streams);
+    fn remember(&self, address: CUdeviceptr, stream: &Stream) {
+        let replaced = lock(&self.streams).insert(address, stream.clone());
         // Outside the lock: the last handle to a stream may go here.
         drop(replaced);
     }
 
     /// Takes out the stream of an allocation.
-    pub(crate) fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.remove(&address).ok_or(Error::UnknownAddress { address })
+    fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
+        lock(&self.streams).remove(&address).ok_or(Error::UnknownAddress { address })
     }
-}
-
-mod sealed {
-    pub trait Sealed {}
 }
 
 /// Says who reaches the memory that a resource gives: devices always, and the host or not.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{Accessibility, HostReachable, MemoryResource, PinnedMemoryResource, Result};
+/// use cuda_mem_pool::{HostDeviceAccessible, MemoryResource, Result};
 ///
 /// // Device memory does not compile here.
-/// fn filled<R: MemoryResource<Access: HostReachable>>(resource: &R, stream: &Stream) -> Result<u8> {
-///     let mut block = resource.allocate(4096, stream)?;
+/// fn filled(resource: &impl MemoryResource<Access = HostDeviceAccessible>) -> Result<u8> {
+///     let mut block = resource.allocate(4096, None)?;
 ///     block.as_mut_slice()?.fill(7);
 ///     Ok(block.as_slice()?[4095])
 /// }
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let pinned = PinnedMemoryResource::new(&context, None)?;
-/// assert_eq!(filled(&pinned, &Stream::new(&context)?)?, 7);
-/// assert!(<PinnedMemoryResource as MemoryResource>::Access::HOST);
-/// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-pub trait Accessibility: sealed::Sealed + Send + Sync + 'static {
+#[expect(private_bounds, reason = "nobody else implements it")]
+pub trait Accessibility: Sealed + Send + Sync + 'static {
     /// Whether the host does.
     const HOST: bool;
 }
 
-/// Memory that the host reaches. [`Accessibility`] has an example.
-pub trait HostReachable: Accessibility {}
+trait Sealed {}
 
 /// Devices alone reach the memory. [`Accessibility`] has an example.
 #[derive(Debug, Clone, Copy)]
@@ -319,13 +302,12 @@ pub enum DeviceAccessible {}
 #[derive(Debug, Clone, Copy)]
 pub enum HostDeviceAccessible {}
 
-impl sealed::Sealed for DeviceAccessible {}
+impl Sealed for DeviceAccessible {}
 impl Accessibility for DeviceAccessible {
     const HOST: bool = false;
 }
 
-impl sealed::Sealed for HostDeviceAccessible {}
+impl Sealed for HostDeviceAccessible {}
 impl Accessibility for HostDeviceAccessible {
     const HOST: bool = true;
 }
-impl HostReachable for HostDeviceAccessible {}

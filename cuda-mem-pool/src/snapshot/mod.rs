@@ -15,14 +15,17 @@ use crate::statistics::PoolSize;
 /// All that PyTorch's `_snapshot()` tells of an allocator.
 ///
 /// ```
-/// use cuda_mem_pool::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
+/// use cuda_mem_pool::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frame, SegmentInfo, Snapshot};
 /// use cuda_mem_pool::statistics::PoolSize;
 ///
+/// let frame = Frame { filename: "train.py".into(), line: 42, name: "forward".into() };
 /// let free = BlockInfo { address: 0x7f00_0000_0000, size: 2 << 20, ..BlockInfo::default() };
-/// let used = BlockInfo { size: 512, requested_size: 500, state: BlockState::ActiveAllocated, ..free.clone() };
+/// let state = BlockState::ActiveAllocated;
+/// let used = BlockInfo { size: 512, requested_size: 500, state, frames: Some([frame].into()), ..free.clone() };
 /// let rest = BlockInfo { address: used.address + 512, size: free.size - 512, ..free };
-/// let segment = SegmentInfo::of(0, PoolSize::Small, vec![used, rest]);
-/// let snapshot = Snapshot { segments: vec![segment], ..Snapshot::default() };
+/// let segments = vec![SegmentInfo::of(0, PoolSize::Small, vec![used, rest])];
+/// let allocator_settings = AllocatorSettings { expandable_segments: true, ..AllocatorSettings::default() };
+/// let snapshot = Snapshot { segments, allocator_settings, ..Snapshot::default() };
 ///
 /// let mut file = Vec::new();
 /// snapshot.write_pickle(&mut file)?;
@@ -76,18 +79,18 @@ impl SegmentInfo {
     /// A segment of the default stream and pool that consists of `blocks`. Its sizes are theirs.
     #[must_use]
     pub fn of(device: u32, segment_type: PoolSize, blocks: Vec<BlockInfo>) -> Self {
-        let sum = |of: fn(&BlockInfo) -> u64| blocks.iter().map(of).fold(0, u64::saturating_add);
+        let sum = |of: fn(&BlockInfo) -> u64, is_counted: fn(BlockState) -> bool| {
+            let counted = blocks.iter().filter(|block| is_counted(block.state));
+            counted.map(of).fold(0, u64::saturating_add)
+        };
+        let is_active = |state| state != BlockState::Inactive;
         Self {
             device,
             address: blocks.first().map_or(0, |block| block.address),
-            total_size: sum(|block| block.size),
-            allocated_size: sum(
-                |block| if block.state == BlockState::ActiveAllocated { block.size } else { 0 },
-            ),
-            active_size: sum(|block| if block.state == BlockState::Inactive { 0 } else { block.size }),
-            requested_size: sum(
-                |block| if block.state == BlockState::Inactive { 0 } else { block.requested_size },
-            ),
+            total_size: sum(|block| block.size, |_| true),
+            allocated_size: sum(|block| block.size, |state| state == BlockState::ActiveAllocated),
+            active_size: sum(|block| block.size, is_active),
+            requested_size: sum(|block| block.requested_size, is_active),
             stream: 0,
             segment_type,
             segment_pool_id: MempoolId::NONE,
@@ -165,14 +168,7 @@ pub struct TraceEntry {
 /// A stack, innermost call first. Entries and blocks of one call share it.
 pub type Frames = Arc<[Frame]>;
 
-/// A call.
-///
-/// ```
-/// use cuda_mem_pool::snapshot::Frame;
-///
-/// let frame = Frame { filename: "train.py".into(), line: 42, name: "forward".into() };
-/// assert_eq!(frame.line, 42);
-/// ```
+/// A call in a stack. [`Snapshot`] has an example.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The source file; empty if it is not known.
@@ -183,13 +179,7 @@ pub struct Frame {
     pub name: Arc<str>,
 }
 
-/// What happened, as PyTorch tells it.
-///
-/// ```
-/// use cuda_mem_pool::snapshot::Action;
-///
-/// assert_eq!(Action::SegmentMap.name(), "segment_map");
-/// ```
+/// What happened, as PyTorch records it. [`History`](crate::history::History) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A block was handed out.
@@ -243,14 +233,7 @@ impl Action {
     }
 }
 
-/// How an allocator is set up, under PyTorch's names.
-///
-/// ```
-/// use cuda_mem_pool::snapshot::AllocatorSettings;
-///
-/// let settings = AllocatorSettings { expandable_segments: true, ..AllocatorSettings::default() };
-/// assert_eq!(settings.max_split_size, None);
-/// ```
+/// How an allocator is set up, under PyTorch's names. [`Snapshot`] has an example.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AllocatorSettings {
     /// Blocks larger than this are not cut up, in bytes.

@@ -36,24 +36,39 @@ impl Snapshot {
     }
 }
 
+/// A value of a dictionary.
+enum Value<'a> {
+    Uint(u64),
+    Int(i32),
+    Float(f64),
+    Bool(bool),
+    Pair(u64, u64),
+    Text(&'a str),
+    /// A text that comes again and again.
+    Word(&'static str),
+}
+
+use Value::{Bool, Float, Int, Pair, Text, Uint, Word};
+
 impl<W: Write> Pickler<W> {
     fn segment(&mut self, segment: &SegmentInfo) -> io::Result<()> {
-        self.dict()?;
-        self.uint_entry("device", segment.device.into())?;
-        self.uint_entry("address", segment.address)?;
-        self.uint_entry("total_size", segment.total_size)?;
-        self.uint_entry("allocated_size", segment.allocated_size)?;
-        self.uint_entry("active_size", segment.active_size)?;
-        self.uint_entry("requested_size", segment.requested_size)?;
-        self.uint_entry("stream", segment.stream)?;
-        self.word("segment_type")?;
-        self.word(match segment.segment_type {
+        let kind = match segment.segment_type {
             PoolSize::Small => "small",
             PoolSize::Large => "large",
-        })?;
-        self.word("segment_pool_id")?;
-        self.pair(segment.segment_pool_id.0, segment.segment_pool_id.1)?;
-        self.bool_entry("is_expandable", segment.is_expandable)?;
+        };
+        self.dict()?;
+        self.entries([
+            ("device", Uint(segment.device.into())),
+            ("address", Uint(segment.address)),
+            ("total_size", Uint(segment.total_size)),
+            ("allocated_size", Uint(segment.allocated_size)),
+            ("active_size", Uint(segment.active_size)),
+            ("requested_size", Uint(segment.requested_size)),
+            ("stream", Uint(segment.stream)),
+            ("segment_type", Word(kind)),
+            ("segment_pool_id", Pair(segment.segment_pool_id.0, segment.segment_pool_id.1)),
+            ("is_expandable", Bool(segment.is_expandable)),
+        ])?;
         self.frames(segment.frames.as_ref())?;
         self.word("blocks")?;
         self.list(&segment.blocks, Self::block)?;
@@ -62,23 +77,28 @@ impl<W: Write> Pickler<W> {
 
     fn block(&mut self, block: &BlockInfo) -> io::Result<()> {
         self.dict()?;
-        self.uint_entry("address", block.address)?;
-        self.uint_entry("size", block.size)?;
-        self.uint_entry("requested_size", block.requested_size)?;
-        self.word_entry("state", block.state.name())?;
+        self.entries([
+            ("address", Uint(block.address)),
+            ("size", Uint(block.size)),
+            ("requested_size", Uint(block.requested_size)),
+            ("state", Word(block.state.name())),
+        ])?;
         self.frames(block.frames.as_ref())?;
         self.end_dict()
     }
 
     fn trace_entry(&mut self, entry: &TraceEntry) -> io::Result<()> {
+        let address = if entry.action == Action::Oom { "device_free" } else { "addr" };
         self.dict()?;
-        self.word_entry("action", entry.action.name())?;
-        self.uint_entry(if entry.action == Action::Oom { "device_free" } else { "addr" }, entry.address)?;
-        self.uint_entry("size", entry.size)?;
-        self.uint_entry("stream", entry.stream)?;
-        self.uint_entry("time_us", entry.time_us)?;
-        self.optional_entry("compile_context", entry.compile_context.as_deref(), "N/A")?;
-        self.optional_entry("user_metadata", entry.user_metadata.as_deref(), "")?;
+        self.entries([
+            ("action", Word(entry.action.name())),
+            (address, Uint(entry.address)),
+            ("size", Uint(entry.size)),
+            ("stream", Uint(entry.stream)),
+            ("time_us", Uint(entry.time_us)),
+            ("compile_context", entry.compile_context.as_deref().map_or(Word("N/A"), Text)),
+            ("user_metadata", entry.user_metadata.as_deref().map_or(Word(""), Text)),
+        ])?;
         if entry.frames.is_some() {
             self.frames(entry.frames.as_ref())?;
         }
@@ -89,9 +109,11 @@ impl<W: Write> Pickler<W> {
         self.word("frames")?;
         self.shared_list(frames.map_or(&[], |frames| frames), |p, frame| {
             p.dict()?;
-            p.text_entry("filename", &frame.filename)?;
-            p.uint_entry("line", frame.line.into())?;
-            p.text_entry("name", &frame.name)?;
+            p.entries([
+                ("filename", Text(&frame.filename)),
+                ("line", Uint(frame.line.into())),
+                ("name", Text(&frame.name)),
+            ])?;
             p.end_dict()
         })
     }
@@ -99,19 +121,16 @@ impl<W: Write> Pickler<W> {
     /// Writes all keys of PyTorch's dictionary; those that nothing here sets have its defaults.
     fn settings(&mut self, settings: &AllocatorSettings) -> io::Result<()> {
         self.dict()?;
-        self.text_entry("PYTORCH_CUDA_ALLOC_CONF", "")?;
-        self.word("max_split_size")?;
-        match settings.max_split_size {
-            Some(size) => self.uint(size)?,
-            None => self.number(b"J", &(-1i32).to_le_bytes())?,
-        }
-        self.word("garbage_collection_threshold")?;
-        self.float(settings.garbage_collection_threshold)?;
-        self.bool_entry("expandable_segments", settings.expandable_segments)?;
-        self.uint_entry("pinned_num_register_threads", 0)?;
-        self.bool_entry("release_lock_on_cudamalloc", false)?;
-        self.bool_entry("pinned_use_cuda_host_register", false)?;
-        self.bool_entry("graph_capture_record_stream_reuse", settings.graph_capture_record_stream_reuse)?;
+        self.entries([
+            ("PYTORCH_CUDA_ALLOC_CONF", Text("")),
+            ("max_split_size", settings.max_split_size.map_or(Int(-1), Uint)),
+            ("garbage_collection_threshold", Float(settings.garbage_collection_threshold)),
+            ("expandable_segments", Bool(settings.expandable_segments)),
+            ("pinned_num_register_threads", Uint(0)),
+            ("release_lock_on_cudamalloc", Bool(false)),
+            ("pinned_use_cuda_host_register", Bool(false)),
+            ("graph_capture_record_stream_reuse", Bool(settings.graph_capture_record_stream_reuse)),
+        ])?;
         self.word("roundup_power2_divisions")?;
         self.dict()?;
         for (power, divisions) in (0..u64::BITS).zip(&settings.roundup_power2_divisions) {
@@ -122,36 +141,27 @@ impl<W: Write> Pickler<W> {
         self.end_dict()
     }
 
-    fn uint_entry(&mut self, key: &'static str, value: u64) -> io::Result<()> {
-        self.word(key)?;
-        self.uint(value)
-    }
-
-    fn text_entry(&mut self, key: &'static str, value: &str) -> io::Result<()> {
-        self.word(key)?;
-        self.text(value)
-    }
-
-    fn optional_entry(
+    fn entries<'a>(
         &mut self,
-        key: &'static str,
-        value: Option<&str>,
-        without: &'static str,
+        entries: impl IntoIterator<Item = (&'static str, Value<'a>)>,
     ) -> io::Result<()> {
-        match value {
-            Some(value) => self.text_entry(key, value),
-            None => self.word_entry(key, without),
+        for (key, value) in entries {
+            self.word(key)?;
+            match value {
+                Uint(value) => self.uint(value)?,
+                Int(value) => self.number(b"J", &value.to_le_bytes())?,
+                Float(value) => self.number(b"G", &value.to_be_bytes())?,
+                Bool(value) => self.writer.write_all(if value { b"\x88" } else { b"\x89" })?,
+                Pair(first, second) => {
+                    self.uint(first)?;
+                    self.uint(second)?;
+                    self.writer.write_all(b"\x86")?;
+                }
+                Text(value) => self.text(value)?,
+                Word(value) => self.word(value)?,
+            }
         }
-    }
-
-    fn word_entry(&mut self, key: &'static str, value: &'static str) -> io::Result<()> {
-        self.word(key)?;
-        self.word(value)
-    }
-
-    fn bool_entry(&mut self, key: &'static str, value: bool) -> io::Result<()> {
-        self.word(key)?;
-        self.bool(value)
+        Ok(())
     }
 }
 
@@ -195,14 +205,6 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    fn float(&mut self, value: f64) -> io::Result<()> {
-        self.number(b"G", &value.to_be_bytes())
-    }
-
-    fn bool(&mut self, value: bool) -> io::Result<()> {
-        self.writer.write_all(if value { b"\x88" } else { b"\x89" })
-    }
-
     fn text(&mut self, text: &str) -> io::Result<()> {
         let length = u32::try_from(text.len()).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, "a text of 4 GiB or more does not fit a snapshot")
@@ -223,12 +225,6 @@ impl<W: Write> Pickler<W> {
             self.writer.write_all(&[b'q', number])?;
         }
         Ok(())
-    }
-
-    fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
-        self.uint(first)?;
-        self.uint(second)?;
-        self.writer.write_all(b"\x86")
     }
 
     fn list<T>(

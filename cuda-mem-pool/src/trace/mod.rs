@@ -18,18 +18,9 @@
 //!
 //! Blocks that are never freed were live when the recording ended.
 //!
-//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. [`TraceWriter`] writes events,
-//! [`TraceRecorder`] writes them while they happen. All of it is plain text: unpack compressed files before.
-//!
-//! ```
-//! use cuda_mem_pool::trace::{Action, Trace};
-//!
-//! let text = "# wall_s=0.5\nop,id,size,stream\na,0,1000,7\nf,0,,7\n";
-//! let trace = Trace::read(text.as_bytes())?;
-//! assert_eq!(trace.header().number("wall_s")?, Some(0.5));
-//! assert_eq!(trace.events()[0].action, Action::Allocate { size: 1000 });
-//! # Ok::<(), cuda_mem_pool::trace::TraceError>(())
-//! ```
+//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. [`Trace::write`] writes it,
+//! [`CachingAllocator::record_trace`](crate::caching::CachingAllocator::record_trace) while it happens. All of it is plain text: unpack
+//! compressed files before.
 
 mod format;
 mod reader;
@@ -37,6 +28,6 @@ mod reader;
 mod tests;
 mod writer;
 
-pub use format::{Action, Event, Header, MAX_EVENTS, MAX_SIZE, TraceError, TraceErrorKind};
+pub use format::{Action, Event, Header, MAX_EVENTS, MAX_SIZE, TraceError};
 pub use reader::Trace;
-pub use writer::{TraceRecorder, TraceWriter};
+pub(crate) use writer::TraceRecorder;

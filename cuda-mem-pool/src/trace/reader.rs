@@ -1,12 +1,9 @@
 //! Reads traces: lines of a source that nobody vouches for, event by event, or whole and checked.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Read};
-use std::sync::Arc;
+use std::io::{self, BufRead, Read, Write};
 
-use super::format::{
-    Action, COLUMNS, Event, Header, LONGEST, MAX_EVENTS, MAX_SIZE, TraceError, TraceErrorKind,
-};
+use super::format::{Action, COLUMNS, Event, Header, LONGEST, MAX_EVENTS, MAX_SIZE, TraceError};
 
 /// Reads the events of a trace, each checked by itself. It keeps one line, however long the trace is.
 #[derive(Debug)]
@@ -32,8 +29,9 @@ impl<R: BufRead> Events<R> {
         let found = names.split(',').collect::<Vec<_>>();
         let columns = found.len();
         if columns < 4 || COLUMNS.get(..columns) != Some(&*found) {
-            let found = shown(names);
-            return Err(TraceError::new(lines.number(), TraceErrorKind::BadColumns(found)));
+            let problem =
+                format!("the columns are {:?}, not op,id,size,stream[,time_us[,thread]]", shown(names));
+            return Err(TraceError::new(lines.number, problem));
         }
         Ok(Self { lines, header, columns, failed: false })
     }
@@ -46,10 +44,10 @@ impl<R: BufRead> Iterator for Events<R> {
         if self.failed {
             return None;
         }
-        let number = self.lines.number() + 1;
+        let number = self.lines.number + 1;
         let event = match self.lines.next() {
             Ok(None) => return None,
-            Ok(Some(line)) => event(line, self.columns).map_err(|kind| TraceError::new(number, kind)),
+            Ok(Some(line)) => event(line, self.columns).map_err(|problem| TraceError::new(number, problem)),
             Err(error) => Err(error),
         };
         self.failed = event.is_err();
@@ -57,19 +55,13 @@ impl<R: BufRead> Iterator for Events<R> {
     }
 }
 
-fn event(line: &str, expected: usize) -> Result<Event, TraceErrorKind> {
-    let mut cells = [""; COLUMNS.len()];
-    let mut found = 0;
-    for (place, cell) in line.split(',').enumerate() {
-        found = place + 1;
-        if let Some(place) = cells.get_mut(place) {
-            *place = cell;
-        }
-    }
+fn event(line: &str, expected: usize) -> Result<Event, String> {
+    let found = line.split(',').count();
     if found != expected {
-        return Err(TraceErrorKind::ColumnCount { found, expected });
+        return Err(format!("has {found} columns and not {expected}"));
     }
-    let [action, id, size, stream, time, thread] = cells;
+    let mut cells = line.split(',');
+    let [action, id, size, stream, time, thread] = [(); COLUMNS.len()].map(|()| cells.next().unwrap_or(""));
     let optional = |column, text: &str| match text {
         "" => Ok(None),
         text => number(column, text, u64::MAX).map(Some),
@@ -78,11 +70,14 @@ fn event(line: &str, expected: usize) -> Result<Event, TraceErrorKind> {
         action: match action {
             "a" => Action::Allocate { size: number("size", size, MAX_SIZE)? },
             "f" | "c" if !size.is_empty() => {
-                return Err(TraceErrorKind::NotEmpty { column: "size", found: shown(size) });
+                return Err(format!("size is {:?}; it must be empty here", shown(size)));
             }
             "f" => Action::Free,
             "c" => Action::Complete,
-            other => return Err(TraceErrorKind::BadAction(shown(other))),
+            other => {
+                let known = "there are a (allocate), f (free) and c (complete)";
+                return Err(format!("the event {:?} is not known; {known}", shown(other)));
+            }
         },
         id: number("id", id, u64::MAX)?,
         stream: number("stream", stream, u64::MAX)?,
@@ -92,10 +87,10 @@ fn event(line: &str, expected: usize) -> Result<Event, TraceErrorKind> {
 }
 
 /// Digits alone: no sign, no space.
-fn number(column: &'static str, text: &str, most: u64) -> Result<u64, TraceErrorKind> {
+fn number(column: &str, text: &str, most: u64) -> Result<u64, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| digits && *number <= most);
-    number.ok_or_else(|| TraceErrorKind::BadNumber { column, found: shown(text), most })
+    number.ok_or_else(|| format!("{column} is {:?}, not a whole number from 0 to {most}", shown(text)))
 }
 
 /// So much of a text as an error shows of it.
@@ -112,10 +107,12 @@ fn shown(text: &str) -> String {
 /// complete, and each stays with its stream.
 ///
 /// ```
-/// use cuda_mem_pool::trace::Trace;
+/// use cuda_mem_pool::trace::{Action, Trace};
 ///
-/// let trace = Trace::read("op,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
-/// assert_eq!(trace.events().len(), 2);
+/// let trace = Trace::read("# wall_s=0.5\nop,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
+/// assert_eq!(trace.header().number("wall_s")?, Some(0.5));
+/// assert_eq!(trace.events()[0].action, Action::Allocate { size: 1000 });
+/// assert_eq!(trace.events()[1].to_string(), "f,0,,7,,");
 /// let wrong = Trace::read("op,id,size,stream\nf,7,,0\n".as_bytes()).unwrap_err();
 /// assert_eq!(wrong.to_string(), "line 2: the block 7 is freed and is not live");
 /// # Ok::<(), cuda_mem_pool::trace::TraceError>(())
@@ -139,16 +136,23 @@ impl Trace {
         while let Some(event) = reader.next() {
             let event = event?;
             let checked = match events.len() {
-                MAX_EVENTS.. => Err(TraceErrorKind::TooMany),
+                MAX_EVENTS.. => Err(format!("there are more than {MAX_EVENTS} events")),
                 _ => blocks.follow(&event),
             };
-            checked.map_err(|kind| TraceError::new(reader.lines.number(), kind))?;
+            checked.map_err(|problem| TraceError::new(reader.lines.number, problem))?;
             events.push(event);
         }
         Ok(Self { header: reader.header, events })
     }
 
-    /// What the first line tells of the run.
+    /// Writes the trace as it can be read again, each event by itself: a file wants a [`BufWriter`](io::BufWriter) around it.
+    pub fn write(&self, mut target: impl Write) -> io::Result<()> {
+        write_header(&mut target, &self.header)?;
+        self.events.iter().try_for_each(|event| writeln!(target, "{event}"))?;
+        target.flush()
+    }
+
+    /// What the first line says of the run.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
@@ -159,6 +163,15 @@ impl Trace {
     pub fn events(&self) -> &[Event] {
         &self.events
     }
+}
+
+/// Writes what stands before the events. Pairs that fit no line are [`InvalidInput`](io::ErrorKind::InvalidInput).
+pub(super) fn write_header(target: &mut impl Write, header: &Header) -> io::Result<()> {
+    let pairs = header.to_string();
+    if pairs.len() > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, TraceError::too_long(1)));
+    }
+    writeln!(target, "{pairs}\n{}", COLUMNS.join(","))
 }
 
 /// What has become of each block so far.
@@ -175,25 +188,24 @@ enum State {
 }
 
 impl Blocks {
-    fn follow(&mut self, event: &Event) -> Result<(), TraceErrorKind> {
-        let id = event.id;
+    fn follow(&mut self, event: &Event) -> Result<(), String> {
+        let (id, stream) = (event.id, event.stream);
         let (before, after, refusal) = match event.action {
             Action::Allocate { .. } => {
-                return match self.by_id.insert(id, (event.stream, State::Live)) {
+                return match self.by_id.insert(id, (stream, State::Live)) {
                     None => Ok(()),
-                    Some(_) => Err(TraceErrorKind::AllocatedTwice(id)),
+                    Some(_) => Err(format!("the block {id} was allocated before; no id is used twice")),
                 };
             }
-            Action::Free => (State::Live, State::Freed, TraceErrorKind::NotLive(id)),
-            Action::Complete => (State::Freed, State::Completed, TraceErrorKind::NotPending(id)),
+            Action::Free => (State::Live, State::Freed, "is freed and is not live"),
+            Action::Complete => {
+                (State::Freed, State::Completed, "completes and is not freed, or did so before")
+            }
         };
-        let Some((allocated_on, state)) = self.by_id.get_mut(&id).filter(|(_, state)| *state == before)
-        else {
-            return Err(refusal);
-        };
-        if *allocated_on != event.stream {
-            let (stream, allocated_on) = (event.stream, *allocated_on);
-            return Err(TraceErrorKind::OtherStream { id, stream, allocated_on });
+        let block = self.by_id.get_mut(&id).filter(|(_, state)| *state == before);
+        let (allocated_on, state) = block.ok_or_else(|| format!("the block {id} {refusal}"))?;
+        if *allocated_on != stream {
+            return Err(format!("the block {id} is of stream {allocated_on}, not {stream}"));
         }
         *state = after;
         Ok(())
@@ -202,7 +214,7 @@ impl Blocks {
 
 /// Reads lines and counts them. No line makes it keep more than [`LONGEST`] bytes.
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+struct Lines<R> {
     source: R,
     line: Vec<u8>,
     /// The number of the line read last, from 1.
@@ -210,35 +222,29 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    pub(super) fn new(source: R) -> Self {
+    fn new(source: R) -> Self {
         Self { source, line: Vec::new(), number: 0 }
     }
 
-    /// The number of the line read last, from 1.
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
     /// The next line without its end, or nothing at the end of the source.
-    pub(super) fn next(&mut self) -> Result<Option<&str>, TraceError> {
+    fn next(&mut self) -> Result<Option<&str>, TraceError> {
         self.line.clear();
         self.number += 1;
-        let number = self.number;
-        let error = |kind| TraceError::new(number, kind);
+        let error = |problem| TraceError::new(self.number, problem);
         // One more than a line may have, for the line's end.
         let most = LONGEST as u64 + 1;
         let read = self.source.by_ref().take(most).read_until(b'\n', &mut self.line);
-        if read.map_err(|failed| error(TraceErrorKind::Io(Arc::new(failed))))? == 0 {
+        if read.map_err(|failed| error(format!("cannot be read: {failed}")))? == 0 {
             return Ok(None);
         }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if self.line.len() > LONGEST {
-            return Err(error(TraceErrorKind::TooLong(LONGEST)));
+            return Err(TraceError::too_long(self.number));
         }
         if self.line.last() == Some(&b'\r') {
             self.line.pop();
         }
-        std::str::from_utf8(&self.line).map(Some).map_err(|_| error(TraceErrorKind::NotText))
+        std::str::from_utf8(&self.line).map(Some).map_err(|_| error("is not UTF-8".to_owned()))
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use cuda_mem_core::host::numa;
 use cuda_mem_core::{DeviceBuffer, Error, Transfer, scope};
 use cuda_mem_pool::PinnedCachingAllocator;
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
 
 use crate::common::gate::Gate;
 use crate::common::{World, pattern};
@@ -251,15 +251,14 @@ fn nodes_have_memory_of_their_own() {
     let world = World::new();
     let allocator = allocator(&world);
     let nodes = numa::nodes().unwrap();
-    let on = |numa_id: u32| Placement { numa_id: Some(numa_id), ..Placement::default() };
     let missing = nodes.iter().max().unwrap() + 1;
-    let refused = allocator.allocate_with(5000, on(missing)).unwrap_err();
+    let refused = allocator.allocate_with(5000, None, Some(missing)).unwrap_err();
     assert!(
         matches!(&refused, PinnedCacheError::Core(Error::NoSuchNumaNode { node, .. }) if *node == missing),
         "{refused}"
     );
     let anywhere = allocator.allocate(5000).unwrap().as_ptr().addr();
-    match allocator.allocate_with(5000, on(nodes[0])) {
+    match allocator.allocate_with(5000, None, Some(nodes[0])) {
         Ok(block) => {
             assert_eq!(block.numa_id(), Some(nodes[0]));
             assert_ne!(block.as_ptr().addr(), anywhere);
@@ -269,7 +268,7 @@ fn nodes_have_memory_of_their_own() {
             let address = block.as_ptr().addr();
             drop(block);
             assert_ne!(allocator.allocate(5000).unwrap().as_ptr().addr(), address, "reused across nodes");
-            assert_eq!(allocator.allocate_with(5000, on(nodes[0])).unwrap().as_ptr().addr(), address);
+            assert_eq!(allocator.allocate_with(5000, None, Some(nodes[0])).unwrap().as_ptr().addr(), address);
         }
         // Containers may forbid it.
         Err(PinnedCacheError::OutOfHostMemory { source: Error::Io { call: "mbind", .. }, .. }) => {}

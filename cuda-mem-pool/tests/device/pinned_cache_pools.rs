@@ -1,7 +1,7 @@
 //! Private pools of `PinnedCachingAllocator`, and captures.
 
-use cuda_mem_core::{Error, Stream, StreamId};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_core::{Error, StreamId};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
 use cuda_mem_pool::segments::PoolError;
 use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
 
@@ -19,10 +19,6 @@ fn allocator(world: &World) -> PinnedCachingAllocator {
 
 fn everything(_: Option<StreamId>) -> bool {
     true
-}
-
-fn on(stream: &Stream) -> Placement<'_> {
-    Placement { stream: Some(stream), ..Placement::default() }
 }
 
 #[test]
@@ -59,13 +55,14 @@ fn filters_choose_by_stream() {
     let (mine, other) = (world.new_stream(), world.new_stream());
     let id = mine.id();
     allocator.begin_allocate_to_pool(POOL, move |stream| stream == Some(id)).unwrap();
-    let block = allocator.allocate_with(5000, on(&mine)).unwrap();
+    let block = allocator.allocate_with(5000, Some(&mine), None).unwrap();
     assert_eq!(allocator.pool_in_use(POOL).unwrap().0, 1);
-    let others = [allocator.allocate_with(5000, on(&other)).unwrap(), allocator.allocate(5000).unwrap()];
+    let others =
+        [allocator.allocate_with(5000, Some(&other), None).unwrap(), allocator.allocate(5000).unwrap()];
     assert_eq!(allocator.pool_in_use(POOL).unwrap().0, 1);
     drop((block, others));
     allocator.end_allocate_to_pool(POOL).unwrap();
-    drop(allocator.allocate_with(5000, on(&mine)).unwrap());
+    drop(allocator.allocate_with(5000, Some(&mine), None).unwrap());
     allocator.release_pool(POOL).unwrap();
 }
 

@@ -9,8 +9,8 @@ use cuda_mem_core::Error as CoreError;
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{
-    AllocationHandleSource, DeviceMemoryResource, Error, MemoryResource, PinnedMemoryResource,
-    PinnedMemoryResourceOptions, ThresholdEffect, Uuid,
+    DeviceMemoryResource, Error, IpcAllocationHandle, MemoryResource, PinnedMemoryResource,
+    PinnedMemoryResourceOptions, Uuid,
 };
 
 use crate::common::{World, child, pattern};
@@ -127,7 +127,7 @@ fn with_options_the_pool_is_its_own_and_keeps_what_is_freed() {
     drop(resource.allocate(8 << 20, &world.stream).unwrap());
     world.context.synchronize().unwrap();
     assert!(resource.attributes().reserved_mem_current().unwrap() >= 8 << 20);
-    assert_eq!(resource.trim_to(0).unwrap(), ThresholdEffect::Applied);
+    resource.trim_to(0).unwrap();
     assert_eq!(resource.attributes().reserved_mem_current().unwrap(), 0);
 }
 
@@ -245,7 +245,7 @@ fn attributes_are_read_and_set() {
         assert_eq!(attributes.reuse_allow_opportunistic().unwrap(), value);
         assert_eq!(attributes.reuse_allow_internal_dependencies().unwrap(), value);
     }
-    assert_eq!(attributes.set_release_threshold(1 << 20).unwrap(), ThresholdEffect::Applied);
+    attributes.set_release_threshold(1 << 20).unwrap();
     assert_eq!(attributes.release_threshold().unwrap(), 1 << 20);
     let block = resource.allocate(1 << 20, &world.stream).unwrap();
     assert!(attributes.used_mem_current().unwrap() >= 1 << 20);
@@ -272,7 +272,7 @@ trait Trimmed {
 
 impl Trimmed for PinnedMemoryResource {
     fn pool_is_trimmed(&self) {
-        assert_eq!(self.trim_to(0).unwrap(), ThresholdEffect::Applied);
+        self.trim_to(0).unwrap();
         assert_eq!(self.attributes().reserved_mem_current().unwrap(), 0);
     }
 }
@@ -288,8 +288,8 @@ fn a_handle_takes_an_ipc_pool() {
     assert_eq!(Some(handle.uuid()), shared.uuid());
     // Exported once, and kept.
     assert_eq!(handle.as_raw_fd(), shared.allocation_handle().unwrap().as_raw_fd());
-    assert_eq!(shared.trim_to(0).unwrap(), ThresholdEffect::MayBeIgnored);
-    assert_eq!(shared.attributes().set_release_threshold(0).unwrap(), ThresholdEffect::MayBeIgnored);
+    shared.trim_to(0).unwrap();
+    shared.attributes().set_release_threshold(0).unwrap();
 }
 
 #[test]
@@ -297,12 +297,14 @@ fn an_imported_pool_is_mapped_and_gives_no_memory() {
     let world = World::new();
     let Some(shared) = on_node(&world, true) else { return };
     let handle = shared.allocation_handle().unwrap();
-    let by_handle = PinnedMemoryResource::from_allocation_handle(&world.context, handle).unwrap();
+    let by_handle =
+        PinnedMemoryResource::from_allocation_handle(&world.context, handle, handle.uuid()).unwrap();
     assert_eq!(by_handle.uuid(), shared.uuid());
     // SAFETY: a descriptor that lives as long as the handle.
-    let number = unsafe { AllocationHandleSource::from_raw(handle.as_raw_fd()) };
-    let by_number = PinnedMemoryResource::from_allocation_handle(&world.context, number).unwrap();
-    let by_descriptor = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
+    let number = unsafe { IpcAllocationHandle::duplicate(handle.as_raw_fd()) }.unwrap();
+    let by_number = PinnedMemoryResource::from_allocation_handle(&world.context, number, None).unwrap();
+    let by_descriptor =
+        PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd(), None).unwrap();
     assert_eq!(by_number.uuid(), None);
     for mapped in [by_handle, by_number, by_descriptor] {
         assert!(mapped.is_mapped() && mapped.is_ipc_enabled() && mapped.is_handle_owned());
@@ -319,8 +321,7 @@ fn an_imported_pool_is_mapped_and_gives_no_memory() {
     shared.allocate(64, None).unwrap().close().unwrap();
     for bad in [-1, 1_000_000] {
         // SAFETY: no descriptors.
-        let source = unsafe { AllocationHandleSource::from_raw(bad) };
-        let refused = PinnedMemoryResource::from_allocation_handle(&world.context, source).unwrap_err();
+        let refused = unsafe { IpcAllocationHandle::duplicate(bad) }.unwrap_err();
         assert!(matches!(refused, Error::BadDescriptor { descriptor, .. } if descriptor == bad));
     }
 }
@@ -333,7 +334,8 @@ fn the_registry_returns_the_first_and_keeps_nothing_alive() {
     assert!(matches!(refused, Error::NotRegistered { uuid } if uuid == unknown));
     let Some(shared) = on_node(&world, true) else { return };
     let handle = shared.allocation_handle().unwrap();
-    let import = || PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
+    let import =
+        || PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd(), None).unwrap();
     let (first, second) = (import(), import());
     let uuid = handle.uuid();
     assert_eq!(first.register(uuid).unwrap(), first);
@@ -353,8 +355,8 @@ fn a_pool_is_registered_under_its_own_uuid_alone() {
     let Some(shared) = on_node(&world, true) else { return };
     let handle = shared.allocation_handle().unwrap();
     let (own, other) = (handle.uuid(), Uuid::new_v4());
-    let bare = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd()).unwrap();
-    let named = PinnedMemoryResource::from_allocation_handle(&world.context, handle).unwrap();
+    let bare = PinnedMemoryResource::from_allocation_handle(&world.context, handle.as_fd(), None).unwrap();
+    let named = PinnedMemoryResource::from_allocation_handle(&world.context, handle, handle.uuid()).unwrap();
     for pool in [&shared, &named] {
         let refused = pool.register(other).unwrap_err();
         let is_told =

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, FenceLine, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, Placement};
+use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
 use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
@@ -179,7 +179,7 @@ fn scenario(context: &Context) -> Result<(), PinnedCacheError> {
     drop(block.on(&one)?);
     block.record_stream(&two)?;
     drop(block);
-    let large = allocator.allocate_with(3 * MIB, Placement { stream: Some(&two), ..Placement::default() })?;
+    let large = allocator.allocate_with(3 * MIB, Some(&two), None)?;
     let _ = large.as_slice()?;
     let pool = MempoolId(0, 5);
     allocator.begin_allocate_to_pool(pool, |_| true)?;

@@ -14,8 +14,8 @@ use cuda_mem_core::{Context, Stream, Transfer};
 use cuda_mem_pool::{
     AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
     FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
-    StatisticsAdaptor, TrackingAdaptor,
+    MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result, StatisticsAdaptor,
+    TrackingAdaptor,
 };
 
 use crate::common::pattern;
@@ -75,7 +75,7 @@ fn attributes(attributes: Attributes<'_>) -> Result<()> {
     attributes.set_reuse_follow_event_dependencies(attributes.reuse_follow_event_dependencies()?)?;
     attributes.set_reuse_allow_opportunistic(attributes.reuse_allow_opportunistic()?)?;
     attributes.set_reuse_allow_internal_dependencies(attributes.reuse_allow_internal_dependencies()?)?;
-    let _ = attributes.set_release_threshold(attributes.release_threshold()?)?;
+    attributes.set_release_threshold(attributes.release_threshold()?)?;
     assert!(attributes.used_mem_current()? <= attributes.reserved_mem_current()?);
     assert!(attributes.used_mem_high()? <= attributes.reserved_mem_high()?);
     attributes.reset_used_mem_high()?;
@@ -101,7 +101,7 @@ fn device_pool(context: &Context) -> Result<()> {
     let resource = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
     serves(&resource)?;
     attributes(resource.attributes())?;
-    let _ = resource.trim_to(0)?;
+    resource.trim_to(0)?;
     let stream = Stream::new(context)?;
     let bytes = pattern(LEN, 1);
     let block = resource.allocate(LEN, &stream)?;
@@ -136,7 +136,7 @@ fn device_pool_shared(context: &Context) -> Result<()> {
     let resource = DeviceMemoryResource::new(context, &options)?;
     serves(&resource)?;
     let handle = resource.allocation_handle()?;
-    let mapped = DeviceMemoryResource::from_allocation_handle(context, handle)?;
+    let mapped = DeviceMemoryResource::from_allocation_handle(context, handle, handle.uuid())?;
     assert_eq!(mapped.register(handle.uuid())?, mapped);
     assert_eq!(DeviceMemoryResource::from_registry(handle.uuid())?, mapped);
     assert!(matches!(mapped.allocate(LEN, None), Err(Error::Mapped | Error::Core(_))));
@@ -171,7 +171,7 @@ fn pinned_pool(context: &Context) -> Result<()> {
     let options = PinnedMemoryResourceOptions::default().with_max_size(64 << 20);
     let resource = PinnedMemoryResource::new(context, &options)?;
     attributes(resource.attributes())?;
-    let _ = resource.trim_to(0)?;
+    resource.trim_to(0)?;
     pinned_works(&resource)
 }
 
@@ -194,9 +194,9 @@ fn pinned_pool_shared(context: &Context) -> Result<()> {
     let resource = PinnedMemoryResource::new(context, &options)?;
     pinned_works(&resource)?;
     let handle = resource.allocation_handle()?;
-    let mapped = PinnedMemoryResource::from_allocation_handle(context, handle.as_fd())?;
+    let mapped = PinnedMemoryResource::from_allocation_handle(context, handle.as_fd(), None)?;
     assert_eq!(mapped.register(handle.uuid())?, mapped);
-    let again = PinnedMemoryResource::from_allocation_handle(context, handle)?;
+    let again = PinnedMemoryResource::from_allocation_handle(context, handle, handle.uuid())?;
     assert_eq!(again.register(handle.uuid())?, mapped);
     Ok(())
 }
@@ -219,12 +219,10 @@ fn managed_works(resource: &ManagedMemoryResource) -> Result<()> {
 }
 
 fn managed_pool(context: &Context) -> Result<()> {
-    let options = ManagedMemoryResourceOptions::default();
-    let resource = ManagedMemoryResource::new(context, &options)?;
+    let resource = ManagedMemoryResource::new(context, MemoryLocation::None)?;
     attributes(resource.attributes())?;
     managed_works(&resource)?;
-    let options = options.with_preferred_location(MemoryLocation::Device(1));
-    managed_works(&ManagedMemoryResource::new(context, &options)?)
+    managed_works(&ManagedMemoryResource::new(context, MemoryLocation::Device(1))?)
 }
 
 fn drivers_managed_pool(context: &Context) -> Result<()> {
@@ -232,9 +230,7 @@ fn drivers_managed_pool(context: &Context) -> Result<()> {
 }
 
 fn managed_pool_on_a_node(context: &Context) -> Result<()> {
-    let options = ManagedMemoryResourceOptions::default();
-    let options = options.with_preferred_location(MemoryLocation::HostNuma(0));
-    managed_works(&ManagedMemoryResource::new(context, &options)?)
+    managed_works(&ManagedMemoryResource::new(context, MemoryLocation::HostNuma(0))?)
 }
 
 fn per_thread_memory(context: &Context) -> Result<()> {

@@ -4,8 +4,7 @@ use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, ManagedMemoryResource,
-    ManagedMemoryResourceOptions, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
-    ThresholdEffect,
+    MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
 };
 use proptest::sample::Index;
 
@@ -83,9 +82,8 @@ impl Config {
                 Resource::Pinned(PinnedMemoryResource::new(context, self.owned.then_some(&options))?)
             }
             Kind::Managed => {
-                let options = ManagedMemoryResourceOptions::default()
-                    .with_preferred_location(self.node.map(MemoryLocation::HostNuma));
-                Resource::Managed(ManagedMemoryResource::new(context, self.owned.then_some(&options))?)
+                let location = self.node.map_or(MemoryLocation::None, MemoryLocation::HostNuma);
+                Resource::Managed(ManagedMemoryResource::new(context, self.owned.then_some(location))?)
             }
         })
     }
@@ -118,7 +116,7 @@ impl Resource {
         each!(self, resource => resource.attributes())
     }
 
-    pub(super) fn trim_to(&self, keep: usize) -> Result<ThresholdEffect> {
+    pub(super) fn trim_to(&self, keep: usize) -> Result<()> {
         each!(self, resource => resource.trim_to(keep))
     }
 

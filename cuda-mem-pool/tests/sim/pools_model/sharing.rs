@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use cuda_mem_core::Context;
 use cuda_mem_pool::{
-    AllocationHandleSource, DeviceMemoryResource, Error, IpcAllocationHandle, MemoryResource,
-    PinnedMemoryResource, Result, Uuid,
+    DeviceMemoryResource, Error, IpcAllocationHandle, MemoryResource, PinnedMemoryResource, Result, Uuid,
 };
 use proptest::sample::Index;
 
@@ -21,7 +20,7 @@ pub(super) trait Shareable: MemoryResource + PartialEq + Debug {
     type Other: Shareable;
 
     fn handle_to_share(&self) -> Result<&IpcAllocationHandle>;
-    fn import(context: &Context, source: AllocationHandleSource<'_>) -> Result<Self>;
+    fn import(context: &Context, handle: BorrowedFd<'_>, uuid: Option<Uuid>) -> Result<Self>;
     fn name(&self) -> Option<Uuid>;
     fn register_as(&self, name: Uuid) -> Result<Self>;
     fn find(name: Uuid) -> Result<Self>;
@@ -37,8 +36,8 @@ macro_rules! shareable {
             fn handle_to_share(&self) -> Result<&IpcAllocationHandle> {
                 self.allocation_handle()
             }
-            fn import(context: &Context, source: AllocationHandleSource<'_>) -> Result<Self> {
-                Self::from_allocation_handle(context, source)
+            fn import(context: &Context, handle: BorrowedFd<'_>, uuid: Option<Uuid>) -> Result<Self> {
+                Self::from_allocation_handle(context, handle, uuid)
             }
             fn name(&self) -> Option<Uuid> {
                 self.uuid()
@@ -96,8 +95,8 @@ impl Names {
         assert_eq!(resource.handle_to_share().unwrap().as_raw_fd(), handle.as_raw_fd());
         let name = handle.uuid();
         assert_eq!(resource.name(), Some(name));
-        let source: AllocationHandleSource<'_> = if bare { handle.as_fd().into() } else { handle.into() };
-        let mapped = R::import(resource.resource_context().context(), source).unwrap();
+        let context = resource.resource_context().context();
+        let mapped = R::import(context, handle.as_fd(), (!bare).then_some(name)).unwrap();
         assert_eq!(mapped.name(), (!bare).then_some(name));
         assert!(mapped.reaches_as_a_mapping());
         assert!(matches!(mapped.handle_to_share(), Err(Error::Mapped)));

@@ -221,7 +221,7 @@ impl World {
             }
             // It was in pieces, or about to be free.
             self.synchronise();
-            let _ = resource.trim_to(0).unwrap();
+            resource.trim_to(0).unwrap();
             result = attempt();
         }
         let memory = result.unwrap();
