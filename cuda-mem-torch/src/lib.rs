@@ -41,9 +41,7 @@ mod pluggable;
 pub mod symm;
 mod uncached;
 
-pub use allocator::{
-    AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter,
-};
+pub use allocator::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
 pub use cuda_mem_ipc;
 pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};
 pub use current::{change_current_allocator, current_allocator};

@@ -103,12 +103,17 @@ fn shim(steps: &mut Steps, root: &Path) {
     );
     // With the library as the tests have it: an optimised one takes minutes.
     let mut wheel = Command::new("python3");
-    wheel.arg(root.join("cuda-mem-torch/python/build_wheel.py")).args(["--library", "target/debug/libcuda_mem_torch.so"]);
+    wheel
+        .arg(root.join("cuda-mem-torch/python/build_wheel.py"))
+        .args(["--library", "target/debug/libcuda_mem_torch.so"]);
     wheel.args(["--out", "target/wheel"]).args(EDGES.iter().flat_map(|version| ["--torch", version]));
     steps.command("shim wheel", &mut wheel);
     for version in EDGES {
         let mut smoke = Command::new("python3");
-        smoke.arg(root.join("ci/torch/simulated/run.py")).arg("--headers").arg(format!("target/wheel/torch-{version}"));
+        smoke
+            .arg(root.join("ci/torch/simulated/run.py"))
+            .arg("--headers")
+            .arg(format!("target/wheel/torch-{version}"));
         steps.command(&format!("shim {version}"), &mut smoke);
     }
     steps.command("torch matrix", script(root).args(EDGES));

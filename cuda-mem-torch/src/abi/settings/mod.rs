@@ -112,9 +112,13 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
                 all().try_for_each(|device| Ok(device.caching.set_memory_fraction(fraction)?))
             })?;
         }
-        if set_up(|setup| Ok(std::mem::replace(&mut setup.moves, settings.moves)))? != settings.moves && all().next().is_some() {
+        if set_up(|setup| Ok(std::mem::replace(&mut setup.moves, settings.moves)))? != settings.moves
+            && all().next().is_some()
+        {
             let moves = if settings.moves { "may move" } else { "stays where it is" };
-            settings.notes.push(format!("memory {moves} on devices that are not in use yet; those that are stay as they are"));
+            settings.notes.push(format!(
+                "memory {moves} on devices that are not in use yet; those that are stay as they are"
+            ));
         }
         for text in settings.notes {
             let text = CString::new(text).unwrap_or_default();
