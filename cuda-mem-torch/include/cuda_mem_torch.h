@@ -109,11 +109,6 @@
 typedef struct cuda_mem_torch_checkpoint cuda_mem_torch_checkpoint;
 
 /*
- Memory that is held where it is.
- */
-typedef struct cuda_mem_torch_still cuda_mem_torch_still;
-
-/*
  An allocation on every rank of a group.
  */
 typedef struct cuda_mem_torch_symm_handle cuda_mem_torch_symm_handle;
@@ -1301,7 +1296,7 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
  `still` can be written to.
  */
 int cuda_mem_torch_hold_still(const void *address,
-                              struct cuda_mem_torch_still **still);
+                              void **still);
 
 /*
  Lets memory move again. Null is nothing.
@@ -1310,7 +1305,7 @@ int cuda_mem_torch_hold_still(const void *address,
 
  `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
  */
-int cuda_mem_torch_let_move(struct cuda_mem_torch_still *still);
+int cuda_mem_torch_let_move(void *still);
 
 /*
  Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.

@@ -195,7 +195,7 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
   }
 }
 
-constexpr const char* expandable = ",expandable_segments:True";
+constexpr const char* expandable = "expandable_segments:True";
 
 /// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
 /// memory by its address: NCCL's registration of all segments keeps away then. Afterwards they are as the program gave them.
@@ -205,10 +205,11 @@ void say_expandable(bool is_so) {
   std::string last = settings::getAllocatorSettings();
   if (is_so && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
     is_said = true;
-    settings::setAllocatorSettings(last + expandable);
+    settings::setAllocatorSettings(last.empty() ? expandable : last + "," + expandable);
   } else if (!is_so && std::exchange(is_said, false)) {
     if (const size_t at = last.rfind(expandable); at != std::string::npos) {
-      last.erase(at, std::strlen(expandable));
+      // With the comma before it.
+      last.erase(at == 0 ? 0 : at - 1, std::strlen(expandable) + (at == 0 ? 0 : 1));
     }
     // PyTorch keeps this one until something else is said.
     settings::setAllocatorSettings("expandable_segments:False");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
-use crate::torch_matrix::{EDGES, script};
+use crate::wheel::{EDGES, matrix};
 use crate::workspace::Workspace;
 
 /// The checked version of cargo-deny: a newer one may bring new rules.
@@ -97,26 +97,21 @@ fn spelling(steps: &mut Steps, environment: &Path) {
 
 /// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.
 fn shim(steps: &mut Steps, root: &Path) {
-    steps.command(
-        "shim libraries",
-        &mut cargo("build --package cuda-mem-torch --package cuda-mem-sim-library"),
-    );
+    let libraries = "build --package cuda-mem-torch --package cuda-mem-sim-library";
+    steps.command("shim libraries", &mut cargo(libraries));
+    let python = |script: &str| {
+        let mut command = Command::new("python3");
+        command.arg(root.join(script));
+        command
+    };
     // With the library as the tests have it: an optimised one takes minutes.
-    let mut wheel = Command::new("python3");
-    wheel
-        .arg(root.join("cuda-mem-torch/python/build_wheel.py"))
-        .args(["--library", "target/debug/libcuda_mem_torch.so"]);
-    wheel.args(["--out", "target/wheel"]).args(EDGES.iter().flat_map(|version| ["--torch", version]));
-    steps.command("shim wheel", &mut wheel);
-    for version in EDGES {
-        let mut smoke = Command::new("python3");
-        smoke
-            .arg(root.join("ci/torch/simulated/run.py"))
-            .arg("--headers")
-            .arg(format!("target/wheel/torch-{version}"));
-        steps.command(&format!("shim {version}"), &mut smoke);
-    }
-    steps.command("torch matrix", script(root).args(EDGES));
+    let mut wheel = python("cuda-mem-torch/python/build_wheel.py");
+    wheel.args(["--library", "target/debug/libcuda_mem_torch.so", "--out", "target/wheel"]);
+    steps.command("shim wheel", wheel.args(EDGES.iter().flat_map(|version| ["--torch", version])));
+    let mut smoke = python("ci/torch/simulated/run.py");
+    smoke.args(EDGES.map(|version| format!("--headers=target/wheel/torch-{version}")));
+    steps.command("shim", &mut smoke);
+    steps.command("torch matrix", matrix(root).args(EDGES));
 }
 
 /// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.

@@ -35,7 +35,6 @@ mod same_file;
 mod soundness;
 mod steps;
 mod table;
-mod torch_matrix;
 mod vendor;
 mod wheel;
 mod workspace;
@@ -117,7 +116,11 @@ enum Task {
         words: Vec<std::ffi::OsString>,
     },
     /// Run the wheel with each PyTorch, in fresh environments on the simulated driver.
-    TorchMatrix(torch_matrix::Arguments),
+    #[command(disable_help_flag = true, after_help = "Its options: cargo xtask torch-matrix --help")]
+    TorchMatrix {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Copy cuda-mem-sys into an empty folder and prove that the copy builds alone.
     Vendor {
         /// Where to; must be empty or not there.
@@ -171,7 +174,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         Task::Report(arguments) => report::run(arguments).map(done),
         #[cfg(not(feature = "report"))]
         Task::Report { words } => with_feature(None, "report", "dev", words),
-        Task::TorchMatrix(arguments) => torch_matrix::run(&root()?, &arguments),
+        Task::TorchMatrix { words } => Ok(wheel::matrix(&root()?).args(words).status()?.success()),
         Task::Vendor { folder } => vendor::run(&root()?, &folder).map(done),
         Task::Wheel(arguments) => wheel::run(&root()?, &arguments).map(done),
     }

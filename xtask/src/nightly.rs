@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::gpu_test::Builder;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
-use crate::torch_matrix::{EDGES, script};
+use crate::wheel::{EDGES, matrix};
 use crate::workspace::{Package, Workspace};
 
 /// Seconds for one test executable: with many cases, with few, and with instrumentation.
@@ -93,12 +93,10 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
 
 /// The wheel with each PyTorch; quickly with the oldest and the newest.
 fn torch(steps: &mut Steps, root: &Path, quick: bool) {
-    let versions: &[&str] = if quick { &EDGES } else { &[] };
-    let mut wheel = cargo("xtask wheel");
-    wheel.args(versions.iter().flat_map(|version| ["--torch", version]));
-    steps.command("wheel", &mut wheel);
-    steps.command("simulator", &mut cargo("build --package cuda-mem-sim-library"));
-    steps.command("torch matrix", script(root).args(versions));
+    let versions = if quick { &EDGES[..] } else { &[] };
+    let mut wheel = cargo(if quick { "xtask wheel --plain" } else { "xtask wheel" });
+    steps.command("wheel", wheel.args(versions.iter().flat_map(|version| ["--torch", version])));
+    steps.command("torch matrix", matrix(root).args(versions));
 }
 
 /// Integration tests that start cargo themselves: error messages of one compiler, and programs as users run them.

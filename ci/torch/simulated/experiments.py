@@ -433,13 +433,12 @@ def earlier_pinned_memory_is_native():
     import cuda_mem_torch
 
     block(64)
-    before, address = pinned(4 * MIB), None
+    before = pinned(4 * MIB)
     cuda_mem_torch.enable()
     assert torch.cuda.host_memory_stats()["active_bytes.current"] == 4 * MIB, "statistics are the sum of both"
-    ours, stream, there = pinned(MIB), torch.cuda.Stream(), block(4 * MIB)
+    stream, there = torch.cuda.Stream(), block(4 * MIB)
     address = before.data_ptr()
     before.fill_(5)
-    del ours
     with held(stream):
         with torch.cuda.stream(stream):
             there.copy_(before, non_blocking=True)

@@ -2,8 +2,7 @@
 
 For each version: a virtual environment with PyTorch's wheel, its dependencies in Python and CUDA's runtime, without the CUDA libraries
 that it is linked with, for which others stand in (`standins.py`); `pip install` of the one wheel; the doctor and the programs of
-`whole.py`. Prints a table. Needs `libcuda_mem_sim.so` (`cargo build -p cuda-mem-sim-library`) and the wheel (`cargo xtask wheel`).
-Downloads are kept; environments go when they have been used."""
+`whole.py`. Prints a table. Needs the wheel (`cargo xtask wheel`) and builds the simulated driver unless one is named. Downloads are kept; environments go when they have been used."""
 
 import argparse
 import os
@@ -17,7 +16,9 @@ import standins
 import whole
 
 ROOT = whole.ROOT
-VERSIONS = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
+sys.path.append(str(ROOT / "cuda-mem-torch/python"))
+from build_wheel import TORCHES as VERSIONS  # noqa: E402
+
 # What PyTorch imports beside itself.
 DEPENDENCIES = ["filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "numpy", "setuptools", "sympy", "typing-extensions"]
 RUNTIME = "nvidia-cuda-runtime"
@@ -72,7 +73,7 @@ def run_version(version, arguments):
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     variables = whole.prepare(scratch, arguments.simulator, packages / "nvidia/cu13/include")
-    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs):
+    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs, arguments.only or whole.GROUPS):
         print(f"{'ok' if result.passed else 'FAILED'} {version} {result.group} {result.name} ({result.seconds:.1f} s)", flush=True)
         if not result.passed:
             print("".join(f"    {line}\n" for line in result.printed.splitlines()[-30:]), flush=True)
@@ -99,11 +100,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of PyTorch [default: {' '.join(VERSIONS)}]")
     parser.add_argument("--wheel", type=Path, help="the package [default: the one in target/wheel]")
-    parser.add_argument("--simulator", type=Path, default=ROOT / "target/debug/libcuda_mem_sim.so", help="the simulated driver")
+    parser.add_argument("--simulator", type=Path, help="the simulated driver, built before")
     parser.add_argument("--out", type=Path, default=ROOT / "target/torch-matrix", help="where downloads are kept and environments made")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at a time")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--python", help="an interpreter that has PyTorch and the wheel, instead of fresh environments")
+    parser.add_argument("--only", action="append", choices=whole.GROUPS, help="a group of programs, instead of all")
     arguments = parser.parse_args()
     arguments.downloads = arguments.out / "downloads"
     arguments.downloads.mkdir(parents=True, exist_ok=True)
@@ -112,7 +114,13 @@ def main():
         if len(wheels) != 1:
             parser.error(f"there are {len(wheels)} wheels in target/wheel: build one (cargo xtask wheel), or name one (--wheel)")
         arguments.wheel = wheels[0]
-    versions = ["given"] if arguments.python else arguments.versions or VERSIONS
+    if arguments.simulator is None:
+        subprocess.run(["cargo", "build", "--quiet", "--package", "cuda-mem-sim-library"], cwd=ROOT, check=True)
+        arguments.simulator = ROOT / "target/debug/libcuda_mem_sim.so"
+    versions = arguments.versions or VERSIONS
+    if arguments.python:
+        ask = "from importlib.metadata import version; print(version('torch'))"
+        versions = [subprocess.run([arguments.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()]
     results, began = {}, time.monotonic()
     for version in versions:
         results[version] = list(run_version(version, arguments))

@@ -43,27 +43,31 @@ def build_program(folder, headers, build, source, flags):
     return program, environment
 
 
+# Words, the simulator's settings, and more variables. Two name the allocator that ours takes the place of. Where there is one device alone,
+# nobody is asked which is current. The last two cannot make one of PyTorch's streams, or get memory, at first.
+RUNS = (
+    ([], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
+    (["late"], "devices=2", {"PYTORCH_ALLOC_CONF": "backend:native"}),
+    (["late"], "devices=1", {}),
+    (["uncached"], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+    (["uncached"], "devices=2", {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}),
+    (["seeing"], "faults=cuStreamCreateWithPriority:40:2", {}),
+    (["refused"], "faults=cuMemCreate:1:700", {}),
+)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--headers", type=Path, default=ROOT / "target/wheel/torch-2.11.0")
+    parser.add_argument("--headers", type=Path, action="append", help="once for each PyTorch [default: target/wheel/torch-2.11.0]")
     parser.add_argument("--build", type=Path, default=ROOT / "target/debug", help="where cargo built the two libraries")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        program, environment = build_program(folder, arguments.headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
-        # Two name the allocator that ours takes the place of. Where there is one device alone, nobody is asked which is current. The last two cannot make one of PyTorch's streams, or get memory, at first.
-        for words, settings, more in (
-            ([], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
-            (["late"], "devices=2", {"PYTORCH_ALLOC_CONF": "backend:native"}),
-            (["late"], "devices=1", {}),
-            (["uncached"], "devices=2", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
-            (["uncached"], "devices=2", {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}),
-            (["seeing"], "faults=cuStreamCreateWithPriority:40:2", {}),
-            (["refused"], "faults=cuMemCreate:1:700", {}),
-        ):
-            chosen = environment | {"CUDA_MEM_SIM": settings} | more
-            subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)
-    print("well")
+    for headers in arguments.headers or [ROOT / "target/wheel/torch-2.11.0"]:
+        with tempfile.TemporaryDirectory() as scratch:
+            program, environment = build_program(Path(scratch), headers, arguments.build, "smoke.cpp", ["-O0", "-g1"])
+            for words, settings, more in RUNS:
+                chosen = environment | {"CUDA_MEM_SIM": settings} | more
+                subprocess.run([str(program), *words], env=chosen, check=True, timeout=300)
+        print(f"well with {headers.name}")
 
 
 if __name__ == "__main__":

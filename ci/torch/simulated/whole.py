@@ -77,14 +77,23 @@ def prepare(folder, simulator, cuda_include):
     }
 
 
-def run(python, folder, environment, jobs):
-    """All of them with an interpreter that has PyTorch and the wheel; a result each, as they end."""
-    yield from diagnosed(python, folder, environment)
-    yield from imported(python, folder, environment)
-    for module in ("programs", "experiments", "groups"):
-        yield from forked(python, folder, environment, jobs, module, names_of(HERE / f"{module}.py"))
-    yield from forked(python, folder, environment, jobs, "steps", STEPS)
-    yield guided(python, folder, environment)
+GROUPS = ["doctor", "import", "programs", "experiments", "groups", "steps", "guide"]
+
+
+def run(python, folder, environment, jobs, groups):
+    """Groups of programs with an interpreter that has PyTorch and the wheel; a result each, as they end."""
+    for group in groups:
+        match group:
+            case "doctor":
+                yield from diagnosed(python, folder, environment)
+            case "import":
+                yield from imported(python, folder, environment)
+            case "steps":
+                yield from forked(python, folder, environment, jobs, "steps", STEPS)
+            case "guide":
+                yield guided(python, folder, environment)
+            case module:
+                yield from forked(python, folder, environment, jobs, module, names_of(HERE / f"{module}.py"))
 
 
 def names_of(script):

@@ -113,7 +113,7 @@ def _announce_lost() -> None:
 
 
 def disable() -> None:
-    """Has PyTorch use its own allocator again. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
+    """Has PyTorch use its own allocator again, with the options of the environment. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
     enabled."""
     if not is_enabled():
         return
@@ -126,7 +126,9 @@ def disable() -> None:
         if pins:
             _shim.install_pinned(torch)
         raise
-    _options.clear()
+    if _options:
+        torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
+        _options.clear()
 
 
 def is_enabled() -> bool:

@@ -44,6 +44,13 @@ class Wheel(unittest.TestCase):
         self.assertIn("[torch.backends]\ncuda_mem_torch = cuda_mem_torch._install:_autoload", entry_points)
         self.assertTrue(self.path.name.endswith("-py3-none-linux_x86_64.whl"))
 
+    def test_there_is_a_shim_for_each_supported_version(self):
+        sys.path.insert(0, str(PYTHON))
+        from cuda_mem_torch import _torch
+
+        minors = [tuple(map(int, version.split(".")[:2])) for version in build_wheel.TORCHES]
+        self.assertEqual(minors, list(_torch.SUPPORTED))
+
     def test_what_older_systems_lack_is_named(self):
         listed = "\n".join(
             ["                 U dlopen@GLIBC_2.34", "                 U memcpy@GLIBC_2.14", "                 U _Znwm@GLIBCXX_3.4",

@@ -15,12 +15,6 @@ use super::devices::search;
 use super::error::entry;
 use super::pointers;
 
-/// Memory that is held where it is.
-#[derive(Debug)]
-pub struct cuda_mem_torch_still {
-    _pinned: Pinned,
-}
-
 /// Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
 /// unmapped and not given back. `still` gets null for memory that never moves, of a private pool.
 ///
@@ -30,17 +24,14 @@ pub struct cuda_mem_torch_still {
 ///
 /// `still` can be written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_hold_still(
-    address: *const c_void,
-    still: *mut *mut cuda_mem_torch_still,
-) -> c_int {
+pub unsafe extern "C" fn cuda_mem_torch_hold_still(address: *const c_void, still: *mut *mut c_void) -> c_int {
     entry(|| {
+        // SAFETY: the caller's promise. Before anything is held.
+        unsafe { pointers::write(still, std::ptr::null_mut(), "still") }?;
         let address = address.addr() as u64;
         let pinned = search(|device| pin(&device.caching, address))?;
         let pinned = pinned.ok_or(Error::UnknownAddress { address })?;
-        let held = pinned.map_or(std::ptr::null_mut(), |pinned| {
-            Box::into_raw(Box::new(cuda_mem_torch_still { _pinned: pinned }))
-        });
+        let held = pinned.map_or(std::ptr::null_mut(), |pinned| Box::into_raw(Box::new(pinned)).cast());
         // SAFETY: the caller's promise.
         unsafe { pointers::write(still, held, "still") }
     })
@@ -61,11 +52,11 @@ fn pin(caching: &CachingAllocator, address: u64) -> Result<Option<Pinned>, Error
 ///
 /// `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_let_move(still: *mut cuda_mem_torch_still) -> c_int {
+pub unsafe extern "C" fn cuda_mem_torch_let_move(still: *mut c_void) -> c_int {
     entry(|| {
         if !still.is_null() {
             // SAFETY: the caller's promise: it was made by a box, and is let go once.
-            drop(unsafe { Box::from_raw(still) });
+            drop(unsafe { Box::from_raw(still.cast::<Pinned>()) });
         }
         Ok(())
     })

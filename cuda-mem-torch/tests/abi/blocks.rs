@@ -654,5 +654,5 @@ fn memory_that_is_held_still_stays_behind_its_addresses() {
     succeed(cuda_mem_torch_release_pool(0, pool));
     assert_eq!(hold(null_mut()).0, CUDA_MEM_TORCH_NOT_OURS);
     // SAFETY: no place is an error.
-    assert_eq!(unsafe { cuda_mem_torch_hold_still(null(), null_mut()) }, CUDA_MEM_TORCH_NOT_OURS);
+    assert_eq!(unsafe { cuda_mem_torch_hold_still(null(), null_mut()) }, CUDA_MEM_TORCH_INVALID_ARGUMENT);
 }
