@@ -255,6 +255,98 @@ typedef struct cuda_mem_torch_history_options {
 } cuda_mem_torch_history_options;
 
 /*
+ Is told of a block and its bytes.
+ */
+typedef void (*cuda_mem_torch_pinned_visit)(void *data, void *address, size_t bytes);
+
+/*
+ A figure that goes up and down.
+ */
+typedef struct cuda_mem_torch_stat {
+  /*
+   Now.
+   */
+  int64_t current;
+  /*
+   The most since the peaks were reset.
+   */
+  int64_t peak;
+  /*
+   The sum of what was added since the accumulated figures were reset.
+   */
+  int64_t allocated;
+  /*
+   The sum of what was taken away since then.
+   */
+  int64_t freed;
+} cuda_mem_torch_stat;
+
+/*
+ How long a kind of driver call took, in microseconds.
+ */
+typedef struct cuda_mem_torch_duration {
+  /*
+   All calls together.
+   */
+  int64_t total;
+  /*
+   The longest.
+   */
+  int64_t max;
+  /*
+   The shortest; 0 without calls.
+   */
+  int64_t min;
+  /*
+   How many there were.
+   */
+  int64_t count;
+} cuda_mem_torch_duration;
+
+/*
+ All figures of pinned memory, as `torch.cuda.host_memory_stats()` names them.
+ */
+typedef struct cuda_mem_torch_pinned_stats {
+  /*
+   Pieces of memory that the driver holds pinned.
+   */
+  struct cuda_mem_torch_stat allocations;
+  /*
+   Their bytes.
+   */
+  struct cuda_mem_torch_stat allocated_bytes;
+  /*
+   Blocks that somebody has.
+   */
+  struct cuda_mem_torch_stat active_requests;
+  /*
+   Their bytes.
+   */
+  struct cuda_mem_torch_stat active_bytes;
+  /*
+   Calls that pinned memory.
+   */
+  int64_t num_host_alloc;
+  /*
+   Calls that gave it back.
+   */
+  int64_t num_host_free;
+  /*
+   How long the former took.
+   */
+  struct cuda_mem_torch_duration host_alloc_time;
+  /*
+   How long the latter took.
+   */
+  struct cuda_mem_torch_duration host_free_time;
+} cuda_mem_torch_pinned_stats;
+
+/*
+ Whether an allocation for this stream, in the calling thread, goes to the pool.
+ */
+typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
+
+/*
  Where a pool's segments come from, if not from the device: another allocator.
  */
 typedef struct cuda_mem_torch_source {
@@ -545,28 +637,6 @@ typedef struct cuda_mem_torch_visitor {
    */
   void (*trace)(void *data, const struct cuda_mem_torch_trace_entry *entry);
 } cuda_mem_torch_visitor;
-
-/*
- A figure that goes up and down.
- */
-typedef struct cuda_mem_torch_stat {
-  /*
-   Now.
-   */
-  int64_t current;
-  /*
-   The most since the peaks were reset.
-   */
-  int64_t peak;
-  /*
-   The sum of what was added since the accumulated figures were reset.
-   */
-  int64_t allocated;
-  /*
-   The sum of what was taken away since then.
-   */
-  int64_t freed;
-} cuda_mem_torch_stat;
 
 /*
  A figure of all blocks, and of those of each kind of pool: PyTorch's `StatArray`.
@@ -1005,6 +1075,118 @@ int cuda_mem_torch_memcpy_async(void *target,
                                 int stream_device,
                                 void *stream,
                                 bool p2p);
+
+/*
+ Makes the cache, whose memory is pinned in the context of a device and serves all. Once it is there this does nothing.
+ */
+int cuda_mem_torch_pinned_open(int device);
+
+/*
+ Pinned memory of `bytes` bytes, at a multiple of 256. The cache has to be open. May be called while streams capture.
+
+ # Safety
+
+ `address` is a place for an address.
+ */
+int cuda_mem_torch_pinned_malloc(size_t bytes, void **address);
+
+/*
+ Gives a block back. It serves again once the streams are done that were recorded for it.
+
+ # Safety
+
+ Nothing uses it but these streams.
+ */
+int cuda_mem_torch_pinned_free(void *address);
+
+/*
+ Says that a stream was given work that uses the block. Of an address at which none begins it is [`CUDA_MEM_TORCH_NOT_OURS`].
+
+ # Safety
+
+ `stream` is a stream of the device.
+ */
+int cuda_mem_torch_pinned_record(void *address,
+                                 int device,
+                                 void *stream);
+
+/*
+ The bytes of a block, as they were asked for.
+
+ # Safety
+
+ `bytes` is a place for a number.
+ */
+int cuda_mem_torch_pinned_block_bytes(void *address, size_t *bytes);
+
+/*
+ Tells of all blocks that somebody has.
+
+ # Safety
+
+ `visit` may be called with `data` now, by this thread. It does not unwind.
+ */
+int cuda_mem_torch_pinned_blocks(cuda_mem_torch_pinned_visit visit, void *data);
+
+/*
+ Gives everything that is free back to the system. The driver waits for all work of the context before.
+ */
+int cuda_mem_torch_pinned_empty_cache(void);
+
+/*
+ Keeps no block of more than `bytes` bytes when it is freed, unless streams still use it: PyTorch's `pinned_max_cached_size_mb`. All are kept at first.
+ */
+void cuda_mem_torch_pinned_set_max_cached_size(size_t bytes);
+
+/*
+ Whether the driver refused to register memory, as under confidential computing, so that the cache has the driver allocate it, which
+ takes several times as long.
+ */
+bool cuda_mem_torch_pinned_is_allocated_by_driver(void);
+
+/*
+ The statistics; zeros before the cache is open.
+
+ # Safety
+
+ `stats` is a place for them.
+ */
+int cuda_mem_torch_pinned_statistics(struct cuda_mem_torch_pinned_stats *stats);
+
+/*
+ Has the peaks start anew from what there is now.
+ */
+int cuda_mem_torch_pinned_reset_peak_stats(void);
+
+/*
+ Has the accumulated figures start anew from zero.
+ */
+int cuda_mem_torch_pinned_reset_accumulated_stats(void);
+
+/*
+ From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
+ that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must not allocate here. `release`,
+ which may be null, is called when the filter is needed no more, also if this fails.
+
+ # Safety
+
+ They may be called with `data` by any thread until then.
+ */
+int cuda_mem_torch_pinned_begin_allocate_to_pool(struct cuda_mem_torch_pool_id pool,
+                                                 cuda_mem_torch_filter filter,
+                                                 void *data,
+                                                 void (*release)(void *data));
+
+/*
+ Ends what [`cuda_mem_torch_pinned_begin_allocate_to_pool`] began. The pool and its memory stay.
+ */
+int cuda_mem_torch_pinned_end_allocate_to_pool(struct cuda_mem_torch_pool_id pool);
+
+/*
+ Ends one use of a pool. With the last its memory goes back to the system, once its blocks are freed. Of one that is not known it is
+ [`CUDA_MEM_TORCH_NOT_OURS`].
+ */
+int cuda_mem_torch_pinned_release_pool(struct cuda_mem_torch_pool_id pool);
 
 /*
  Pins `bytes` bytes, for all devices: `torch.cuda`'s `pin_memory(ptr, size)`.

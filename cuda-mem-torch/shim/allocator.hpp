@@ -275,4 +275,7 @@ Rejections& rejections();
 /// The one that is installed, or was.
 Allocator* installed();
 
+/// Runs a function that changes what is installed, one at a time; 0, or 1 with what it threw in `text`.
+int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument);
+
 } // namespace cuda_mem

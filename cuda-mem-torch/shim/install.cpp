@@ -320,6 +320,12 @@ void uninstall() {
   say_expandable(false);
 }
 
+} // namespace
+
+Allocator* installed() {
+  return the_allocator.load(std::memory_order_relaxed);
+}
+
 int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument) {
   try {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -331,12 +337,6 @@ int guarded(char* text, size_t capacity, void (*body)(const std::string&), const
     keep(error.what(), text, capacity);
   }
   return 1;
-}
-
-} // namespace
-
-Allocator* installed() {
-  return the_allocator.load(std::memory_order_relaxed);
 }
 
 } // namespace cuda_mem

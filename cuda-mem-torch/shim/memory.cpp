@@ -331,6 +331,9 @@ void Allocator::apply_settings() {
   options.garbage_collection_threshold = Config::garbage_collection_threshold();
   check(cuda_mem_torch_set_options(&options));
   check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
+#if CUDA_MEM_HAS_HOST_LIMITS
+  cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
+#endif
 }
 
 bool Allocator::initialized() {

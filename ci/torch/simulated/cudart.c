@@ -101,6 +101,11 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes)
     return done;
 }
 cudaError_t cudaFree(void *pointer) { return CALL("cuMemFree_v2", (address), (address)pointer); }
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags)
+{
+    return CALL("cuMemHostAlloc", (void **, size_t, unsigned), pointer, bytes, flags);
+}
+cudaError_t cudaFreeHost(void *pointer) { return CALL("cuMemFreeHost", (void *), pointer); }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
 {
     enum { MEMORY_TYPE = 2, DEVICE_ORDINAL = 9, HOST = 1 };

@@ -356,6 +356,149 @@ def pinned_in_place_again():
         gc.collect()
 
 
+def pinned(bytes):
+    return torch.empty(bytes, dtype=torch.uint8, pin_memory=True)
+
+
+@contextlib.contextmanager
+def held(stream):
+    """Within it the stream waits."""
+    driver, word = ctypes.CDLL("libcuda.so.1"), block(4)
+    word.copy_(torch.zeros(4, dtype=torch.uint8))
+    other, address = torch.cuda.Stream(), ctypes.c_uint64(word.data_ptr())
+    torch.cuda.synchronize()
+    assert driver.cuStreamWaitValue32_v2(ctypes.c_void_p(stream.cuda_stream), address, 1, 1) == 0
+    yield
+    assert driver.cuStreamWriteValue32_v2(ctypes.c_void_p(other.cuda_stream), address, 1, 0) == 0
+    torch.cuda.synchronize()
+
+
+def pinned_memory_is_of_the_cache():
+    """Pinned memory has exact sizes, serves again behind the copies that use it, is counted as PyTorch counts, and goes back."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    stats = torch.cuda.host_memory_stats
+    block(64)
+    first = pinned(5 * MIB)
+    assert first.is_pinned() and first[7:].is_pinned() and not torch.empty(1).is_pinned()
+    assert stats()["active_bytes.current"] == 5 * MIB, stats()
+    address = first.data_ptr()
+    del first
+    assert stats()["active_bytes.current"] == 0 and stats()["allocated_bytes.current"] >= 5 * MIB, stats()
+    first = pinned(5 * MIB)
+    assert first.data_ptr() == address and stats()["active_requests.allocated"] == 2
+    first.fill_(3)
+    copied, stream = numbered().pin_memory(), torch.cuda.Stream()
+    assert copied.is_pinned() and copied.tolist() == numbered().tolist()
+    there = block(5 * MIB)
+    with held(stream):
+        with torch.cuda.stream(stream):
+            there.copy_(first, non_blocking=True)
+        del first
+        other = pinned(5 * MIB)
+        assert other.data_ptr() != address, "it serves again under the copy"
+    assert start(there) == [3] * len(start(there))
+    again = pinned(5 * MIB)
+    assert again.data_ptr() == address
+    # By a pointer alone, as of a tensor that others made of it.
+    assert torch.from_numpy(again.numpy()).is_pinned()
+    refused(RuntimeError, "", lambda: pinned(1 << 52))
+    refused(cuda_mem_torch.CudaMemError, "pinned memory are still in tensors", cuda_mem_torch.disable)
+    refused(cuda_mem_torch.CudaMemError, "pinned memory are still in tensors", lambda: cuda_mem_torch.enable(pinned=False))
+    refused(ValueError, "accepted: True, False", lambda: cuda_mem_torch.enable(pinned=1))
+    assert cuda_mem_torch.is_enabled()
+    del other, again, copied, there
+    torch._C._host_emptyCache()
+    assert stats()["allocated_bytes.current"] == 0 and stats()["num_host_free"] > 0, stats()
+    torch.cuda.reset_peak_host_memory_stats()
+    torch.cuda.reset_accumulated_host_memory_stats()
+    assert stats()["active_bytes.peak"] == 0 and stats()["active_requests.allocated"] == 0, stats()
+    loader = torch.utils.data.DataLoader([torch.full((1000,), float(at)) for at in range(64)], batch_size=8, pin_memory=True)
+    for number, batch in enumerate(loader):
+        there = batch.to("cuda", non_blocking=True)
+        assert batch.is_pinned() and there.cpu().tolist() == batch.tolist() and batch[1, 0] == number * 8 + 1
+    assert stats()["active_requests.allocated"] == 8, stats()
+    del batch, there, loader
+    gc.collect()
+    torch.cuda.empty_cache()
+    cuda_mem_torch.disable()
+    natively = pinned(5 * MIB)
+    assert stats()["active_bytes.current"] == 8 * MIB, "PyTorch's own rounds to a power of two"
+    del natively
+
+
+def earlier_pinned_memory_is_native():
+    """Pinned memory that PyTorch's own allocator gave out before stays its own, and serves again behind the copies that use it."""
+    import cuda_mem_torch
+
+    block(64)
+    before = pinned(4 * MIB)
+    cuda_mem_torch.enable()
+    assert torch.cuda.host_memory_stats()["active_bytes.current"] == 4 * MIB, "statistics are the sum of both"
+    stream, there = torch.cuda.Stream(), block(4 * MIB)
+    address = before.data_ptr()
+    before.fill_(5)
+    with held(stream):
+        with torch.cuda.stream(stream):
+            there.copy_(before, non_blocking=True)
+        del before
+        cuda_mem_torch.enable(pinned=False)
+        other = pinned(4 * MIB)
+        assert other.data_ptr() != address, "it serves again under the copy"
+        other.fill_(6)
+    assert start(there) == [5] * len(start(there))
+    assert pinned(4 * MIB).data_ptr() == address
+    del other
+    cuda_mem_torch.enable(pinned=True)
+    assert pinned(5 * MIB).is_pinned()
+
+
+def graphs_have_pinned_memory():
+    """Pinned memory that a graph captured serves nobody else until the graph is reset; from before the capture it stays its owner's."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    there, before = block(3 * MIB), pinned(3 * MIB)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        there.copy_(before, non_blocking=True)
+        within = pinned(3 * MIB)
+        there.copy_(within, non_blocking=True)
+    address, earlier = within.data_ptr(), before.data_ptr()
+    del within
+    other = pinned(3 * MIB)
+    assert other.data_ptr() not in (address, earlier)
+    del other
+    refused(cuda_mem_torch.CudaMemError, "CUDA graphs", lambda: cuda_mem_torch.enable(pinned=False))
+    del before
+    torch.cuda.synchronize()
+    graph.reset()
+    del graph
+    gc.collect()
+    held_now = torch.cuda.host_memory_stats()
+    assert held_now["active_requests.current"] == 0, held_now
+
+
+def pinned_memory_is_recorded():
+    """The history has pinned memory, where PyTorch's own has it."""
+    if not since(14):
+        return
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    block(64)
+    torch.cuda.memory._record_memory_history(record_pinned_host_memory=True)
+    kept = pinned(3 * MIB)
+    address = pinned(2 * MIB).data_ptr()
+    snapshot = torch.cuda.memory._snapshot()
+    actions = [(entry["action"], entry["size"]) for entry in snapshot["host_traces"] if entry["addr"] == address]
+    assert actions == [("alloc", 2 * MIB), ("free_requested", 2 * MIB), ("free_completed", 2 * MIB)], snapshot["host_traces"]
+    found = [segment for segment in snapshot["host_segments"] if segment["address"] == kept.data_ptr()]
+    assert [segment["total_size"] for segment in found] == [3 * MIB], snapshot["host_segments"]
+    torch.cuda.memory._record_memory_history(None)
+
+
 # Of later versions. Where PyTorch has not got it, the natural answer is looked for.
 def since(minor):
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, minor)
@@ -439,5 +582,6 @@ PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
     what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
-    pinned_in_place_again, requests_are_rejected_first, allocations_have_a_traceback, tensors_are_annotated, later_settings_are_accepted,
+    pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
+    pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, tensors_are_annotated, later_settings_are_accepted,
 ]

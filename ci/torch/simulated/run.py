@@ -31,7 +31,7 @@ def build_program(folder, headers, build, source, flags):
     program = folder / "program"
     subprocess.run(
         ["c++", "-std=c++20", *flags, "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
-         "-I", str(crate / "shim"), "-o", str(program), str(HERE / source), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
+         "-I", str(crate / "shim"), "-o", str(program), str(HERE / source), str(HERE / "registry.cpp"), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
          "-lcuda_mem_torch", "-lc10", "-lc10_cuda", str(folder / CUDART), "-Wl,--allow-shlib-undefined"],
         check=True,
     )

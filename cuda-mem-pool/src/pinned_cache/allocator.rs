@@ -13,6 +13,7 @@ use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
 use crate::mempool_id::MempoolId;
+use crate::primitive::Ordering;
 
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
@@ -205,6 +206,13 @@ impl PinnedCachingAllocator {
         if !forked() {
             self.shared().figures.reset_accumulated();
         }
+    }
+
+    /// Whether the driver has refused to register memory, as it does under confidential computing (`CUDA_ERROR_NOT_SUPPORTED`), so that it
+    /// allocates it ([`PinnedBuffer`](cuda_mem_core::PinnedBuffer)): that takes several times as long.
+    #[must_use]
+    pub fn is_allocated_by_driver(&self) -> bool {
+        self.shared().is_registration_refused.load(Ordering::Relaxed)
     }
 
     /// The options it was made with.

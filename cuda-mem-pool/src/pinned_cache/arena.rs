@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on a [`HostMapping`] being zeroed memory that stays where it is until it is dropped, and on its owner not being touched between the moment its address is taken and its drop, but to be told of uses.
+//! Relies on a [`Memory`] being zeroed memory that stays where it is until it is dropped, and on its owner not being touched between the moment its address is taken and its drop, but to be told of uses.
 
 #![allow(unsafe_code, reason = "shares the address of memory that it owns")]
 
@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda_mem_core::host::{HostElements, HostMapping, MappingOptions, Pages, RegisterOptions, Registered};
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, Result, Uses, forked, pointer};
 
 use super::block::{Body, FreeBlock};
 use super::heap::Heap;
+use super::memory::Memory;
 use super::shared::Shared;
 use super::thread_cache;
 use crate::engine::classes;
@@ -26,7 +26,7 @@ use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 #[derive(Debug)]
 pub(super) struct Segment {
     /// None once it is unpinned.
-    memory: Option<Registered<HostMapping>>,
+    memory: Option<Memory>,
     start: NonNull<u8>,
     pub(super) bytes: usize,
     pub(super) arena: Arc<Arena>,
@@ -37,13 +37,8 @@ impl Segment {
     pub(super) fn new(arena: &Arc<Arena>, bytes: usize) -> Result<Self> {
         let shared = &arena.shared;
         let began = Instant::now();
-        let mut options = MappingOptions::new().pages(Pages::Transparent);
-        if let Some(node) = arena.numa_id {
-            options = options.numa_node(node);
-        }
-        let memory = HostMapping::new(bytes, &options)?;
-        let mut memory = Registered::with_options(&shared.context, memory, &RegisterOptions::new())?;
-        let start = NonNull::new(memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        let mut memory = Memory::new(&shared.context, bytes, arena.numa_id, &shared.is_registration_refused)?;
+        let start = memory.start();
         shared.figures.pinned(bytes, began.elapsed());
         Ok(Self { memory: Some(memory), start, bytes, arena: Arc::clone(arena) })
     }
@@ -64,18 +59,15 @@ impl Segment {
     /// Has the release wait for uses of a part.
     pub(super) fn absorb(&self, uses: Uses) {
         if let Some(memory) = &self.memory {
-            memory.absorb_uses(uses);
+            memory.absorb(uses);
         }
     }
 
     /// Unpins it, and gives its pages back. If the driver refuses, its drop tries again and reports.
     fn unpin(&mut self) {
         let began = Instant::now();
-        match self.memory.take().map(Registered::close) {
-            Some(Ok(_mapping)) => {}
-            Some(Err(refused)) => self.memory = Some(refused.owner),
-            None => return,
-        }
+        let Some(memory) = self.memory.take() else { return };
+        self.memory = memory.close();
         if self.memory.is_none() {
             self.arena.shared.figures.unpinned(self.bytes, began.elapsed());
         }

@@ -8,6 +8,7 @@ mod arena;
 mod block;
 mod error;
 mod heap;
+mod memory;
 mod pending;
 mod pools;
 mod resource;

@@ -31,6 +31,8 @@ pub(super) struct Shared {
     /// The blocks of collections.
     #[cfg(feature = "allocator-api2")]
     pub(super) lent: super::resource::Blocks,
+    /// Whether the driver has refused to register memory, whatever it is.
+    pub(super) is_registration_refused: AtomicBool,
     /// The last handle is gone: nobody asks for blocks any more.
     closed: AtomicBool,
 }
@@ -50,6 +52,7 @@ impl Shared {
             worker: Worker::default(),
             #[cfg(feature = "allocator-api2")]
             lent: Default::default(),
+            is_registration_refused: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
     }

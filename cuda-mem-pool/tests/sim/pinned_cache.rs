@@ -42,6 +42,32 @@ fn a_cached_pair_makes_no_driver_call() {
 }
 
 #[test]
+fn memory_that_cannot_be_registered_is_allocated_by_the_driver() {
+    on_simulator(|sim, context| {
+        sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        let allocator = allocator(context);
+        let stream = Stream::new(context).unwrap();
+        assert!(!allocator.is_allocated_by_driver());
+        let log = sim.log();
+        let records = log_of(&log, || {
+            for len in [5 * MIB, 3000] {
+                let mut block = allocator.allocate(len).unwrap();
+                assert!(block.as_slice().unwrap().iter().all(|byte| *byte == 0));
+                block.as_mut_slice().unwrap().fill(7);
+                let device = DeviceBuffer::<u8>::uninit(&stream, len).unwrap();
+                drop(Transfer::upload(&stream, block, &device.whole()).unwrap().wait().unwrap());
+            }
+        });
+        let count = |function| records.iter().filter(|record| record.function == function).count();
+        assert_eq!((count("cuMemHostRegister"), count("cuMemHostAlloc")), (1, 2), "{}", text(&records));
+        assert!(allocator.is_allocated_by_driver());
+        allocator.empty_cache();
+        let statistics = allocator.statistics();
+        assert_eq!((statistics.allocated_bytes.current, statistics.num_host_free), (0, 2));
+    });
+}
+
+#[test]
 fn a_slow_stream_is_asked_once_a_miss_however_much_waits_for_it() {
     on_simulator(|sim, context| {
         let allocator = allocator(context);

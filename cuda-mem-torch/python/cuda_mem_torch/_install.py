@@ -48,6 +48,7 @@ def enable(
     max_non_split_rounding_mb: int | None = None,
     max_split_size_mb: int | None = None,
     per_process_memory_fraction: float | None = None,
+    pinned: bool | None = None,
     roundup_power2_divisions: int | Mapping[int | str, int] | None = None,
 ) -> Enabled:
     """Has PyTorch allocate device memory here from now on. Gives what runs, which prints itself.
@@ -57,11 +58,15 @@ def enable(
     other threads ``use_mem_pool`` cannot be seen, so none may be inside. Called again, it changes the options that it names.
 
     The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. ``expandable_segments=False`` has memory of the default pool
-    stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. Raises ``ValueError`` for a value that is not
+    stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. ``pinned=False`` leaves pinned
+    host memory to PyTorch's own allocator, which has it natively. Raises ``ValueError`` for a value that is not
     accepted, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
     """
     options = _options | {key: value for key, value in locals().items() if value is not None}
-    text = _settings.merge(_settings.from_environment(), options)
+    pins = options.get("pinned", True)
+    if not isinstance(pins, bool):
+        raise ValueError(f"pinned is {pins!r}; accepted: True, False")
+    text = _settings.merge(_settings.from_environment(), {key: value for key, value in options.items() if key != "pinned"})
     # Before PyTorch is touched: a bad value changes nothing.
     _library.set_settings(text, lambda note: _log.info("%s", note))
     torch = _torch.load()
@@ -71,6 +76,7 @@ def enable(
         torch._C._accelerator_setAllocatorSettings(text)
         # What the shim adds to PyTorch's settings went with those before.
         _shim.install(torch)
+    (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
     _options.update(options)
     if per_process_memory_fraction is not None and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
@@ -110,12 +116,20 @@ def _announce_lost() -> None:
 def disable() -> None:
     """Has PyTorch use its own allocator again, with the options of the environment. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
     enabled."""
-    if is_enabled():
-        torch = _torch.load()
+    if not is_enabled():
+        return
+    torch = _torch.load()
+    pins = _shim.has_pinned(torch)
+    _shim.uninstall_pinned(torch)
+    try:
         _shim.uninstall(torch)
-        if _options:
-            torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
-            _options.clear()
+    except CudaMemError:
+        if pins:
+            _shim.install_pinned(torch)
+        raise
+    if _options:
+        torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
+        _options.clear()
 
 
 def is_enabled() -> bool:

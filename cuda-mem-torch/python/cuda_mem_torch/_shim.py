@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Callable
 
 from cuda_mem_torch import _library
 from cuda_mem_torch._errors import CudaMemError
@@ -40,7 +41,7 @@ class Part:
         return sorted((root / self.folder).glob("*.cpp"))
 
 
-ALLOCATOR = Part("shim", ".")
+ALLOCATOR = Part("shim", ".", ("torch_cpu",))
 SYMMETRIC = Part("symmetric", "symmetric", ("torch_cpu",))
 PARTS = [ALLOCATOR, SYMMETRIC]
 
@@ -122,22 +123,40 @@ def load(torch: ModuleType) -> ctypes.CDLL:
     """The allocator for this PyTorch."""
     shim = loaded(torch, ALLOCATOR)
     shim.cuda_mem_torch_shim_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
-    shim.cuda_mem_torch_shim_uninstall.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    for function in (shim.cuda_mem_torch_shim_uninstall, shim.cuda_mem_torch_shim_install_pinned, shim.cuda_mem_torch_shim_uninstall_pinned):
+        function.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     return shim
+
+
+def _check(function: Callable[..., int], *arguments: bytes) -> None:
+    text = ctypes.create_string_buffer(TEXT)
+    if function(*arguments, text, TEXT) != 0:
+        raise CudaMemError(text.value.decode(errors="replace"))
 
 
 def install(torch: ModuleType) -> None:
     """Has PyTorch allocate here from now on."""
-    text = ctypes.create_string_buffer(TEXT)
-    if load(torch).cuda_mem_torch_shim_install(torch.__version__.encode(), text, TEXT) != 0:
-        raise CudaMemError(text.value.decode(errors="replace"))
+    _check(load(torch).cuda_mem_torch_shim_install, torch.__version__.encode())
 
 
 def uninstall(torch: ModuleType) -> None:
     """Has PyTorch allocate itself again."""
-    text = ctypes.create_string_buffer(TEXT)
-    if load(torch).cuda_mem_torch_shim_uninstall(text, TEXT) != 0:
-        raise CudaMemError(text.value.decode(errors="replace"))
+    _check(load(torch).cuda_mem_torch_shim_uninstall)
+
+
+def install_pinned(torch: ModuleType) -> None:
+    """Has PyTorch take pinned memory here from now on."""
+    _check(load(torch).cuda_mem_torch_shim_install_pinned)
+
+
+def uninstall_pinned(torch: ModuleType) -> None:
+    """Has PyTorch pin memory itself again."""
+    _check(load(torch).cuda_mem_torch_shim_uninstall_pinned)
+
+
+def has_pinned(torch: ModuleType) -> bool:
+    """Whether PyTorch takes pinned memory here."""
+    return bool(load(torch).cuda_mem_torch_shim_is_pinned_installed())
 
 
 def state(torch: ModuleType) -> int:

@@ -23,7 +23,7 @@ use super::{cuda_mem_torch_pool_id, ipc, streams, uncached};
 /// What functions of the program are passed, which another one of them takes back when it goes.
 pub(super) struct Owned {
     pub(super) data: Data,
-    release: Option<unsafe extern "C" fn(*mut c_void)>,
+    pub(super) release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
 impl Drop for Owned {

@@ -134,7 +134,7 @@ pub extern "C" fn cuda_mem_torch_reset_accumulated_stats(device: c_int) -> c_int
     })
 }
 
-fn signed(value: u64) -> i64 {
+pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 

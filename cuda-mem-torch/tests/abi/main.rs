@@ -7,6 +7,7 @@ mod callbacks;
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod gate;
 mod history;
+mod pinned;
 mod pools;
 mod program;
 mod settings;

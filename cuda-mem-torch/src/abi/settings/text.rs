@@ -20,14 +20,20 @@ pub(super) const KEYS: [(&str, Does); 22] = [
     ("max_non_split_rounding_mb", Does::Counts),
     ("max_split_size_mb", Does::Counts),
     ("per_process_memory_fraction", Does::Counts),
-    ("pinned_free_catch_all", Does::Host),
-    ("pinned_max_cached_size_mb", Does::Host),
-    ("pinned_max_round_threshold_mb", Does::Host),
-    ("pinned_num_register_threads", Does::Host),
-    ("pinned_reserve_segment_size_mb", Does::Host),
-    ("pinned_use_background_threads", Does::Host),
-    ("pinned_use_cuda_host_register", Does::Host),
-    ("pinned_use_hip_host_register", Does::Host),
+    ("pinned_free_catch_all", Does::Host("no free throws")),
+    ("pinned_max_cached_size_mb", Does::Number),
+    ("pinned_max_round_threshold_mb", Does::Host("sizes are exact")),
+    (
+        "pinned_num_register_threads",
+        Does::Host("as many threads bring pages in as there are processors, up to 16"),
+    ),
+    ("pinned_reserve_segment_size_mb", Does::Host("small blocks share segments that grow with what is held")),
+    (
+        "pinned_use_background_threads",
+        Does::Host("requests take blocks whose streams are done without a wait"),
+    ),
+    ("pinned_use_cuda_host_register", Does::Host("memory is registered")),
+    ("pinned_use_hip_host_register", Does::Host("memory is registered")),
     ("release_lock_on_cudamalloc", Does::Better("no lock is held that another thread's allocation needs")),
     ("release_lock_on_hipmalloc", Does::Better("no lock is held that another thread's allocation needs")),
     ("roundup_power2_divisions", Does::Counts),
@@ -45,8 +51,10 @@ pub(super) enum Does {
     Moot(&'static str),
     /// What it says, in the code over this one.
     Shim,
-    /// Nothing: it is for pinned host memory, which PyTorch's own allocator gives.
-    Host,
+    /// Likewise, for a number.
+    Number,
+    /// Nothing for pinned host memory of this library, whatever its value; what it says for PyTorch's own.
+    Host(&'static str),
     /// Only this value is accepted.
     Refused(&'static str, &'static str),
 }
@@ -99,9 +107,12 @@ impl Settings {
                 Does::Shim => {
                     truth(key, value)?;
                 }
-                Does::Host => {
-                    notes.push(format!("{key} is for pinned memory, which PyTorch's own allocator gives"))
+                Does::Number => {
+                    number::<u64>(key, value)?;
                 }
+                Does::Host(why) => notes.push(format!(
+                    "{key}:{value} is for PyTorch's own pinned memory (pinned=False): here {why}"
+                )),
                 Does::Refused(accepted, why) if value != *accepted => {
                     return Err(refused(key, value, &format!("{accepted}, as {why}")));
                 }
