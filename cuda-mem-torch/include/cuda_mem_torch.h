@@ -370,11 +370,6 @@ typedef struct cuda_mem_torch_source {
 } cuda_mem_torch_source;
 
 /*
- Whether an allocation for this stream, in the calling thread, goes to the pool.
- */
-typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
-
-/*
  A recording: a snapshot in PyTorch's format (.pickle, .pickle.gz), of whichever allocator, or a trace (.csv, .csv.gz).
  */
 typedef struct cuda_mem_torch_recording {
