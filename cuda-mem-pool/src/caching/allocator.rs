@@ -45,6 +45,7 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// assert_eq!(allocator.statistics().allocated_bytes.all.current, 90_000_384);
 /// allocator.set_memory_fraction(0.5)?; // may be called while streams capture
 /// drop(again);
+/// allocator.set_limit(80_000_000)?; // below what is held, too
 /// allocator.trim_to(50_000_000)?;
 /// assert!(allocator.reserved_bytes() <= 50_000_000 && allocator.memory_fraction() == 0.5);
 /// # Ok::<(), cuda_mem_pool::Error>(())
