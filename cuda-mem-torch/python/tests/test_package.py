@@ -186,6 +186,8 @@ class Enabling(unittest.TestCase):
             mock.patch.dict(sys.modules, {"torch": self.torch}),
             mock.patch.dict(os.environ, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:100"}),
             mock.patch.object(_shim, "install"),
+            mock.patch.object(_shim, "install_pinned"),
+            mock.patch.object(_shim, "uninstall_pinned"),
             mock.patch.object(_shim, "state", lambda torch: self.state),
             mock.patch.object(_install.symmetric, "offer"),
             mock.patch.object(_sharing, "give_back_refused"),
@@ -214,6 +216,17 @@ class Enabling(unittest.TestCase):
             self.assertIn(words, repr(running))
         self.state = 2
         self.assertIn("earlier memory is PyTorch's own", repr(cuda_mem_torch.enable()))
+
+    def test_pinned_memory_may_stay_pytorchs(self):
+        cuda_mem_torch.enable()
+        _shim.install_pinned.assert_called_once_with(self.torch)
+        cuda_mem_torch.enable(pinned=False)
+        _shim.uninstall_pinned.assert_called_once_with(self.torch)
+        # It stays so until something else is named, and is none of PyTorch's settings.
+        self.assertEqual(cuda_mem_torch.enable().settings, "max_split_size_mb:100")
+        _shim.install_pinned.assert_called_once_with(self.torch)
+        with self.assertRaisesRegex(ValueError, "pinned is 3; accepted: True, False"):
+            cuda_mem_torch.enable(pinned=3)
 
     def test_names_are_public(self):
         for kind in (cuda_mem_torch.CudaMemError, cuda_mem_torch.UnsupportedTorchError):
@@ -314,7 +327,8 @@ class Parts(unittest.TestCase):
         paths = [Path("/t/include"), [Path("/c/include")], Path("/t/lib")]
         command = _shim.compile_command(_shim.ALLOCATOR, (2, 11), "c++", Path("/x/shim.so"), *paths)
         sources = {Path(word).name for word in command if word.endswith(".cpp")}
-        self.assertEqual(sources, {"checkpoints.cpp", "install.cpp", "memory.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
+        self.assertEqual(sources, {"checkpoints.cpp", "install.cpp", "memory.cpp", "pinned.cpp", "pools.cpp", "seeing.cpp", "sharing.cpp"})
+        self.assertIn("-ltorch_cpu", command)
         self.assertIn("-L/t/lib", command)
         # One build for every CUDA.
         self.assertFalse([word for word in command if "cudart" in word])
