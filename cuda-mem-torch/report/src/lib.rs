@@ -120,7 +120,7 @@ pub struct Options {
     pub folded: Option<PathBuf>,
 }
 
-/// How far a call of [`write`] has come.
+/// How far a call of [`write()`] has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// What is being done.
@@ -153,7 +153,7 @@ pub struct Figures {
     pub out_of_memory: u64,
 }
 
-/// What [`write`] wrote.
+/// What [`write()`] wrote.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written {
     /// Figures of all devices of all inputs, in their order.
