@@ -322,9 +322,14 @@ impl DeviceCache {
     /// A block for a program that is listened to.
     #[cold]
     pub(super) fn allocate_and_tell(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        // First the stack: the program's code that gives it may end the thread, and nobody would have the block.
+        let frames = self.record.history.frames(RecordContext::State);
         let address = self.obtain(slot, request);
         match address {
-            Ok(address) => self.tell_block(Action::Alloc, slot, address, request.requested),
+            Ok(address) => {
+                let event = event(Action::Alloc, slot.handle(), address, request.requested);
+                self.record.tell_allocated(event, frames);
+            }
             Err(_) => self.record.tell_moves(),
         }
         address

@@ -49,10 +49,17 @@ impl Record {
         }
         let frames = history.frames(if is_alloc { RecordContext::State } else { RecordContext::All });
         if is_alloc {
-            self.keep_stack(event.address, frames.clone());
+            return self.tell_allocated(event, frames);
         }
         self.tell_noted(frames.as_ref());
         self.tell(event, frames.or(of_alloc));
+    }
+
+    /// Tells of a block that is allocated, with the stack of the request.
+    pub(super) fn tell_allocated(&self, event: Event, frames: Option<Frames>) {
+        self.keep_stack(event.address, frames.clone());
+        self.tell_noted(frames.as_ref());
+        self.tell(event, frames);
     }
 
     /// Tells of a segment of a private pool that comes or goes: with the stack of the request that it was made for, where stacks of
