@@ -150,9 +150,9 @@ def send(torch, context, receiver, setup, sizes_of, pooled=False, prepare=None, 
     if pooled:
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
-            tensors = [block(bytes) for bytes in sizes]
+            tensors = [block(size) for size in sizes]
     else:
-        tensors = [block(bytes) for bytes in sizes]
+        tensors = [block(size) for size in sizes]
     for number, tensor in enumerate(tensors):
         marks.write(tensor, number)
     torch.cuda.synchronize()
