@@ -182,13 +182,13 @@ mod tests {
     /// The keys of torch 2.11.
     #[cfg(feature = "serde")]
     #[test]
-    fn keys_are_those_of_pytorch() {
+    fn keys_are_those_of_pytorch_and_what_sleeps() {
         let value = serde_json::to_value(some()).unwrap();
         assert_eq!(value["allocated_bytes"]["small_pool"]["current"], 3 << 9);
         assert_eq!(value["allocated_bytes"]["all"]["peak"], (5u64 << 30) + (3 << 9));
         assert_eq!(value["max_split_size"], 20 << 20);
         let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut expected = "active active_bytes allocated_bytes allocation inactive_split inactive_split_bytes max_split_size \
+        let mut expected = "active active_bytes allocated_bytes allocation asleep_bytes inactive_split inactive_split_bytes max_split_size \
                             num_alloc_retries num_device_alloc num_device_free num_ooms num_sync_all_streams \
                             oversize_allocations oversize_segments requested_bytes reserved_bytes segment"
             .split_ascii_whitespace()
