@@ -226,9 +226,10 @@ fn the_innermost_scope_of_the_thread_decides() {
     let third = allocator.allocate_by_address(MIB, stream).unwrap();
     drop(of_outer);
     let fourth = allocator.allocate_by_address(MIB, stream).unwrap();
-    let elsewhere = thread::scope(|scope| {
-        scope.spawn(|| allocator.allocate_by_address(MIB, stream).unwrap()).join().unwrap()
-    });
+    // The stream of the test may be this thread's alone.
+    let other = world.new_stream();
+    let allocate = || allocator.allocate_by_address(MIB, &other).unwrap();
+    let elsewhere = thread::scope(|scope| scope.spawn(allocate).join().unwrap());
     drop((again, of_inner));
     let last = allocator.allocate_by_address(MIB, stream).unwrap();
     let blocks = [first, second, third, fourth, elsewhere, last];
