@@ -97,6 +97,13 @@ fn spelling(steps: &mut Steps, environment: &Path) {
 
 /// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.
 fn shim(steps: &mut Steps, root: &Path) {
+    // They are gigabytes: whoever has them has the shim built and run with them, and `nightly` does it everywhere.
+    let has = |folder: String| root.join(folder).is_dir();
+    let are_cached = EDGES.iter().all(|version| has(format!("target/wheel/torch-{version}")));
+    if !(are_cached && has("target/torch-matrix/downloads".to_owned())) {
+        steps.skip("shim", "PyTorch's wheels are not cached here; cargo xtask torch-matrix fetches them");
+        return;
+    }
     let libraries = "build --package cuda-mem-torch --package cuda-mem-sim-library";
     steps.command("shim libraries", &mut cargo(libraries));
     let python = |script: &str| {
