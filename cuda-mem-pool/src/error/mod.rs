@@ -236,7 +236,7 @@ pub enum PoolError {
     Segment(#[from] SegmentError),
 }
 
-/// A call that cannot be right. Nothing was changed. The fields are what the text names, sizes in bytes. [`SegmentHeap`](crate::segments::SegmentHeap) has an example.
+/// A call that cannot be right. Nothing was changed. The fields are what the text names, sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each text names its fields")]

@@ -168,7 +168,7 @@ pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;
 ///
 /// A collection of any element type may have it; [`PinnedVec`](super::PinnedVec) is the one that copies to and from devices without
 /// `unsafe`. Alignments above 256 bytes are refused. A collection that is given back is filled with zeroes: its elements may have had
-/// padding, which [`PinnedBlock`](super::PinnedBlock) would hand out as bytes. A block that is never given back is leaked.
+/// padding, which [`PinnedBlock`] would hand out as bytes. A block that is never given back is leaked.
 ///
 /// ```
 /// use allocator_api2::vec::Vec;
