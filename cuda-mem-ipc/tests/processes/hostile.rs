@@ -532,7 +532,8 @@ fn host_memory_that_was_retired_keeps_no_descriptor() {
     // The end of the last one is heard before this one's buffer.
     announce(320);
     drop(receive(320).unwrap());
-    assert!(world.driver.registrations_left() > 0);
+    // Another thread gives the memory back, and finds the device at work.
+    eventually("a registration is left", || world.driver.registrations_left() > 0);
     eventually("the descriptors are closed", || open() <= before + 1);
     gate.open();
     drop(words);
