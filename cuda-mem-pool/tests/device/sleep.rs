@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::Stream;
 use cuda_mem_core::copy::{memcpy_async, memset_async};
@@ -13,6 +14,7 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 
 use crate::common::World;
 use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
 
 const MIB: usize = 1 << 20;
@@ -355,6 +357,40 @@ fn owned_allocations_sleep_without_a_promise_if_they_are_all_that_their_tag_has(
     let untagged = vec![allocator.allocate(100, stream).unwrap()];
     let refused = Asleep::new(&allocator, untagged, Backup::Discard).unwrap_err();
     assert!(matches!(refused.error, Error::Sleep(SleepError::NotOfTag { tag: None, .. })));
+}
+
+#[test]
+fn owned_allocations_are_waited_for_whoever_uses_them() {
+    let world = World::new();
+    let allocator = allocator(&world);
+    let tag = allocator.tag("activations").unwrap();
+    let mut contexts = vec![world.context.clone()];
+    // None of them is a peer of the allocator.
+    let others = world.driver.devices().unwrap().into_iter().skip(1);
+    contexts.extend(others.map(|device| device.primary_context().unwrap()));
+    for context in contexts {
+        let elsewhere = Stream::new(&context).unwrap();
+        let scope = tag.enter().unwrap();
+        let [used, freed] = [0, 1].map(|_| allocator.allocate(3 * MIB, &world.stream).unwrap());
+        drop(scope);
+        world.stream.synchronize().unwrap();
+        let gate = Gate::before(&elsewhere);
+        [&used, &freed].into_iter().for_each(|block| drop(block.on(&elsewhere).unwrap()));
+        let (asked, address) = (allocator.clone(), used.address());
+        thread::scope(|scope| {
+            let sleeping = scope.spawn(move || Asleep::new(&asked, vec![used], Backup::Discard));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!sleeping.is_finished() && tag.state().asleep_bytes == 0);
+            drop(freed);
+            gate.open();
+            // The other one may be on its way back yet.
+            let buffers = match sleeping.join().unwrap() {
+                Ok(asleep) => asleep.wake(Restore::Nothing).unwrap(),
+                Err(refused) => refused.buffers,
+            };
+            assert_eq!(buffers[0].address(), address);
+        });
+    }
 }
 
 #[test]

@@ -31,8 +31,8 @@ impl Private {
         pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()
     }
 
-    /// What is live in these pools, in the order of the addresses, and where each block begins that somebody has. Of pools that a graph may
-    /// use all is live: the graph reads and writes what is free here.
+    /// What is live in these pools, in the order of the addresses, and where each block begins that somebody has or that a stream still
+    /// uses. Of pools that a graph may use all is live: the graph reads and writes what is free here.
     pub(in crate::caching) fn live(&self, ids: &[MempoolId]) -> (Vec<Range<u64>>, Vec<u64>) {
         let state = lock(&self.state);
         let (mut live, mut blocks) = (Vec::new(), Vec::new());
@@ -51,9 +51,7 @@ impl Private {
                 if !pool.is_captured {
                     live.push(block.address..block.address + block.size);
                 }
-                if block.state == BlockState::ActiveAllocated {
-                    blocks.push(block.address);
-                }
+                blocks.push(block.address);
             }
         }
         live.sort_unstable_by_key(|range| range.start);

@@ -49,7 +49,8 @@ impl Tag {
     ///
     /// # Safety
     ///
-    /// From the call until the tags wake nothing is queued that uses their memory, on any stream, and no graph is launched that does.
+    /// From the call until the tags wake nothing is queued that uses their memory, on any stream, and no graph is launched that does. What was
+    /// queued before in contexts other than the allocator's own and those of [its peers](CachingAllocator::enable_peer_access) is done.
     pub unsafe fn sleep(tags: &[&Self], backup: Backup) -> Result<Slept> {
         // SAFETY: the caller's promise.
         unsafe { Self::put_to_sleep(tags, backup, None) }

@@ -67,7 +67,8 @@ impl Asleep {
     ///
     /// # Errors
     ///
-    /// [`SleepError::NotOfTag`] for one that is of no tag of this allocator; [`SleepError::NotOwned`] if a tag has a block that is not among them;
+    /// [`SleepError::NotOfTag`] for one that is of no tag of this allocator; [`SleepError::NotOwned`] if a tag has a block that is not
+    /// among them, also one that was freed and that a stream still uses;
     /// those of [`Tag::sleep`]. The allocations come back with the error, awake.
     pub fn new(
         allocator: &CachingAllocator,
@@ -93,9 +94,11 @@ impl Asleep {
             return Err(SleepError::NotOfTag { tag: None, address }.into());
         }
         tags.retain(|tag| owned.iter().any(|address| tag.has(*address)));
+        // Streams of any context may use them: of those that the allocator does not know, the buffers do.
+        buffers.iter().try_for_each(|buffer| buffer.buffer().synchronize())?;
         let borrowed: Vec<&Tag> = tags.iter().collect();
-        // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after, and nobody can queue work with a buffer
-        // that this owns.
+        // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after: also none that was freed and that a
+        // stream still uses. All uses of the buffers are over, since this has waited for them and nobody can queue work with what it owns.
         let slept = unsafe { Tag::put_to_sleep(&borrowed, backup, Some(&owned)) }?;
         Ok((tags, slept))
     }
