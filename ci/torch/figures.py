@@ -143,7 +143,7 @@ class Driver:
     """The CUDA driver without PyTorch, in the primary context of a device."""
 
     def __init__(self, ordinal=0):
-        self.library = ctypes.CDLL("libcuda.so.1")
+        self.driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuInit", 0)
         self.call("cuDeviceGet", ctypes.byref(device), ordinal)
@@ -151,7 +151,7 @@ class Driver:
         self.call("cuCtxSetCurrent", context)
 
     def call(self, name, *arguments):
-        code = getattr(self.library, name)(*arguments)
+        code = getattr(self.driver, name)(*arguments)
         if code != 0:
             raise RuntimeError(f"{name} answers {code}")
 

@@ -327,7 +327,7 @@ class Runtime:
     def __init__(self, torch):
         major = torch.version.cuda.split(".")[0]
         # The one that PyTorch has loaded.
-        self.library = ctypes.CDLL(f"libcudart.so.{major}")
+        self.runtime = ctypes.CDLL(f"libcudart.so.{major}")
         self.driver = ctypes.CDLL("libcuda.so.1")
 
     def check(self, name, code):
@@ -339,22 +339,22 @@ class Runtime:
         base, handle, range_start = ctypes.c_uint64(), self.Handle(), 11
         answered = self.driver.cuPointerGetAttribute(ctypes.byref(base), range_start, ctypes.c_uint64(address))
         self.check("cuPointerGetAttribute", answered)
-        self.check("cudaIpcGetMemHandle", self.library.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(base.value)))
+        self.check("cudaIpcGetMemHandle", self.runtime.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(base.value)))
         return bytes(handle.bytes), address - base.value
 
     def opened(self, handle):
         address, words, lazy_peer_access = ctypes.c_void_p(), self.Handle.from_buffer_copy(handle), 1
-        self.check("cudaIpcOpenMemHandle", self.library.cudaIpcOpenMemHandle(ctypes.byref(address), words, lazy_peer_access))
+        self.check("cudaIpcOpenMemHandle", self.runtime.cudaIpcOpenMemHandle(ctypes.byref(address), words, lazy_peer_access))
         return address.value
 
     def read(self, address, count):
         host, to_host = ctypes.create_string_buffer(count), 2
-        answered = self.library.cudaMemcpy(host, ctypes.c_void_p(address), ctypes.c_size_t(count), to_host)
+        answered = self.runtime.cudaMemcpy(host, ctypes.c_void_p(address), ctypes.c_size_t(count), to_host)
         self.check("cudaMemcpy", answered)
         return host.raw
 
     def close(self, address):
-        self.check("cudaIpcCloseMemHandle", self.library.cudaIpcCloseMemHandle(ctypes.c_void_p(address)))
+        self.check("cudaIpcCloseMemHandle", self.runtime.cudaIpcCloseMemHandle(ctypes.c_void_p(address)))
 
 
 def read_graph(queue, back):

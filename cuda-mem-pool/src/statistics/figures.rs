@@ -44,9 +44,10 @@ impl Figures {
         Self::default().minus(self)
     }
 
-    /// What a shard that has these publishes, which had published `before`: of figures that left the quantum above what was published half a
-    /// quantum less than there is, so that it may rise and fall by as much before it does so again. The others stay: a word that threads
-    /// share is written only where it has to be. What both pools have follows from each.
+    /// The figures that a shard with these publishes next, after `before`.
+    ///
+    /// A figure stays as it was published while it is at most a quantum above that: the shared word is not written. Else the shard publishes
+    /// half a quantum less than it has, and may rise and fall by as much before it publishes again. The figures of both pools are their sums.
     pub(super) fn behind(self, quantum: Self, before: Self) -> Self {
         let behind = |side: usize| {
             std::array::from_fn(|figure| {

@@ -245,11 +245,13 @@ impl Cells {
             return may_rise;
         }
         let after = self.now().plus(block);
-        if !may_rise && counter.would_rise(self, after.behind(counter.quantum(), self.published())) {
+        let quantum = counter.quantum();
+        let published = after.behind(quantum, self.published());
+        if !may_rise && counter.would_rise(self, published) {
             return false;
         }
         counter.is_alone(self);
-        self.publish(counter, after);
+        self.publish_as(counter, after, published, quantum);
         true
     }
 
@@ -303,7 +305,10 @@ impl Cells {
 
     fn publish(&self, counter: &Inner, now: Figures) {
         let quantum = counter.quantum();
-        let published = now.behind(quantum, self.published());
+        self.publish_as(counter, now, now.behind(quantum, self.published()), quantum);
+    }
+
+    fn publish_as(&self, counter: &Inner, now: Figures, published: Figures, quantum: Figures) {
         counter.publish(self, published);
         self.set_limits(now, published.plus(quantum).minus(now), now.minus(published));
     }

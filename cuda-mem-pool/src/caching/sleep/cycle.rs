@@ -292,21 +292,14 @@ impl TagShared {
         Err(SleepError::Busy { tag: self.name.clone() }.into())
     }
 
-    pub(super) fn begin_awake(&self) -> Result<Cycle<'_>> {
+    /// As [`TagShared::begin`], of a tag in this phase.
+    pub(super) fn begin_in(&self, phase: u32) -> Result<Cycle<'_>> {
         let cycle = self.begin()?;
-        if cycle.began == AWAKE {
-            Ok(cycle)
-        } else {
-            Err(SleepError::Asleep { tag: self.name.clone() }.into())
-        }
-    }
-
-    pub(super) fn begin_asleep(&self) -> Result<Cycle<'_>> {
-        let cycle = self.begin()?;
-        if cycle.began == ASLEEP {
-            Ok(cycle)
-        } else {
-            Err(SleepError::Awake { tag: self.name.clone() }.into())
+        let tag = || self.name.clone();
+        match (cycle.began == phase, phase) {
+            (true, _) => Ok(cycle),
+            (false, AWAKE) => Err(SleepError::Asleep { tag: tag() }.into()),
+            (false, _) => Err(SleepError::Awake { tag: tag() }.into()),
         }
     }
 

@@ -325,7 +325,7 @@ impl Tag {
     /// forked child.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         refuse_forked()?;
-        let _busy = self.shared.begin_awake()?;
+        let _busy = self.shared.begin_in(AWAKE)?;
         let source = Arc::clone(&self.shared.memory);
         self.allocator.shared().private.give_source(id, source as Arc<_>)?;
         lock(&self.shared.pools).push(id);
@@ -370,7 +370,7 @@ impl Tag {
     /// [`SleepError::NoBackup`] if the system has not as much; [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn prepare(&self) -> Result<usize> {
         refuse_watchers()?;
-        let _busy = self.shared.begin_awake()?;
+        let _busy = self.shared.begin_in(AWAKE)?;
         let shared = self.allocator.shared();
         let bytes = self.shared.plan(shared).saved_bytes();
         self.shared.reserve_backup(&shared.context, bytes)?;
@@ -383,7 +383,7 @@ impl Tag {
     ///
     /// [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn release_backup(&self) -> Result<usize> {
-        let _busy = self.shared.begin_awake()?;
+        let _busy = self.shared.begin_in(AWAKE)?;
         let spare = std::mem::take(&mut *lock(&self.shared.backups));
         Ok(spare.iter().map(BackupMemory::bytes).sum())
     }
@@ -394,7 +394,7 @@ impl Tag {
     ///
     /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
-        let _busy = self.shared.begin_asleep()?;
+        let _busy = self.shared.begin_in(ASLEEP)?;
         let backups = lock(&self.shared.backups);
         // What was saved last comes first.
         for backup in backups.iter().rev() {
