@@ -12,6 +12,7 @@ pub(crate) mod scenarios;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_sim::{Misuse, MisuseKind};
@@ -59,6 +60,9 @@ pub(crate) fn default_stream(context: &Context) -> Stream {
     }
     .expect("a stream")
 }
+
+/// How long a test waits for what earlier ones left. A stream that one of them left busy keeps it for ever.
+const LEFTOVERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// One test's turn with the driver, on its first device.
 pub(crate) struct World {
@@ -111,6 +115,12 @@ impl World {
     pub(crate) fn new() -> Self {
         let turn = Turn::take();
         let driver = driver();
+        // What earlier tests left registered is undone by a thread of the driver's. The driver waits for all work meanwhile, also for a stream
+        // that this test holds up by a gate, and holds up who records events: nobody would open the gate.
+        let until = Instant::now() + LEFTOVERS_WITHIN;
+        while driver.registrations_left() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let context = driver.device(0).expect("a device").primary_context().expect("its context");
         let stream = default_stream(&context);
         Self { driver, context, stream, turn }
