@@ -35,6 +35,7 @@ impl DeviceCache {
         self.context.driver().reclaim();
         self.poll();
         self.collect_garbage();
+        self.source.lock()?.begin();
         let held = self.source.held();
         match self.look_for(slot, request) {
             Ok(Some(address)) => Ok(address),

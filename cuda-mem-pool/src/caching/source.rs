@@ -143,7 +143,8 @@ pub(super) struct Source<'s> {
 impl Source<'_> {
     /// Sets the bytes of all segments of private pools, which the default pool may not hold.
     fn set_segments(&mut self, segments: usize) {
-        self.cell.segments.store(segments, Ordering::Relaxed);
+        let before = self.cell.segments.swap(segments, Ordering::Relaxed);
+        self.source.changed_elsewhere(before.saturating_sub(segments), segments.saturating_sub(before));
         let limit = match self.cell.limit() {
             usize::MAX => usize::MAX,
             limit => limit.saturating_sub(segments),

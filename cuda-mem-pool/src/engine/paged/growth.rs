@@ -6,7 +6,7 @@ use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
 use super::memory::Memory;
 use super::moving::{Free, Plan};
-use super::policy::{Hold, Policy};
+use super::policy::{Hold, PARTS, Policy};
 use super::sizes::{BlockIndex, GRANULE, MEDIUM, SLAB};
 use super::timeline::Timeline;
 use super::window::Search;
@@ -35,6 +35,8 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) round: u64,
     pub(super) asked: BTreeMap<u32, u64>,
     pub(super) budget: MoveBudget,
+    /// What the device had left when it was asked, and how much was held then. For one allocation, however often it comes.
+    left: Option<(usize, usize)>,
     moved: Option<Vec<Moved>>,
 }
 
@@ -154,6 +156,7 @@ impl<B: Backend> PageSource<B> {
             round: 0,
             asked: BTreeMap::new(),
             budget: MoveBudget::default(),
+            left: None,
             moved: None,
         }
     }
@@ -209,6 +212,29 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
+    /// Another allocation comes for memory: the device is asked anew what it has left.
+    pub(crate) fn begin(&mut self) {
+        self.left = None;
+    }
+
+    /// Memory of the device went back to it, or came from it, by other ways than this source.
+    pub(crate) fn changed_elsewhere(&mut self, came: usize, went: usize) {
+        if let Some((left, _)) = &mut self.left {
+            *left = left.saturating_add(came).saturating_sub(went);
+        }
+    }
+
+    /// What the device has left. It is asked once for an allocation, which comes up to six times; what this source made and released since
+    /// then is counted.
+    fn left(&mut self) -> usize {
+        let held = self.memory.bytes();
+        let (left, then) = match self.left {
+            Some(known) => known,
+            None => *self.left.insert((self.backend.left().unwrap_or(usize::MAX), held)),
+        };
+        left.saturating_add(then).saturating_sub(held)
+    }
+
     /// Gets a block for a heap in which [`StreamHeap::allocate`] found none.
     ///
     /// No heap is held while the backend is called. What was made and mapped before an error stays, free.
@@ -222,8 +248,9 @@ impl<B: Backend> PageSource<B> {
         self.round += 1;
         self.asked.insert(heap, self.round);
         let headroom = self.headroom(wanted);
-        // Handles have one size, unless there was more memory, or less, when others were made.
-        let unit = self.handle_bytes(headroom);
+        // Handles have one size, unless there was more memory, or less, when others were made, or the heap has grown large.
+        let mine = heaps.with(heap, |mine| mine.held_bytes()).ok_or(GrowError::NoNumbers)?;
+        let unit = self.handle_bytes(headroom, mine);
         let others: BTreeSet<usize> =
             self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
         for unit in [unit].into_iter().chain(others.into_iter().rev()) {
@@ -305,7 +332,7 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// The bytes that may be made new for a block: what the limit, the policy and the device leave. The device is asked once.
+    /// The bytes that may be made new for a block: what the limit, the policy and the device leave.
     fn headroom(&mut self, wanted: Wanted) -> Headroom {
         let held = self.memory.bytes();
         let of_limit = self.limit.saturating_sub(held);
@@ -313,7 +340,7 @@ impl<B: Backend> PageSource<B> {
             Hold::Ample => usize::MAX,
             Hold::Tight { over_peak } => ((wanted.peak() as f64 * over_peak) as usize).saturating_sub(held),
         };
-        let left = if of_limit == 0 { 0 } else { self.backend.left().unwrap_or(usize::MAX) };
+        let left = if of_limit == 0 { 0 } else { self.left() };
         let first = of_limit.min(of_policy).min(left.saturating_sub(self.policy.reserve_bytes));
         let last = of_limit.min(left);
         // Beyond a share of the time for moving pages the reserve is used first.
@@ -322,10 +349,18 @@ impl<B: Backend> PageSource<B> {
         Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
     }
 
-    /// The bytes of new handles: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
-    fn handle_bytes(&self, headroom: Headroom) -> usize {
-        let fit = Policy::for_memory(headroom.room).handle_bytes;
-        if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
+    /// The bytes of new handles for a heap that has so many bytes: fewer than the policy says where neighbours leave so little that large
+    /// ones would strand a part of it, more where a heap that has many goes on growing and there is room.
+    fn handle_bytes(&self, headroom: Headroom, mine: usize) -> usize {
+        let room = headroom.room.min(self.limit);
+        let fit = Policy::for_memory(room).handle_bytes;
+        if fit.saturating_mul(2) <= self.policy.handle_bytes {
+            fit
+        } else if mine >= Policy::LARGE_FROM_BYTES && room >= Policy::LARGE_HANDLE_BYTES.saturating_mul(PARTS) {
+            Policy::LARGE_HANDLE_BYTES
+        } else {
+            self.policy.handle_bytes
+        }
     }
 
     /// Reserves a range of addresses for a heap, long enough for a block.

@@ -51,7 +51,13 @@ impl<B: Backend> Replay<B> {
     pub fn allocate(&mut self, heap: u32, bytes: usize) -> Option<(u32, u64)> {
         let size = block_size(bytes)?;
         let found = self.heaps.with(heap, |heap| heap.allocate(size, size - bytes, &NoIndex));
-        found.flatten().map(|block| self.count(block))
+        match found.flatten() {
+            Some(block) => Some(self.count(block)),
+            None => {
+                self.source.begin();
+                None
+            }
+        }
     }
 
     /// As [`Replay::allocate`], with more memory. None without; what the backend says otherwise, or None for faults of the records.

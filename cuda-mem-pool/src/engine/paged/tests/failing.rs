@@ -144,6 +144,7 @@ impl World {
                 let block = found.or_else(|| {
                     let wanted = Wanted { size, unused: 0, load };
                     let mut heaps = AllHeaps(&mut self.heaps, &NoIndex);
+                    self.source.begin();
                     self.source.grow(number, &mut heaps, wanted, &NoIndex).ok()
                 });
                 self.live.extend(block.map(|block| (number, block)));

@@ -181,6 +181,7 @@ impl Machine {
         if block.is_none() {
             let wanted = Wanted { size, unused: 1, load: Load { active: self.active, peak: self.peak } };
             let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
+            self.source.begin();
             block = match self.source.grow(stream, heaps, wanted, &self.index) {
                 Ok(block) => Some(block),
                 Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,

@@ -87,6 +87,7 @@ impl Trace {
                     if block.is_none() {
                         grows += 1;
                         let wanted = Wanted { size, unused: 0, load: Load { active, peak } };
+                        source.begin();
                         let grown =
                             source.grow(stream, &mut AllHeaps(&mut heaps, &NoIndex), wanted, &NoIndex);
                         block = match grown {
