@@ -31,7 +31,7 @@ pub use allocator::{CachingAllocator, StreamAllocator};
 pub use callbacks::{BackingChange, CallbackId};
 pub use observer::{CallObserver, DriverCall};
 pub use options::CachingOptions;
-pub use private::{PoolRoute, PrivatePool, ThreadRoute};
+pub use private::{PoolRoute, PrivatePool, Restored, ThreadRoute};
 pub use seeing::{StreamSegmentSize, TraceRecording};
 pub use sharing::{BlockExport, Pin, Pinned, PinnedRange, Segment};
 pub use sleep::{

@@ -22,7 +22,7 @@ impl Rounding {
 
     /// For one at a time.
     pub(super) fn set(&self, options: &Options) {
-        let divisions = options.roundup_power2_divisions();
+        let divisions = options.roundup_power2_divisions;
         for (place, steps) in self.divisions.iter().zip(divisions) {
             place.store(steps, Ordering::Relaxed);
         }

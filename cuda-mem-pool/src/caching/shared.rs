@@ -51,6 +51,7 @@ impl DeviceCache {
     pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
         let total = context.device().total_memory()?;
         options.check_hold()?;
+        options.segments.check()?;
         let limit = options.limit(total)?;
         let reserve = options.reserve_bytes.unwrap_or(Policy::reserve_of(total));
         let (moves, hold) = (options.moves, options.hold);
@@ -90,7 +91,7 @@ impl DeviceCache {
             fraction: AtomicU64::new(options.memory_fraction.to_bits()),
         };
         shared.source.set_limit(limit)?;
-        shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold());
+        shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold);
         Ok(shared)
     }
 

@@ -151,6 +151,9 @@ pub enum Error {
     /// A private pool of the caching allocator, or the layout of one, is not as the call needs it.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// An option of private pools has a value that it does not take.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
     /// A private pool would get its memory from the allocator that it belongs to.
     #[error(
         "the private pool {id} cannot have its own allocator as the source of its segments; name no source for memory of the device"
@@ -193,7 +196,7 @@ impl Error {
     }
 }
 
-/// Why private pools refused. Nothing was changed. The fields are what the text names.
+/// Why private pools refused. Nothing was changed. The fields are what the text names, sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each text names its fields")]
@@ -231,25 +234,6 @@ pub enum PoolError {
         "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
     )]
     StillRouted { id: MempoolId },
-    /// What a pool's heap refused.
-    #[error(transparent)]
-    Segment(#[from] SegmentError),
-}
-
-/// A call that cannot be right. Nothing was changed. The fields are what the text names, sizes in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each text names its fields")]
-pub enum SegmentError {
-    /// More bytes than any machine has.
-    #[error("{requested} bytes are more than a block can have; the most is {most}")]
-    TooLarge { requested: u64, most: u64 },
-    /// A block that was freed, or was never one of this heap.
-    #[error("there is no such block at {address:#x}: it was freed, or is another heap's")]
-    UnknownBlock { address: u64 },
-    /// A block is not what the call is for.
-    #[error("the block at {address:#x} is {state}; this call takes one that is {accepted}")]
-    State { address: u64, state: &'static str, accepted: &'static str },
     /// A segment that is none.
     #[error(
         "a segment of {bytes} bytes cannot be at {address:#x}: address and bytes must be multiples of 512, not 0, and fit the address space"
@@ -258,15 +242,36 @@ pub enum SegmentError {
     /// Two segments share bytes.
     #[error("the segment of {bytes} bytes at {address:#x} overlaps the one at {other:#x}")]
     Overlap { address: u64, bytes: u64, other: u64 },
-    /// As many blocks as there are numbers for.
-    #[error("the heap has {} blocks, for which alone it has numbers", u32::MAX)]
-    Full,
     /// A checkpoint cannot be taken or restored while streams still use freed blocks.
     #[error("the block at {address:#x} was freed and is still in use on other streams: complete it first")]
     Pending { address: u64 },
-    /// A checkpoint's segment is not in this heap.
-    #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the heap has no longer")]
+    /// A checkpoint's segment is not in the pool.
+    #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the pool has no longer")]
     MissingSegment { address: u64, bytes: u64 },
+}
+
+/// A value that an option of private pools does not take. [`Options`](crate::segments::Options) has an example, and says what each is.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each text names its fields")]
+pub enum OptionsError {
+    /// Of `large_segment_size`.
+    #[error(
+        "large_segment_size is {bytes} bytes; it must be whole MiB, more than 10 of them, and below 1 EiB"
+    )]
+    LargeSegmentSize { bytes: u64 },
+    /// Of `max_split_size`.
+    #[error("max_split_size is {bytes} bytes; it must be None or at least the large segment's {least}")]
+    MaxSplitSize { bytes: u64, least: u64 },
+    /// Of `max_non_split_rounding`.
+    #[error("max_non_split_rounding is {bytes} bytes; it must be at least the large segment's {least}")]
+    MaxNonSplitRounding { bytes: u64, least: u64 },
+    /// Of `roundup_power2_divisions`, and which of the sixteen.
+    #[error("roundup_power2_divisions[{place}] is {divisions}; it must be 0 or a power of two")]
+    RoundupPower2Divisions { place: usize, divisions: u64 },
+    /// Of `garbage_collection_threshold`.
+    #[error("garbage_collection_threshold is {threshold}; it must be None, or above 0 and below 1")]
+    GarbageCollectionThreshold { threshold: f64 },
 }
 
 struct Version(i32);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cuda_mem_core::{Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
-use cuda_mem_pool::segments::{Filter, PoolError, SegmentError};
+use cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
 use cuda_mem_pool::{Error, MempoolId};
 
@@ -57,7 +57,7 @@ fn a_capture_in_which_another_stream_used_a_freed_block_can_be_followed_by_a_che
         join(&side, &stream);
         free(&allocator, block);
         let refused = allocator.checkpoint_pool(id).map(drop).unwrap_err();
-        let pending = PoolError::Segment(SegmentError::Pending { address: block });
+        let pending = PoolError::Pending { address: block };
         assert!(matches!(&refused, Error::Pool(error) if *error == pending), "{refused}: it captures yet");
         drop(capture.end().expect("the capture survives"));
         allocator.end_allocate_to_pool(id).unwrap();

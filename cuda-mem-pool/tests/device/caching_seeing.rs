@@ -589,7 +589,7 @@ fn blocks_in_use_are_never_told_of_as_unmapped() {
 #[test]
 fn what_is_too_large_to_be_cut_up_is_counted() {
     let world = World::new();
-    let options = Options::builder().max_split_size(Some(32 << 20)).build().unwrap();
+    let options = Options::default().with_max_split_size(Some(32 << 20));
     let options = CachingOptions::default().with_segments(options);
     let (allocator, user) = (CachingAllocator::new(&world.context, &options).unwrap(), world.new_stream());
     let mut blocks = Blocks::new(&allocator);
@@ -640,11 +640,11 @@ fn a_snapshot_tells_how_the_allocator_is_set_up() {
         ..AllocatorSettings::default()
     };
     assert_eq!(settings(&allocator), default);
-    let options = Options::builder()
-        .max_split_size(Some(64 << 20))
-        .garbage_collection_threshold(Some(0.5))
-        .roundup_power2_divisions([4; 16]);
-    allocator.set_segment_options(options.build().unwrap()).unwrap();
+    let options = Options::default()
+        .with_max_split_size(Some(64 << 20))
+        .with_garbage_collection_threshold(Some(0.5))
+        .with_roundup_power2_divisions([4; 16]);
+    allocator.set_segment_options(options).unwrap();
     // SAFETY: nothing is captured.
     unsafe { allocator.set_graph_capture_record_stream_reuse(true) }.unwrap();
     let set = AllocatorSettings {

@@ -14,6 +14,7 @@ use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
 
 use super::PoolState;
+use super::graph::Restored;
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{refuse_forked, refuse_watchers};
 use crate::caching::sleep::Tag;
@@ -21,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::{MemoryResource, RawResource};
-use crate::segments::{Checkpoint, Filter, Options, Restored};
+use crate::segments::{Checkpoint, Filter, Options};
 
 /// Private pools: memory that serves nobody else, in segments that never move, with PyTorch's names and rules. What refuses a call
 /// for the pool's sake is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
@@ -196,14 +197,15 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// `Forked` in [`Error::Core`].
+    /// [`Error::Options`]; `Forked` in [`Error::Core`].
     pub fn set_segment_options(&self, options: Options) -> Result<()> {
+        options.check()?;
         let shared = self.shared();
         let mut state = self.pool_state()?;
         state.pools.set_options(options);
         shared.rounding.set(&options);
         drop(state);
-        shared.source.set_garbage_threshold(options.garbage_collection_threshold());
+        shared.source.set_garbage_threshold(options.garbage_collection_threshold);
         Ok(())
     }
 

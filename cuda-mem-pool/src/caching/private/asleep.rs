@@ -66,7 +66,7 @@ impl Private {
             return Ok(state.pools.create_or_incref(id, Some(source))?);
         }
         let pool = state.pools.in_use(id)?;
-        if pool.source.is_some() || pool.is_leaving() || pool.heap.totals().segments > 0 {
+        if pool.source.is_some() || pool.is_leaving() || !pool.heap.is_empty() {
             return Err(PoolError::HasMemory { id }.into());
         }
         pool.source = Some(source);

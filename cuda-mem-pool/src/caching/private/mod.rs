@@ -13,13 +13,13 @@ mod reclaim;
 mod streams;
 
 pub use api::{PoolRoute, PrivatePool, ThreadRoute};
+pub use graph::Restored;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_mem_core::Context;
 
-use self::blocks::Entry;
 use self::graph::{Captures, PoolPending};
 use self::memory::SegmentMemory;
 pub(super) use self::streams::PoolStreams;
@@ -55,10 +55,8 @@ pub(super) struct Private {
 #[derive(Debug)]
 struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
-    /// Allocated blocks by address.
-    live: HashMap<u64, Entry>,
-    /// Freed blocks that streams still use.
-    freed: HashMap<u64, Entry>,
+    /// The pool of each block that is not free, by address.
+    owners: HashMap<u64, MempoolId>,
     /// The streams that blocks belong to.
     streams: Arc<PoolStreams>,
     /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
@@ -72,9 +70,15 @@ impl PoolState {
         self.pools.get(id).is_ok_and(|pool| pool.is_captured)
     }
 
-    /// A block that is not free.
-    fn block(&self, entry: Entry) -> Option<Block> {
-        self.pools.get(entry.pool).ok()?.heap.get(entry.block)
+    /// The block that begins at an address, and its pool, unless it is free.
+    fn block(&self, address: u64) -> Option<(MempoolId, Block)> {
+        let id = *self.owners.get(&address)?;
+        Some((id, self.pools.get(id).ok()?.heap.get(address)?))
+    }
+
+    /// The block that somebody has at an address, and its pool.
+    fn live(&self, address: u64) -> Option<(MempoolId, Block)> {
+        self.block(address).filter(|(_, block)| block.state == BlockState::ActiveAllocated)
     }
 
     fn pending(&self, id: MempoolId) -> Option<Arc<PoolPending>> {
@@ -95,8 +99,7 @@ impl Private {
         let streams = Arc::<PoolStreams>::default();
         let state = PoolState {
             pools: PoolTable::new(options),
-            live: HashMap::new(),
-            freed: HashMap::new(),
+            owners: HashMap::new(),
             streams: Arc::clone(&streams),
             segment_stacks: HashMap::new(),
         };
@@ -134,13 +137,12 @@ impl Private {
 
     /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        let state = lock(&self.state);
-        (state.live.capacity() + state.freed.capacity()) * size_of::<(u64, Entry)>()
+        lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
     }
 
     /// The option of that name, as it is now.
     pub(super) fn max_split_size(&self) -> Option<u64> {
-        lock(&self.state).pools.options().max_split_size()
+        lock(&self.state).pools.options().max_split_size
     }
 
     /// How the allocator is set up now.
@@ -148,12 +150,12 @@ impl Private {
         let state = lock(&self.state);
         let options = state.pools.options();
         AllocatorSettings {
-            max_split_size: options.max_split_size(),
-            garbage_collection_threshold: options.garbage_collection_threshold().unwrap_or(0.0),
+            max_split_size: options.max_split_size,
+            garbage_collection_threshold: options.garbage_collection_threshold.unwrap_or(0.0),
             // Only the default pool grows by pages, and it always does where memory is mapped.
             expandable_segments: state.pools.get(MempoolId::NONE).is_err(),
             graph_capture_record_stream_reuse: self.captures.are_reused(),
-            roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
+            roundup_power2_divisions: options.roundup_power2_divisions.to_vec(),
         }
     }
 
@@ -201,9 +203,9 @@ impl Private {
     /// The block that begins at an address, and the first address and the bytes of its segment.
     pub(super) fn block_at(&self, address: u64) -> Option<(Block, u64, usize)> {
         let state = lock(&self.state);
-        let entry = *state.live.get(&address)?;
-        let segment = state.pools.get(entry.pool).ok()?.heap.segment_at(address)?;
-        Some((state.block(entry)?, segment.address, segment.bytes as usize))
+        let (id, block) = state.live(address)?;
+        let segment = state.pools.get(id).ok()?.heap.segment_at(address)?;
+        Some((block, segment.address, segment.bytes as usize))
     }
 
     /// The largest block that a stream would get of a private pool, when there is so much room for a segment of the device's own
@@ -240,10 +242,8 @@ impl Private {
     pub(super) fn splits(&self) -> [(u64, u64); 2] {
         let state = lock(&self.state);
         [PoolSize::Small, PoolSize::Large].map(|kind| {
-            let totals = state.pools.iter().map(|(_, pool)| pool.heap.totals_of(kind));
-            totals.fold((0, 0), |(count, bytes), totals| {
-                (count + totals.inactive_splits, bytes + totals.inactive_split)
-            })
+            let splits = state.pools.iter().map(|(_, pool)| pool.heap.splits(kind));
+            splits.fold((0, 0), |(count, bytes), splits| (count + splits.0, bytes + splits.1))
         })
     }
 }

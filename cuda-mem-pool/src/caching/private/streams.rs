@@ -175,9 +175,6 @@ impl PrivatePools<'_> {
             return false;
         }
         pool.heap.adopt(from, to);
-        let state = &mut *state;
-        let entries = state.live.values_mut().chain(state.freed.values_mut());
-        entries.filter(|entry| entry.pool == id && entry.stream == from).for_each(|entry| entry.stream = to);
         state.streams.add(stream);
         true
     }

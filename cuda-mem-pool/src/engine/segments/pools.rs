@@ -5,11 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
-use super::block::{Allocation, BlockId, FreeSegment, SegmentRequest};
-use super::checkpoint::Checkpoint;
-use super::heap::SegmentHeap;
+use super::heap::{Allocation, Block, FreeSegment, SegmentHeap, SegmentRequest};
 use super::options::Options;
-use crate::error::{PoolError, SegmentError};
+use crate::error::PoolError;
 use crate::mempool_id::MempoolId;
 
 /// Says of an allocation for a stream, in the thread that makes it, whether it goes to a pool.
@@ -124,7 +122,7 @@ impl<S, N: Default> Pool<S, N> {
 
     /// Whether nobody uses it and it has no memory, not even on its way out.
     fn is_over(&self) -> bool {
-        self.is_freeable() && self.leaving == 0 && self.heap.totals().segments == 0
+        self.is_freeable() && self.leaving == 0 && self.heap.is_empty()
     }
 }
 
@@ -225,32 +223,13 @@ impl<S, N: Default> PoolTable<S, N> {
     }
 
     /// A free block of one of the pools that lend, for a request that no private pool was meant for. The block stays that pool's.
-    /// None of a pool whose memory a graph may use, which goes on using what is free. [`SegmentError::TooLarge`].
-    pub(crate) fn allocate_on_oom(
-        &mut self,
-        stream: u64,
-        bytes: u64,
-    ) -> Result<Option<(MempoolId, BlockId)>, SegmentError> {
-        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| pool.lends()) {
-            if let Allocation::Hit(block) = pool.heap.allocate(stream, bytes)? {
-                return Ok(Some((id, block)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The layout of a pool as it is. [`PoolError::Unknown`], [`PoolError::Released`], [`SegmentError::Pending`].
-    pub(crate) fn checkpoint(&mut self, id: MempoolId) -> Result<Checkpoint, PoolError> {
-        Ok(self.in_use(id)?.heap.checkpoint()?)
-    }
-
-    /// Makes a pool's layout what it was. [`PoolError::Unknown`], [`PoolError::Released`], and those of the heap.
-    pub(crate) fn restore(
-        &mut self,
-        id: MempoolId,
-        checkpoint: &Checkpoint,
-    ) -> Result<[Vec<BlockId>; 2], PoolError> {
-        Ok(self.in_use(id)?.heap.restore(checkpoint)?)
+    /// None of a pool whose memory a graph may use, which goes on using what is free.
+    pub(crate) fn allocate_on_oom(&mut self, stream: u64, bytes: u64) -> Option<(MempoolId, Block)> {
+        let mut lending = self.pools.iter_mut().filter(|(_, pool)| pool.lends());
+        lending.find_map(|(&id, pool)| match pool.heap.allocate(stream, bytes) {
+            Some(Allocation::Hit(block)) => Some((id, block)),
+            _ => None,
+        })
     }
 
     /// A pool, in use or not. [`PoolError::Unknown`].
@@ -312,10 +291,10 @@ impl<S, N: Default> PoolTable<S, N> {
     }
 
     /// Puts a segment back that stays. It can be taken again. [`PoolError::Unknown`] if the pool was told already that all its
-    /// segments went; in [`PoolError::Segment`] that its addresses have become another segment's, or that there are too many blocks.
+    /// segments went; [`PoolError::Overlap`] if its addresses have become another segment's.
     pub(crate) fn put_back(&mut self, taken: &TakenSegment) -> Result<(), PoolError> {
         let pool = self.get_mut(taken.id)?;
         pool.leaving = pool.leaving.saturating_sub(1);
-        Ok(pool.heap.put_back(&taken.segment).map(drop)?)
+        pool.heap.put_back(&taken.segment).map(drop)
     }
 }

@@ -1,8 +1,8 @@
 //! A heap that looks at everything each time.
 
 use super::support::Layout;
-use crate::engine::segments::block::Totals;
-use crate::engine::segments::{Block, BlockState, Options, PoolSize};
+use crate::engine::segments::{Block, BlockState, Options};
+use crate::statistics::PoolSize;
 
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
@@ -50,11 +50,11 @@ impl Model {
             }
         }
         let (found, address) = best?;
-        if let Some(most) = self.options.max_split_size() {
+        if let Some(most) = self.options.max_split_size {
             if size < most && found >= most {
                 return None;
             }
-            if size >= most && found >= size + self.options.max_non_split_rounding() {
+            if size >= most && found >= size + self.options.non_split_rounding() {
                 return None;
             }
         }
@@ -85,7 +85,7 @@ impl Model {
 
     fn take(&mut self, address: u64, size: u64, requested: u64) {
         let (segment, place) = self.piece(address);
-        let (no_split, most) = (self.no_split, self.options.max_split_size().unwrap_or(u64::MAX));
+        let (no_split, most) = (self.no_split, self.options.max_split_size.unwrap_or(u64::MAX));
         let segment = &mut self.segments[segment];
         let piece = &mut segment.pieces[place];
         let rest = piece.size - size;
@@ -144,7 +144,7 @@ impl Model {
     }
 
     pub(super) fn release_available(&mut self, stream: u64, size: u64) -> Vec<u64> {
-        let Some(most) = self.options.max_split_size() else { return Vec::new() };
+        let Some(most) = self.options.max_split_size else { return Vec::new() };
         let room = size.max(most);
         let mine = |s: &&Segment| s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s);
         let mut whole: Vec<(u64, u64)> =
@@ -196,22 +196,10 @@ impl Model {
         view.collect()
     }
 
-    /// Counted from what is there.
-    pub(super) fn totals(&self, kind: PoolSize) -> Totals {
-        let mut totals = Totals::default();
-        for segment in self.segments.iter().filter(|segment| segment.kind == kind) {
-            totals.segments += 1;
-            totals.reserved += segment.bytes;
-            for piece in &segment.pieces {
-                if piece.state != BlockState::Inactive {
-                    totals.active += piece.size;
-                    totals.pending += u64::from(piece.state == BlockState::ActivePendingFree);
-                } else if segment.pieces.len() > 1 {
-                    totals.inactive_splits += 1;
-                    totals.inactive_split += piece.size;
-                }
-            }
-        }
-        totals
+    /// The free blocks that share their segment with others, and their bytes: counted from what is there.
+    pub(super) fn splits(&self, kind: PoolSize) -> (u64, u64) {
+        let of_kind = self.segments.iter().filter(|segment| segment.kind == kind && segment.pieces.len() > 1);
+        let free = of_kind.flat_map(|segment| &segment.pieces).filter(|p| p.state == BlockState::Inactive);
+        free.fold((0, 0), |(count, bytes), piece| (count + 1, bytes + piece.size))
     }
 }
