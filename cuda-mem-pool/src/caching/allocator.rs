@@ -15,13 +15,14 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::refuse_forked;
+use super::callbacks::{BackingChange, CallbackId, refuse_forked};
 use super::index::number_of;
 use super::observer::{CallObserver, Observer};
 use super::options::CachingOptions;
 use super::shared::DeviceCache;
+use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
@@ -41,10 +42,11 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 /// let block = allocator.allocate(100_000_000, &stream)?;
 /// drop(block);
-/// let again = allocator.allocate(90_000_000, &stream)?; // the same memory, without a driver call
+/// let again = allocator.of_stream(&stream)?.allocate_by_address(90_000_000)?; // the same memory, without a driver call
 /// assert_eq!(allocator.statistics().allocated_bytes.all.current, 90_000_384);
 /// allocator.set_memory_fraction(0.5)?; // may be called while streams capture
-/// drop(again);
+/// // SAFETY: nothing uses it.
+/// unsafe { allocator.free_by_address(again) }?;
 /// allocator.set_limit(80_000_000)?; // below what is held, too
 /// allocator.trim_to(50_000_000)?;
 /// assert!(allocator.reserved_bytes() <= 50_000_000 && allocator.memory_fraction() == 0.5);
@@ -264,28 +266,90 @@ impl CachingAllocator {
     pub fn driver_calls(&self) -> u64 {
         if forked() { 0 } else { self.shared().source.calls() }
     }
+
+    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the
+    /// allocator can do by itself. It gets the bytes that were asked for, frees what it can, in whichever allocator, and says
+    /// whether it did; then everything is tried once more.
+    ///
+    /// Called by the thread that allocates, with no lock held: it may use this allocator. A request of its own that fails does
+    /// not call it again. A panic of it is the request's. A handle of this allocator in it keeps that alive until
+    /// [`CachingAllocator::detach`].
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// use cuda_mem_core::{Driver, Stream};
+    /// use cuda_mem_pool::MemoryResource;
+    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let stream = Stream::new(&context)?;
+    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+    /// let most = driver.device(0)?.total_memory()? / 4 * 3;
+    /// let cache = Mutex::new(Some(allocator.allocate(most, &stream)?));
+    /// let reclaimer =
+    ///     allocator.attach_oom_reclaimer(move |_| cache.lock().is_ok_and(|mut cache| cache.take().is_some()));
+    /// let watcher = allocator.attach_backing_watcher(|change| println!("{change:?}"));
+    /// drop(allocator.allocate(most, &stream)?);
+    /// assert!(allocator.detach(reclaimer) && allocator.detach(watcher));
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
+    pub fn attach_oom_reclaimer(
+        &self,
+        reclaimer: impl Fn(usize) -> bool + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.reclaimers.add(Arc::new(reclaimer))
+    }
+
+    /// Has `observer` be told of each request that fails for lack of memory, before its caller is.
+    ///
+    /// Called as what [`CachingAllocator::attach_oom_reclaimer`] attaches.
+    pub fn attach_oom_observer(
+        &self,
+        observer: impl Fn(&OutOfMemoryReport) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.observers.add(Arc::new(observer))
+    }
+
+    /// Has `watcher` be called before memory leaves addresses, by the thread that moves it or gives it back. It may happen that
+    /// it does not leave after all, because a driver call fails.
+    ///
+    /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
+    /// snapshot. What needs the page source, such as to grow, to pin or to empty the cache, is
+    /// [`Error::InCallback`](crate::Error::InCallback), in this allocator and in others. The history is told of it once the watcher has
+    /// returned. The watcher must not wait for threads that allocate. A panic ends in the watcher, and the change goes on. A handle of this
+    /// allocator in the watcher keeps it alive until [`CachingAllocator::detach`].
+    pub fn attach_backing_watcher(
+        &self,
+        watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.watchers.add(Arc::new(watcher))
+    }
+
+    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them: who registered it
+    /// elsewhere ends that, and begins it anew. All are told one after the other, in the order in which they came, by the thread that
+    /// puts the tag to sleep or wakes it, which has no lock. What a registrant fails with is in [`Slept::told`](super::Slept::told) and stops nothing, and neither
+    /// does a panic. [`CachingAllocator::detach`] ends it.
+    /// [`Tag`](super::Tag) has an example.
+    pub fn on_backing_change(
+        &self,
+        registrant: impl Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().tags.registrants.add(Arc::new(registrant))
+    }
+
+    /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.
+    pub fn detach(&self, id: CallbackId) -> bool {
+        let shared = self.shared();
+        shared.callbacks.remove(id) || (!forked() && shared.tags.detach(id))
+    }
 }
 
 /// An allocator for work of one stream: for whoever allocates on the same few streams all the time, and remembers this.
 ///
 /// It stays in its thread: the default stream of a thread ends with it, and what belonged to that serves another stream then.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-/// let on_stream = allocator.of_stream(&stream)?;
-/// let address = on_stream.allocate_by_address(1000)?;
-/// // SAFETY: nothing uses it.
-/// unsafe { allocator.free_by_address(address) }?;
-/// assert_eq!(on_stream.allocate_by_address(900)?, address);
-/// # unsafe { allocator.free_by_address(address) }?;
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// [`CachingAllocator`] has an example.
 #[derive(Clone, Copy)]
 pub struct StreamAllocator<'a> {
     shared: &'a DeviceCache,

@@ -1,21 +1,26 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{self, Write};
+use std::sync::Arc;
 
-use cuda_mem_core::nvml;
+use cuda_mem_core::{StreamId, forked, nvml};
 
+use super::CachingAllocator;
+use super::callbacks::refuse_forked;
 use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
-use super::seeing::StreamSegmentSize;
 use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::paged::{Piece, SLAB};
-use crate::error::{CachePool, CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
+use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
+use crate::history::{History, TrackerId};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::snapshot::{Action, BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
+use crate::trace::{Header, TraceRecorder};
 
 /// The counters of an allocator.
 #[derive(Debug, Default)]
@@ -59,31 +64,92 @@ impl Figures {
     }
 }
 
-impl DeviceCache {
-    pub(super) fn statistics(&self) -> DeviceStatistics {
-        let [small, large] = self.private.splits();
-        let max_split_size = self.private.max_split_size();
+/// What a stream has of the default pool for blocks of one size class.
+/// [`CachingAllocator::stream_segment_sizes`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamSegmentSize {
+    /// The stream; or the last one, if that has ended.
+    pub stream: StreamId,
+    /// Its handle, as it is or was; the default streams of all threads have the same.
+    pub handle: u64,
+    /// The blocks that are cut from it: small for pages that are cut up.
+    pub pool: PoolSize,
+    /// The bytes that are mapped, in use or free.
+    pub mapped: u64,
+}
+
+/// Statistics, history, snapshots and callbacks. Makes no driver call.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::history::HistoryOptions;
+/// use cuda_mem_pool::MemoryResource;
+/// use cuda_mem_pool::snapshot::Action;
+/// use cuda_mem_pool::trace::Header;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// allocator.history().start(&HistoryOptions::default());
+/// let block = allocator.allocate(1000, &stream)?;
+/// let actions: Vec<Action> = allocator.history().entries().iter().map(|entry| entry.action).collect();
+/// assert_eq!(actions, [Action::SegmentMap, Action::Alloc]);
+/// let snapshot = allocator.snapshot();
+/// assert_eq!(snapshot.segments[0].requested_size, 1000);
+/// assert_eq!(allocator.segments()[0].allocated_size, allocator.statistics().allocated_bytes.all.current);
+/// let sizes = allocator.stream_segment_sizes()?;
+/// assert_eq!((sizes[0].stream, sizes[0].mapped), (stream.id(), snapshot.segments[0].total_size));
+/// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
+/// let recording = allocator.record_trace(std::io::sink(), &Header::default())?; // a file
+/// drop(block);
+/// recording.finish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl CachingAllocator {
+    /// Reads the statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
+    ///
+    /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count as large, and
+    /// `reserved_bytes` of small blocks are their pages. Segments of private pools count under their own kind. `inactive_split` and its
+    /// bytes, free blocks beside others, are those of private pools alone, as with PyTorch's expandable segments; so is `oversize_segments`.
+    /// They, `oversize_allocations` and the memory of small blocks are counted when they are asked for: their peaks are the most that any
+    /// call of this has told.
+    #[must_use]
+    pub fn statistics(&self) -> DeviceStatistics {
+        if forked() {
+            return DeviceStatistics::default();
+        }
+        let shared = self.shared();
+        let [small, large] = shared.private.splits();
+        let max_split_size = shared.private.max_split_size();
         let (oversize_blocks, oversize_segments) =
-            max_split_size.map_or((0, 0), |least| self.oversize(least));
-        let bytes_of_slabs = self.bytes_of_slabs();
-        self.count_all_frees();
-        let mut counts = lock(&self.figures.counts);
+            max_split_size.map_or((0, 0), |least| shared.oversize(least));
+        let bytes_of_slabs = shared.bytes_of_slabs();
+        shared.count_all_frees();
+        let mut counts = lock(&shared.figures.counts);
         counts.inactive_split.set(small.0, large.0);
         counts.inactive_split_bytes.set(small.1, large.1);
         counts.oversize_allocations.set(oversize_blocks);
         counts.oversize_segments.set(oversize_segments);
-        let mut of_small = lock(&self.figures.small);
+        let mut of_small = lock(&shared.figures.small);
         // Some of it may have gone back since.
         of_small.set(bytes_of_slabs.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
         let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*counts };
-        self.figures.counter.read(&mut statistics);
+        shared.figures.counter.read(&mut statistics);
         statistics
     }
 
-    pub(super) fn reset_peak_statistics(&self) {
-        self.count_all_frees();
-        let figures = &self.figures;
+    /// Has the peaks start anew from what there is now.
+    pub fn reset_peak_statistics(&self) {
+        if forked() {
+            return;
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        let figures = &shared.figures;
         figures.counter.reset_peak();
         let mut counts = lock(&figures.counts);
         figures.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
@@ -91,13 +157,164 @@ impl DeviceCache {
         lock(&figures.small).reset_peak();
     }
 
-    pub(super) fn reset_accumulated_statistics(&self) {
-        self.count_all_frees();
-        self.figures.counter.reset_accumulated();
-        lock(&self.figures.counts).reset_accumulated();
-        lock(&self.figures.small).reset_accumulated();
+    /// Has the sums and counts start anew from nothing.
+    pub fn reset_accumulated_statistics(&self) {
+        if forked() {
+            return;
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        shared.figures.counter.reset_accumulated();
+        lock(&shared.figures.counts).reset_accumulated();
+        lock(&shared.figures.small).reset_accumulated();
     }
 
+    /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InCallback`](crate::Error::InCallback); `Forked` in [`Error::Core`](crate::Error::Core).
+    pub fn largest_free_block(&self) -> Result<usize> {
+        let shared = self.shared();
+        drop(shared.source.lock()?);
+        let of_heaps = shared.slots.iter().map(|slot| largest_free(&shared.pieces(slot)));
+        Ok(of_heaps.fold(shared.private.largest_free(), usize::max))
+    }
+
+    /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
+    /// left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::largest_free_block`].
+    pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
+        let shared = self.shared();
+        // While it is held no memory comes, goes or moves.
+        let _source = shared.source.lock()?;
+        let sizes_of = |slot: &StreamSlot| {
+            let mut mapped = BTreeMap::new();
+            for piece in shared.pieces(slot) {
+                let pool = if piece.in_slab { PoolSize::Small } else { PoolSize::Large };
+                mapped.entry(!piece.in_slab).or_insert((pool, 0)).1 += piece.size as u64;
+            }
+            let (stream, handle) = (slot.stream_id(), slot.handle());
+            let size =
+                move |(pool, mapped)| Some(StreamSegmentSize { stream: stream?, handle, pool, mapped });
+            mapped.into_values().filter_map(size)
+        };
+        Ok(shared.slots.iter().flat_map(sizes_of).collect())
+    }
+
+    /// What happened lately, once it is recorded: blocks that come and go, requests that fail, and addresses that get and lose
+    /// memory. What moves is unmapped where it was and mapped where it is, also where the driver keeps the old mapping for
+    /// later: at any point of the history what is mapped is what is held.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.shared().record.history
+    }
+
+    /// Takes a snapshot of all memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one
+    /// expandable segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id, also those
+    /// of released pools that are still here.
+    ///
+    /// No memory comes, goes or moves meanwhile, and the blocks of each stream, and of private pools, are those of one moment. Blocks that
+    /// other threads take or free at this very time may be in the history and not yet in the segments, or the other way round.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        if forked() {
+            return Snapshot::default();
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        let active = shared.figures.counter.active_bytes();
+        shared.record.tell_moves();
+        // While it is held no memory comes, goes or moves.
+        let source = shared.source.lock_to_look();
+        let known = shared.known(shared.record.stacks());
+        let mut segments = shared.default_segments(&known);
+        let device = known.device;
+        let mut device_traces = vec![Vec::new(); device as usize];
+        device_traces.push(shared.record.history.entries());
+        drop(source);
+        segments.extend(shared.private.segments(device, &known.stacks));
+        // The next one shows it: what a program did last is the last entry of this one.
+        shared.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
+        Snapshot { segments, device_traces, allocator_settings: shared.private.settings() }
+    }
+
+    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without stacks and without the history, in which this
+    /// leaves nothing. For who asks again and again.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        if forked() {
+            return Vec::new();
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        // While it is held no memory comes, goes or moves.
+        let source = shared.source.lock_to_look();
+        let known = shared.known(HashMap::new());
+        let mut segments = shared.default_segments(&known);
+        drop(source);
+        segments.extend(shared.private.segments(known.device, &known.stacks));
+        segments
+    }
+
+    /// Writes a trace of all blocks that are allocated from now on, with the time and the thread of each event, until the
+    /// recording is finished or dropped. Each event is written by itself: a file wants a `BufWriter` around it.
+    ///
+    /// # Errors
+    ///
+    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
+    pub fn record_trace(
+        &self,
+        target: impl Write + Send + 'static,
+        header: &Header,
+    ) -> io::Result<TraceRecording> {
+        refuse_forked().map_err(io::Error::other)?;
+        let recorder = Arc::new(TraceRecorder::new(target, header)?);
+        let tracker = self.history().attach(recorder.clone());
+        Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
+    }
+}
+
+/// A trace that is being recorded by [`CachingAllocator::record_trace`], where its example is. Dropped, it ends, and what its target
+/// refused stays untold.
+#[derive(Debug)]
+#[must_use = "a recording ends when it is dropped"]
+pub struct TraceRecording {
+    allocator: CachingAllocator,
+    recorder: Arc<TraceRecorder>,
+    tracker: TrackerId,
+}
+
+impl TraceRecording {
+    /// Ends the recording.
+    ///
+    /// # Errors
+    ///
+    /// The target's, or the first one of it during the recording, which ended it; [`io::ErrorKind::InvalidInput`] for a block
+    /// larger than [`MAX_SIZE`](crate::trace::MAX_SIZE).
+    pub fn finish(self) -> io::Result<()> {
+        refuse_forked().map_err(io::Error::other)?;
+        self.allocator.history().detach(self.tracker);
+        self.recorder.finish()
+    }
+}
+
+impl Drop for TraceRecording {
+    fn drop(&mut self) {
+        if forked() {
+            // The parent goes on with it.
+            return;
+        }
+        self.allocator.history().detach(self.tracker);
+        // Told by `finish` to those who ask.
+        let _ = self.recorder.finish();
+    }
+}
+
+impl DeviceCache {
     /// Counts the blocks that somebody has, and the segments of private pools, that have `least` bytes or more, as many as are not cut up any
     /// more: as in PyTorch, where what grows by pages is no such segment.
     fn oversize(&self, least: u64) -> (u64, u64) {
@@ -121,36 +338,6 @@ impl DeviceCache {
         self.slots.iter().map(of_slot).fold(0, u64::saturating_add)
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
-        self.count_all_frees();
-        let active = self.figures.counter.active_bytes();
-        self.record.tell_moves();
-        // While it is held no memory comes, goes or moves.
-        let source = self.source.lock_to_look();
-        let known = self.known(self.record.stacks());
-        let mut segments = self.default_segments(&known);
-        let device = known.device;
-        let mut device_traces = vec![Vec::new(); device as usize];
-        device_traces.push(self.record.history.entries());
-        drop(source);
-        segments.extend(self.private.segments(device, &known.stacks));
-        // The next one shows it: what a program did last is the last entry of this one.
-        self.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
-        Snapshot { segments, device_traces, allocator_settings: self.private.settings() }
-    }
-
-    /// The segments of a snapshot, without stacks.
-    pub(super) fn segments(&self) -> Vec<SegmentInfo> {
-        self.count_all_frees();
-        // While it is held no memory comes, goes or moves.
-        let source = self.source.lock_to_look();
-        let known = self.known(HashMap::new());
-        let mut segments = self.default_segments(&known);
-        drop(source);
-        segments.extend(self.private.segments(known.device, &known.stacks));
-        segments
-    }
-
     fn known(&self, stacks: HashMap<u64, Frames>) -> Known {
         let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
         Known { device, pending: self.pending.freed(), stacks }
@@ -167,31 +354,6 @@ impl DeviceCache {
             self.drain(slot, heap, guard);
             heap.pieces()
         })
-    }
-
-    /// The mapped bytes by stream and size class.
-    pub(super) fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
-        // While it is held no memory comes, goes or moves.
-        let _source = self.source.lock()?;
-        let sizes_of = |slot: &StreamSlot| {
-            let mut mapped = BTreeMap::new();
-            for piece in self.pieces(slot) {
-                let pool = if piece.in_slab { PoolSize::Small } else { PoolSize::Large };
-                mapped.entry(!piece.in_slab).or_insert((pool, 0)).1 += piece.size as u64;
-            }
-            let (stream, handle) = (slot.stream_id(), slot.handle());
-            let size =
-                move |(pool, mapped)| Some(StreamSegmentSize { stream: stream?, handle, pool, mapped });
-            mapped.into_values().filter_map(size)
-        };
-        Ok(self.slots.iter().flat_map(sizes_of).collect())
-    }
-
-    /// The largest free block of all pools and streams, in bytes.
-    pub(super) fn largest_free_block(&self) -> Result<usize> {
-        drop(self.source.lock()?);
-        let of_heaps = self.slots.iter().map(|slot| largest_free(&self.pieces(slot)));
-        Ok(of_heaps.fold(self.private.largest_free(), usize::max))
     }
 
     /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.
@@ -218,8 +380,9 @@ impl DeviceCache {
             if other.number == slot.number {
                 own = largest;
             }
-            if let Some(stream) = other.stream_id().filter(|_| bytes > 0) {
-                cached.push(CachedMemory { pool: CachePool::Stream(stream), bytes, largest });
+            let stream = other.stream_id();
+            if bytes > 0 && stream.is_some() {
+                cached.push(CachedMemory { pool: MempoolId::NONE, stream, bytes, largest });
             }
         }
         let (limit, pinned) = (self.source.limit(), source.pinned());

@@ -15,7 +15,6 @@ mod private;
 mod record;
 mod remote;
 mod rounding;
-mod seeing;
 mod shared;
 mod sharing;
 mod size_set;
@@ -26,14 +25,12 @@ mod streams;
 mod vmm;
 
 pub use crate::engine::paged::Hold;
-pub use crate::error::{Advice, CachePool, CachedMemory, OutOfMemoryReport, SleepError};
+pub use crate::error::{Advice, CachedMemory, OutOfMemoryReport, SleepError};
 pub use allocator::{CachingAllocator, StreamAllocator};
 pub use callbacks::{BackingChange, CallbackId};
+pub use figures::{StreamSegmentSize, TraceRecording};
 pub use observer::{CallObserver, DriverCall};
 pub use options::CachingOptions;
-pub use private::{PoolRoute, PrivatePool, Restored, ThreadRoute};
-pub use seeing::{StreamSegmentSize, TraceRecording};
-pub use sharing::{BlockExport, Pin, Pinned, PinnedRange, Segment};
-pub use sleep::{
-    Asleep, BackingEvent, Backup, Keep, Kept, Restore, SleepRefused, Slept, Tag, TagScope, TagState, Told,
-};
+pub use private::{PoolRoute, PrivatePool, Restored};
+pub use sharing::{Pin, Pinned, Segment};
+pub use sleep::{Asleep, BackingEvent, Backup, Keep, Kept, Restore, Slept, Tag, TagScope, TagState, Told};

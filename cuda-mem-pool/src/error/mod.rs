@@ -10,7 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
-pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub use self::oom::{Advice, CachedMemory, OutOfMemoryReport};
 pub(crate) use self::oom::{Bytes, choose_advice};
 pub use self::sleep::SleepError;
 use crate::mempool_id::MempoolId;
@@ -167,7 +167,7 @@ pub enum Error {
     /// Mapped memory has no handle of `cuIpcGetMemHandle`.
     #[error(
         "the block at {address:#x} is of the default pool, whose memory is mapped and has no legacy IPC handle: allocate it in a \
-         private pool, or export descriptors (CachingAllocator::export_block)"
+         private pool, or export descriptors (Pinned::export_posix_fds)"
     )]
     NoLegacyHandle { address: u64 },
 }

@@ -51,23 +51,15 @@ pub struct OutOfMemoryReport {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CachedMemory {
-    /// Which pool.
-    pub pool: CachePool,
+    /// Which private pool; [`MempoolId::NONE`] for the default one.
+    pub pool: MempoolId,
+    /// Of the default pool, the stream whose part it is.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))]
+    pub stream: Option<StreamId>,
     /// The bytes that are in no block.
     pub bytes: usize,
     /// The longest piece without a gap.
     pub largest: usize,
-}
-
-/// Whose free memory it is. [`Error`](crate::Error) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub enum CachePool {
-    /// The part of the default pool that a stream has.
-    Stream(#[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))] StreamId),
-    /// A private pool.
-    Private(MempoolId),
 }
 
 impl OutOfMemoryReport {
@@ -124,7 +116,7 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
     if pending > 0 && pending >= missing {
         advice.push(Advice::AwaitStreams { bytes: pending });
     }
-    let private = report.cached.iter().filter(|cached| matches!(cached.pool, CachePool::Private(_)));
+    let private = report.cached.iter().filter(|cached| cached.pool != MempoolId::NONE);
     let private: usize = private.map(|cached| cached.bytes).sum();
     if private > 0 && private >= missing {
         advice.push(Advice::ReleasePools { bytes: private });
@@ -260,9 +252,9 @@ impl OutOfMemoryReport {
 
 impl fmt::Display for CachedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pool {
-            CachePool::Stream(stream) => write!(f, "stream {}", stream.as_raw())?,
-            CachePool::Private(id) => write!(f, "private pool {id}")?,
+        match self.stream {
+            Some(stream) => write!(f, "stream {}", stream.as_raw())?,
+            None => write!(f, "private pool {}", self.pool)?,
         }
         write!(f, ": {}, the longest piece {}", bytes_of(self.bytes), bytes_of(self.largest))
     }
@@ -279,8 +271,8 @@ mod as_number {
         device.as_raw().serialize(serializer)
     }
 
-    pub(super) fn stream<S: Serializer>(stream: &StreamId, serializer: S) -> Result<S::Ok, S::Error> {
-        stream.as_raw().serialize(serializer)
+    pub(super) fn stream<S: Serializer>(stream: &Option<StreamId>, serializer: S) -> Result<S::Ok, S::Error> {
+        stream.map(StreamId::as_raw).serialize(serializer)
     }
 
     /// Pairs of a process and its bytes.
@@ -314,7 +306,7 @@ mod tests {
         };
         let value = serde_json::to_value(&*report).unwrap();
         assert_eq!((&value["device"], &value["requested"]), (&0.into(), &(1u64 << 45).into()));
-        assert_eq!(value["cached"][0]["pool"]["Stream"], stream.id().as_raw());
+        assert_eq!(value["cached"][0]["stream"], stream.id().as_raw());
         assert_eq!(value["cached"][0]["bytes"], report.cached[0].bytes);
         assert_eq!(value["advice"][0]["LargerThanDevice"]["total"], report.total);
     }

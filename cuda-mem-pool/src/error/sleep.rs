@@ -3,23 +3,7 @@
 use std::fmt;
 
 /// Why a tag was not put to sleep, did not wake, or cannot be used now. Nothing was changed.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::Error;
-/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, SleepError, Tag};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-/// let tag = allocator.tag("cache")?;
-/// // SAFETY: it has no memory.
-/// unsafe { Tag::sleep(&[&tag], Backup::Discard) }?;
-/// let _scope = tag.enter()?;
-/// let refused = allocator.allocate_by_address(1000, &Stream::new(&context)?);
-/// assert!(matches!(refused, Err(Error::Sleep(SleepError::Asleep { tag })) if tag == "cache"));
-/// # Ok::<(), Error>(())
-/// ```
+/// [`Tag`](crate::caching::Tag) has an example.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]

@@ -85,7 +85,7 @@ fn a_watcher_meets_no_lock(context: &Context, listen: impl FnOnce(&CachingAlloca
             allocator.generation(change.address, 1).map(|_| ()),
             allocator.empty_cache().map(|_| ()),
             allocator.set_memory_fraction(0.5),
-            allocator.export_block(kept).map(|_| ()),
+            allocator.pin(kept, 1, Pin::Exported).map(|_| ()),
         ]);
         // What needs no lock answers.
         assert!(allocator.base_allocation(kept).is_ok());

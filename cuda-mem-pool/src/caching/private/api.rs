@@ -330,16 +330,16 @@ impl PrivatePool {
     /// As [`CachingAllocator::begin_allocate_to_pool`]: a pool has one route at a time.
     pub fn route(&self, filter: Filter) -> Result<PoolRoute<'_>> {
         self.allocator.begin_allocate_to_pool(self.id, filter)?;
-        Ok(PoolRoute { pool: self })
+        Ok(PoolRoute { pool: self, _not_send: PhantomData })
     }
 
-    /// Has allocations of the calling thread go to the pool until the result is dropped, which stays in this thread.
+    /// Has allocations of the calling thread go to the pool until the result is dropped.
     ///
     /// # Errors
     ///
     /// As [`PrivatePool::route`].
-    pub fn route_this_thread(&self) -> Result<ThreadRoute<'_>> {
-        Ok(ThreadRoute { _route: self.route(Filter::this_thread())?, _not_send: PhantomData })
+    pub fn route_this_thread(&self) -> Result<PoolRoute<'_>> {
+        self.route(Filter::this_thread())
     }
 }
 
@@ -350,11 +350,13 @@ impl Drop for PrivatePool {
     }
 }
 
-/// Allocations go to a private pool until this is dropped. [`CachingAllocator::private_pool`] has an example.
+/// Allocations go to a private pool until this is dropped, which stays in its thread: the filter may be that thread's.
+/// [`CachingAllocator::private_pool`] has an example.
 #[derive(Debug)]
 #[must_use = "the route ends when this is dropped"]
 pub struct PoolRoute<'p> {
     pool: &'p PrivatePool,
+    _not_send: PhantomData<*mut ()>,
 }
 
 impl Drop for PoolRoute<'_> {
@@ -365,13 +367,4 @@ impl Drop for PoolRoute<'_> {
             let _ = allocator.release_pool(*id);
         }
     }
-}
-
-/// Allocations of this thread go to a private pool until this is dropped. [`CachingAllocator::private_pool`] has an example.
-#[derive(Debug)]
-#[must_use = "the route ends when this is dropped"]
-pub struct ThreadRoute<'p> {
-    _route: PoolRoute<'p>,
-    /// The filter is this thread's.
-    _not_send: PhantomData<*mut ()>,
 }

@@ -12,7 +12,7 @@ mod memory;
 mod reclaim;
 mod streams;
 
-pub use api::{PoolRoute, PrivatePool, ThreadRoute};
+pub use api::{PoolRoute, PrivatePool};
 pub use graph::Restored;
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use super::shared::DeviceCache;
 use super::slot::shown_handle;
 use crate::engine::paged::SLAB;
 use crate::engine::segments::{Block, PoolTable, SegmentView};
-use crate::error::{CachePool, CachedMemory};
+use crate::error::CachedMemory;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
@@ -184,14 +184,13 @@ impl Private {
         let state = lock(&self.state);
         let mut all = Vec::<CachedMemory>::new();
         for (id, segment) in state.segments() {
-            let pool = match state.streams.get(segment.stream) {
-                Some(stream) if id == MempoolId::NONE => CachePool::Stream(stream.id()),
-                _ => CachePool::Private(id),
-            };
+            let of = || state.streams.get(segment.stream).map(|stream| stream.id());
+            let stream = if id == MempoolId::NONE { of() } else { None };
             for block in segment.blocks().filter(|block| block.state == BlockState::Inactive) {
-                let at = all.iter().position(|cached| cached.pool == pool).unwrap_or(all.len());
+                let is_it = |cached: &CachedMemory| (cached.pool, cached.stream) == (id, stream);
+                let at = all.iter().position(is_it).unwrap_or(all.len());
                 if at == all.len() {
-                    all.push(CachedMemory { pool, bytes: 0, largest: 0 });
+                    all.push(CachedMemory { pool: id, stream, bytes: 0, largest: 0 });
                 }
                 let (cached, size) = (&mut all[at], block.size as usize);
                 (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));

@@ -278,7 +278,8 @@ impl PrivatePools<'_> {
     }
 }
 
-/// A request that climbs the ladder.
+/// A request that climbs the ladder: released pools give theirs back with what is free elsewhere, and what a stream is made to wait for
+/// is still in use, so that it cannot go.
 struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,
@@ -292,16 +293,6 @@ impl Climb for Climber<'_> {
     fn take_elsewhere(&mut self) -> Result<bool> {
         self.found = self.pools.make_room(self.routed, Wait::No)?;
         Ok(true)
-    }
-
-    /// They gave theirs back with what is free elsewhere.
-    fn take_released_pools(&mut self) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// What a stream is made to wait for is still in use: it cannot go.
-    fn take_pending(&mut self) -> Result<bool> {
-        Ok(false)
     }
 
     fn wait(&mut self) -> Result<bool> {

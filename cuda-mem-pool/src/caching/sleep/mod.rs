@@ -21,7 +21,7 @@ use cuda_mem_core::{Context, Device, forked};
 
 use self::backup::BackupMemory;
 use self::mapped::MappedSegments;
-pub use self::owned::{Asleep, SleepRefused};
+pub use self::owned::Asleep;
 use super::CachingAllocator;
 use super::callbacks::{CallbackId, List, refuse_forked, refuse_watchers};
 use crate::error::{Error, Result, SleepError};
@@ -92,7 +92,7 @@ pub struct Slept {
     pub told: Vec<Told>,
 }
 
-/// A change behind addresses of a tag. [`CachingAllocator::on_backing_change`] has an example.
+/// A change behind addresses of a tag. [`Tag`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BackingEvent<'e> {
@@ -220,8 +220,12 @@ impl TagShared {
 /// reserved, so that tensors, and graphs that were captured before, go on after waking.
 ///
 /// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
+/// use cuda_mem_pool::Error;
+/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
@@ -231,13 +235,23 @@ impl TagShared {
 /// let scope = weights.enter()?;
 /// let _block = allocator.allocate_by_address(100 << 20, &stream)?;
 /// drop(scope);
+/// let told = Arc::new(AtomicUsize::new(0));
+/// let count = Arc::clone(&told);
+/// allocator.on_backing_change(move |event| {
+///     count.fetch_add(if event.is_leaving { 1 } else { 10 }, Ordering::Relaxed);
+///     Ok(())
+/// });
 ///
 /// // SAFETY: nothing that uses the block is queued before it is woken.
 /// let slept = unsafe { Tag::sleep(&[&weights], Backup::Pinned) }?;
 /// assert_eq!((slept.freed, slept.kept.len(), slept.missing), (100 << 20, 0, 0));
 /// assert_eq!(allocator.reserved_bytes(), 0);
+/// let scope = weights.enter()?;
+/// let refused = allocator.allocate_by_address(1000, &stream);
+/// assert!(matches!(refused, Err(Error::Sleep(SleepError::Asleep { tag })) if tag == "weights"));
 /// Tag::wake(&[&weights], Restore::Backup)?;
-/// assert_eq!(weights.state().awake_bytes, 100 << 20);
+/// assert_eq!((weights.state().awake_bytes, told.load(Ordering::Relaxed)), (100 << 20, 11));
+/// # drop(scope);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone)]

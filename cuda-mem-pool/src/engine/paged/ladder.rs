@@ -12,16 +12,22 @@ pub trait Climb {
     fn take_elsewhere(&mut self) -> Result<bool, Self::Error>;
 
     /// Takes memory of released private pools that nothing uses.
-    fn take_released_pools(&mut self) -> Result<bool, Self::Error>;
+    fn take_released_pools(&mut self) -> Result<bool, Self::Error> {
+        Ok(false)
+    }
 
     /// Takes freed blocks that other streams still use: their own streams wait for that on the device.
-    fn take_pending(&mut self) -> Result<bool, Self::Error>;
+    fn take_pending(&mut self) -> Result<bool, Self::Error> {
+        Ok(false)
+    }
 
     /// Takes the same, and free memory that the device still uses: the host waits.
     fn wait(&mut self) -> Result<bool, Self::Error>;
 
     /// Asks the program to free what it can; whether it did.
-    fn ask_program(&mut self) -> bool;
+    fn ask_program(&mut self) -> bool {
+        false
+    }
 
     /// Looks for memory again. Errors are those that are no lack of memory.
     fn attempt(&mut self) -> Result<Option<Self::Found>, Self::Error>;
