@@ -16,10 +16,10 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
 use super::callbacks::{BackingChange, CallbackId, refuse_forked};
-use super::index::number_of;
-use super::observer::{CallObserver, Observer};
+use super::callbacks::{CallObserver, CallWatch};
 use super::options::CachingOptions;
 use super::shared::DeviceCache;
+use super::shared::number_of;
 use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
 use crate::error::{Error, OutOfMemoryReport, Result};
@@ -70,7 +70,7 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
-        Self::with(context, options, Observer::default())
+        Self::with(context, options, CallWatch::default())
     }
 
     /// Makes an allocator as [`CachingAllocator::new`], with somebody who hears of the driver's calls.
@@ -83,10 +83,10 @@ impl CachingAllocator {
         options: &CachingOptions,
         observer: Arc<dyn CallObserver>,
     ) -> Result<Self> {
-        Self::with(context, options, Observer(Some(observer)))
+        Self::with(context, options, CallWatch(Some(observer)))
     }
 
-    fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+    fn with(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
         let shared = DeviceCache::new(context, options, observer)?;
         Ok(Self { inner: Arc::new(Inner { shared, home: ResourceContext::new(context) }) })
     }

@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 
+use super::callbacks::CallWatch;
 use super::callbacks::Callbacks;
 use super::figures::Figures;
-use super::index::HeapIndex;
-use super::observer::Observer;
-use super::options::CachingOptions;
+use super::options::{CachingOptions, Rounding};
 use super::owner::wait_for;
-use super::page_map::PageMap;
+use super::page_map::{Found, PageMap};
 use super::pending::Pending;
 use super::private::{Private, PrivatePools};
 use super::record::Record;
-use super::rounding::Rounding;
 use super::sleep::Tags;
 use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
 use super::vmm::{Told, Vmm, can_map};
-use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
+use crate::engine::paged::{
+    BlockIndex, BlockNumber, Heaps, PageSource, Policy, SlabKind, StreamHeap, Tier, small_class,
+};
 use crate::error::Result;
 use crate::primitive::{AtomicU64, AtomicUsize, Ordering};
 
@@ -39,7 +39,7 @@ pub(super) struct DeviceCache {
     pub(super) rounding: Rounding,
     pub(super) figures: Arc<Figures>,
     pub(super) record: Arc<Record>,
-    pub(super) observer: Observer,
+    pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
     max_bytes: AtomicUsize,
@@ -48,7 +48,7 @@ pub(super) struct DeviceCache {
 }
 
 impl DeviceCache {
-    pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
         let total = context.device().total_memory()?;
         options.check_hold()?;
         options.segments.check()?;
@@ -220,6 +220,61 @@ impl Heaps for AllHeaps<'_> {
             heap.coalesce(&index);
             body(heap)
         })
+    }
+}
+
+/// Where a heap enters its blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeapIndex<'m> {
+    pub(super) map: &'m PageMap,
+    pub(super) heap: u32,
+}
+
+impl BlockIndex for HeapIndex<'_> {
+    fn set_large(&self, address: u64, number: u32) -> bool {
+        self.map.set_large(address, self.heap, number).is_ok()
+    }
+
+    fn clear_large(&self, address: u64, _number: u32) {
+        self.map.clear_large(address);
+    }
+
+    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
+        self.map.add_page(address, self.heap, kind).is_ok()
+    }
+
+    fn remove_slab(&self, address: u64) {
+        self.map.remove_page(address);
+    }
+
+    #[inline]
+    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool {
+        match kind {
+            // A small block has at most 32 granules.
+            SlabKind::Small => self.map.set_small(address, number, small_class(size) as u8).is_ok(),
+            SlabKind::Medium => self.map.set_medium(address, number).is_ok(),
+        }
+    }
+
+    #[inline]
+    fn clear_in_slab(&self, address: u64, _kind: SlabKind) {
+        self.map.clear(address);
+    }
+}
+
+/// The number that a found block has in its heap.
+#[inline]
+pub(super) fn number_of(found: Found) -> BlockNumber {
+    BlockNumber::new(tier_of(found), found.record)
+}
+
+/// Where a found block lives.
+#[inline]
+pub(super) const fn tier_of(found: Found) -> Tier {
+    match found.kind {
+        None => Tier::Large,
+        Some(SlabKind::Medium) => Tier::Medium,
+        Some(SlabKind::Small) => Tier::Small,
     }
 }
 

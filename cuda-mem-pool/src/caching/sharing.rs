@@ -19,7 +19,7 @@ use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::allocator::{CachingAllocator, Inner};
 use super::callbacks::refuse_forked;
-use super::index::number_of;
+use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{Backing, SLAB};
 use crate::error::{Error, Result};

@@ -6,8 +6,8 @@ use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
 use super::memory::Memory;
 use super::moving::{Free, Plan};
-use super::policy::{Hold, Policy};
 use super::sizes::{BlockIndex, GRANULE, MEDIUM, SLAB};
+use super::sizes::{Hold, Policy};
 use super::timeline::Timeline;
 use super::window::Search;
 

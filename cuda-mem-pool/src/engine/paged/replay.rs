@@ -5,7 +5,7 @@ use std::fmt;
 use super::backend::Backend;
 use super::growth::{GrowError, Heaps, Load, PageSource, Wanted};
 use super::heap::{Block, BlockNumber, StreamHeap};
-use super::policy::Policy;
+use super::sizes::Policy;
 use super::sizes::{NoIndex, block_size};
 
 /// A page source and heaps that go by numbers from 0, without threads. `cargo xtask replay` drives it.
