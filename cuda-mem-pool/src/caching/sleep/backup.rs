@@ -54,12 +54,6 @@ impl BackupMemory {
         self.bytes
     }
 
-    /// The same memory with nothing in it.
-    pub(super) fn emptied(mut self) -> Self {
-        self.ranges.clear();
-        self
-    }
-
     /// Puts copies of these ranges into a stream, in the order of their addresses, and waits for them.
     ///
     /// # Safety

@@ -141,8 +141,10 @@ struct TagShared {
     /// How many threads are in a scope of it: with the first one requests are asked where they go.
     scopes: Mutex<usize>,
     keeps: Mutex<BTreeMap<u64, (Range<CUdeviceptr>, String)>>,
-    /// One for each time that a part was put to sleep; of a tag that is awake at most one, for the next time.
+    /// One for each time that a part was put to sleep.
     backups: Mutex<Vec<BackupMemory>>,
+    /// Host memory for the next time.
+    spare: Mutex<Option<BackupMemory>>,
 }
 
 /// The phases of a tag.
@@ -206,11 +208,17 @@ impl TagShared {
             scopes: Mutex::new(0),
             keeps: Mutex::default(),
             backups: Mutex::default(),
+            spare: Mutex::default(),
         })
     }
 
     fn pools(&self) -> Vec<MempoolId> {
         lock(&self.pools).clone()
+    }
+
+    fn backup_bytes(&self) -> usize {
+        let spare = lock(&self.spare).as_ref().map_or(0, BackupMemory::bytes);
+        lock(&self.backups).iter().map(BackupMemory::bytes).sum::<usize>() + spare
     }
 }
 
@@ -339,7 +347,7 @@ impl Tag {
     /// forked child.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         refuse_forked()?;
-        let _busy = self.shared.begin_in(AWAKE)?;
+        let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let source = Arc::clone(&self.shared.memory);
         self.allocator.shared().private.give_source(id, source as Arc<_>)?;
         lock(&self.shared.pools).push(id);
@@ -353,7 +361,7 @@ impl Tag {
     /// [`SleepError::NotOfTag`] if a part of it is no memory of the tag; [`SleepError::Asleep`] if a part of it sleeps.
     pub fn keep(&self, address: CUdeviceptr, bytes: usize, reason: &str) -> Result<Keep> {
         let range = address..address.saturating_add(bytes.max(1) as u64);
-        let busy = self.shared.begin()?;
+        let busy = self.shared.begin(self.allocator.shared())?;
         self.shared.expect_awake(&range)?;
         let mut keeps = lock(&self.shared.keeps);
         let number = keeps.last_key_value().map_or(0, |(number, _)| number + 1);
@@ -373,7 +381,7 @@ impl Tag {
             is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
             awake_bytes: all_bytes.saturating_sub(asleep_bytes),
             asleep_bytes,
-            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum(),
+            backup_bytes: self.shared.backup_bytes(),
         }
     }
 
@@ -384,7 +392,7 @@ impl Tag {
     /// [`SleepError::NoBackup`] if the system has not as much; [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn prepare(&self) -> Result<usize> {
         refuse_watchers()?;
-        let _busy = self.shared.begin_in(AWAKE)?;
+        let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let shared = self.allocator.shared();
         let bytes = self.shared.plan(shared).saved_bytes();
         self.shared.reserve_backup(&shared.context, bytes)?;
@@ -397,9 +405,9 @@ impl Tag {
     ///
     /// [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn release_backup(&self) -> Result<usize> {
-        let _busy = self.shared.begin_in(AWAKE)?;
-        let spare = std::mem::take(&mut *lock(&self.shared.backups));
-        Ok(spare.iter().map(BackupMemory::bytes).sum())
+        let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
+        let spare = lock(&self.shared.spare).take();
+        Ok(spare.map_or(0, |spare| spare.bytes()))
     }
 
     /// Copies what the backup has of the bytes from an address on, as many as it has in a row; how many.
@@ -408,7 +416,7 @@ impl Tag {
     ///
     /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
-        let _busy = self.shared.begin_in(ASLEEP)?;
+        let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
         let backups = lock(&self.shared.backups);
         // What was saved last comes first.
         for backup in backups.iter().rev() {
