@@ -55,14 +55,17 @@ thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
+type Flag = &'static std::thread::LocalKey<Cell<bool>>;
+
 /// Sets a flag of the thread until it is dropped, also when a panic passes.
-struct Inside {
-    flag: &'static std::thread::LocalKey<Cell<bool>>,
+#[derive(Debug)]
+pub(super) struct Inside {
+    flag: Flag,
     before: bool,
 }
 
 impl Inside {
-    fn new(flag: &'static std::thread::LocalKey<Cell<bool>>) -> Self {
+    pub(super) fn new(flag: Flag) -> Self {
         let before = flag.try_with(|flag| flag.replace(true)).unwrap_or(false);
         Self { flag, before }
     }
@@ -75,7 +78,7 @@ impl Drop for Inside {
     }
 }
 
-fn is_set(flag: &'static std::thread::LocalKey<Cell<bool>>) -> bool {
+pub(super) fn is_set(flag: Flag) -> bool {
     flag.try_with(Cell::get).unwrap_or(false)
 }
 

@@ -223,7 +223,7 @@ impl CachingAllocator {
     /// let context = driver.device(0)?.primary_context()?;
     /// let stream = Stream::new(&context)?;
     /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let pool = allocator.private_pool()?;
+    /// let pool = allocator.private_pool(None)?;
     /// let _route = pool.route_this_thread()?;
     /// let [_, block] = [4096, 1000].map(|bytes| allocator.allocate_by_address(bytes, &stream));
     /// // SAFETY: nobody opens it.

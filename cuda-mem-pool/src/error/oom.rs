@@ -142,44 +142,33 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::LargerThanDevice { total } => {
-                write!(f, "ask for less: the device has {} in all", bytes_of(total))
-            }
+        let (before, bytes, after) = match *self {
+            Self::LargerThanDevice { total } => ("ask for less: the device has", total, " in all"),
             Self::RaiseMemoryFraction { limit } => {
-                write!(
-                    f,
-                    "set a larger memory fraction: it allows {}, and the device has more",
-                    bytes_of(limit)
-                )
+                ("set a larger memory fraction: it allows", limit, ", and the device has more")
             }
-            Self::EndOthers { bytes } => {
-                write!(f, "have others on the device hold less than {}", bytes_of(bytes))
-            }
-            Self::AwaitStreams { bytes } => write!(
-                f,
-                "wait for the streams that still use {} of freed blocks, or record fewer streams on blocks",
-                bytes_of(bytes)
+            Self::EndOthers { bytes } => ("have others on the device hold less than", bytes, ""),
+            Self::AwaitStreams { bytes } => (
+                "wait for the streams that still use",
+                bytes,
+                " of freed blocks, or record fewer streams on blocks",
             ),
             Self::ReleasePools { bytes } => {
-                write!(f, "release private pools or their graphs, which have {} free", bytes_of(bytes))
+                ("release private pools or their graphs, which have", bytes, " free")
             }
-            Self::AllowMoves => f.write_str("allow moves, so that free memory becomes one piece"),
-            Self::Unpin { bytes } => {
-                write!(f, "end some of the pins that keep {} where they are", bytes_of(bytes))
+            Self::AllowMoves => return f.write_str("allow moves, so that free memory becomes one piece"),
+            Self::Unpin { bytes } => ("end some of the pins that keep", bytes, " where they are"),
+            Self::FreeNeighbours { bytes } => {
+                ("free blocks next to the", bytes, " that are free in pieces, or allocate large blocks first")
             }
-            Self::FreeNeighbours { bytes } => write!(
-                f,
-                "free blocks next to the {} that are free in pieces, or allocate large blocks first",
-                bytes_of(bytes)
+            Self::AskElsewhere { largest } => (
+                "ask again, outside of the private pool if it was for one: a block of",
+                largest,
+                " would have fitted",
             ),
-            Self::AskElsewhere { largest } => write!(
-                f,
-                "ask again, outside of the private pool if it was for one: a block of {} would have fitted",
-                bytes_of(largest)
-            ),
-            Self::FreeMore { bytes } => write!(f, "free {} more, or ask for that much less", bytes_of(bytes)),
-        }
+            Self::FreeMore { bytes } => ("free", bytes, " more, or ask for that much less"),
+        };
+        write!(f, "{before} {}{after}", bytes_of(bytes))
     }
 }
 

@@ -350,7 +350,7 @@ fn threads_share_a_pool() {
 fn a_pool_by_value_ends_its_uses() {
     let world = World::new();
     let (allocator, stream) = (allocator(&world), world.new_stream());
-    let pool = allocator.private_pool().unwrap();
+    let pool = allocator.private_pool(None).unwrap();
     let id = pool.id();
     let route = pool.route(Filter::stream(stream.id().as_raw())).unwrap();
     assert_eq!(allocator.pool_use_count(id), 2);
@@ -381,7 +381,7 @@ fn a_pool_by_value_has_its_own_source() {
     let world = World::new();
     let allocator = allocator(&world);
     let source = StatisticsAdaptor::new(device(&world));
-    let pool = allocator.private_pool_with_source(source.raw()).unwrap();
+    let pool = allocator.private_pool(Some(source.raw())).unwrap();
     let block = {
         let _route = pool.route_this_thread().unwrap();
         allocator.allocate(100_000, &world.stream).unwrap()
@@ -391,6 +391,6 @@ fn a_pool_by_value_has_its_own_source() {
     world.stream.synchronize().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 << 20);
     assert_eq!(source.statistics().bytes.current, 0);
-    let own = allocator.private_pool_with_source(allocator.raw()).unwrap_err();
+    let own = allocator.private_pool(Some(allocator.raw())).unwrap_err();
     assert!(matches!(own, Error::OwnSource { .. }), "{own}");
 }

@@ -37,7 +37,7 @@ use crate::segments::{Checkpoint, Filter, Options};
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 ///
-/// let pool = allocator.private_pool()?;
+/// let pool = allocator.private_pool(None)?;
 /// let route = pool.route_this_thread()?;
 /// let block = allocator.allocate(3 << 20, &stream)?; // of the pool
 /// drop(route);
@@ -56,26 +56,16 @@ use crate::segments::{Checkpoint, Filter, Options};
 /// wait for other streams ([`record_stream`](Self::record_stream)) stay away as long as allocations go to their pool, if a graph may be
 /// captured from it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
-    /// Makes a private pool, which is in use until the result is dropped. Its segments are memory of `cuMemAlloc`, of which there
-    /// are [legacy handles](Self::ipc_handle).
-    ///
-    /// # Errors
-    ///
-    /// `Forked` in [`Error::Core`].
-    pub fn private_pool(&self) -> Result<PrivatePool> {
-        let id = MempoolId::for_user();
-        self.create_or_incref_pool(id, None)?;
-        Ok(PrivatePool { allocator: self.clone(), id })
-    }
-
-    /// Makes a private pool with segments from another source, as [`create_or_incref_pool`](Self::create_or_incref_pool).
+    /// Makes a private pool, which is in use until the result is dropped. Its segments are from a source, as
+    /// [`create_or_incref_pool`](Self::create_or_incref_pool) says; without one, memory of `cuMemAlloc`, of which there are
+    /// [legacy handles](Self::ipc_handle).
     ///
     /// # Errors
     ///
     /// [`Error::OwnSource`] if the source is this allocator; `Forked` in [`Error::Core`].
-    pub fn private_pool_with_source(&self, source: Arc<dyn RawResource>) -> Result<PrivatePool> {
+    pub fn private_pool(&self, source: Option<Arc<dyn RawResource>>) -> Result<PrivatePool> {
         let id = MempoolId::for_user();
-        self.create_or_incref_pool(id, Some(source))?;
+        self.create_or_incref_pool(id, source)?;
         Ok(PrivatePool { allocator: self.clone(), id })
     }
 

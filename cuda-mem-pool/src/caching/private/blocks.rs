@@ -7,6 +7,7 @@ use cuda_mem_core::{Error as CoreError, Stream};
 
 use super::graph::PoolPending;
 use super::{PoolState, PrivatePools};
+use crate::caching::callbacks::{Inside, is_set};
 use crate::caching::pending::Freed;
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{BlockNumber, SLAB, Tier};
@@ -43,24 +44,10 @@ thread_local! {
     static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is in somebody's upstream or filter. What that allocates goes to no private pool, which would ask it
-/// again.
-#[derive(Debug)]
-pub(super) struct Unrouted {
-    before: bool,
-}
-
-impl Unrouted {
-    pub(super) fn enter() -> Self {
-        // A thread at its end has routes as it had.
-        Self { before: IN_FOREIGN_CODE.try_with(|inside| inside.replace(true)).unwrap_or(false) }
-    }
-}
-
-impl Drop for Unrouted {
-    fn drop(&mut self) {
-        let _ = IN_FOREIGN_CODE.try_with(|inside| inside.set(self.before));
-    }
+/// Says that the calling thread is in somebody's upstream or filter until the result is dropped. What that allocates goes to no private
+/// pool, which would ask it again.
+pub(super) fn in_foreign_code() -> Inside {
+    Inside::new(&IN_FOREIGN_CODE)
 }
 
 impl<'s> PrivatePools<'s> {
@@ -90,13 +77,13 @@ impl<'s> PrivatePools<'s> {
     fn route(self, stream: u64) -> Option<MempoolId> {
         let state = lock(&self.private.state);
         let default = state.pools.get(MempoolId::NONE).is_ok().then_some(MempoolId::NONE);
-        if IN_FOREIGN_CODE.try_with(Cell::get).unwrap_or(false) {
+        if is_set(&IN_FOREIGN_CODE) {
             return default;
         }
         // Filters are the program's code: they are asked, and dropped, without the lock.
         let routes = Arc::clone(state.pools.routes());
         drop(state);
-        let _unrouted = Unrouted::enter();
+        let _inside = in_foreign_code();
         routes.find(stream).or(default)
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle};
 use cuda_mem_core::{Context, Device, Error as CoreError, Stream, catch_panic};
 
-use super::blocks::Unrouted;
+use super::blocks::in_foreign_code;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
@@ -106,7 +106,7 @@ impl SegmentMemory {
 
     /// Calls an upstream, which may call what a capture under way, the requesting stream's own or another, would be lost by.
     fn call<R>(&self, upstream: impl FnOnce() -> R) -> cuda_mem_core::Result<R> {
-        let _unrouted = Unrouted::enter();
+        let _inside = in_foreign_code();
         self.context.driver().in_relaxed_capture_mode(upstream)
     }
 

@@ -11,7 +11,6 @@
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
@@ -39,6 +38,7 @@ pub(super) struct MappedSegments {
 }
 
 /// A range of addresses, and its pieces.
+#[derive(Debug)]
 pub(super) struct Segment {
     range: AddressRange,
     pieces: Mutex<Vec<Piece>>,
@@ -232,12 +232,6 @@ impl Drop for Segment {
                 let _ = memory.into_raw();
             }
         }
-    }
-}
-
-impl fmt::Debug for Segment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segment").field("range", &self.range).finish_non_exhaustive()
     }
 }
 
