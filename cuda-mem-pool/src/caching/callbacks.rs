@@ -82,8 +82,7 @@ pub(super) fn is_set(flag: Flag) -> bool {
     flag.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Refuses calls in a forked child, where all is the parent's. To be asked before a lock, which a thread of the parent may have held: that
-/// one does not run there.
+/// Refuses calls in a forked child, before a lock that a thread of the parent may have held.
 pub(super) fn refuse_forked() -> Result<()> {
     if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }

@@ -315,8 +315,7 @@ impl Drop for TraceRecording {
 }
 
 impl DeviceCache {
-    /// Counts the blocks that somebody has, and the segments of private pools, that have `least` bytes or more, as many as are not cut up any
-    /// more: as in PyTorch, where what grows by pages is no such segment.
+    /// How many blocks that somebody has, and segments of private pools alone as in PyTorch, have `least` bytes or more.
     fn oversize(&self, least: u64) -> (u64, u64) {
         let (private, segments) = self.private.oversize(least);
         let pending = self.pending.freed();

@@ -104,8 +104,7 @@ impl Pending {
         self.put_back(Waiting { block, points, uses, captured });
     }
 
-    /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
-    /// later is not over either.
+    /// The blocks whose uses are over. Of each stream the driver is asked until one point is not reached: later ones are not either.
     pub(super) fn poll(&self, observer: &CallWatch) -> Vec<Waiting> {
         if self.is_empty() {
             return Vec::new();

@@ -33,8 +33,7 @@ pub(super) fn event(action: Action, stream: u64, address: u64, size: usize) -> E
 }
 
 impl Record {
-    /// Tells of a block that is allocated or freed. The caller has it: nobody else gets it before. A free has the stack of the allocation
-    /// where stacks of frees are not recorded.
+    /// Tells of a block of the caller. A free has the stack of the allocation where stacks of frees are not recorded.
     #[cold]
     pub(super) fn tell_block(&self, event: Event) {
         let history = &self.history;
@@ -62,8 +61,7 @@ impl Record {
         self.tell(event, frames);
     }
 
-    /// Tells of a segment of a private pool that comes or goes: with the stack of the request that it was made for, where stacks of
-    /// frees are not recorded.
+    /// Tells of a private pool's segment, with the stack of its request where stacks of frees are not recorded.
     pub(super) fn tell_segment(&self, event: Event, stack: Option<Frames>) {
         if self.history.is_listening() {
             let frames = match event.action {

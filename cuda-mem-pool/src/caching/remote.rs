@@ -107,8 +107,7 @@ impl RemoteFrees {
         });
     }
 
-    /// Whether a drain would be in vain: a hint. A push during the last drain may be missing from it until that thread's
-    /// next one; `drain` misses none.
+    /// Whether a drain would be in vain: a hint, which may miss a push during the last drain. `drain` misses none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         !self.pending.load(Ordering::Relaxed)

@@ -150,8 +150,7 @@ impl DeviceCache {
             + self.private.metadata_bytes()
     }
 
-    /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
-    /// False if that cannot be known, as of a stream that captures.
+    /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. False if that cannot be known.
     fn wait(&self) -> bool {
         let private = self.private.streams.all();
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
@@ -179,8 +178,7 @@ impl DeviceCache {
 }
 
 impl Drop for DeviceCache {
-    /// The last handle is gone, and so is all that was handed out by owner. Blocks that somebody only has the address of end
-    /// here too.
+    /// The last handle is gone. Blocks that somebody only has the address of end here too.
     fn drop(&mut self) {
         // In a forked child all of it is the parent's. What work may use yet stays mapped.
         if forked() {

@@ -52,8 +52,7 @@ pub(crate) const fn ceil(size: usize) -> usize {
     if size_of(class) < size { class + 1 } else { class }
 }
 
-/// The bytes of a block for `size` bytes: a small one is as large as its class, a large one is rounded up to pages alone.
-/// None beyond [`MAX`].
+/// The bytes of a block for `size` bytes, whole pages if it is large. None beyond [`MAX`].
 #[inline]
 pub(crate) const fn block_size(size: usize) -> Option<usize> {
     if size > MAX {

@@ -44,8 +44,7 @@ thread_local! {
     static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that the calling thread is in somebody's upstream or filter until the result is dropped. What that allocates goes to no private
-/// pool, which would ask it again.
+/// Says that the thread is in an upstream or a filter, whose allocations go to no private pool: that would ask it again.
 pub(super) fn in_foreign_code() -> Inside {
     Inside::new(&IN_FOREIGN_CODE)
 }
@@ -254,8 +253,7 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// The pending blocks of the pools that no graph is captured from: those that were never captured from, or that no allocations
-    /// go to.
+    /// The pending blocks of the pools that were never captured from, or that no allocations go to.
     pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
         if self.private.pending_blocks.load(Ordering::Relaxed) == 0 {
             return Vec::new();

@@ -206,8 +206,7 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Waits for the streams that still use freed blocks. What cannot be waited for waits on, and that is not an error unless the driver
-    /// has one: it is known by its blocks.
+    /// Waits for the streams that still use freed blocks. What cannot be waited for stays pending, which is no error but the driver's.
     fn end_all(self, deferred: &PoolPending) -> Result<()> {
         let _moving = deferred.moving();
         let mut result = Ok(());

@@ -59,8 +59,7 @@ struct PoolState {
     owners: HashMap<u64, MempoolId>,
     /// The streams that blocks belong to.
     streams: Arc<PoolStreams>,
-    /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
-    /// does.
+    /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
 }
 
@@ -207,8 +206,7 @@ impl Private {
         Some((block, segment.address, segment.bytes as usize))
     }
 
-    /// The largest block that a stream would get of a private pool, when there is so much room for a segment of the device's own
-    /// memory; for [`MempoolId::NONE`] of those that lend in need too.
+    /// The largest block that a stream would get of a private pool, with so much room for a segment, or of those that lend in need.
     pub(super) fn largest(&self, id: MempoolId, stream: u64, room: usize) -> usize {
         let state = lock(&self.state);
         let is_default = id == MempoolId::NONE;
@@ -266,8 +264,7 @@ impl Private {
         pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()
     }
 
-    /// What is live in these pools, in the order of the addresses, and where each block begins that somebody has or that a stream still
-    /// uses. Of pools that a graph may use all is live: the graph reads and writes what is free here.
+    /// What is live in these pools in the order of addresses, all of a pool that a graph may use, and where each block begins.
     pub(in crate::caching) fn live(&self, ids: &[MempoolId]) -> (Vec<Range<u64>>, Vec<u64>) {
         let state = lock(&self.state);
         let (mut live, mut blocks) = (Vec::new(), Vec::new());
@@ -288,8 +285,7 @@ impl Private {
         (live, blocks)
     }
 
-    /// Has a pool get its segments from a source, which is made if there is none. [`Error::PoolHasMemory`](crate::Error::PoolHasMemory) if it
-    /// has some from elsewhere.
+    /// Gives a pool, which is made if there is none, a source. [`PoolError::HasMemory`] if it has memory or a source.
     pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
         let mut state = lock(&self.state);
         if state.pools.get(id).is_err() {

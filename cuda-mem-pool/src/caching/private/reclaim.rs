@@ -102,8 +102,7 @@ impl PrivatePools<'_> {
         leaving(&mut state, taken)
     }
 
-    /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
-    /// default pool: a stream that never asked for memory has no heap.
+    /// Waits for all streams but those that capture, and for what others, which may have no heap, do with freed blocks.
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         for slot in self.shared.slots.iter() {
@@ -163,8 +162,7 @@ impl PrivatePools<'_> {
         self.reclaim(MempoolId::NONE, Wait::No)
     }
 
-    /// Gives the segments back that nothing is in and nothing uses, of one released pool or, for [`MempoolId::NONE`], of
-    /// all; how many bytes.
+    /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
     fn reclaim(self, id: MempoolId, wait: Wait) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let mut state = lock(&self.private.state);
@@ -241,8 +239,7 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Forgets the streams when there are no pools. A graph may run on any of them while its pool is there, which it is until its
-    /// last segment has gone.
+    /// Forgets the streams when there are no pools: until then graphs of them may run on any.
     fn forget_streams_without_pools(self) {
         let state = lock(&self.private.state);
         let none = state.pools.iter().next().is_none();
@@ -251,8 +248,7 @@ impl PrivatePools<'_> {
         drop(gone);
     }
 
-    /// The streams whose work may use a segment. A graph may have been launched on any. None if it was launched on one that has ended
-    /// and may run yet.
+    /// The streams that may use a segment, a graph's on any. None if one of them has ended and may run yet.
     fn users(self, leaving: &Leaving, wait: Wait) -> Vec<Stream> {
         let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
         if !leaving.is_captured {
@@ -328,8 +324,7 @@ fn leaving(state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
 
-/// Whether streams run nothing of what they were given so far. Not asked of themselves, where a capture may begin meanwhile, which
-/// the question would end. Of one that captures nothing can be said.
+/// Whether streams are known to have done all that they were given, by events: a question to the stream ends a capture.
 fn are_quiet(users: &[&Stream], wait: Wait, until: Instant) -> bool {
     let mut uses = Uses::new();
     if users.iter().any(|user| uses.record_stream(user).is_err()) {

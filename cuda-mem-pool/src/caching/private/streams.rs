@@ -116,8 +116,7 @@ impl PoolStreams {
 }
 
 impl PrivatePools<'_> {
-    /// Looks again with the pool's memory of streams that nobody has, of one after the other until that will do. The host waits for
-    /// nothing.
+    /// Looks again with the pool's memory of each stream that nobody has, until that will do. Waits for nothing.
     pub(super) fn look_at_abandoned(self, routed: Routed<'_>) -> Result<Option<Found>> {
         let abandoned = self.abandoned_streams();
         let found = abandoned.iter().find_map(|&from| {
@@ -144,8 +143,7 @@ impl PrivatePools<'_> {
         drop(gone);
     }
 
-    /// The streams that nobody else has any more and that are done, by id. They stay so, but for that of a thread: a destructor that
-    /// runs late there may use it.
+    /// The streams, by id, that are done and nobody else has any more, but for late destructors of their threads.
     fn abandoned_streams(self) -> Vec<u64> {
         let known = &self.private.streams;
         let _alone = lock_over_calls(&known.looking);

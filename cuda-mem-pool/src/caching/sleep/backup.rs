@@ -126,8 +126,7 @@ impl BackupMemory {
     }
 }
 
-/// How many bytes the control groups of the process may still take, where they have a limit: who takes more is killed. None without one, and
-/// where it is not known.
+/// How many bytes the control groups of the process may still take; None without a known limit. Who takes more is killed.
 fn room_in_group() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;

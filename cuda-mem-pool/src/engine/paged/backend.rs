@@ -51,12 +51,10 @@ pub trait Backend {
     /// Whether the work before a point is done.
     fn is_done(&mut self, point: &Self::Point) -> Result<bool, Self::Error>;
 
-    /// Has the work that the stream of heap `waiter` is given from now on wait for a point of another's. False if it cannot now, because
-    /// the stream captures.
+    /// Has later work of the stream of heap `waiter` wait for a point of another's. False if it captures.
     fn wait(&mut self, waiter: u32, of: u32, point: &Self::Point) -> Result<bool, Self::Error>;
 
-    /// The free memory of handle `id`, `bytes` bytes, is about to leave an address: that will be without, or have other memory. Calls
-    /// may still fail, and then it stays.
+    /// The free memory of handle `id` is about to leave an address, unless a call fails.
     fn before_leaving(&mut self, _id: u64, _address: u64, _bytes: usize) {}
 }
 

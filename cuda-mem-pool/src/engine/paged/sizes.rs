@@ -56,8 +56,7 @@ pub(crate) enum SlabKind {
     Medium,
 }
 
-/// Learns where blocks and slabs begin, from the holder of the heap. Numbers are those within a tier. What begins is refused (false) where
-/// there is no room for it.
+/// Learns where blocks and slabs begin, by numbers within a tier. What there is no room for is refused (false).
 pub(crate) trait BlockIndex {
     fn set_large(&self, address: u64, number: u32) -> bool;
     fn clear_large(&self, address: u64, number: u32);
@@ -114,8 +113,7 @@ pub(crate) struct Policy {
     pub(crate) moves: bool,
     /// The driver's time for moving pages within one second beyond which the reserve is used rather than more pages moved.
     pub(crate) moves_us_per_s: u64,
-    /// What may be held, in thousandths of the most that was ever active, before free handles of idle streams are taken rather than new
-    /// ones made.
+    /// Free handles of idle streams are taken before new ones are made beyond so many thousandths of the peak of active bytes.
     pub(crate) idle_permille: usize,
 }
 

@@ -217,8 +217,7 @@ impl SegmentHeap {
             && count == addresses.len()
     }
 
-    /// The bytes of the largest block that the stream would get: a free one, or one of a new segment of at most `room` bytes, whose
-    /// memory comes in whole pieces of so many bytes.
+    /// The largest block for the stream: a free one, or of a new segment of at most `room` bytes in whole pieces.
     pub(crate) fn largest_for(&self, stream: u64, room: u64, piece: u64) -> u64 {
         let options = &self.options;
         let sizes = |kind: PoolSize| {
@@ -271,8 +270,7 @@ impl SegmentHeap {
         taken
     }
 
-    /// Gives everything of one stream to another: segments and blocks, free or not. It is sound once all work of `from` has
-    /// completed, or `to` has been made to wait for it.
+    /// Gives all of one stream to another, which is sound once the work of `from` is done, or `to` waits for it.
     pub(crate) fn adopt(&mut self, from: u64, to: u64) {
         for segment in self.segments.values_mut().filter(|segment| segment.stream == from) {
             segment.stream = to;
@@ -339,8 +337,7 @@ impl SegmentHeap {
         pending.map_or(Ok(()), |block| Err(PoolError::Pending { address: block.address }))
     }
 
-    /// The smallest free block of at least `size` bytes. None if the options forbid that one: larger ones are not looked at, as in
-    /// PyTorch.
+    /// The smallest free block of at least `size` bytes; None if the options forbid that one, as in PyTorch.
     fn best_fit(&self, stream: u64, size: u64, kind: PoolSize) -> Option<Block> {
         let free = &self.free[kind as usize];
         let &(_, found, address) = free.range((stream, size, 0)..=(stream, u64::MAX, u64::MAX)).next()?;

@@ -55,14 +55,12 @@ impl fmt::Debug for Filter {
     }
 }
 
-/// The routes at one moment, the innermost last. They are asked through a shared handle where no lock is held: filters are other
-/// people's code.
+/// The routes, the innermost last. They are asked without a lock: filters are other people's code.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes(Vec<(MempoolId, Filter)>);
 
 impl Routes {
-    /// The pool that an allocation for the stream, in the calling thread, goes to: of the filters that accept it, the one that
-    /// was begun last decides.
+    /// The pool of the filter that accepts the stream in this thread, the one that was begun last.
     pub(crate) fn find(&self, stream: u64) -> Option<MempoolId> {
         self.0.iter().rev().find(|(_, filter)| filter.accepts(stream)).map(|&(id, _)| id)
     }
@@ -126,8 +124,7 @@ impl<S, N: Default> Pool<S, N> {
     }
 }
 
-/// A segment that was taken out of a pool, to be given back. The pool is there until it is told what became of it, with
-/// [`PoolTable::given_back`] or [`PoolTable::put_back`].
+/// A segment that was taken out of a pool, which stays until [`PoolTable::given_back`] or [`PoolTable::put_back`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
 pub(crate) struct TakenSegment {
@@ -177,8 +174,7 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// Makes the pool that serves all requests which go to no other; false if there is one. It is [`MempoolId::NONE`], of which
-    /// callers cannot end the use, and which gives back what it has free as if it were released.
+    /// Makes the pool, [`MempoolId::NONE`], of all requests that go to no other, which nobody can release; false if it is there.
     pub(crate) fn serve_default(&mut self) -> bool {
         let pool = Pool::new(self.options, None);
         self.pools.insert(MempoolId::NONE, pool).is_none()
@@ -196,8 +192,7 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// Ends what [`PoolTable::begin_allocate`] began, whichever was begun after it. The filter comes back, to be dropped where no
-    /// lock is held. [`PoolError::NotRouted`].
+    /// Ends a route. Its filter, to be dropped where no lock is held. [`PoolError::NotRouted`].
     pub(crate) fn end_allocate(&mut self, id: MempoolId) -> Result<Filter, PoolError> {
         let place = self.routes.0.iter().position(|&(routed, _)| routed == id);
         let place = place.ok_or(PoolError::NotRouted { id })?;
@@ -209,9 +204,7 @@ impl<S, N: Default> PoolTable<S, N> {
         &self.routes
     }
 
-    /// Ends one use of the pool. After the last one its memory can be given back, with [`PoolTable::take_cached`]; blocks that
-    /// still exist stay valid until they are freed. [`PoolError::Unknown`], [`PoolError::Released`], and
-    /// [`PoolError::StillRouted`] for the last use.
+    /// Ends one use of the pool. [`PoolError::Unknown`], [`PoolError::Released`], [`PoolError::StillRouted`] for the last use.
     pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<(), PoolError> {
         let is_routed = self.routes.has(id);
         let pool = self.in_use(id)?;
@@ -222,8 +215,7 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// A free block of one of the pools that lend, for a request that no private pool was meant for. The block stays that pool's.
-    /// None of a pool whose memory a graph may use, which goes on using what is free.
+    /// A free block of one of the pools that lend, for a request of none. The block stays that pool's.
     pub(crate) fn allocate_on_oom(&mut self, stream: u64, bytes: u64) -> Option<(MempoolId, Block)> {
         let mut lending = self.pools.iter_mut().filter(|(_, pool)| pool.lends());
         lending.find_map(|(&id, pool)| match pool.heap.allocate(stream, bytes) {
