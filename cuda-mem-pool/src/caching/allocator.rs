@@ -128,25 +128,21 @@ impl CachingAllocator {
     ///
     /// # Safety
     ///
-    /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
-    /// [`CachingAllocator::record_stream`] was told. Of a thread's default stream that has ended with its thread, it is before the
-    /// destructors of the thread's thread-locals ran. A graph may use a block beyond that if it was allocated while its stream captured
-    /// and allocations for that stream went to a private pool: for work of the graph, until the pool's last
-    /// [`CachingAllocator::release_pool`]. By then all launches were made, each on a stream that memory of the default pool was
-    /// allocated for, or of a private one while this pool was there. A block that was allocated before its stream captured is no
-    /// exception: it is freed behind the last launch that uses it, as behind any other work.
+    /// The block is not used any more: what uses it is ordered before this point of its stream, or on streams that
+    /// [`CachingAllocator::record_stream`] was told. Of a default stream that has ended with its thread, it is before the destructors of the
+    /// thread's thread-locals ran. A graph may use a block until the last [`CachingAllocator::release_pool`] of a private pool if it was
+    /// allocated from that while its stream captured. By then all launches were made, each on a stream that memory of the default pool was
+    /// allocated for, or of a private one while this pool was there. A block that was allocated before is freed behind the last launch.
     #[inline]
     pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
         self.shared().free(address, None)
     }
 
-    /// Enters a stream as a user of a block, for the work that it was given so far and is given until the block is freed:
-    /// freed, the block stays away from everybody until that is done, or until its own stream has been made to wait for it.
+    /// Enters a stream as a user of a block, for the work that it is given until the block is freed: freed, the block stays away from
+    /// everybody until that is done, or until its own stream has been made to wait for it.
     ///
-    /// The own stream waits, on the device, where the pool needs memory and that stream has not come to the free yet. So what `stream` is
-    /// given before the free must not wait for what the own stream is given after it: in order of streams and events it cannot, but
-    /// where it waits for a word in memory, a host function or another process it may, and both would wait for ever.
-    ///
+    /// The own stream waits, on the device, where the pool needs memory. So what `stream` is given before the free must not wait, by a word in
+    /// memory, a host function or another process, for what the own stream is given after it: both would wait for ever.
     /// # Errors
     ///
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`], [`Error::Core`] of the driver.
@@ -166,17 +162,13 @@ impl CachingAllocator {
         shared.pending.record_stream(address, stream, None)
     }
 
-    /// Has what was allocated for a stream serve others from now on, behind all that the stream was given so far: its owner is about to
-    /// destroy it. Blocks that somebody has stay theirs, and come back as ever. Nothing if no memory of the default pool was allocated for it.
-    /// A stream of somebody else is disowned too before that ([`Stream::disown`]): its memory in private pools stays there, and others may have
-    /// recorded it.
+    /// Has what was allocated for a stream of the default pool serve others from now on, behind all that the stream was given: its owner is
+    /// about to destroy it. Blocks that somebody has stay theirs. A stream of somebody else is disowned too before that ([`Stream::disown`]):
+    /// its memory in private pools stays there, and others may have recorded it.
     ///
-    /// Streams that were made by [`Stream::new`] and its like need not be forgotten: once nobody else has a handle to one, and its work is
-    /// done, the next new stream takes what it had.
-    ///
-    /// The default stream of a thread is forgotten by itself when the thread ends. If it has work then, its memory serves others once there is
-    /// no other, and no stream captures: the host then waits for all work of the context.
-    ///
+    /// Streams of [`Stream::new`] and its like need not be forgotten: once nobody else has one and its work is done, the next new stream takes
+    /// what it had. So does what a thread's default stream had, when the thread ends; if that had work then, once there is no other memory and
+    /// no stream captures: the host then waits for all work of the context.
     /// # Errors
     ///
     /// [`Error::Core`]: `Capturing`, also if there is nothing to forget; `WrongThread` for another thread's default stream, and those of the
@@ -219,10 +211,8 @@ impl CachingAllocator {
         self.shared().set_memory_fraction(fraction)
     }
 
-    /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. It may be
-    /// less than is held: what is free goes back now, as by [`CachingAllocator::trim_to`], and what is in use once it is free and the cache is
-    /// emptied, or memory is needed. The bytes that went.
-    ///
+    /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
+    /// above that goes back now, as by [`CachingAllocator::trim_to`], and what is in use later. The bytes that went.
     /// # Errors
     ///
     /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
@@ -267,14 +257,11 @@ impl CachingAllocator {
         if forked() { 0 } else { self.shared().source.calls() }
     }
 
-    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the
-    /// allocator can do by itself. It gets the bytes that were asked for, frees what it can, in whichever allocator, and says
-    /// whether it did; then everything is tried once more.
+    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the allocator can
+    /// do by itself. It gets the bytes that were asked for, frees what it can, and says whether it did; then all is tried once more.
     ///
-    /// Called by the thread that allocates, with no lock held: it may use this allocator. A request of its own that fails does
-    /// not call it again. A panic of it is the request's. A handle of this allocator in it keeps that alive until
-    /// [`CachingAllocator::detach`].
-    ///
+    /// Called by the thread that allocates, with no lock held: it may use this allocator, and is not called again for that. A panic of it is
+    /// the request's. A handle of this allocator in it keeps that alive until [`CachingAllocator::detach`].
     /// ```
     /// use std::sync::Mutex;
     ///
@@ -316,10 +303,9 @@ impl CachingAllocator {
     /// it does not leave after all, because a driver call fails.
     ///
     /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
-    /// snapshot. What needs the page source, such as to grow, to pin or to empty the cache, is
-    /// [`Error::InCallback`](crate::Error::InCallback), in this allocator and in others. The history is told of it once the watcher has
-    /// returned. The watcher must not wait for threads that allocate. A panic ends in the watcher, and the change goes on. A handle of this
-    /// allocator in the watcher keeps it alive until [`CachingAllocator::detach`].
+    /// snapshot; what needs the page source, such as to grow, is [`Error::InCallback`], in all allocators. It must not wait for threads that
+    /// allocate. The history is told once it has returned. A panic ends in it, and the change goes on. A handle of this allocator in it keeps
+    /// that alive until [`CachingAllocator::detach`].
     pub fn attach_backing_watcher(
         &self,
         watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
@@ -327,10 +313,9 @@ impl CachingAllocator {
         self.shared().callbacks.watchers.add(Arc::new(watcher))
     }
 
-    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them: who registered it
-    /// elsewhere ends that, and begins it anew. All are told one after the other, in the order in which they came, by the thread that
-    /// puts the tag to sleep or wakes it, which has no lock. What a registrant fails with is in [`Slept::told`](super::Slept::told) and stops nothing, and neither
-    /// does a panic. [`CachingAllocator::detach`] ends it.
+    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them. All are told one after the
+    /// other, in the order in which they came, by the thread that puts the tag to sleep or wakes it, without a lock. What one fails with, a
+    /// panic too, is in [`Slept::told`](super::Slept::told) and stops nothing. [`CachingAllocator::detach`] ends it.
     /// [`Tag`](super::Tag) has an example.
     pub fn on_backing_change(
         &self,

@@ -1,6 +1,6 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice
 use crate::history::{History, TrackerId};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
-use crate::snapshot::{Action, BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
+use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
 use crate::trace::{Header, TraceRecorder};
 
@@ -111,11 +111,9 @@ pub struct StreamSegmentSize {
 impl CachingAllocator {
     /// Reads the statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
     ///
-    /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count as large, and
-    /// `reserved_bytes` of small blocks are their pages. Segments of private pools count under their own kind. `inactive_split` and its
-    /// bytes, free blocks beside others, are those of private pools alone, as with PyTorch's expandable segments; so is `oversize_segments`.
-    /// They, `oversize_allocations` and the memory of small blocks are counted when they are asked for: their peaks are the most that any
-    /// call of this has told.
+    /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count as large, and `reserved_bytes`
+    /// of small blocks are their pages. As with PyTorch's expandable segments, `inactive_split` and `oversize_segments` are those of private
+    /// pools alone. These, `oversize_allocations` and the memory of small blocks are counted when this is called: their peaks are of its calls.
     #[must_use]
     pub fn statistics(&self) -> DeviceStatistics {
         if forked() {
@@ -177,8 +175,13 @@ impl CachingAllocator {
     pub fn largest_free_block(&self) -> Result<usize> {
         let shared = self.shared();
         drop(shared.source.lock()?);
-        let of_heaps = shared.slots.iter().map(|slot| largest_free(&shared.pieces(slot)));
-        Ok(of_heaps.fold(shared.private.largest_free(), usize::max))
+        let is_free = |block: &BlockInfo| block.state == BlockState::Inactive;
+        let of_segment = |segment: &SegmentInfo| {
+            let runs = segment.blocks.chunk_by(|one, next| is_free(one) == is_free(next));
+            let free = runs.filter(|run| is_free(&run[0]));
+            free.map(|run| run.iter().map(|block| block.size).sum::<u64>()).max().unwrap_or(0)
+        };
+        Ok(shared.all_segments(false, || ()).0.iter().map(of_segment).max().unwrap_or(0) as usize)
     }
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
@@ -192,33 +195,28 @@ impl CachingAllocator {
         // While it is held no memory comes, goes or moves.
         let _source = shared.source.lock()?;
         let sizes_of = |slot: &StreamSlot| {
-            let mut mapped = BTreeMap::new();
-            for piece in shared.pieces(slot) {
-                let pool = if piece.in_slab { PoolSize::Small } else { PoolSize::Large };
-                mapped.entry(!piece.in_slab).or_insert((pool, 0)).1 += piece.size as u64;
-            }
+            let (small, all) = slot.heap.with(|heap, _| (heap.slab_bytes() as u64, heap.held_bytes() as u64));
             let (stream, handle) = (slot.stream_id(), slot.handle());
-            let size =
-                move |(pool, mapped)| Some(StreamSegmentSize { stream: stream?, handle, pool, mapped });
-            mapped.into_values().filter_map(size)
+            let sizes = [(PoolSize::Small, small), (PoolSize::Large, all.saturating_sub(small))];
+            sizes.into_iter().filter(|(_, mapped)| *mapped > 0).filter_map(move |(pool, mapped)| {
+                Some(StreamSegmentSize { stream: stream?, handle, pool, mapped })
+            })
         };
         Ok(shared.slots.iter().flat_map(sizes_of).collect())
     }
 
-    /// What happened lately, once it is recorded: blocks that come and go, requests that fail, and addresses that get and lose
-    /// memory. What moves is unmapped where it was and mapped where it is, also where the driver keeps the old mapping for
-    /// later: at any point of the history what is mapped is what is held.
+    /// What happened lately, once it is recorded: blocks that come and go, requests that fail, and addresses that get and lose memory. What moves
+    /// is unmapped where it was and mapped where it is, also where the driver keeps the old mapping for later.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.shared().record.history
     }
 
-    /// Takes a snapshot of all memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one
-    /// expandable segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id, also those
-    /// of released pools that are still here.
+    /// Takes a snapshot of all memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one expandable
+    /// segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id.
     ///
-    /// No memory comes, goes or moves meanwhile, and the blocks of each stream, and of private pools, are those of one moment. Blocks that
-    /// other threads take or free at this very time may be in the history and not yet in the segments, or the other way round.
+    /// No memory comes, goes or moves meanwhile, and the blocks of each stream, and of private pools, are those of one moment; those that other
+    /// threads take or free at this very time may be in the history alone, or in the segments alone.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         if forked() {
@@ -228,15 +226,9 @@ impl CachingAllocator {
         shared.count_all_frees();
         let active = shared.figures.counter.active_bytes();
         shared.record.tell_moves();
-        // While it is held no memory comes, goes or moves.
-        let source = shared.source.lock_to_look();
-        let known = shared.known(shared.record.stacks());
-        let mut segments = shared.default_segments(&known);
-        let device = known.device;
-        let mut device_traces = vec![Vec::new(); device as usize];
-        device_traces.push(shared.record.history.entries());
-        drop(source);
-        segments.extend(shared.private.segments(device, &known.stacks));
+        let (segments, history) = shared.all_segments(true, || shared.record.history.entries());
+        let mut device_traces = vec![Vec::new(); shared.device_number() as usize];
+        device_traces.push(history);
         // The next one shows it: what a program did last is the last entry of this one.
         shared.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
         Snapshot { segments, device_traces, allocator_settings: shared.private.settings() }
@@ -246,18 +238,7 @@ impl CachingAllocator {
     /// leaves nothing. For who asks again and again.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        if forked() {
-            return Vec::new();
-        }
-        let shared = self.shared();
-        shared.count_all_frees();
-        // While it is held no memory comes, goes or moves.
-        let source = shared.source.lock_to_look();
-        let known = shared.known(HashMap::new());
-        let mut segments = shared.default_segments(&known);
-        drop(source);
-        segments.extend(shared.private.segments(known.device, &known.stacks));
-        segments
+        if forked() { Vec::new() } else { self.shared().all_segments(false, || ()).0 }
     }
 
     /// Writes a trace of all blocks that are allocated from now on, with the time and the thread of each event, until the
@@ -317,13 +298,12 @@ impl Drop for TraceRecording {
 impl DeviceCache {
     /// How many blocks that somebody has, and segments of private pools alone as in PyTorch, have `least` bytes or more.
     fn oversize(&self, least: u64) -> (u64, u64) {
-        let (private, segments) = self.private.oversize(least);
-        let pending = self.pending.freed();
-        let is_oversize = |piece: &Piece| {
-            piece.requested.is_some() && piece.size as u64 >= least && !pending.contains(&piece.address)
-        };
-        let count = |slot| self.pieces(slot).iter().filter(|piece| is_oversize(piece)).count() as u64;
-        (self.slots.iter().map(count).fold(private, u64::saturating_add), segments)
+        let segments = self.all_segments(false, || ()).0;
+        let is_oversize =
+            |block: &&BlockInfo| block.state == BlockState::ActiveAllocated && block.size >= least;
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks).filter(is_oversize).count();
+        let is_oversize = |segment: &&SegmentInfo| !segment.is_expandable && segment.total_size >= least;
+        (blocks as u64, segments.iter().filter(is_oversize).count() as u64)
     }
 
     /// The bytes of the slabs of all heaps. Of a heap that another thread has right now, as many as it had when somebody last looked.
@@ -337,22 +317,45 @@ impl DeviceCache {
         self.slots.iter().map(of_slot).fold(0, u64::saturating_add)
     }
 
-    fn known(&self, stacks: HashMap<u64, Frames>) -> Known {
-        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
-        Known { device, pending: self.pending.freed(), stacks }
+    fn device_number(&self) -> u32 {
+        u32::try_from(self.context.device().as_raw()).unwrap_or_default()
     }
 
-    fn default_segments(&self, known: &Known) -> Vec<SegmentInfo> {
-        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces(slot))).collect();
-        heaps.iter().flat_map(|(slot, pieces)| known.segments(slot.handle(), pieces)).collect()
-    }
-
-    /// What a stream has, in the order of the addresses, when all frees are taken in.
-    fn pieces(&self, slot: &StreamSlot) -> Vec<Piece> {
-        slot.heap.with(|heap, guard| {
-            self.drain(slot, heap, guard);
-            heap.pieces()
-        })
+    /// All segments, and what a look gives while no memory comes, goes or moves. Ranges of small blocks are segments of their own.
+    fn all_segments<R>(&self, with_stacks: bool, look: impl FnOnce() -> R) -> (Vec<SegmentInfo>, R) {
+        self.count_all_frees();
+        let source = self.source.lock_to_look();
+        let (device, pending) = (self.device_number(), self.pending.freed());
+        let stacks = if with_stacks { self.record.stacks() } else { HashMap::new() };
+        let block = |&Piece { address, size, requested, .. }: &Piece| {
+            let state = match requested {
+                None => BlockState::Inactive,
+                Some(_) if pending.contains(&address) => BlockState::ActivePendingFree,
+                Some(_) => BlockState::ActiveAllocated,
+            };
+            let frames = requested.and_then(|_| stacks.get(&address).cloned());
+            let requested_size = requested.unwrap_or(0) as u64;
+            BlockInfo { address, size: size as u64, requested_size, state, frames }
+        };
+        let mut segments = Vec::new();
+        for slot in self.slots.iter() {
+            let pieces = slot.heap.with(|heap, guard| {
+                self.drain(slot, heap, guard);
+                heap.pieces()
+            });
+            let joins = |one: &Piece, next: &Piece| {
+                one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
+            };
+            segments.extend(pieces.chunk_by(joins).map(|run| {
+                let pool = if run[0].in_slab { PoolSize::Small } else { PoolSize::Large };
+                let of = SegmentInfo::of(device, pool, run.iter().map(block).collect());
+                SegmentInfo { stream: slot.handle(), is_expandable: true, ..of }
+            }));
+        }
+        let looked = look();
+        drop(source);
+        segments.extend(self.private.segments(device, &stacks));
+        (segments, looked)
     }
 
     /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.
@@ -439,52 +442,4 @@ fn cut_off(reserved: PoolStat, of_small: Stat) -> PoolStat {
         freed: large.freed.saturating_add(of_small.allocated),
     };
     PoolStat { all, small_pool, large_pool }
-}
-
-/// Whether a piece goes on where another ends.
-fn joins(one: &Piece, next: &Piece) -> bool {
-    one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
-}
-
-/// The longest piece without a gap that is free.
-fn largest_free(pieces: &[Piece]) -> usize {
-    let is_free = |piece: &Piece| piece.requested.is_none();
-    let runs = pieces.chunk_by(|one, next| is_free(one) && is_free(next) && joins(one, next));
-    let free = runs.filter(|run| run.iter().all(is_free));
-    free.map(|run| run.iter().map(|piece| piece.size).sum()).max().unwrap_or(0)
-}
-
-/// What a snapshot knows of blocks beside their heaps.
-struct Known {
-    device: u32,
-    /// Blocks that were freed and are still in use by a stream.
-    pending: HashSet<u64>,
-    stacks: HashMap<u64, Frames>,
-}
-
-impl Known {
-    /// The ranges of addresses that a stream has, each without a gap; those of small blocks are ranges of their own.
-    fn segments(&self, stream: u64, pieces: &[Piece]) -> Vec<SegmentInfo> {
-        let segment = |run: &[Piece]| {
-            let is_small = run.first().is_some_and(|piece| piece.in_slab);
-            let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
-            let blocks = run.iter().map(|piece| self.block(piece)).collect();
-            SegmentInfo { stream, is_expandable: true, ..SegmentInfo::of(self.device, pool, blocks) }
-        };
-        pieces.chunk_by(joins).map(segment).collect()
-    }
-
-    fn block(&self, piece: &Piece) -> BlockInfo {
-        let state = match piece.requested {
-            None => BlockState::Inactive,
-            Some(_) if self.pending.contains(&piece.address) => BlockState::ActivePendingFree,
-            Some(_) => BlockState::ActiveAllocated,
-        };
-        let frames = match state {
-            BlockState::Inactive => None,
-            _ => self.stacks.get(&piece.address).cloned(),
-        };
-        let requested_size = piece.requested.unwrap_or(0) as u64;
-        BlockInfo { address: piece.address, size: piece.size as u64, requested_size, state, frames }
-    }
 }

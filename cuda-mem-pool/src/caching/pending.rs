@@ -299,7 +299,7 @@ mod tests {
         [512, 2 << 20].into_iter().for_each(|size| other.add(size));
         set.set(&other);
         assert!(set.may_have(512) && set.may_have(2 << 20) && !set.may_have(1 << 20));
-        let powers = (9..40).map(|power| bit(1 << power)).collect::<std::collections::HashSet<_>>();
+        let powers = (9..40).map(|power| bit(1 << power)).collect::<HashSet<_>>();
         assert!(powers.len() > 20, "sizes that programs have are told apart: {}", powers.len());
     }
 }

@@ -50,11 +50,10 @@ use crate::segments::{Checkpoint, Filter, Options};
 ///
 /// # Capture
 ///
-/// No call disturbs a capture. A block that was allocated while its stream captured may be used by the graph, wherever that is
-/// launched: the pool keeps its memory until the last [`release_pool`](Self::release_pool), whatever was freed meanwhile. A block that
-/// was allocated before the capture is freed behind the graph's last launch ([`free_by_address`](Self::free_by_address)). Blocks that
-/// wait for other streams ([`record_stream`](Self::record_stream)) stay away as long as allocations go to their pool, if a graph may be
-/// captured from it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
+/// No call disturbs a capture. A block that was allocated while its stream captured may be used by the graph until the last
+/// [`release_pool`](Self::release_pool), whatever was freed meanwhile; one that was allocated before is freed behind the graph's last launch.
+/// Blocks that wait for other streams ([`record_stream`](Self::record_stream)) stay away as long as allocations go to their pool, if a graph
+/// may be captured from it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
     /// Makes a private pool, which is in use until the result is dropped. Its segments are from a source, as
     /// [`create_or_incref_pool`](Self::create_or_incref_pool) says; without one, memory of `cuMemAlloc`, of which there are
@@ -253,11 +252,9 @@ impl CachingAllocator {
     /// Sets whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended:
     /// PyTorch's `graph_capture_record_stream_reuse`, which is off at first.
     ///
-    /// A block may if each stream that used it was [recorded](Self::record_stream) while it took part in the capture that the
-    /// block's own stream is part of when the block is freed. It is free again for its own stream once that stream comes, by the
-    /// edges of the graph, after all that those streams had been given by then: the next allocation looks. Where that cannot be
-    /// told, and where this is off, it waits until the capture has ended.
-    ///
+    /// It may if each such stream was [recorded](Self::record_stream) in the capture that the block's own stream is part of when the block is
+    /// freed. It is free again for its own stream once that comes, by the edges of the graph, after all that those streams had been given by
+    /// then: the next allocation looks. Where that cannot be told, it waits until the capture has ended.
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) and
     /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html), once for each node.
     ///

@@ -87,10 +87,6 @@ impl PoolState {
     fn segments(&self) -> impl Iterator<Item = (MempoolId, SegmentView<'_>)> {
         self.pools.iter().flat_map(|(id, pool)| pool.heap.segments().map(move |segment| (id, segment)))
     }
-
-    fn blocks(&self) -> impl Iterator<Item = Block> {
-        self.segments().flat_map(|(_, segment)| segment.blocks())
-    }
 }
 
 impl Private {
@@ -218,21 +214,6 @@ impl Private {
             pool.heap.largest_for(stream, room as u64, SLAB as u64)
         });
         lent.max(own) as usize
-    }
-
-    /// The largest block that is free in any pool.
-    pub(super) fn largest_free(&self) -> usize {
-        let state = lock(&self.state);
-        let free = state.blocks().filter(|block| block.state == BlockState::Inactive);
-        free.map(|block| block.size as usize).max().unwrap_or(0)
-    }
-
-    /// How many allocated blocks, and how many segments, have `least` bytes or more.
-    pub(super) fn oversize(&self, least: u64) -> (u64, u64) {
-        let state = lock(&self.state);
-        let blocks =
-            state.blocks().filter(|block| block.state == BlockState::ActiveAllocated && block.size >= least);
-        (blocks.count() as u64, state.segments().filter(|(_, segment)| segment.bytes >= least).count() as u64)
     }
 
     /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
