@@ -255,7 +255,7 @@ impl BlockIndex for HeapIndex<'_> {
     }
 
     #[inline]
-    fn clear_in_slab(&self, address: u64, _kind: SlabKind) {
+    fn clear_in_slab(&self, address: u64) {
         self.map.clear(address);
     }
 }

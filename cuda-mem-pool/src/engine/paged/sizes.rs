@@ -58,33 +58,26 @@ pub(crate) enum SlabKind {
 
 /// Learns where blocks and slabs begin, by numbers within a tier. What there is no room for is refused (false).
 pub(crate) trait BlockIndex {
-    fn set_large(&self, address: u64, number: u32) -> bool;
-    fn clear_large(&self, address: u64, number: u32);
-    fn add_slab(&self, address: u64, kind: SlabKind) -> bool;
+    fn set_large(&self, _address: u64, _number: u32) -> bool {
+        true
+    }
+    fn clear_large(&self, _address: u64, _number: u32) {}
+    fn add_slab(&self, _address: u64, _kind: SlabKind) -> bool {
+        true
+    }
     /// A slab is no longer there, nor is a block in it.
-    fn remove_slab(&self, address: u64);
-    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool;
-    fn clear_in_slab(&self, address: u64, kind: SlabKind);
+    fn remove_slab(&self, _address: u64) {}
+    fn set_in_slab(&self, _address: u64, _kind: SlabKind, _number: u32, _size: usize) -> bool {
+        true
+    }
+    fn clear_in_slab(&self, _address: u64) {}
 }
 
 /// An index for a caller that keeps its blocks by number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoIndex;
 
-impl BlockIndex for NoIndex {
-    fn set_large(&self, _: u64, _: u32) -> bool {
-        true
-    }
-    fn clear_large(&self, _: u64, _: u32) {}
-    fn add_slab(&self, _: u64, _: SlabKind) -> bool {
-        true
-    }
-    fn remove_slab(&self, _: u64) {}
-    fn set_in_slab(&self, _: u64, _: SlabKind, _: u32, _: usize) -> bool {
-        true
-    }
-    fn clear_in_slab(&self, _: u64, _: SlabKind) {}
-}
+impl BlockIndex for NoIndex {}
 
 /// How much free memory an allocator keeps while others could use it.
 #[derive(Debug, Clone, Copy, PartialEq)]

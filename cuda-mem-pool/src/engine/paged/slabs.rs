@@ -99,7 +99,7 @@ impl Slabs {
     #[inline(never)]
     fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
-        index.clear_in_slab(address, self.kind);
+        index.clear_in_slab(address);
         if let Some(slab) = self.blocks.release(number, freed_at) {
             self.spare.push(slab);
             if self.spare.len() > SPARE {

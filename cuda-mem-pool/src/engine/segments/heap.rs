@@ -243,31 +243,16 @@ impl SegmentHeap {
         whole.into_iter().filter_map(|address| self.take_out(address)).collect()
     }
 
-    /// Takes segments out that are too large to be split, as few as make room for a request that missed: one that would hold
-    /// it, else its stream's largest ones. None without [`max_split_size`](Options::max_split_size).
+    /// Takes a stream's wholly free segments out that are too large to be split for a request that missed. None without
+    /// [`max_split_size`](Options::max_split_size).
     #[must_use = "the memory is to be given back"]
     pub(crate) fn release_available(&mut self, wanted: &SegmentRequest) -> Vec<FreeSegment> {
         let Some(most_split) = self.options.max_split_size else { return Vec::new() };
-        let (stream, room) = (wanted.stream, wanted.size.max(most_split));
         let free = &self.free[kind_of(wanted.size) as usize];
-        let one = free.range((stream, room, 0)..=(stream, u64::MAX, u64::MAX)).next();
-        let candidates: Vec<u64> = match one.filter(|&&(_, _, one)| self.is_whole(one)) {
-            Some(&(_, _, one)) => vec![one],
-            None => {
-                let below = free.range((stream, most_split, 0)..(stream, room, 0)).rev();
-                below.map(|&(_, _, address)| address).filter(|&address| self.is_whole(address)).collect()
-            }
-        };
-        let (mut taken, mut bytes) = (Vec::new(), 0u64);
-        for address in candidates {
-            if bytes < room
-                && let Some(segment) = self.take_out(address)
-            {
-                bytes = bytes.saturating_add(segment.bytes);
-                taken.push(segment);
-            }
-        }
-        taken
+        let large = free.range((wanted.stream, most_split, 0)..=(wanted.stream, u64::MAX, u64::MAX));
+        let whole: Vec<u64> =
+            large.map(|&(_, _, address)| address).filter(|&address| self.is_whole(address)).collect();
+        whole.into_iter().filter_map(|address| self.take_out(address)).collect()
     }
 
     /// Gives all of one stream to another, which is sound once the work of `from` is done, or `to` waits for it.
