@@ -133,7 +133,14 @@ impl<'s> PrivatePools<'s> {
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
-        let Some((address, claim)) = memory.acquire(bytes, source, claim)? else { return Ok(None) };
+        let Some(address) = memory.acquire(bytes, source)? else { return Ok(None) };
+        if source.is_some()
+            && let Err(error) = memory.settle()
+        {
+            // The first error is the one to tell.
+            let _ = memory.release_claimed(address, claim);
+            return Err(error);
+        }
         if self.shared.map.find(address).is_some() {
             // The address is a block's of this allocator, and stands for that block.
             memory.release_claimed(address, claim)?;

@@ -207,7 +207,7 @@ impl PrivatePools<'_> {
     }
 
     /// Waits for the streams that still use freed blocks. What cannot be waited for stays pending, which is no error but the driver's.
-    fn end_all(self, deferred: &PoolPending) -> Result<()> {
+    pub(super) fn end_all(self, deferred: &PoolPending) -> Result<()> {
         let _moving = deferred.moving();
         let mut result = Ok(());
         for mut waiting in deferred.pending.take_all() {

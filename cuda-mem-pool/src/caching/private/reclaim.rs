@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::{Stream, Uses};
 
 use super::blocks::{Found, Routed};
-use super::graph::PoolPending;
 use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
@@ -122,18 +121,8 @@ impl PrivatePools<'_> {
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
     fn wait_for_uses(self) {
-        self.uncaptured().iter().for_each(|deferred| self.wait_for_pending(deferred));
-    }
-
-    fn wait_for_pending(self, deferred: &PoolPending) {
-        let _moving = deferred.moving();
-        for waiting in deferred.pending.take_marked() {
-            if waiting.wait().is_ok() {
-                self.complete(waiting.block.address);
-            } else {
-                deferred.pending.put_back(waiting);
-            }
-        }
+        // What cannot be waited for waits on.
+        self.uncaptured().iter().for_each(|deferred| _ = self.end_all(deferred));
     }
 
     /// Gives back the free segments of one released pool, after a wait on the host for what may use them; how many bytes.
@@ -143,7 +132,8 @@ impl PrivatePools<'_> {
             state.pools.get(id).ok().filter(|pool| pool.is_freeable()).map(|pool| pool.notes.clone())
         };
         if let Some(pending) = pending {
-            self.wait_for_pending(&pending);
+            // What cannot be waited for waits on.
+            let _ = self.end_all(&pending);
         }
         self.reclaim(id, Wait::Yes)
     }

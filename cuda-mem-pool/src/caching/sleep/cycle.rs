@@ -22,7 +22,7 @@ use cuda_mem_core::vmm::PhysicalMemory;
 use cuda_mem_core::{Context, Stream, catch_panic};
 
 use super::backup::{BackupMemory, joined, len};
-use super::mapped::{Segment, Unmapped};
+use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
@@ -220,8 +220,8 @@ impl Plan {
         for (segment, piece) in self.pieces.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
             match unsafe { segment.put_to_sleep(piece.start) } {
-                Ok(Unmapped::Released) => freed += len(piece),
-                Ok(Unmapped::Refused(error)) | Err(error) => refused.push((piece.clone(), error.into())),
+                Ok(()) => freed += len(piece),
+                Err(error) => refused.push((piece.clone(), error.into())),
             }
         }
         let after = tag.lacking(shared);

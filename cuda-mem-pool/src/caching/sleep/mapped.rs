@@ -54,15 +54,6 @@ struct Piece {
     is_stale: bool,
 }
 
-/// What became of the memory of a piece that was unmapped.
-#[derive(Debug)]
-pub(super) enum Unmapped {
-    /// The driver has it back.
-    Released,
-    /// The driver took the mapping, and refused the memory.
-    Refused(CoreError),
-}
-
 impl MappedSegments {
     pub(super) fn new(context: &Context, peers: Vec<Device>) -> Result<Self> {
         let device = context.device();
@@ -149,25 +140,21 @@ impl Segment {
         pieces.iter().filter(|piece| piece.is_stale).map(|piece| self.at(piece)).collect()
     }
 
-    /// Unmaps a piece that has memory, and gives that back. After an error it is as it was.
+    /// Unmaps a piece that has memory, and gives that back. After an error of the first it is as it was, after one of the second it sleeps.
     ///
     /// # Safety
     ///
     /// Nothing uses it.
-    pub(super) unsafe fn put_to_sleep(&self, at: CUdeviceptr) -> cuda_mem_core::Result<Unmapped> {
+    pub(super) unsafe fn put_to_sleep(&self, at: CUdeviceptr) -> cuda_mem_core::Result<()> {
         let mut pieces = lock_over_calls(&self.pieces);
         let found = pieces.iter_mut().find(|piece| self.at(piece).start == at && piece.memory.is_some());
         let piece = found.ok_or(CoreError::NotAllocated { address: at })?;
         // SAFETY: the caller's promise.
         unsafe { self.range.unmap(piece.offset, piece.bytes) }?;
         piece.is_stale = false;
-        let Some(memory) = piece.memory.take() else { return Ok(Unmapped::Released) };
-        // Once more, because the driver reports older errors of others in any call.
-        match memory.close().or_else(|refused| refused.owner.close()) {
-            Ok(()) => Ok(Unmapped::Released),
-            // Mapped nowhere. The owner's drop counts what the driver refuses.
-            Err(refused) => Ok(Unmapped::Refused(refused.error)),
-        }
+        let Some(memory) = piece.memory.take() else { return Ok(()) };
+        // Once more, because the driver reports older errors of others in any call. The owner's drop counts what the driver refuses.
+        memory.close().or_else(|refused| refused.owner.close()).map_err(|refused| refused.error)
     }
 
     /// Maps memory at the pieces that have none, and lets all devices reach it. Nobody may use them before [`Segment::settle`]; what an error

@@ -82,8 +82,8 @@ impl StreamHeap {
     pub(crate) fn take_quick(&mut self, size: usize, unused: usize) -> Option<Block> {
         let tier = Tier::of(size);
         let (number, address) = match tier {
-            Tier::Small => self.small.take_quick(size, unused),
-            Tier::Medium => self.medium.take_quick(size, unused),
+            Tier::Small => self.small.blocks.take_quick(size, unused),
+            Tier::Medium => self.medium.blocks.take_quick(size, unused),
             Tier::Large => self.large.take_quick(size, unused),
         }?;
         Some(Block { number: BlockNumber::new(tier, number), address, size })

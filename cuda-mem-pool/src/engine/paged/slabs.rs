@@ -35,12 +35,6 @@ impl Slabs {
         Self { kind, blocks: Spans::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
-    /// A block from a quick list, as it is in the index: its number and address.
-    #[inline]
-    pub(super) fn take_quick(&mut self, size: usize, unused: usize) -> Option<(u32, u64)> {
-        self.blocks.take_quick(size, unused)
-    }
-
     /// Cuts a block from a slab, of one more slab if need be.
     #[inline(never)]
     pub(super) fn cut(
