@@ -39,7 +39,9 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
-/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let options = CachingOptions::default().with_max_bytes(120 << 20);
+/// let allocator = CachingAllocator::new(&context, &options)?;
+/// assert!(allocator.allocate(121 << 20, &stream).is_err());
 /// let block = allocator.allocate(100_000_000, &stream)?;
 /// drop(block);
 /// let again = allocator.of_stream(&stream)?.allocate_by_address(90_000_000)?; // the same memory, without a driver call
@@ -321,13 +323,12 @@ impl CachingAllocator {
         &self,
         registrant: impl Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync + 'static,
     ) -> CallbackId {
-        self.shared().tags.registrants.add(Arc::new(registrant))
+        self.shared().callbacks.registrants.add(Arc::new(registrant))
     }
 
     /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.
     pub fn detach(&self, id: CallbackId) -> bool {
-        let shared = self.shared();
-        shared.callbacks.remove(id) || (!forked() && shared.tags.detach(id))
+        self.shared().callbacks.remove(id)
     }
 }
 

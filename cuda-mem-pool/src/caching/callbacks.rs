@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{StreamId, catch_panic, forked};
 
+use super::sleep::BackingEvent;
 use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::primitive::{Mutex, Ordering, lock};
 
@@ -34,6 +35,7 @@ pub struct BackingChange {
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
 pub(super) type Watcher = dyn Fn(&BackingChange) + Send + Sync;
+pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
 
 #[derive(Debug)]
 pub(super) struct Callbacks {
@@ -41,6 +43,7 @@ pub(super) struct Callbacks {
     pub(super) observers: List<Observer>,
     /// The backend has them too: it is told of changes.
     pub(super) watchers: Arc<List<Watcher>>,
+    pub(super) registrants: List<Registrant>,
 }
 
 /// Callbacks of one kind, in the order in which they came.
@@ -145,11 +148,18 @@ impl List<Watcher> {
 
 impl Callbacks {
     pub(super) fn new() -> Self {
-        Self { reclaimers: List::new(), observers: List::new(), watchers: Arc::new(List::new()) }
+        Self {
+            reclaimers: List::new(),
+            observers: List::new(),
+            watchers: Arc::new(List::new()),
+            registrants: List::new(),
+        }
     }
 
     pub(super) fn remove(&self, id: CallbackId) -> bool {
-        !forked() && (self.reclaimers.remove(id) || self.observers.remove(id) || self.watchers.remove(id))
+        let (of_memory, of_tags) = (&self.watchers, &self.registrants);
+        let is_gone = || self.reclaimers.remove(id) || self.observers.remove(id);
+        !forked() && (is_gone() || of_memory.remove(id) || of_tags.remove(id))
     }
 
     /// Has everybody free what they can; whether anybody did. Not when one of them asks.
@@ -206,7 +216,8 @@ pub enum DriverCall {
 /// Hears of each call of the driver that an allocator makes for memory, mappings and order, right after it returned.
 ///
 /// ```
-/// use std::sync::{Arc, Mutex};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::time::Duration;
 ///
 /// use cuda_mem_core::{Driver, Stream};
@@ -214,12 +225,12 @@ pub enum DriverCall {
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
 ///
 /// #[derive(Default)]
-/// struct Created(Mutex<u64>);
+/// struct Created(AtomicU64);
 ///
 /// impl CallObserver for Created {
 ///     fn called(&self, call: &DriverCall, _took: Duration) {
-///         if let (DriverCall::Create { memory: Some(_), bytes }, Ok(mut sum)) = (call, self.0.lock()) {
-///             *sum += bytes;
+///         if let DriverCall::Create { memory: Some(_), bytes } = call {
+///             self.0.fetch_add(*bytes, Ordering::Relaxed);
 ///         }
 ///     }
 /// }
@@ -229,7 +240,7 @@ pub enum DriverCall {
 /// let created = Arc::new(Created::default());
 /// let allocator = CachingAllocator::observed(&context, &CachingOptions::default(), created.clone())?;
 /// drop(allocator.allocate(100_000_000, &Stream::new(&context)?)?);
-/// assert_eq!(created.0.lock().map(|sum| *sum).ok(), Some(allocator.reserved_bytes() as u64));
+/// assert_eq!(created.0.load(Ordering::Relaxed), allocator.reserved_bytes() as u64);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub trait CallObserver: Send + Sync {

@@ -6,22 +6,8 @@ use crate::error::{Error, Result};
 use crate::primitive::{AtomicBool, AtomicU64, Ordering};
 use crate::segments::Options;
 
-/// How a [`CachingAllocator`](super::CachingAllocator) is made. The defaults are what the figures in `docs/allocator.md` were
-/// measured with.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-/// use cuda_mem_pool::MemoryResource;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let options = CachingOptions::default().with_max_bytes(64 << 20);
-/// let allocator = CachingAllocator::new(&context, &options)?;
-/// assert!(allocator.allocate(65 << 20, &stream).is_err());
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// How a [`CachingAllocator`](super::CachingAllocator) is made, which has an example. The defaults are what the figures in
+/// `docs/allocator.md` were measured with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct CachingOptions {

@@ -80,7 +80,7 @@ impl DeviceCache {
             slots,
             pending: Pending::default(),
             private,
-            tags: Tags::new(),
+            tags: Tags::default(),
             rounding: Rounding::new(&options.segments),
             figures,
             record,

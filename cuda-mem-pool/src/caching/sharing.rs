@@ -210,27 +210,11 @@ impl CachingAllocator {
     }
 
     /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.
+    /// [`CachingAllocator::private_pool`] has an example.
     ///
     /// Whoever opens it reads and writes the whole segment, and has closed it before the block is freed: the segment then serves others.
     ///
     /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let pool = allocator.private_pool(None)?;
-    /// let _route = pool.route_this_thread()?;
-    /// let [_, block] = [4096, 1000].map(|bytes| allocator.allocate_by_address(bytes, &stream));
-    /// // SAFETY: nobody opens it.
-    /// let handle = unsafe { allocator.ipc_handle(block?) }?;
-    /// assert_eq!((handle.offset(), handle.len()), (4096, 1024));
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
     ///
     /// # Errors
     ///

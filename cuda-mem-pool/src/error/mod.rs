@@ -2,7 +2,6 @@
 
 mod oom;
 
-use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUresult;
@@ -43,7 +42,7 @@ pub enum Error {
     #[error(transparent)]
     Core(#[from] cuda_mem_core::Error),
     /// The driver is too old.
-    #[error("{what} needs a driver of CUDA {}, this one is of {}: {instead}", Version(*.needs), Version(*.has))]
+    #[error("{what} needs a driver of CUDA {}, this one is of {}: {instead}", version(*.needs), version(*.has))]
     NeedsDriver { what: &'static str, needs: i32, has: i32, instead: &'static str },
     /// The driver has no pools of this kind.
     #[error("this driver has no memory pools {place}: {source}")]
@@ -52,7 +51,7 @@ pub enum Error {
     #[error("numa_id is {numa_id}; it must be 0 or more, or None for placement by the system")]
     NegativeNumaId { numa_id: i32 },
     /// There is no such NUMA node.
-    #[error("there is no NUMA node {numa_id}; the nodes that pools can be on: {}", List(.nodes))]
+    #[error("there is no NUMA node {numa_id}; the nodes that pools can be on: {}", list(.nodes))]
     NoSuchNumaNode { numa_id: i32, nodes: Vec<i32> },
     /// The device does not say which NUMA node is next to it.
     #[error("{device:?} has no NUMA node of its own (the system may not support NUMA); set numa_id")]
@@ -69,7 +68,7 @@ pub enum Error {
     )]
     Capturing,
     /// There is no more memory, or the resource's own limit is reached.
-    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", Limit(*.limit))]
+    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", and_limit(*.limit))]
     OutOfMemory { requested: usize, used: u64, limit: u64, source: Option<cuda_mem_core::Error> },
     /// There is no more memory on the device for a caching allocator, after all that it can do.
     #[error("{0}")]
@@ -291,7 +290,7 @@ pub enum SleepError {
     #[error("the tag {tag:?} is another allocator's")]
     OtherAllocator { tag: String },
     /// An address is no memory of the tag, or of any tag.
-    #[error("{address:#x} is no memory of {}", TagName(.tag))]
+    #[error("{address:#x} is no memory of {}", tag_name(.tag.as_ref()))]
     NotOfTag { tag: Option<String>, address: u64 },
     /// A tag has a block that does not belong to whoever puts it to sleep.
     #[error("the tag has a block at {address:#x} that is not among those to be put to sleep")]
@@ -307,39 +306,19 @@ pub enum SleepError {
     NoMemory { needed: usize, missing: usize, held: usize },
 }
 
-struct Version(i32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
+fn version(number: i32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
-struct List<'a>(&'a [i32]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.0.iter().map(i32::to_string).collect::<Vec<_>>();
-        f.write_str(if names.is_empty() { "none" } else { "" })?;
-        f.write_str(&names.join(", "))
-    }
+fn list(numbers: &[i32]) -> String {
+    let names: Vec<String> = numbers.iter().map(i32::to_string).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-struct Limit(u64);
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, ", and the limit is {}", self.0) }
-    }
+fn and_limit(limit: u64) -> String {
+    if limit == 0 { String::new() } else { format!(", and the limit is {limit}") }
 }
 
-struct TagName<'a>(&'a Option<String>);
-
-impl fmt::Display for TagName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(tag) => write!(f, "the tag {tag:?}"),
-            None => f.write_str("any tag of this allocator"),
-        }
-    }
+fn tag_name(tag: Option<&String>) -> String {
+    tag.map_or_else(|| "any tag of this allocator".to_owned(), |tag| format!("the tag {tag:?}"))
 }

@@ -42,6 +42,8 @@ use crate::segments::{Checkpoint, Filter, Options};
 /// let block = allocator.allocate(3 << 20, &stream)?; // of the pool
 /// drop(route);
 /// assert_eq!(allocator.reserved_bytes(), 20 << 20); // its segment
+/// // SAFETY: nobody opens it.
+/// assert_eq!(unsafe { allocator.ipc_handle(block.address()) }?.len(), 3 << 20);
 /// drop(block);
 /// drop(pool);
 /// assert_eq!(allocator.empty_cache()?, 20 << 20);

@@ -25,7 +25,7 @@ use super::backup::{BackupMemory, joined, len};
 use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::refuse_watchers;
+use crate::caching::callbacks::{Registrant, refuse_watchers};
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result, SleepError};
@@ -504,8 +504,8 @@ fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<
     if ranges.is_empty() {
         return Vec::new();
     }
-    let registrants = cache.tags.registrants.all();
-    let tell = |(id, registrant): &(_, Arc<super::Registrant>)| {
+    let registrants = cache.callbacks.registrants.all();
+    let tell = |(id, registrant): &(_, Arc<Registrant>)| {
         let began = Instant::now();
         let event = BackingEvent { tag: &tag.name, is_leaving, ranges };
         let error = match catch_panic(|| registrant(&event)) {

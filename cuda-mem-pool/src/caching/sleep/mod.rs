@@ -23,7 +23,7 @@ use self::backup::BackupMemory;
 use self::mapped::MappedSegments;
 pub use self::owned::Asleep;
 use super::CachingAllocator;
-use super::callbacks::{CallbackId, List, refuse_forked, refuse_watchers};
+use super::callbacks::{CallbackId, refuse_forked, refuse_watchers};
 use crate::error::{Error, Result, SleepError};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
@@ -117,13 +117,10 @@ pub struct TagState {
     pub backup_bytes: usize,
 }
 
-pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
-
 /// The tags of an allocator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tags {
     by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
-    pub(super) registrants: List<Registrant>,
     /// Peers that reach the memory of all tags.
     peers: Mutex<Vec<Device>>,
 }
@@ -159,10 +156,6 @@ thread_local! {
 }
 
 impl Tags {
-    pub(super) fn new() -> Self {
-        Self { by_name: Mutex::default(), registrants: List::new(), peers: Mutex::default() }
-    }
-
     fn all(&self) -> Vec<Arc<TagShared>> {
         lock(&self.by_name).values().cloned().collect()
     }
@@ -182,10 +175,6 @@ impl Tags {
     pub(super) fn asleep(&self, id: MempoolId) -> Error {
         let tag = self.all().into_iter().find(|tag| lock(&tag.pools).contains(&id));
         SleepError::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }.into()
-    }
-
-    pub(super) fn detach(&self, id: CallbackId) -> bool {
-        self.registrants.remove(id)
     }
 
     /// Keeps the memory of all tags until the process ends.
