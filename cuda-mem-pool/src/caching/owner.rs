@@ -42,7 +42,6 @@ pub(super) enum End<E> {
     Lost,
 }
 
-/// Whom a heap serves.
 #[derive(Debug)]
 pub(super) enum Served<S, E> {
     By(S),

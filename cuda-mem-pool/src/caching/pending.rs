@@ -35,7 +35,6 @@ pub(super) struct Captured {
     pub(super) points: Vec<CapturePoint>,
 }
 
-/// A block that is freed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Freed {
     pub(super) address: u64,

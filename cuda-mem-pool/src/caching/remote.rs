@@ -35,7 +35,6 @@ struct Ring {
     records: [AtomicU32; DEPTH],
 }
 
-/// The one who pushes to a ring.
 #[derive(Debug)]
 pub(super) struct Pusher {
     ring: Arc<Ring>,

@@ -95,7 +95,6 @@ impl DeviceCache {
         Ok(shared)
     }
 
-    /// The operations of its private pools.
     pub(super) fn pools(&self) -> PrivatePools<'_> {
         PrivatePools { shared: self, private: &self.private }
     }
@@ -105,7 +104,6 @@ impl DeviceCache {
         HeapIndex { map: &self.map, heap }
     }
 
-    /// The streams that the allocator knows.
     pub(super) fn known_streams(&self) -> Vec<Stream> {
         let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
         of_slots.chain(self.private.streams.all()).collect()
@@ -260,7 +258,6 @@ impl BlockIndex for HeapIndex<'_> {
     }
 }
 
-/// The number that a found block has in its heap.
 #[inline]
 pub(super) fn number_of(found: Found) -> BlockNumber {
     BlockNumber::new(tier_of(found), found.record)

@@ -97,7 +97,6 @@ pub struct Pinned {
     handles: Vec<u32>,
 }
 
-/// All pins of an allocator.
 #[derive(Debug, Default)]
 pub(super) struct Pins(Mutex<PinTable>);
 

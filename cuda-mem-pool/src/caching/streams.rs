@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls};
 use crate::statistics::PeakCounter;
 
-/// The streams of an allocator.
 #[derive(Debug)]
 pub(super) struct Streams {
     /// Names the allocator where threads remember slots.

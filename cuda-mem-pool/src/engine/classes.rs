@@ -20,7 +20,6 @@ pub(crate) const STEPS: usize = 1 << STEPS_LOG2;
 /// How many groups of [`STEPS`] classes there are.
 pub(crate) const GROUPS: usize = group_of(MAX / GRANULE) + 1;
 
-/// How many classes there are.
 #[cfg(test)]
 pub(crate) const COUNT: usize = GROUPS * STEPS;
 
@@ -38,7 +37,6 @@ pub(crate) const fn floor(size: usize) -> usize {
     if group == 0 { granules } else { group * STEPS + ((granules >> (group - 1)) & (STEPS - 1)) }
 }
 
-/// The size of a class.
 #[inline]
 pub(crate) const fn size_of(class: usize) -> usize {
     let (group, step) = (class / STEPS, class % STEPS);

@@ -38,7 +38,6 @@ pub struct Restored {
     pub allocated: Vec<u64>,
 }
 
-/// What is known of captures.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     /// Whether blocks may serve the capture again.

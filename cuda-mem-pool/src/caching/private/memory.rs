@@ -22,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
-/// The memory of all segments.
 #[derive(Debug)]
 pub(in crate::caching) struct SegmentMemory {
     context: Context,

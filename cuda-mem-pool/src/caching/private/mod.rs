@@ -75,7 +75,6 @@ impl PoolState {
         Some((id, self.pools.get(id).ok()?.heap.get(address)?))
     }
 
-    /// The block that somebody has at an address, and its pool.
     fn live(&self, address: u64) -> Option<(MempoolId, Block)> {
         self.block(address).filter(|(_, block)| block.state == BlockState::ActiveAllocated)
     }
@@ -135,12 +134,10 @@ impl Private {
         lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
     }
 
-    /// The option of that name, as it is now.
     pub(super) fn max_split_size(&self) -> Option<u64> {
         lock(&self.state).pools.options().max_split_size
     }
 
-    /// How the allocator is set up now.
     pub(super) fn settings(&self) -> AllocatorSettings {
         let state = lock(&self.state);
         let options = state.pools.options();

@@ -24,7 +24,6 @@ use crate::snapshot::{Action, Frames};
 struct Leaving {
     taken: TakenSegment,
     is_captured: bool,
-    /// The stream of its blocks.
     owner: Option<Stream>,
     /// The stack of the request that it was made for.
     stack: Option<Frames>,

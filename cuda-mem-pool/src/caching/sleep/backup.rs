@@ -49,7 +49,6 @@ impl BackupMemory {
         Ok(Self { memory, bytes, ranges: Vec::new() })
     }
 
-    /// The bytes that there is room for.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

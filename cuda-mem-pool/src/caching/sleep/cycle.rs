@@ -183,7 +183,6 @@ impl Drop for Cycle<'_> {
 /// What is to be done with a tag.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The pieces that go, each with its segment.
     pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
     /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
     stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
@@ -293,7 +292,6 @@ impl TagShared {
         self.memory.segments().iter().flat_map(|segment| segment.lacking()).collect()
     }
 
-    /// How much has no memory.
     fn lacking(&self, shared: &DeviceCache) -> Lacking {
         let kinds = shared.private.segment_kinds(&self.pools());
         let mut lacking = Lacking::default();

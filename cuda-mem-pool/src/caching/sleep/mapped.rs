@@ -70,7 +70,6 @@ impl MappedSegments {
         lock(&self.segments).values().cloned().collect()
     }
 
-    /// The segment that a range lies in.
     pub(super) fn segment_of(&self, range: &Range<CUdeviceptr>) -> Option<Arc<Segment>> {
         let segments = lock(&self.segments);
         let (_, segment) = segments.range(..=range.start).next_back()?;

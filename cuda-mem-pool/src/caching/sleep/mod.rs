@@ -117,7 +117,6 @@ pub struct TagState {
     pub backup_bytes: usize,
 }
 
-/// The tags of an allocator.
 #[derive(Debug, Default)]
 pub(super) struct Tags {
     by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
@@ -125,7 +124,6 @@ pub(super) struct Tags {
     peers: Mutex<Vec<Device>>,
 }
 
-/// What all handles of a tag share.
 #[derive(Debug)]
 struct TagShared {
     name: String,

@@ -179,7 +179,6 @@ impl StreamHeap {
         quick > 0
     }
 
-    /// A block that is in use.
     #[inline]
     pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
         let (tier, inner) = number.parts();

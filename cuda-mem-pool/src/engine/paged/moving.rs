@@ -22,7 +22,6 @@ const IDLE_BYTES: usize = 32 << 20;
 pub(super) struct Free {
     pub(super) handle: u32,
     pub(super) heap: u32,
-    /// Where it is active.
     pub(super) address: u64,
     pub(super) bytes: usize,
     /// The free span that it is in, as long as nothing before it in the span is taken.

@@ -17,7 +17,6 @@ pub struct Replay<B: Backend> {
     load: Load,
 }
 
-/// The heaps by number.
 #[derive(Debug)]
 struct AllHeaps(Vec<StreamHeap>);
 

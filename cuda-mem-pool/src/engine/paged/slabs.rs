@@ -15,7 +15,6 @@ const QUICK_BYTES: usize = 80 << 20;
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
 const JOINS_FROM_BYTES: usize = 96 << 20;
 
-/// The slabs of one kind.
 #[derive(Debug)]
 pub(super) struct Slabs {
     kind: SlabKind,
@@ -116,7 +115,6 @@ impl Slabs {
         self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
     }
 
-    /// The bytes of all slabs.
     pub(super) fn slab_bytes(&self) -> usize {
         self.numbers.len().saturating_mul(SLAB)
     }

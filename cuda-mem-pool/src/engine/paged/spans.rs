@@ -97,7 +97,6 @@ pub(crate) struct Piece {
     pub(crate) size: usize,
     /// The bytes that were asked for of a block; None for what is free.
     pub(crate) requested: Option<usize>,
-    /// Whether it lies in a slab.
     pub(crate) in_slab: bool,
 }
 

@@ -17,10 +17,8 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// The bytes that were asked for; 0 for a free block.
     pub(crate) requested: u64,
-    /// The stream it belongs to.
     pub(crate) stream: u64,
     pub(crate) state: BlockState,
-    /// The kind of its segment.
     pub(crate) kind: PoolSize,
 }
 
@@ -43,7 +41,6 @@ pub(crate) enum Allocation {
     Miss(SegmentRequest),
 }
 
-/// The segment that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentRequest {
     stream: u64,
@@ -184,7 +181,6 @@ impl SegmentHeap {
         self.splits[kind as usize]
     }
 
-    /// Whether it has no segments.
     pub(crate) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
@@ -194,7 +190,6 @@ impl SegmentHeap {
         self.segments.iter().map(|(&address, segment)| self.view(address, segment))
     }
 
-    /// The segment that a byte is in.
     pub(crate) fn segment_at(&self, address: u64) -> Option<SegmentView<'_>> {
         let (&start, segment) = self.segments.range(..=address).next_back()?;
         (address.checked_sub(start)? < segment.bytes).then(|| self.view(start, segment))
@@ -205,7 +200,6 @@ impl SegmentHeap {
         SegmentView { blocks: &self.blocks, address, bytes, stream, kind, serial }
     }
 
-    /// Every allocated block.
     pub(super) fn allocated(&self) -> impl Iterator<Item = Block> {
         self.blocks.values().filter(|block| block.state == BlockState::ActiveAllocated).copied()
     }
@@ -395,7 +389,6 @@ impl SegmentHeap {
         self.blocks.remove(&block.address);
     }
 
-    /// Whether a block is all of its segment.
     fn is_all(&self, block: &Block) -> bool {
         self.segments.get(&block.address).is_some_and(|segment| segment.bytes == block.size)
     }
@@ -441,7 +434,6 @@ fn kind_of(block: u64) -> PoolSize {
     if block <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
 }
 
-/// A segment as it is at the moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentView<'h> {
     blocks: &'h BTreeMap<u64, Block>,

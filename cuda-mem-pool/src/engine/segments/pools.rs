@@ -128,7 +128,6 @@ impl<S, N: Default> Pool<S, N> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
 pub(crate) struct TakenSegment {
-    /// The pool that it was in.
     pub(crate) id: MempoolId,
     pub(crate) segment: FreeSegment,
 }
@@ -241,7 +240,6 @@ impl<S, N: Default> PoolTable<S, N> {
         if pool.is_freeable() { Err(PoolError::Released { id }) } else { Ok(pool) }
     }
 
-    /// All pools by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (MempoolId, &Pool<S, N>)> {
         self.pools.iter().map(|(&id, pool)| (id, pool))
     }
