@@ -36,8 +36,6 @@ pub(super) enum End<E> {
     Done,
     /// Behind all of it.
     At(E),
-    /// It is being looked for.
-    Unknown,
     /// Its thread ended while it was busy, and nobody can name it: a wait for the whole context tells.
     Lost,
 }
@@ -84,7 +82,8 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         }
     }
 
-    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends.
+    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends. What others have
+    /// it do is before that if they find it served here afterwards.
     pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> bool {
         let mut state = lock_over_calls(&self.state);
         let State::Live(stream) = &*state else { return false };
@@ -97,27 +96,6 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         true
     }
 
-    /// The stream of this number is given no more, if it is served here: [`Owner::ended`] says where its work ends. What others have it do is
-    /// before that if they find it served here afterwards.
-    pub(super) fn begin_to_end(&self, id: u64) -> bool {
-        self.end(id, |_| Some(End::Unknown))
-    }
-
-    /// What [`Owner::begin_to_end`] began: where the work of that stream ends, or None if it goes on.
-    pub(super) fn ended(&self, id: u64, end: Option<End<E>>) {
-        let mut state = lock(&self.state);
-        if let State::Ended(stream, End::Unknown) = &*state {
-            let stream = stream.clone();
-            *state = match end {
-                Some(end) => State::Ended(stream, end),
-                None => {
-                    self.id.store(id, Ordering::Relaxed);
-                    State::Live(stream)
-                }
-            };
-        }
-    }
-
     /// Serves another stream, if the last one has ended and all its work is done; that one, to be dropped without a lock.
     pub(super) fn take_over(&self, id: u64, stream: &S, is_reached: impl FnOnce(&E) -> bool) -> Option<S> {
         if !self.is(NOBODY) {
@@ -127,7 +105,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         let is_done = match &*state {
             State::Ended(_, End::Done) => true,
             State::Ended(_, End::At(point)) => is_reached(point),
-            State::Ended(_, End::Unknown | End::Lost) | State::Live(_) | State::Closed => false,
+            State::Ended(_, End::Lost) | State::Live(_) | State::Closed => false,
         };
         if !is_done {
             return None;
@@ -217,7 +195,6 @@ impl Served<Stream, Arc<Event>> {
             Self::By(stream) => wait_for(stream),
             Self::Nobody(End::Done) => Ok(()),
             Self::Nobody(End::At(point)) => point.synchronize(),
-            Self::Nobody(End::Unknown) => Err(Error::Disowned),
             Self::Nobody(End::Lost) => Err(Error::WrongThread),
         }
     }

@@ -267,7 +267,7 @@ impl Backend for Vmm {
         let stream = match slot.owner.served() {
             Served::By(stream) => stream,
             Served::Nobody(End::At(point)) => return Ok(Some(point)),
-            Served::Nobody(End::Unknown | End::Lost) => return Ok(None),
+            Served::Nobody(End::Lost) => return Ok(None),
             // One that was never recorded has been reached.
             Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };

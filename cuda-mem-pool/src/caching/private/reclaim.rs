@@ -253,7 +253,7 @@ impl PrivatePools<'_> {
                 Served::Nobody(End::Done) => true,
                 Served::Nobody(End::At(point)) if wait == Wait::Yes => point.synchronize().is_ok(),
                 Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
-                Served::Nobody(End::Unknown | End::Lost) => false,
+                Served::Nobody(End::Lost) => false,
             };
             if !is_done {
                 return Vec::new();

@@ -31,8 +31,8 @@ const PIECE: usize = 32 << 20;
 pub(super) struct MappedSegments {
     context: Context,
     options: CreateOptions,
-    /// Devices that reach the memory: its own, and peers that were let in.
-    reached_by: Mutex<Vec<Device>>,
+    /// Devices that reach the memory beside its own, as all tags have them.
+    peers: Arc<Mutex<Vec<Device>>>,
     /// By address. A segment is shared with whoever works at it, so that no call of the driver is made under this lock.
     segments: Mutex<BTreeMap<CUdeviceptr, Arc<Segment>>>,
 }
@@ -55,12 +55,11 @@ struct Piece {
 }
 
 impl MappedSegments {
-    pub(super) fn new(context: &Context, peers: Vec<Device>) -> Result<Self> {
-        let device = context.device();
+    pub(super) fn new(context: &Context, peers: &Arc<Mutex<Vec<Device>>>) -> Result<Self> {
         Ok(Self {
             context: context.clone(),
-            options: CreateOptions::supported_by(device)?,
-            reached_by: Mutex::new([device].into_iter().chain(peers).collect()),
+            options: CreateOptions::supported_by(context.device())?,
+            peers: Arc::clone(peers),
             segments: Mutex::default(),
         })
     }
@@ -76,17 +75,9 @@ impl MappedSegments {
         (range.end <= segment.range.address() + segment.range.bytes() as u64).then(|| Arc::clone(segment))
     }
 
-    /// Lets a peer reach all that is awake, and what comes. After an error it reaches nothing that comes.
-    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        // Before the segments are looked at: what is mapped meanwhile is for it too.
-        if !lock(&self.reached_by).contains(&peer) {
-            lock(&self.reached_by).push(peer);
-        }
-        let outcome = self.segments().iter().try_for_each(|segment| segment.let_in(&[peer]));
-        if outcome.is_err() {
-            lock(&self.reached_by).retain(|device| *device != peer);
-        }
-        outcome
+    /// Lets a peer reach all that is mapped.
+    pub(super) fn let_in(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        self.segments().iter().try_for_each(|segment| segment.let_in(&[peer]))
     }
 
     /// Makes memory of these sizes, which is mapped nowhere yet. None if the driver has not as much.
@@ -103,7 +94,8 @@ impl MappedSegments {
     }
 
     fn devices(&self) -> Vec<Device> {
-        lock(&self.reached_by).clone()
+        let peers = lock(&self.peers);
+        [self.context.device()].into_iter().chain(peers.iter().copied()).collect()
     }
 }
 

@@ -121,7 +121,7 @@ pub struct TagState {
 pub(super) struct Tags {
     by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
     /// Peers that reach the memory of all tags.
-    peers: Mutex<Vec<Device>>,
+    peers: Arc<Mutex<Vec<Device>>>,
 }
 
 #[derive(Debug)]
@@ -160,9 +160,9 @@ impl Tags {
 
     /// Lets a peer reach the memory of all tags, and of those that come.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        // Before the tags are looked at: one that is made meanwhile is for it too.
+        // Before the tags are looked at: what is made and mapped meanwhile is for it too.
         lock(&self.peers).push(peer);
-        let outcome = self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer));
+        let outcome = self.all().iter().try_for_each(|tag| tag.memory.let_in(peer));
         if outcome.is_err() {
             lock(&self.peers).retain(|device| *device != peer);
         }
@@ -184,7 +184,7 @@ impl Tags {
 }
 
 impl TagShared {
-    fn new(context: &Context, name: &str, peers: Vec<Device>) -> Result<Self> {
+    fn new(context: &Context, name: &str, peers: &Arc<Mutex<Vec<Device>>>) -> Result<Self> {
         let id = MempoolId::for_tag();
         Ok(Self {
             name: name.to_owned(),
@@ -264,8 +264,7 @@ impl Tag {
         if let Some(shared) = by_name.get(name) {
             return Ok(Self { allocator: allocator.clone(), shared: Arc::clone(shared) });
         }
-        let peers = lock(&cache.tags.peers).clone();
-        let shared = Arc::new(TagShared::new(&cache.context, name, peers)?);
+        let shared = Arc::new(TagShared::new(&cache.context, name, &cache.tags.peers)?);
         allocator.create_or_incref_pool(shared.id, Some(Arc::clone(&shared.memory) as Arc<_>))?;
         by_name.insert(name.to_owned(), Arc::clone(&shared));
         Ok(Self { allocator: allocator.clone(), shared })
