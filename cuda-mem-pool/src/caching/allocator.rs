@@ -145,6 +145,7 @@ impl CachingAllocator {
     ///
     /// The own stream waits, on the device, where the pool needs memory. So what `stream` is given before the free must not wait, by a word in
     /// memory, a host function or another process, for what the own stream is given after it: both would wait for ever.
+    ///
     /// # Errors
     ///
     /// [`Error::UnknownAddress`] if no block begins there; [`Error::InCallback`], [`Error::Core`] of the driver.
@@ -171,6 +172,7 @@ impl CachingAllocator {
     /// Streams of [`Stream::new`] and its like need not be forgotten: once nobody else has one and its work is done, the next new stream takes
     /// what it had. So does what a thread's default stream had, when the thread ends; if that had work then, once there is no other memory and
     /// no stream captures: the host then waits for all work of the context.
+    ///
     /// # Errors
     ///
     /// [`Error::Core`]: `Capturing`, also if there is nothing to forget; `WrongThread` for another thread's default stream, and those of the
@@ -210,22 +212,26 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.shared().set_memory_fraction(fraction)
+        let shared = self.shared();
+        shared.set_limits((fraction, shared.limits().1))
     }
 
     /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
     /// above that goes back now, as by [`CachingAllocator::trim_to`], and what is in use later. The bytes that went.
+    ///
     /// # Errors
     ///
     /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
-        self.shared().set_max_bytes(bytes)
+        let shared = self.shared();
+        shared.set_limits((shared.limits().0, bytes))?;
+        shared.trim_to(shared.source.limit())
     }
 
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        self.shared().memory_fraction()
+        self.shared().limits().0
     }
 
     /// The physical memory that is held now, in bytes, that of private pools included.
@@ -264,6 +270,7 @@ impl CachingAllocator {
     ///
     /// Called by the thread that allocates, with no lock held: it may use this allocator, and is not called again for that. A panic of it is
     /// the request's. A handle of this allocator in it keeps that alive until [`CachingAllocator::detach`].
+    ///
     /// ```
     /// use std::sync::Mutex;
     ///

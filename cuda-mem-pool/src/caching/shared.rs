@@ -23,7 +23,7 @@ use crate::engine::paged::{
     BlockIndex, BlockNumber, Heaps, PageSource, Policy, SlabKind, StreamHeap, Tier, small_class,
 };
 use crate::error::Result;
-use crate::primitive::{AtomicU64, AtomicUsize, Ordering};
+use crate::primitive::{Mutex, lock};
 
 pub(super) struct DeviceCache {
     pub(super) context: Context,
@@ -42,9 +42,8 @@ pub(super) struct DeviceCache {
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
-    max_bytes: AtomicUsize,
-    /// The bits of the share of the device's memory that may be held.
-    fraction: AtomicU64,
+    /// The share of the device's memory that may be held, and the most bytes.
+    limits: Mutex<(f64, usize)>,
 }
 
 impl DeviceCache {
@@ -87,8 +86,7 @@ impl DeviceCache {
             observer,
             callbacks,
             moves: options.moves,
-            max_bytes: AtomicUsize::new(options.max_bytes),
-            fraction: AtomicU64::new(options.memory_fraction.to_bits()),
+            limits: Mutex::new((options.memory_fraction, options.max_bytes)),
         };
         shared.source.set_limit(limit)?;
         shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold);
@@ -109,26 +107,15 @@ impl DeviceCache {
         of_slots.chain(self.private.streams.all()).collect()
     }
 
-    /// The share of the device's memory that may be held.
-    pub(super) fn memory_fraction(&self) -> f64 {
-        f64::from_bits(self.fraction.load(Ordering::Relaxed))
+    /// The share of the device's memory that may be held, and the most bytes.
+    pub(super) fn limits(&self) -> (f64, usize) {
+        *lock(&self.limits)
     }
 
-    pub(super) fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.set_limits(fraction, self.max_bytes.load(Ordering::Relaxed))
-    }
-
-    /// Sets the most bytes that may be held, and gives back what is above that and free; how many bytes.
-    pub(super) fn set_max_bytes(&self, bytes: usize) -> Result<usize> {
-        self.set_limits(self.memory_fraction(), bytes)?;
-        self.trim_to(self.source.limit())
-    }
-
-    fn set_limits(&self, fraction: f64, max_bytes: usize) -> Result<()> {
-        let options = CachingOptions::default().with_memory_fraction(fraction).with_max_bytes(max_bytes);
+    pub(super) fn set_limits(&self, limits: (f64, usize)) -> Result<()> {
+        let options = CachingOptions::default().with_memory_fraction(limits.0).with_max_bytes(limits.1);
         self.source.set_limit(options.limit(self.total)?)?;
-        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
-        self.max_bytes.store(max_bytes, Ordering::Relaxed);
+        *lock(&self.limits) = limits;
         Ok(())
     }
 

@@ -233,6 +233,7 @@ impl CachingAllocator {
 
     /// Lets another device reach all memory of this allocator, what it has and what it gets. Memory of private pools is in reach of the
     /// device's primary context alone, which this makes if there is none yet; an upstream's memory is the upstream's to share.
+    ///
     /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) for each mapping, and
     /// [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
     ///

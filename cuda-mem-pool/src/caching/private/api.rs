@@ -257,6 +257,7 @@ impl CachingAllocator {
     /// It may if each such stream was [recorded](Self::record_stream) in the capture that the block's own stream is part of when the block is
     /// freed. It is free again for its own stream once that comes, by the edges of the graph, after all that those streams had been given by
     /// then: the next allocation looks. Where that cannot be told, it waits until the capture has ended.
+    ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) and
     /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html), once for each node.
     ///
@@ -271,7 +272,7 @@ impl CachingAllocator {
     /// what a stream's next node comes after, leaves what came before a node before it.
     pub unsafe fn set_graph_capture_record_stream_reuse(&self, reuse: bool) -> Result<()> {
         refuse_forked()?;
-        self.shared().private.captures.set_reused(reuse);
+        self.shared().private.captures.reused.store(reuse, Ordering::Relaxed);
         Ok(())
     }
 

@@ -124,12 +124,12 @@ impl<'s> PrivatePools<'s> {
     pub(super) fn extend(
         self,
         routed: Routed<'_>,
-        wanted: SegmentRequest,
+        mut wanted: SegmentRequest,
         source: Option<&Arc<dyn RawResource>>,
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
         // What is not used of a page is held all the same.
-        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(SLAB as u64) };
+        wanted.bytes = wanted.bytes.next_multiple_of(if source.is_some() { 1 } else { SLAB as u64 });
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;

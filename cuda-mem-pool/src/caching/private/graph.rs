@@ -41,7 +41,7 @@ pub struct Restored {
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     /// Whether blocks may serve the capture again.
-    reused: AtomicBool,
+    pub(super) reused: AtomicBool,
     /// What comes before where streams stand, by their ids.
     pasts: Mutex<HashMap<u64, CapturePast>>,
 }
@@ -49,10 +49,6 @@ pub(super) struct Captures {
 impl Captures {
     pub(super) fn are_reused(&self) -> bool {
         self.reused.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_reused(&self, reused: bool) {
-        self.reused.store(reused, Ordering::Relaxed);
     }
 
     /// Forgets what is known, which is found out again where it is needed.

@@ -29,13 +29,6 @@ struct Leaving {
     stack: Option<Frames>,
 }
 
-/// Whether to wait on the host for work that may use a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
-    No,
-    Yes,
-}
-
 impl PrivatePools<'_> {
     /// A block after everything that helps.
     #[cold]
@@ -64,17 +57,17 @@ impl PrivatePools<'_> {
         refused.map(Found::Block)
     }
 
-    /// Gives back what is free elsewhere. A block that came meanwhile.
-    fn make_room(self, routed: Routed<'_>, wait: Wait) -> Result<Option<Found>> {
+    /// Gives back what is free elsewhere, with a wait on the host for what may use it or without. A block that came meanwhile.
+    fn make_room(self, routed: Routed<'_>, waits: bool) -> Result<Option<Found>> {
         let wanted = match self.look(routed)? {
             Found::Miss(wanted, _) => wanted,
             found => return Ok(Some(found)),
         };
         let leaving = self.take_available(routed.pool, &wanted);
-        self.give_back(leaving, wait)?;
+        self.give_back(leaving, waits)?;
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.empty_cache())?;
-        unless_lost(self.reclaim(MempoolId::NONE, wait))?;
+        unless_lost(self.reclaim(MempoolId::NONE, waits))?;
         Ok(None)
     }
 
@@ -134,7 +127,7 @@ impl PrivatePools<'_> {
             // What cannot be waited for waits on.
             let _ = self.end_all(&pending);
         }
-        self.reclaim(id, Wait::Yes)
+        self.reclaim(id, true)
     }
 
     /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
@@ -143,29 +136,29 @@ impl PrivatePools<'_> {
             return false;
         }
         self.wait_for_uses();
-        self.reclaim(MempoolId::NONE, Wait::Yes).is_ok_and(|bytes| bytes > 0)
+        self.reclaim(MempoolId::NONE, true).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Gives back what released pools have and nothing uses; how many bytes.
     pub(in crate::caching) fn reclaim_released(self) -> Result<usize> {
-        self.reclaim(MempoolId::NONE, Wait::No)
+        self.reclaim(MempoolId::NONE, false)
     }
 
     /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
-    fn reclaim(self, id: MempoolId, wait: Wait) -> Result<usize> {
+    fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let mut state = lock(&self.private.state);
         let (taken, over) = state.pools.take_cached(id);
         let leaving = leaving(&mut state, taken);
         drop(state);
-        let released = self.give_back(leaving, wait);
+        let released = self.give_back(leaving, waits);
         // The last handle to an upstream is somebody else's code.
         drop(over);
         released
     }
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
-    fn give_back(self, leaving: Vec<Leaving>, wait: Wait) -> Result<usize> {
+    fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
         if leaving.is_empty() {
             self.forget_streams_without_pools();
             return Ok(0);
@@ -173,11 +166,11 @@ impl PrivatePools<'_> {
         let until = Instant::now() + REACHED;
         let (mut bytes, mut result) = (0usize, Ok(()));
         for leaving in leaving {
-            let users = self.users(&leaving, wait);
+            let users = self.users(&leaving, waits);
             // Of another thread's default stream nothing can be asked.
             let asked: Vec<&Stream> =
                 users.iter().filter(|user| !self.private.streams.has_ended(user)).collect();
-            let outcome = if !users.is_empty() && are_quiet(&asked, wait, until) {
+            let outcome = if !users.is_empty() && are_quiet(&asked, waits, until) {
                 self.release(leaving)
             } else {
                 self.put_back(leaving).map(|()| 0)
@@ -238,7 +231,7 @@ impl PrivatePools<'_> {
     }
 
     /// The streams that may use a segment, a graph's on any. None if one of them has ended and may run yet.
-    fn users(self, leaving: &Leaving, wait: Wait) -> Vec<Stream> {
+    fn users(self, leaving: &Leaving, waits: bool) -> Vec<Stream> {
         let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
         if !leaving.is_captured {
             return users;
@@ -251,7 +244,7 @@ impl PrivatePools<'_> {
                     true
                 }
                 Served::Nobody(End::Done) => true,
-                Served::Nobody(End::At(point)) if wait == Wait::Yes => point.synchronize().is_ok(),
+                Served::Nobody(End::At(point)) if waits => point.synchronize().is_ok(),
                 Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
                 Served::Nobody(End::Lost) => false,
             };
@@ -276,14 +269,14 @@ impl Climb for Climber<'_> {
     type Error = Error;
 
     fn take_elsewhere(&mut self) -> Result<bool> {
-        self.found = self.pools.make_room(self.routed, Wait::No)?;
+        self.found = self.pools.make_room(self.routed, false)?;
         Ok(true)
     }
 
     fn wait(&mut self) -> Result<bool> {
         self.pools.wait_for_streams()?;
         self.pools.wait_for_uses();
-        self.found = self.pools.make_room(self.routed, Wait::Yes)?;
+        self.found = self.pools.make_room(self.routed, true)?;
         Ok(true)
     }
 
@@ -314,15 +307,15 @@ fn leaving(state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
 const REACHED: Duration = Duration::from_micros(50);
 
 /// Whether streams are known to have done all that they were given, by events: a question to the stream ends a capture.
-fn are_quiet(users: &[&Stream], wait: Wait, until: Instant) -> bool {
+fn are_quiet(users: &[&Stream], waits: bool, until: Instant) -> bool {
     let mut uses = Uses::new();
     if users.iter().any(|user| uses.record_stream(user).is_err()) {
         return false;
     }
     loop {
-        match wait {
-            Wait::Yes => return uses.wait().is_ok(),
-            Wait::No => match uses.are_over() {
+        match waits {
+            true => return uses.wait().is_ok(),
+            false => match uses.are_over() {
                 Ok(false) if Instant::now() < until => hint::spin_loop(),
                 answer => return answer.unwrap_or(false),
             },

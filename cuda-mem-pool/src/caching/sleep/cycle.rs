@@ -40,6 +40,7 @@ impl Tag {
     ///
     /// Waits for the whole device first, because streams may use the memory that nobody recorded. That ends a capture that the allocator does
     /// not know of. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far as it stayed awake. [`Tag`] has an example.
+    ///
     /// # Errors
     ///
     /// Nothing is changed: [`Error::Capturing`] if a stream captures that the allocator knows; [`SleepError::NoBackup`]; [`SleepError::Busy`];
@@ -120,6 +121,7 @@ impl Tag {
 
     /// Wakes tags: their memory comes back at the same addresses, for all devices that had it, all of them or none. Takes what the allocator has
     /// free first. What registrants did, who are told when all of it is there. [`Tag`] has an example.
+    ///
     /// # Errors
     ///
     /// [`SleepError::NoMemory`] if the device or the limit has not enough: all of them sleep on, with their backups, and it can be tried

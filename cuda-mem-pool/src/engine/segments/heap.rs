@@ -51,13 +51,6 @@ pub(crate) struct SegmentRequest {
     pub(crate) bytes: u64,
 }
 
-impl SegmentRequest {
-    /// The same request, for memory that comes in whole pieces of so many bytes.
-    pub(crate) fn in_pieces_of(self, piece: u64) -> Self {
-        Self { bytes: self.bytes.next_multiple_of(piece.max(1)), ..self }
-    }
-}
-
 /// A segment that was taken out of its heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
