@@ -155,7 +155,7 @@ impl Machine {
 
     fn expect_pending(&self, error: PoolError) {
         let PoolError::Pending { address } = error else { panic!("{error}") };
-        assert!(self.pending.iter().any(|block| *block == address));
+        assert!(self.pending.contains(&address));
     }
 
     fn check(&mut self) {
