@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
+use cuda_mem_core::{Context, Error as CoreError, forked};
 
 use super::callbacks::CallWatch;
 use super::callbacks::Callbacks;
@@ -100,11 +100,6 @@ impl DeviceCache {
     #[inline]
     pub(super) fn index(&self, heap: u32) -> HeapIndex<'_> {
         HeapIndex { map: &self.map, heap }
-    }
-
-    pub(super) fn known_streams(&self) -> Vec<Stream> {
-        let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
-        of_slots.chain(self.private.streams.all()).collect()
     }
 
     /// The share of the device's memory that may be held, and the most bytes.

@@ -12,7 +12,7 @@ use crate::caching::grow::unless_lost;
 use crate::caching::owner::{End, Served, wait_for};
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{Climb, climb};
-use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
+use crate::engine::segments::{FreeSegment, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
@@ -63,7 +63,13 @@ impl PrivatePools<'_> {
             Found::Miss(wanted, _) => wanted,
             found => return Ok(Some(found)),
         };
-        let leaving = self.take_available(routed.pool, &wanted);
+        // Segments that are too large to be cut for the request go, so that there is room for one that is not. Not those of graphs, which go
+        // on using what was freed while they were captured.
+        let mut state = lock(&self.private.state);
+        let is_captured = state.is_captured(routed.pool);
+        let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
+        let leaving = leaving(&mut state, taken);
+        drop(state);
         self.give_back(leaving, waits)?;
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.empty_cache())?;
@@ -80,17 +86,6 @@ impl PrivatePools<'_> {
             },
             found => Ok(Some(found)),
         }
-    }
-
-    /// Takes segments out of the pool that are too large to be cut for the request, so that there is room for one that is not.
-    /// Not those of graphs: a graph goes on using what was freed while it was captured.
-    fn take_available(self, id: MempoolId, wanted: &SegmentRequest) -> Vec<Leaving> {
-        let mut state = lock(&self.private.state);
-        if state.is_captured(id) {
-            return Vec::new();
-        }
-        let taken = state.pools.take_available(id, wanted);
-        leaving(&mut state, taken)
     }
 
     /// Waits for all streams but those that capture, and for what others, which may have no heap, do with freed blocks.
@@ -139,13 +134,8 @@ impl PrivatePools<'_> {
         self.reclaim(MempoolId::NONE, true).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Gives back what released pools have and nothing uses; how many bytes.
-    pub(in crate::caching) fn reclaim_released(self) -> Result<usize> {
-        self.reclaim(MempoolId::NONE, false)
-    }
-
     /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
-    fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
+    pub(in crate::caching) fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let mut state = lock(&self.private.state);
         let (taken, over) = state.pools.take_cached(id);
@@ -182,7 +172,7 @@ impl PrivatePools<'_> {
         }
         self.forget_streams_without_pools();
         if bytes > 0 {
-            self.forget_abandoned();
+            self.forget_without_memory(&self.abandoned_streams());
         }
         result.map(|()| bytes)
     }

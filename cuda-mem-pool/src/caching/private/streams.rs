@@ -127,12 +127,8 @@ impl PrivatePools<'_> {
         found.transpose()
     }
 
-    /// Forgets those of the streams that nobody has that have no memory either.
-    pub(super) fn forget_abandoned(self) {
-        self.forget_without_memory(&self.abandoned_streams());
-    }
-
-    fn forget_without_memory(self, abandoned: &[u64]) {
+    /// Forgets those of these streams that have no memory.
+    pub(super) fn forget_without_memory(self, abandoned: &[u64]) {
         if abandoned.is_empty() {
             return;
         }
@@ -144,7 +140,7 @@ impl PrivatePools<'_> {
     }
 
     /// The streams, by id, that are done and nobody else has any more, but for late destructors of their threads.
-    fn abandoned_streams(self) -> Vec<u64> {
+    pub(super) fn abandoned_streams(self) -> Vec<u64> {
         let known = &self.private.streams;
         let _alone = lock_over_calls(&known.looking);
         // One handle is with the pools and one with a heap, if the stream has any.

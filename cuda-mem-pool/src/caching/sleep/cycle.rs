@@ -68,7 +68,8 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
         let shared = allocator.shared();
-        for stream in shared.known_streams() {
+        let served = shared.slots.iter().filter_map(|slot| slot.owner.stream());
+        for stream in served.chain(shared.private.streams.all()) {
             if stream.is_capturing()? {
                 return Err(Error::Capturing);
             }
