@@ -57,20 +57,15 @@ impl Record {
     /// Tells of a block that is allocated, with the stack of the request.
     pub(super) fn tell_allocated(&self, event: Event, frames: Option<Frames>) {
         self.keep_stack(event.address, frames.clone());
-        self.tell_noted(frames.as_ref());
         self.tell(event, frames);
     }
 
     /// Tells of a private pool's segment, with the stack of its request where stacks of frees are not recorded.
     pub(super) fn tell_segment(&self, event: Event, stack: Option<Frames>) {
         if self.history.is_listening() {
-            let frames = match event.action {
-                Action::SegmentFree => self.history.frames(RecordContext::All),
-                _ => None,
-            };
-            let frames = frames.or(stack);
-            self.tell_noted(frames.as_ref());
-            self.tell(event, frames);
+            let is_free = event.action == Action::SegmentFree;
+            let frames = if is_free { self.history.frames(RecordContext::All) } else { None };
+            self.tell(event, frames.or(stack));
         }
     }
 

@@ -202,11 +202,6 @@ impl TagShared {
     fn pools(&self) -> Vec<MempoolId> {
         lock(&self.pools).clone()
     }
-
-    fn backup_bytes(&self) -> usize {
-        let spare = lock(&self.spare).as_ref().map_or(0, BackupMemory::bytes);
-        lock(&self.backups).iter().map(BackupMemory::bytes).sum::<usize>() + spare
-    }
 }
 
 /// A name for memory that sleeps and wakes as one.
@@ -363,11 +358,12 @@ impl Tag {
         let segments = self.shared.memory.segments();
         let asleep_bytes = segments.iter().flat_map(|segment| segment.lacking()).sum();
         let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
+        let spare = lock(&self.shared.spare).as_ref().map_or(0, BackupMemory::bytes);
         TagState {
             is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
             awake_bytes: all_bytes.saturating_sub(asleep_bytes),
             asleep_bytes,
-            backup_bytes: self.shared.backup_bytes(),
+            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum::<usize>() + spare,
         }
     }
 
