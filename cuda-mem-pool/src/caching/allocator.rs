@@ -41,7 +41,10 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// let stream = Stream::new(&context)?;
 /// let options = CachingOptions::default().with_max_bytes(120 << 20);
 /// let allocator = CachingAllocator::new(&context, &options)?;
+/// let reclaimer = allocator.attach_oom_reclaimer(|bytes| bytes == 0); // frees what it can, and says so
+/// let watcher = allocator.attach_backing_watcher(|change| println!("{change:?}"));
 /// assert!(allocator.allocate(121 << 20, &stream).is_err());
+/// assert!(allocator.detach(reclaimer) && allocator.detach(watcher));
 /// let block = allocator.allocate(100_000_000, &stream)?;
 /// drop(block);
 /// let again = allocator.of_stream(&stream)?.allocate_by_address(90_000_000)?; // the same memory, without a driver call
@@ -270,27 +273,7 @@ impl CachingAllocator {
     ///
     /// Called by the thread that allocates, with no lock held: it may use this allocator, and is not called again for that. A panic of it is
     /// the request's. A handle of this allocator in it keeps that alive until [`CachingAllocator::detach`].
-    ///
-    /// ```
-    /// use std::sync::Mutex;
-    ///
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::MemoryResource;
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let most = driver.device(0)?.total_memory()? / 4 * 3;
-    /// let cache = Mutex::new(Some(allocator.allocate(most, &stream)?));
-    /// let reclaimer =
-    ///     allocator.attach_oom_reclaimer(move |_| cache.lock().is_ok_and(|mut cache| cache.take().is_some()));
-    /// let watcher = allocator.attach_backing_watcher(|change| println!("{change:?}"));
-    /// drop(allocator.allocate(most, &stream)?);
-    /// assert!(allocator.detach(reclaimer) && allocator.detach(watcher));
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
+    /// [`CachingAllocator`] has an example.
     pub fn attach_oom_reclaimer(
         &self,
         reclaimer: impl Fn(usize) -> bool + Send + Sync + 'static,

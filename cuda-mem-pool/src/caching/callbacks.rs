@@ -12,15 +12,12 @@ use super::sleep::BackingEvent;
 use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::primitive::{Mutex, Ordering, lock};
 
-/// Names a callback of an allocator; no two in a process have the same.
-/// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
+/// Names a callback of an allocator; no two in a process have the same. [`CachingAllocator`](super::CachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallbackId(u64);
 
 /// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
-/// [pinned](super::CachingAllocator::pin), never leaves.
-///
-/// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
+/// [pinned](super::CachingAllocator::pin), never leaves. [`CachingAllocator`](super::CachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackingChange {
