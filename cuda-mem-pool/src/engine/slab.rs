@@ -1,6 +1,5 @@
 //! Records at numbers that stay theirs, and are used again with another generation.
 
-/// No record.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// Values at numbers. A number and its generation name one value for ever.

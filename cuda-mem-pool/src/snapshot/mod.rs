@@ -166,7 +166,7 @@ pub struct TraceEntry {
 }
 
 /// A stack, innermost call first. Entries and blocks of one call share it.
-pub type Frames = Arc<[Frame]>;
+pub(crate) type Frames = Arc<[Frame]>;
 
 /// A call in a stack. [`Snapshot`] has an example.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -36,7 +36,6 @@ impl Snapshot {
     }
 }
 
-/// A value of a dictionary.
 enum Value<'a> {
     Uint(u64),
     Int(i32),

@@ -116,7 +116,7 @@ fn a_source_may_make_calls_that_captures_forbid() {
 #[test]
 fn segments_of_the_device_are_whole_pages() {
     let world = World::new();
-    let segments = Options::builder().large_segment_size(21 << 20).build().unwrap();
+    let segments = Options::default().with_large_segment_size(21 << 20);
     let allocator =
         CachingAllocator::new(&world.context, &CachingOptions::default().with_segments(segments)).unwrap();
     let (stream, upstream) = (world.stream.clone(), StatisticsAdaptor::new(device(&world)));

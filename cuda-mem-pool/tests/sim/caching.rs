@@ -350,7 +350,6 @@ fn in_a_forked_child(
     refused("set_memory_fraction", allocator.set_memory_fraction(0.5))?;
     refused("begin_allocate_to_pool", allocator.begin_allocate_to_pool(id, Filter::new(|_| true)))?;
     refused("base_allocation", allocator.base_allocation(address))?;
-    refused("export_block", allocator.export_block(address))?;
     refused("segment", allocator.segment(address))?;
     refused("generation", allocator.generation(address, MIB))?;
     refused("largest_free_block", allocator.largest_free_block())?;

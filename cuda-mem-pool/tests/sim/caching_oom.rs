@@ -7,7 +7,7 @@ use std::thread;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, DriverError, Event, Stream};
-use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
+use cuda_mem_pool::caching::{Advice, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
 
@@ -78,8 +78,7 @@ fn two_gib_on_a_full_device_of_four() {
             assert_eq!(refused.live, 2 * GIB + rest.len() * 64 * MIB, "{text}");
             assert_eq!(refused.reserved, refused.live + refused.pending + refused.cached_bytes(), "{text}");
             assert!(refused.reserved + 64 * MIB > free_at_first, "{text}");
-            let cached =
-                refused.cached.iter().find(|cached| cached.pool == CachePool::Stream(one.id())).unwrap();
+            let cached = refused.cached.iter().find(|cached| cached.stream == Some(one.id())).unwrap();
             assert!(cached.bytes >= 64 * MIB && refused.pinned >= 64 * MIB, "{text}");
             assert!(refused.largest < 2 * GIB, "{text}");
             assert!(refused.advice.iter().any(|advice| matches!(advice, Advice::FreeMore { .. })), "{text}");

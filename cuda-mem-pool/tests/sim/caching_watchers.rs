@@ -11,7 +11,7 @@ use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
+use cuda_mem_pool::snapshot::{Action, Frame, TraceEntry};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -85,7 +85,7 @@ fn a_watcher_meets_no_lock(context: &Context, listen: impl FnOnce(&CachingAlloca
             allocator.generation(change.address, 1).map(|_| ()),
             allocator.empty_cache().map(|_| ()),
             allocator.set_memory_fraction(0.5),
-            allocator.export_block(kept).map(|_| ()),
+            allocator.pin(kept, 1, Pin::Exported).map(|_| ()),
         ]);
         // What needs no lock answers.
         assert!(allocator.base_allocation(kept).is_ok());
@@ -304,7 +304,7 @@ fn what_tells_stacks_may_allocate() {
             }
             depth.store(before, Ordering::SeqCst);
             let frame = Frame { filename: "here".into(), line: before as u32, name: "told".into() };
-            Frames::from([frame])
+            Arc::<[Frame]>::from([frame])
         };
         allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, frames));
         let block = allocator.allocate(8 * MIB, &stream).unwrap();

@@ -11,7 +11,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use cuda_mem_ipc::cuda_mem_pool::pinned_cache::PinnedCacheError;
-use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError, SegmentError};
+use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
 use super::source::SourceFailed;
 use crate::HandleError;
@@ -207,7 +207,7 @@ impl From<Error> for Failure {
         let pool = match &error {
             Error::Pool(PoolError::AlreadyRouted { .. }) => CUDA_MEM_TORCH_POOL_BEGUN,
             Error::Pool(PoolError::NotRouted { .. }) => CUDA_MEM_TORCH_POOL_NOT_BEGUN,
-            Error::Pool(PoolError::Segment(SegmentError::Pending { .. })) => CUDA_MEM_TORCH_POOL_PENDING,
+            Error::Pool(PoolError::Pending { .. }) => CUDA_MEM_TORCH_POOL_PENDING,
             _ => CUDA_MEM_TORCH_POOL_OTHER,
         };
         Self { driver, pool, ..Self::new(code, error.to_string()) }

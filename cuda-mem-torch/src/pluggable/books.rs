@@ -8,7 +8,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
 use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, TraceTracker};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frames};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frame};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
 
 use crate::lock::lock;
@@ -20,7 +20,7 @@ pub(super) struct Block {
     pub(super) device: Device,
     pub(super) stream: Stream,
     pub(super) uses: Uses,
-    pub(super) frames: Option<Frames>,
+    pub(super) frames: Option<Arc<[Frame]>>,
 }
 
 /// An allocation that was freed while other streams used it.

@@ -6,8 +6,7 @@ use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
 use super::memory::Memory;
 use super::moving::{Free, Plan};
-use super::policy::{Hold, PARTS, Policy};
-use super::sizes::{BlockIndex, GRANULE, MEDIUM, SLAB};
+use super::sizes::{BlockIndex, GRANULE, Hold, MEDIUM, PARTS, Policy, SLAB};
 use super::timeline::Timeline;
 use super::window::Search;
 
