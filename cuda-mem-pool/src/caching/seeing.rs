@@ -1,5 +1,6 @@
 //! What the allocator tells of itself, and whom it calls.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::error::Result;
 use crate::history::{History, TrackerId};
 use crate::snapshot::{SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PoolSize};
-use crate::trace::{Header, TraceRecorder};
+use crate::trace::TraceRecorder;
 
 /// What a stream has of the default pool for blocks of one size class.
 /// [`CachingAllocator::stream_segment_sizes`] has an example.
@@ -151,7 +152,7 @@ impl CachingAllocator {
     pub fn record_trace(
         &self,
         target: impl Write + Send + 'static,
-        header: &Header,
+        header: &BTreeMap<String, String>,
     ) -> io::Result<TraceRecording> {
         refuse_forked().map_err(io::Error::other)?;
         let recorder = Arc::new(TraceRecorder::new(target, header)?);
@@ -271,7 +272,7 @@ impl CachingAllocator {
 /// use cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::MemoryResource;
-/// use cuda_mem_pool::trace::{Header, Trace};
+/// use cuda_mem_pool::trace::Trace;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
@@ -279,11 +280,11 @@ impl CachingAllocator {
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 /// let path = std::env::temp_dir().join(format!("recording-{}.csv", std::process::id()));
 /// let file = std::io::BufWriter::new(std::fs::File::create(&path)?);
-/// let recording = allocator.record_trace(file, &Header::default())?;
+/// let recording = allocator.record_trace(file, &Default::default())?;
 /// drop(allocator.allocate(1000, &stream)?);
 /// recording.finish()?;
 /// let trace = Trace::read(std::io::BufReader::new(std::fs::File::open(&path)?))?;
-/// assert_eq!(trace.events().len(), 2);
+/// assert_eq!(trace.events.len(), 2);
 /// # std::fs::remove_file(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,12 +1,11 @@
 //! Writes what an allocator does as a trace, while it does it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use super::format::{Action, Event, Header, MAX_SIZE};
-use super::reader::write_header;
+use super::{Action, Event, MAX_SIZE, write_header};
 use crate::history::TraceTracker;
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
@@ -42,7 +41,10 @@ struct Block {
 
 impl TraceRecorder {
     /// Begins a recording. Refuses a header that fits no line.
-    pub(crate) fn new(mut target: impl Write + Send + 'static, header: &Header) -> io::Result<Self> {
+    pub(crate) fn new(
+        mut target: impl Write + Send + 'static,
+        header: &BTreeMap<String, String>,
+    ) -> io::Result<Self> {
         write_header(&mut target, header)?;
         let state = State {
             target: Some(Ok(Box::new(target))),
