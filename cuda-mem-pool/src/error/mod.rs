@@ -71,7 +71,7 @@ pub enum Error {
     )]
     Capturing,
     /// There is no more memory, or the resource's own limit is reached.
-    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", Limit(*.limit))]
+    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}{}", Limit(*.limit), Cause(.source))]
     OutOfMemory { requested: usize, used: u64, limit: u64, source: Option<cuda_mem_core::Error> },
     /// There is no more memory on the device for a caching allocator, after all that it can do.
     #[error("{0}")]
@@ -284,6 +284,14 @@ impl fmt::Display for List<'_> {
         let names = self.0.iter().map(i32::to_string).collect::<Vec<_>>();
         f.write_str(if names.is_empty() { "none" } else { "" })?;
         f.write_str(&names.join(", "))
+    }
+}
+
+struct Cause<'a>(&'a Option<cuda_mem_core::Error>);
+
+impl fmt::Display for Cause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }
 }
 

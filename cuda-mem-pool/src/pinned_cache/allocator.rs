@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error, Stream, StreamId, forked};
+use cuda_mem_core::{Context, Stream, StreamId, forked};
 
 use super::arena::Arena;
 use super::block::PinnedBlock;
-use super::error::PinnedCacheError;
 use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
+use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::Ordering;
 
@@ -23,8 +23,8 @@ use crate::primitive::Ordering;
 ///
 /// ```
 /// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::PinnedCachingAllocator;
-/// use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
+/// use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+/// use cuda_mem_pool::{Error, PinnedCachingAllocator};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let options = PinnedCacheOptions::default().with_max_cached_bytes(1 << 30);
@@ -37,7 +37,7 @@ use crate::primitive::Ordering;
 /// let statistics = allocator.statistics();
 /// assert_eq!((statistics.active_requests.current, statistics.active_requests.allocated), (1, 2));
 /// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
-/// assert!(matches!(allocator.allocate(usize::MAX), Err(PinnedCacheError::TooLarge { .. })));
+/// assert!(matches!(allocator.allocate(usize::MAX), Err(Error::TooLarge { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -70,10 +70,10 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::OutOfHostMemory`] and [`PinnedCacheError::LimitReached`], after everything that was free had been given back;
-    /// [`PinnedCacheError::TooLarge`]; [`Error::Driver`] and [`Error::Forked`] in [`PinnedCacheError::Core`].
+    /// [`Error::OutOfMemory`], after everything that was free had been given back, also for
+    /// [`max_bytes`](PinnedCacheOptions::max_bytes); [`Error::TooLarge`]; the driver's and `Forked` in [`Error::Core`].
     #[inline]
-    pub fn allocate(&self, len: usize) -> Result<PinnedBlock, PinnedCacheError> {
+    pub fn allocate(&self, len: usize) -> Result<PinnedBlock> {
         let shared = self.shared();
         if len <= thread_cache::LARGEST
             && !forked()
@@ -93,10 +93,9 @@ impl PinnedCachingAllocator {
         len: usize,
         stream: Option<&Stream>,
         numa_id: Option<u32>,
-    ) -> Result<PinnedBlock, PinnedCacheError> {
+    ) -> Result<PinnedBlock> {
         let shared = self.live()?;
-        let too_large = PinnedCacheError::TooLarge { requested: len, most: classes::MAX };
-        let size = classes::block_size(len).ok_or(too_large)?;
+        let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
         let numa_id = numa_id.or(shared.options.numa_id);
         let pool = shared.pools.route(stream.map(Stream::id));
         let arena = shared.pools.arena(pool, numa_id, |pool| Arena::new(shared, pool, numa_id));
@@ -139,7 +138,7 @@ impl PinnedCachingAllocator {
         &self,
         id: MempoolId,
         filter: impl Fn(Option<StreamId>) -> bool + Send + Sync + 'static,
-    ) -> Result<(), PinnedCacheError> {
+    ) -> Result<()> {
         Ok(self.live()?.pools.begin(id, Arc::new(filter))?)
     }
 
@@ -148,7 +147,7 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) if that was not begun.
-    pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
+    pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
         Ok(self.live()?.pools.end(id)?)
     }
 
@@ -158,7 +157,7 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
-    pub fn release_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
+    pub fn release_pool(&self, id: MempoolId) -> Result<()> {
         let arenas = self.live()?.pools.release(id)?;
         arenas.iter().for_each(|arena| arena.close());
         Ok(())
@@ -169,7 +168,7 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
-    pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
+    pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64)> {
         Ok(self.live()?.pools.in_use(id)?)
     }
 
@@ -233,8 +232,8 @@ impl PinnedCachingAllocator {
     }
 
     /// What there is, unless it is the parent's.
-    fn live(&self) -> Result<&Arc<Shared>, Error> {
-        if forked() { Err(Error::Forked) } else { Ok(self.shared()) }
+    fn live(&self) -> Result<&Arc<Shared>> {
+        if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(self.shared()) }
     }
 }
 

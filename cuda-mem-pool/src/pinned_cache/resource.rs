@@ -21,7 +21,6 @@ use cuda_mem_core::{MemorySource, Stream, forked};
 
 use super::allocator::PinnedCachingAllocator;
 use super::block::PinnedBlock;
-use super::error::PinnedCacheError;
 use crate::error::{Error, Result};
 use crate::resource::{
     ByAddress, DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
@@ -144,7 +143,10 @@ unsafe impl RawResource for Inner {
         }
         self.home.context().driver().reclaim();
         let block = self.allocator.allocate_with(layout.size(), Some(stream), None)?;
-        block.admit(stream, "allocating pinned memory").map_err(PinnedCacheError::from)?;
+        block.admit(stream, "allocating pinned memory").map_err(|error| match error {
+            cuda_mem_core::Error::Capturing { .. } => Error::Capturing,
+            error => error.into(),
+        })?;
         // Exposed: the host's slices are made of the address alone.
         let address = block.as_ptr().expose_provenance() as CUdeviceptr;
         self.blocks.enter(address, layout.size(), ManuallyDrop::new(block));

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error};
+use cuda_mem_core::{Context, Error as CoreError};
 
 use super::arena::{Arena, Segment};
 use super::block::FreeBlock;
-use super::error::PinnedCacheError;
 use super::pending::Pending;
 use super::pools::Pools;
 use super::statistics::Figures;
@@ -14,6 +13,7 @@ use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
 use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
+use crate::error::{Error, Result};
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Shared {
         arena: &Arc<Arena>,
         size: usize,
         requested: usize,
-    ) -> Result<FreeBlock, PinnedCacheError> {
+    ) -> Result<FreeBlock> {
         self.poll();
         if self.options.poll_interval.is_some() {
             self.worker.start(self);
@@ -206,7 +206,7 @@ impl Shared {
             }
         }
         let segment = match self.pin(arena, heap::segment_for(size, self.figures.held()), requested) {
-            Err(PinnedCacheError::OutOfHostMemory { .. } | PinnedCacheError::LimitReached { .. }) => {
+            Err(Error::OutOfMemory { .. }) => {
                 self.trim_to(0);
                 if let Some(block) = arena.take(size) {
                     return Ok(block);
@@ -216,35 +216,28 @@ impl Shared {
             }
             pinned => pinned?,
         };
-        let bytes = segment.bytes;
         let block = arena.add_and_take(segment, size);
         self.work_ahead(arena, size);
-        block.ok_or(PinnedCacheError::TooLarge { requested, most: bytes })
+        block.ok_or(Error::TooLarge { bytes: requested })
     }
 
     /// Pins a segment for `requested` bytes. Calls the driver.
-    pub(super) fn pin(
-        &self,
-        arena: &Arc<Arena>,
-        segment: usize,
-        requested: usize,
-    ) -> Result<Segment, PinnedCacheError> {
-        let held = self.figures.held() as u64;
+    pub(super) fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
         if !self.figures.claim(segment, self.options.max_bytes) {
-            let limit = self.options.max_bytes.unwrap_or(usize::MAX) as u64;
-            return Err(PinnedCacheError::LimitReached { requested, segment, held, limit });
+            let (used, limit) = (self.figures.held() as u64, self.options.max_bytes.unwrap_or(0) as u64);
+            return Err(Error::OutOfMemory { requested, used, limit, source: None });
         }
         Segment::new(arena, segment).map_err(|source| {
             self.figures.unclaim(segment);
-            let in_use = self.figures.in_use() as u64;
             match source {
                 // Less memory in use could help. The driver has several codes for pages that it cannot pin.
-                Error::Driver(_)
-                | Error::Io { .. }
-                | Error::NoPage { .. }
-                | Error::LockLimit { .. }
-                | Error::OutOfHostMemory { .. } => {
-                    PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
+                CoreError::Driver(_)
+                | CoreError::Io { .. }
+                | CoreError::NoPage { .. }
+                | CoreError::LockLimit { .. }
+                | CoreError::OutOfHostMemory { .. } => {
+                    let used = self.figures.in_use() as u64;
+                    Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
                 }
                 source => source.into(),
             }

@@ -6,8 +6,7 @@ use std::thread;
 
 use cuda_mem_core::Error::{NotAllocated, WrongSize};
 use cuda_mem_core::{Error as CoreError, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, PinnedCachingResource};
-use cuda_mem_pool::segments::PoolError;
+use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedCachingResource};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator};
 
 use crate::common::capture::{Capture, RELAXED};
@@ -293,15 +292,4 @@ fn memory_keeps_the_resource_and_the_resource_the_allocator() {
     buffer.buffer().copy_from_slice(&world.stream, block.as_slice().unwrap()).unwrap();
     assert_eq!(buffer.buffer().to_vec(&world.stream).unwrap(), [5; 5000]);
     block.close().unwrap();
-}
-
-#[test]
-fn errors_of_the_cache_stay_what_they_are() {
-    let pool = MempoolId(0, 9);
-    let error = Error::from(PinnedCacheError::Pool(PoolError::Unknown { id: pool }));
-    assert!(matches!(error, Error::Pool(PoolError::Unknown { id }) if id == pool));
-    let error = Error::from(PinnedCacheError::TooLarge { requested: 5, most: 4 });
-    assert!(matches!(error, Error::TooLarge { bytes: 5 }));
-    let error = Error::from(PinnedCacheError::Core(CoreError::Forked));
-    assert!(matches!(error, Error::Core(CoreError::Forked)));
 }
