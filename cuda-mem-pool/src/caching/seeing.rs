@@ -10,7 +10,7 @@ use super::callbacks::{BackingChange, CallbackId, refuse_forked};
 use super::sleep::BackingEvent;
 use super::{CachingAllocator, OutOfMemoryReport};
 use crate::error::Result;
-use crate::history::{History, TrackerId};
+use crate::history::History;
 use crate::snapshot::{SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PoolSize};
 use crate::trace::TraceRecorder;
@@ -156,7 +156,8 @@ impl CachingAllocator {
     ) -> io::Result<TraceRecording> {
         refuse_forked().map_err(io::Error::other)?;
         let recorder = Arc::new(TraceRecorder::new(target, header)?);
-        let tracker = self.history().attach(recorder.clone());
+        let tracking = Arc::clone(&recorder);
+        let tracker = self.history().attach(move |entry| tracking.track(entry));
         Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
     }
 
@@ -293,7 +294,7 @@ impl CachingAllocator {
 pub struct TraceRecording {
     allocator: CachingAllocator,
     recorder: Arc<TraceRecorder>,
-    tracker: TrackerId,
+    tracker: CallbackId,
 }
 
 impl TraceRecording {

@@ -4,7 +4,6 @@ mod oom;
 mod sleep;
 
 use std::fmt;
-use std::sync::Arc;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
@@ -139,9 +138,6 @@ pub enum Error {
     /// The resource under the UUID is of another kind.
     #[error("the memory resource under {uuid} is a {found}, not a {asked}")]
     OtherKind { uuid: Uuid, found: &'static str, asked: &'static str },
-    /// A number is no open descriptor.
-    #[error("{descriptor} is no open file descriptor of a memory pool: {source}")]
-    BadDescriptor { descriptor: i32, source: Arc<std::io::Error> },
     /// A device cannot reach the memory of another.
     #[error("{device:?} cannot reach the memory of {owner:?}")]
     NoPeerAccess { device: Device, owner: Device },

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use super::{Action, Event, MAX_SIZE, write_header};
-use crate::history::TraceTracker;
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
 
@@ -119,8 +118,9 @@ impl State {
     }
 }
 
-impl TraceTracker for TraceRecorder {
-    fn track(&self, entry: &snapshot::TraceEntry) {
+impl TraceRecorder {
+    /// As the allocator's history has it.
+    pub(crate) fn track(&self, entry: &snapshot::TraceEntry) {
         match entry.action {
             snapshot::Action::Alloc => self.allocated(entry.address, entry.size, entry.stream),
             snapshot::Action::FreeRequested => self.freed(entry.address),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Frames, Snapshot, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
@@ -683,8 +683,8 @@ struct Meddler {
     stream: Stream,
 }
 
-impl TraceTracker for Meddler {
-    fn track(&self, _entry: &TraceEntry) {
+impl Meddler {
+    fn track(&self) {
         let allocator = self.allocator.lock().unwrap().clone();
         if let Some(allocator) = allocator {
             for bytes in [700, 5 << 20] {
@@ -703,7 +703,8 @@ fn a_tracker_may_allocate() {
     let (stream, other) = (world.new_stream(), world.new_stream());
     let meddler =
         Arc::new(Meddler { allocator: Mutex::new(Some(allocator.clone())), stream: stream.clone() });
-    let id = allocator.history().attach(meddler.clone());
+    let tracking = meddler.clone();
+    let id = allocator.history().attach(move |_| tracking.track());
     std::thread::scope(|scope| {
         for stream in [&stream, &other] {
             let allocator = &allocator;

@@ -158,7 +158,7 @@ thread_local! {
 
 impl Tags {
     pub(super) fn new() -> Self {
-        Self { by_name: Mutex::default(), registrants: List::new(), peers: Mutex::default() }
+        Self { by_name: Mutex::default(), registrants: List::default(), peers: Mutex::default() }
     }
 
     fn all(&self) -> Vec<Arc<TagShared>> {

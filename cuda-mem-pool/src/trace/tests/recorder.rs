@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use crate::history::{self, History};
+use crate::history::History;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
@@ -70,7 +70,7 @@ fn a_history_tells_the_recorder() {
 
     let (recorder, written) = recorder();
     let history = History::new();
-    history.attach(Arc::new(recorder));
+    history.attach(move |entry| recorder.track(entry));
     for (action, address) in [
         (SegmentAlloc, 0),
         (Alloc, 0),
@@ -79,7 +79,7 @@ fn a_history_tells_the_recorder() {
         (FreeRequested, 512),
         (FreeCompleted, 0),
     ] {
-        history.record(history::Event { action, address, size: 100, stream: 3, pool: MempoolId::NONE }, None);
+        history.tell(action, address, 100, 3, MempoolId::NONE, None);
     }
     assert_eq!(written.events(), [("a", 0, 0), ("a", 1, 0), ("f", 0, 0), ("f", 1, 0), ("c", 0, 0)]);
     let trace = Trace::read(&**lock(&written.0)).unwrap();

@@ -3,8 +3,7 @@
 use std::sync::mpsc;
 
 use cuda_mem_pool::{
-    AlignedAdaptor, Error, FailureCallbackAdaptor, LimitingAdaptor, MemoryResource, StatisticsAdaptor,
-    TrackingAdaptor,
+    AlignedAdaptor, Error, FailureCallbackAdaptor, LimitingAdaptor, MemoryResource, TrackingAdaptor,
 };
 
 use crate::common::World;
@@ -18,7 +17,7 @@ fn adaptors_agree_with_the_allocator() {
     let world = World::new();
     let base = cached(&world);
     let tracking = TrackingAdaptor::new(base.clone(), false);
-    let statistics = StatisticsAdaptor::new(tracking.clone());
+    let statistics = TrackingAdaptor::new(tracking.clone(), false);
     let limited = LimitingAdaptor::new(statistics.clone(), 100_000);
     // What is asked for has the sizes of classes, so that all count the same.
     let sizes = [256, 5120, 65_536];
