@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
-use super::arena::Arena;
 use super::block::PinnedBlock;
 use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
-use crate::error::{Error, Result};
+use crate::error::{Error, PoolError, Result};
 use crate::mempool_id::MempoolId;
-use crate::primitive::Ordering;
+use crate::primitive::{Ordering, lock};
 
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
@@ -77,7 +76,7 @@ impl PinnedCachingAllocator {
         let shared = self.shared();
         if len <= thread_cache::LARGEST
             && !forked()
-            && !shared.pools.any_route()
+            && shared.routes.load(Ordering::Acquire) == 0
             && let Some(size) = classes::block_size(len)
             && let Some(block) = thread_cache::pop(shared.id, size)
         {
@@ -97,8 +96,7 @@ impl PinnedCachingAllocator {
         let shared = self.live()?;
         let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
         let numa_id = numa_id.or(shared.options.numa_id);
-        let pool = shared.pools.route(stream.map(Stream::id));
-        let arena = shared.pools.arena(pool, numa_id, |pool| Arena::new(shared, pool, numa_id));
+        let arena = shared.arena(shared.route(stream.map(Stream::id)), numa_id);
         if arena.is_home
             && let Some(block) = thread_cache::pop(shared.id, size)
         {
@@ -139,7 +137,15 @@ impl PinnedCachingAllocator {
         id: MempoolId,
         filter: impl Fn(Option<StreamId>) -> bool + Send + Sync + 'static,
     ) -> Result<()> {
-        Ok(self.live()?.pools.begin(id, Arc::new(filter))?)
+        let shared = self.live()?;
+        let mut pools = lock(&shared.pools);
+        if pools.position(id).is_some() {
+            return Err(PoolError::AlreadyRouted { id }.into());
+        }
+        *pools.uses.entry(id).or_default() += 1;
+        pools.routes.push((id, Arc::new(filter)));
+        shared.routes.store(pools.routes.len(), Ordering::Release);
+        Ok(())
     }
 
     /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay. Makes no driver call.
@@ -148,7 +154,15 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) if that was not begun.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
-        Ok(self.live()?.pools.end(id)?)
+        let shared = self.live()?;
+        let mut pools = lock(&shared.pools);
+        let position = pools.position(id).ok_or(PoolError::NotRouted { id })?;
+        let route = pools.routes.remove(position);
+        shared.routes.store(pools.routes.len(), Ordering::Release);
+        drop(pools);
+        // What the filter has captured is dropped outside the lock.
+        drop(route);
+        Ok(())
     }
 
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
@@ -158,8 +172,20 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
-        let arenas = self.live()?.pools.release(id)?;
-        arenas.iter().for_each(|arena| arena.close());
+        let mut pools = lock(&self.live()?.pools);
+        let is_routed = pools.position(id).is_some();
+        match pools.uses.get_mut(&id) {
+            None => return Err(PoolError::Unknown { id }.into()),
+            Some(uses) if *uses > 1 => {
+                *uses -= 1;
+                return Ok(());
+            }
+            Some(_) if is_routed => return Err(PoolError::StillRouted { id }.into()),
+            Some(_) => pools.uses.remove(&id),
+        };
+        let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
+        drop(pools);
+        released.iter().for_each(|(_, arena)| arena.close());
         Ok(())
     }
 
@@ -169,7 +195,12 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
     pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64)> {
-        Ok(self.live()?.pools.in_use(id)?)
+        let pools = lock(&self.live()?.pools);
+        if !pools.uses.contains_key(&id) {
+            return Err(PoolError::Unknown { id }.into());
+        }
+        let arenas = pools.arenas.iter().filter(|((pool, _), _)| *pool == Some(id));
+        Ok(arenas.map(|(_, arena)| arena.in_use()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
     }
 
     /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments

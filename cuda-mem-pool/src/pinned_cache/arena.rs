@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "shares the address of memory that it owns")]
 
+use std::collections::HashMap;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +16,7 @@ use cuda_mem_core::host::{
     HostElements, HostMapping, MappingOptions, Pages, PinnedFlags, RegisterOptions, Registered,
 };
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
-use cuda_mem_core::{Context, Error, PinnedBuffer, Result, Uses, forked, pointer};
+use cuda_mem_core::{Context, Error, PinnedBuffer, Result, StreamId, Uses, forked, pointer};
 
 use super::block::{Body, FreeBlock};
 use super::heap::Heap;
@@ -334,5 +336,30 @@ impl Arena {
     /// The heap for blocks of this size.
     fn heap(&self, size: usize) -> &Mutex<Heap<Arc<Segment>>> {
         if size >= classes::LARGE { &self.large } else { &self.small }
+    }
+}
+
+type Filter = dyn Fn(Option<StreamId>) -> bool + Send + Sync;
+
+/// The arenas of an allocator, and the routes to its private pools: those of graphs and of `MemPool`s.
+#[derive(Default)]
+pub(super) struct Pools {
+    /// By pool, where `None` is the default one, and by node.
+    pub(super) arenas: HashMap<(Option<MempoolId>, Option<u32>), Arc<Arena>>,
+    /// How often each private pool was begun and not released.
+    pub(super) uses: HashMap<MempoolId, u64>,
+    pub(super) routes: Vec<(MempoolId, Arc<Filter>)>,
+}
+
+impl Pools {
+    /// Which route leads to a private pool.
+    pub(super) fn position(&self, id: MempoolId) -> Option<usize> {
+        self.routes.iter().position(|(routed, _)| *routed == id)
+    }
+}
+
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools").field("routes", &self.routes.len()).finish_non_exhaustive()
     }
 }

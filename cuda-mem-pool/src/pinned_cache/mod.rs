@@ -8,7 +8,6 @@ mod arena;
 mod block;
 mod heap;
 mod pending;
-mod pools;
 mod resource;
 mod shared;
 mod statistics;

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError};
+use cuda_mem_core::{Context, Error as CoreError, StreamId};
 
-use super::arena::{Arena, Segment};
+use super::arena::{Arena, Pools, Segment};
 use super::block::FreeBlock;
 use super::pending::Pending;
-use super::pools::Pools;
 use super::statistics::Figures;
 use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
 use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::error::{Error, Result};
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
+use crate::mempool_id::MempoolId;
+use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -23,7 +23,9 @@ pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) options: PinnedCacheOptions,
     pub(super) figures: Figures,
-    pub(super) pools: Pools,
+    /// How many routes there are, so that the usual case costs one load.
+    pub(super) routes: AtomicUsize,
+    pub(super) pools: Mutex<Pools>,
     /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
@@ -46,7 +48,8 @@ impl Shared {
             context: context.clone(),
             options,
             figures: Figures::new(),
-            pools: Pools::default(),
+            routes: AtomicUsize::new(0),
+            pools: Mutex::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
             worker: Worker::default(),
@@ -69,9 +72,26 @@ impl Shared {
         self.options.thread_cache_bytes.min(share)
     }
 
-    /// The default pool's arena on a node.
-    pub(super) fn arena(self: &Arc<Self>, numa_id: Option<u32>) -> Arc<Arena> {
-        self.pools.arena(None, numa_id, |pool| Arena::new(self, pool, numa_id))
+    /// The private pool that an allocation for `stream` in this thread goes to.
+    pub(super) fn route(&self, stream: Option<StreamId>) -> Option<MempoolId> {
+        if self.routes.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        // The filters are somebody else's code: they are asked without the lock. The innermost is the last one.
+        let routes = lock(&self.pools).routes.clone();
+        routes.into_iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
+    }
+
+    /// The arena of a pool on a node. That of the default pool if `pool` was released meanwhile.
+    pub(super) fn arena(self: &Arc<Self>, pool: Option<MempoolId>, numa_id: Option<u32>) -> Arc<Arena> {
+        let mut pools = lock(&self.pools);
+        let pool = pool.filter(|id| pools.uses.contains_key(id));
+        Arc::clone(pools.arenas.entry((pool, numa_id)).or_insert_with(|| Arena::new(self, pool, numa_id)))
+    }
+
+    /// The arenas of all pools.
+    fn arenas(&self) -> Vec<Arc<Arena>> {
+        lock(&self.pools).arenas.values().cloned().collect()
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
@@ -136,7 +156,7 @@ impl Shared {
     }
 
     fn trim_arenas(&self, most: usize) {
-        for arena in self.pools.all() {
+        for arena in self.arenas() {
             let cached = self.cached();
             arena.trim(|given_back| cached.saturating_sub(given_back) <= most);
         }
@@ -146,7 +166,7 @@ impl Shared {
     /// something is left. The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that
     /// waits for another process would so hold up the thread that could let that process go on.
     pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
-        let arenas = self.pools.all();
+        let arenas = self.arenas();
         if !arenas.iter().any(|arena| arena.has_surplus()) {
             return false;
         }
@@ -164,7 +184,8 @@ impl Shared {
         put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
-        self.pools.take_all().iter().for_each(|arena| arena.close());
+        let arenas = std::mem::take(&mut lock(&self.pools).arenas);
+        arenas.values().for_each(|arena| arena.close());
     }
 
     fn drain_pending(&self) {

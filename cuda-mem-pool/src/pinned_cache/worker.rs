@@ -74,7 +74,7 @@ fn run(requests: &Receiver<()>, shared: &Weak<Shared>) {
         };
         let Some(shared) = shared.upgrade() else { return };
         match request {
-            Ok(()) => grow_ahead(&shared, &shared.arena(shared.options.numa_id)),
+            Ok(()) => grow_ahead(&shared, &shared.arena(None, shared.options.numa_id)),
             Err(RecvTimeoutError::Timeout) => shared.poll(),
             Err(RecvTimeoutError::Disconnected) => return,
         }
