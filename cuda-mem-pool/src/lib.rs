@@ -61,7 +61,7 @@ pub use driver_pool::{
 pub use engine::{paged, segments};
 pub use error::{Error, Result};
 pub use mempool_id::MempoolId;
-pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource, PinnedVec};
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedVec};
 pub use resource::{
     Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, MemoryResource, RawResource,
     ResourceContext,

@@ -1,7 +1,7 @@
 //! The allocator's handle.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
@@ -10,9 +10,10 @@ use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
-use crate::error::{Error, PoolError, Result};
+use crate::error::{PoolError, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
+use crate::resource::ResourceContext;
 
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
@@ -41,11 +42,18 @@ use crate::primitive::{Ordering, lock};
 /// ```
 #[derive(Clone)]
 pub struct PinnedCachingAllocator {
-    handle: Arc<Handle>,
+    pub(super) handle: Arc<Handle>,
 }
 
-/// What ends with the last handle.
-struct Handle(Arc<Shared>);
+/// What ends with the last handle, and with the last memory of it as a resource.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    /// For calls that name no stream.
+    pub(super) home: ResourceContext,
+    /// Set once every device is known to reach pinned memory where the host does.
+    pub(super) has_same_address: OnceLock<()>,
+}
 
 impl PinnedCachingAllocator {
     /// An allocator with the default [`PinnedCacheOptions`]. Pins nothing yet.
@@ -57,7 +65,8 @@ impl PinnedCachingAllocator {
     /// An allocator with options of one's own. Pins nothing yet.
     #[must_use]
     pub fn with_options(context: &Context, options: PinnedCacheOptions) -> Self {
-        Self { handle: Arc::new(Handle(Shared::new(context, options))) }
+        let (shared, home) = (Shared::new(context, options), ResourceContext::new(context));
+        Self { handle: Arc::new(Handle { shared, home, has_same_address: OnceLock::new() }) }
     }
 
     /// Allocates a block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
@@ -69,8 +78,8 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], after everything that was free had been given back, also for
-    /// [`max_bytes`](PinnedCacheOptions::max_bytes); [`Error::TooLarge`]; the driver's and `Forked` in [`Error::Core`].
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), after everything that was free had been given back, also for
+    /// [`max_bytes`](PinnedCacheOptions::max_bytes); [`Error::TooLarge`](crate::Error::TooLarge); the driver's and `Forked` in [`Error::Core`](crate::Error::Core).
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<PinnedBlock> {
         let shared = self.shared();
@@ -93,18 +102,7 @@ impl PinnedCachingAllocator {
         stream: Option<&Stream>,
         numa_id: Option<u32>,
     ) -> Result<PinnedBlock> {
-        let shared = self.live()?;
-        let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
-        let numa_id = numa_id.or(shared.options.numa_id);
-        let arena = shared.arena(shared.route(stream.map(Stream::id)), numa_id);
-        if arena.is_home
-            && let Some(block) = thread_cache::pop(shared.id, size)
-        {
-            return Ok(PinnedBlock::new(block, len));
-        }
-        let block = shared.allocate(&arena, size, len)?;
-        arena.count(block.capacity, true);
-        Ok(PinnedBlock::new(block, len))
+        self.shared().block(len, stream, numa_id)
     }
 
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
@@ -259,7 +257,7 @@ impl PinnedCachingAllocator {
 
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.0
+        &self.handle.shared
     }
 
     /// What there is, unless it is the parent's.
@@ -271,7 +269,7 @@ impl PinnedCachingAllocator {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !forked() {
-            self.0.close();
+            self.shared.close();
         }
     }
 }

@@ -280,11 +280,11 @@ impl Arena {
     }
 
     /// Takes back a block that nothing uses any more. Whether its segment is wholly free then, and still here.
-    pub(super) fn put(&self, block: FreeBlock) -> bool {
-        // The segment may go with the block; not under the lock.
-        let Body { id, capacity, segment: _segment, .. } = *block;
+    pub(super) fn put(&self, block: Body) -> bool {
+        let Body { id, capacity, segment, .. } = block;
         let whole = lock(self.heap(capacity)).free(id);
-        drop(_segment);
+        // It may go with the block; not under the lock.
+        drop(segment);
         if whole && self.is_closed() {
             self.trim(|_| false);
             return false;

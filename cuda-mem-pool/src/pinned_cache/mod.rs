@@ -19,7 +19,6 @@ use std::time::Duration;
 
 pub use allocator::PinnedCachingAllocator;
 pub use block::PinnedBlock;
-pub use resource::PinnedCachingResource;
 pub use statistics::{DurationStat, PinnedCacheStatistics};
 pub use vec::PinnedVec;
 

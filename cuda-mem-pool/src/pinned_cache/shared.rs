@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, StreamId};
+use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId, forked};
 
 use super::arena::{Arena, Pools, Segment};
-use super::block::FreeBlock;
+use super::block::{FreeBlock, PinnedBlock};
 use super::pending::Pending;
 use super::statistics::Figures;
 use super::thread_cache::{self, ThreadCache};
@@ -30,8 +30,7 @@ pub(super) struct Shared {
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
     worker: Worker,
-    /// The blocks of collections.
-    #[cfg(feature = "allocator-api2")]
+    /// The blocks that are out by address, and those of collections.
     pub(super) lent: super::resource::Blocks,
     /// Whether the driver has refused to register memory, whatever it is.
     pub(super) is_registration_refused: AtomicBool,
@@ -53,7 +52,6 @@ impl Shared {
             caches: Mutex::default(),
             pending: Pending::default(),
             worker: Worker::default(),
-            #[cfg(feature = "allocator-api2")]
             lent: Default::default(),
             is_registration_refused: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -204,13 +202,30 @@ impl Shared {
         self.figures.held().saturating_sub(self.figures.in_use())
     }
 
-    /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
-    pub(super) fn allocate(
+    /// A block of at least `len` bytes: see [`PinnedCachingAllocator::allocate_with`](super::PinnedCachingAllocator::allocate_with).
+    pub(super) fn block(
         self: &Arc<Self>,
-        arena: &Arc<Arena>,
-        size: usize,
-        requested: usize,
-    ) -> Result<FreeBlock> {
+        len: usize,
+        stream: Option<&Stream>,
+        numa_id: Option<u32>,
+    ) -> Result<PinnedBlock> {
+        if forked() {
+            return Err(CoreError::Forked.into());
+        }
+        let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
+        let arena = self.arena(self.route(stream.map(Stream::id)), numa_id.or(self.options.numa_id));
+        if arena.is_home
+            && let Some(block) = thread_cache::pop(self.id, size)
+        {
+            return Ok(PinnedBlock::new(block, len));
+        }
+        let block = self.allocate(&arena, size, len)?;
+        arena.count(block.capacity, true);
+        Ok(PinnedBlock::new(block, len))
+    }
+
+    /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
+    fn allocate(self: &Arc<Self>, arena: &Arc<Arena>, size: usize, requested: usize) -> Result<FreeBlock> {
         self.poll();
         if self.options.poll_interval.is_some() {
             self.worker.start(self);
@@ -290,7 +305,7 @@ fn put(blocks: impl IntoIterator<Item = FreeBlock>) -> bool {
     let mut whole = false;
     for block in blocks {
         let arena = Arc::clone(block.arena());
-        whole |= arena.put(block);
+        whole |= arena.put(*block);
     }
     whole
 }

@@ -76,7 +76,7 @@ fn any_over_any_over_the_pinned_cache() {
     let world = World::new();
     let resource = cached(&world);
     two_over(&world, &resource);
-    assert_eq!(resource.allocator().statistics().active_requests.current, 0);
+    assert_eq!(resource.statistics().active_requests.current, 0);
 }
 
 /// What takes a resource by what its memory is good for takes adaptors over such a resource.

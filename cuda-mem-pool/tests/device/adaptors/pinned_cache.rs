@@ -28,7 +28,7 @@ fn adaptors_agree_with_the_allocator() {
     assert_eq!(statistics.statistics().bytes.current, i64::try_from(sum).unwrap());
     assert!(matches!(limited.allocate(65_536, None), Err(Error::OutOfMemory { limit: 100_000, .. })));
     drop(blocks);
-    let stats = base.allocator().statistics();
+    let stats = base.statistics();
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (3, 3));
     assert_eq!(statistics.statistics().allocations.total, 3);
     assert_eq!((limited.allocated_bytes(), out(&base)), (0, (0, 0)));
