@@ -198,7 +198,7 @@ impl Histories {
     pub(super) fn attach(&self, tracker: &TraceTracker) {
         lock(&self.0).trackers.push(Arc::clone(tracker));
         for history in self.all().values() {
-            attach(&history, tracker);
+            attach(history, tracker);
         }
     }
 
