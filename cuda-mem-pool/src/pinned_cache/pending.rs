@@ -14,6 +14,8 @@ pub(super) struct Pending(Waiters<Waiting>);
 struct Waiting {
     block: FreeBlock,
     points: Option<Vec<UsePoint>>,
+    /// The stream that had not come far enough when it was last asked: it is looked at first, for many blocks may wait for it.
+    held_up_by: Option<StreamId>,
 }
 
 impl Pending {
@@ -23,7 +25,7 @@ impl Pending {
         if points.as_ref().is_some_and(Vec::is_empty) {
             return Some(block);
         }
-        self.0.push(Waiting { block, points });
+        self.0.push(Waiting { block, points, held_up_by: None });
         None
     }
 
@@ -67,9 +69,13 @@ impl Waiting {
             self.points = self.block.uses.points().ok();
         }
         let Some(points) = &self.points else { return false };
+        if self.held_up_by.is_some_and(|stream| behind.contains(&stream)) {
+            return false;
+        }
         let mut is_known = true;
         let is_over = points.iter().all(|point| {
             let stream = point.stream().id();
+            self.held_up_by = Some(stream);
             if behind.contains(&stream) {
                 return false;
             }
