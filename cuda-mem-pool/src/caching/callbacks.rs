@@ -10,11 +10,8 @@ use cuda_mem_core::{StreamId, catch_panic, forked};
 
 use super::sleep::BackingEvent;
 use crate::error::{Error, OutOfMemoryReport, Result};
-use crate::primitive::{Mutex, Ordering, lock};
-
-/// Names a callback of an allocator; no two in a process have the same. [`CachingAllocator`](super::CachingAllocator) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CallbackId(u64);
+pub use crate::history::CallbackId;
+pub(super) use crate::history::List;
 
 /// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
 /// [pinned](super::CachingAllocator::pin), never leaves. [`CachingAllocator`](super::CachingAllocator) has an example.
@@ -34,7 +31,7 @@ pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
 pub(super) type Watcher = dyn Fn(&BackingChange) + Send + Sync;
 pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Callbacks {
     pub(super) reclaimers: List<Reclaimer>,
     pub(super) observers: List<Observer>,
@@ -42,11 +39,6 @@ pub(super) struct Callbacks {
     pub(super) watchers: Arc<List<Watcher>>,
     pub(super) registrants: List<Registrant>,
 }
-
-/// Callbacks of one kind, in the order in which they came.
-pub(super) struct List<F: ?Sized>(Mutex<Arc<Entries<F>>>);
-
-type Entries<F> = Vec<(CallbackId, Arc<F>)>;
 
 thread_local! {
     /// The thread is in a reclaimer or an observer.
@@ -98,40 +90,6 @@ pub(super) fn is_watching() -> bool {
     is_set(&WATCHING)
 }
 
-impl<F: ?Sized> List<F> {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Arc::default()))
-    }
-
-    pub(super) fn add(&self, callback: Arc<F>) -> CallbackId {
-        // Not one of a model's: its value goes on from one to the next.
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
-        if forked() {
-            // Nothing is ever called there.
-            return id;
-        }
-        let mut list = lock(&self.0);
-        *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());
-        id
-    }
-
-    pub(super) fn remove(&self, id: CallbackId) -> bool {
-        let mut list = lock(&self.0);
-        let left: Vec<_> = list.iter().filter(|(known, _)| *known != id).cloned().collect();
-        let found = left.len() < list.len();
-        let before = std::mem::replace(&mut *list, Arc::new(left));
-        drop(list);
-        // What a callback does when it is dropped, it does without our lock.
-        drop(before);
-        found
-    }
-
-    pub(super) fn all(&self) -> Arc<Entries<F>> {
-        Arc::clone(&lock(&self.0))
-    }
-}
-
 impl List<Watcher> {
     /// Tells everybody, with the page source's lock held, which a panic must not leave behind.
     pub(super) fn tell(&self, change: &BackingChange) {
@@ -144,15 +102,6 @@ impl List<Watcher> {
 }
 
 impl Callbacks {
-    pub(super) fn new() -> Self {
-        Self {
-            reclaimers: List::new(),
-            observers: List::new(),
-            watchers: Arc::new(List::new()),
-            registrants: List::new(),
-        }
-    }
-
     pub(super) fn remove(&self, id: CallbackId) -> bool {
         let (of_memory, of_tags) = (&self.watchers, &self.registrants);
         let is_gone = || self.reclaimers.remove(id) || self.observers.remove(id);
@@ -175,12 +124,6 @@ impl Callbacks {
         }
         let _inside = Inside::new(&OUT_OF_MEMORY);
         self.observers.all().iter().for_each(|(_, observer)| observer(report));
-    }
-}
-
-impl<F: ?Sized> fmt::Debug for List<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.all().iter().map(|(id, _)| id)).finish()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::paged::{Piece, SLAB};
 use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
-use crate::history::{History, TrackerId};
+use crate::history::{CallbackId, History};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
-use crate::trace::{Header, TraceRecorder};
+use crate::trace::TraceRecorder;
 
 /// The counters of an allocator.
 #[derive(Debug, Default)]
@@ -87,7 +87,6 @@ pub struct StreamSegmentSize {
 /// use cuda_mem_pool::history::HistoryOptions;
 /// use cuda_mem_pool::MemoryResource;
 /// use cuda_mem_pool::snapshot::Action;
-/// use cuda_mem_pool::trace::Header;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
@@ -103,7 +102,7 @@ pub struct StreamSegmentSize {
 /// let sizes = allocator.stream_segment_sizes()?;
 /// assert_eq!((sizes[0].stream, sizes[0].mapped), (stream.id(), snapshot.segments[0].total_size));
 /// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
-/// let recording = allocator.record_trace(std::io::sink(), &Header::default())?; // a file
+/// let recording = allocator.record_trace(std::io::sink(), &Default::default())?; // a file
 /// drop(block);
 /// recording.finish()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -250,11 +249,12 @@ impl CachingAllocator {
     pub fn record_trace(
         &self,
         target: impl Write + Send + 'static,
-        header: &Header,
+        header: &BTreeMap<String, String>,
     ) -> io::Result<TraceRecording> {
         refuse_forked().map_err(io::Error::other)?;
         let recorder = Arc::new(TraceRecorder::new(target, header)?);
-        let tracker = self.history().attach(recorder.clone());
+        let tracking = Arc::clone(&recorder);
+        let tracker = self.history().attach(move |entry| tracking.track(entry));
         Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
     }
 }
@@ -266,7 +266,7 @@ impl CachingAllocator {
 pub struct TraceRecording {
     allocator: CachingAllocator,
     recorder: Arc<TraceRecorder>,
-    tracker: TrackerId,
+    tracker: CallbackId,
 }
 
 impl TraceRecording {

@@ -56,7 +56,7 @@ impl DeviceCache {
         let (moves, hold) = (options.moves, options.hold);
         let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =
-            (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::new());
+            (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
         let told = Told {
             figures: Arc::clone(&figures),
             observer: observer.clone(),

@@ -2,8 +2,6 @@
 
 mod oom;
 
-use std::sync::Arc;
-
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
@@ -68,7 +66,9 @@ pub enum Error {
     )]
     Capturing,
     /// There is no more memory, or the resource's own limit is reached.
-    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", and_limit(*.limit))]
+    #[error(
+        "out of memory: {requested} bytes were asked for, {used} are in use{}{}", and_limit(*.limit), and_cause(.source.as_ref())
+    )]
     OutOfMemory { requested: usize, used: u64, limit: u64, source: Option<cuda_mem_core::Error> },
     /// There is no more memory on the device for a caching allocator, after all that it can do.
     #[error("{0}")]
@@ -136,9 +136,6 @@ pub enum Error {
     /// The resource under the UUID is of another kind.
     #[error("the memory resource under {uuid} is a {found}, not a {asked}")]
     OtherKind { uuid: Uuid, found: &'static str, asked: &'static str },
-    /// A number is no open descriptor.
-    #[error("{descriptor} is no open file descriptor of a memory pool: {source}")]
-    BadDescriptor { descriptor: i32, source: Arc<std::io::Error> },
     /// A device cannot reach the memory of another.
     #[error("{device:?} cannot reach the memory of {owner:?}")]
     NoPeerAccess { device: Device, owner: Device },
@@ -317,6 +314,10 @@ fn list(numbers: &[i32]) -> String {
 
 fn and_limit(limit: u64) -> String {
     if limit == 0 { String::new() } else { format!(", and the limit is {limit}") }
+}
+
+fn and_cause(cause: Option<&cuda_mem_core::Error>) -> String {
+    cause.map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
 fn tag_name(tag: Option<&String>) -> String {

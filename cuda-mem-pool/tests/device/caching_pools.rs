@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options, PoolError};
-use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, TrackingAdaptor};
 
 use crate::common::World;
 use crate::common::gate::Gate;
@@ -380,7 +380,7 @@ fn a_pool_by_value_ends_its_uses() {
 fn a_pool_by_value_has_its_own_source() {
     let world = World::new();
     let allocator = allocator(&world);
-    let source = StatisticsAdaptor::new(device(&world));
+    let source = TrackingAdaptor::new(device(&world), false);
     let pool = allocator.private_pool(Some(source.raw())).unwrap();
     let block = {
         let _route = pool.route_this_thread().unwrap();

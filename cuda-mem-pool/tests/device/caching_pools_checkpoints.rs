@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cuda_mem_core::{Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_pool::snapshot::{Action, Frame, TraceEntry};
 use cuda_mem_pool::{Error, MempoolId};
@@ -118,7 +118,7 @@ struct HoldsUp {
     goes_on: Mutex<Receiver<()>>,
 }
 
-impl TraceTracker for HoldsUp {
+impl HoldsUp {
     fn track(&self, entry: &TraceEntry) {
         if entry.action == Action::FreeCompleted {
             self.is_told.send(()).unwrap();
@@ -141,7 +141,8 @@ fn a_block_that_another_thread_is_about_to_give_back_is_waited_for() {
     gate.open();
     side.synchronize().unwrap();
     let ((is_told, told), (go_on, goes_on)) = (channel(), channel());
-    let tracker = allocator.history().attach(Arc::new(HoldsUp { is_told, goes_on: Mutex::new(goes_on) }));
+    let holds_up = HoldsUp { is_told, goes_on: Mutex::new(goes_on) };
+    let tracker = allocator.history().attach(move |entry| holds_up.track(entry));
     let outcome = thread::scope(|scope| {
         scope.spawn(|| allocator.empty_cache().unwrap());
         told.recv().unwrap();

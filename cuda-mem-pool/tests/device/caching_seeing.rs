@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Snapshot, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
-use cuda_mem_pool::trace::{self, Header, Trace};
+use cuda_mem_pool::trace::{self, Trace};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
 
@@ -683,8 +683,8 @@ struct Meddler {
     stream: Stream,
 }
 
-impl TraceTracker for Meddler {
-    fn track(&self, _entry: &TraceEntry) {
+impl Meddler {
+    fn track(&self) {
         let allocator = self.allocator.lock().unwrap().clone();
         if let Some(allocator) = allocator {
             for bytes in [700, 5 << 20] {
@@ -703,7 +703,8 @@ fn a_tracker_may_allocate() {
     let (stream, other) = (world.new_stream(), world.new_stream());
     let meddler =
         Arc::new(Meddler { allocator: Mutex::new(Some(allocator.clone())), stream: stream.clone() });
-    let id = allocator.history().attach(meddler.clone());
+    let tracking = meddler.clone();
+    let id = allocator.history().attach(move |_| tracking.track());
     std::thread::scope(|scope| {
         for stream in [&stream, &other] {
             let allocator = &allocator;
@@ -748,7 +749,7 @@ fn a_recorded_run_replays_as_it_was() {
     let (allocator, other) = (allocator(&world), world.new_stream());
     let before = allocator.allocate(9000, &world.stream).unwrap();
     let written = Written::default();
-    let recording = allocator.record_trace(written.clone(), &Header::default()).unwrap();
+    let recording = allocator.record_trace(written.clone(), &Default::default()).unwrap();
     let mut blocks = Blocks::new(&allocator);
     for round in 0..40 {
         let stream = if round % 3 == 0 { &other } else { &world.stream };
@@ -768,14 +769,14 @@ fn a_recorded_run_replays_as_it_was() {
     let text = written.0.lock().unwrap().clone();
     let trace = Trace::read(&*text).unwrap();
     let threads: std::collections::HashSet<_> =
-        trace.events().iter().map(|event| event.thread.unwrap()).collect();
+        trace.events.iter().map(|event| event.thread.unwrap()).collect();
     assert_eq!(threads.len(), 2);
-    assert!(trace.events().iter().map(|event| event.time_us.unwrap()).is_sorted());
+    assert!(trace.events.iter().map(|event| event.time_us.unwrap()).is_sorted());
 
     // The same again, on an allocator of its own.
     let again = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
     let mut replayed: HashMap<u64, u64> = HashMap::new();
-    for event in trace.events() {
+    for event in trace.events {
         let stream = if event.stream == 0 { &other } else { &world.stream };
         match event.action {
             trace::Action::Allocate { size } => {

@@ -10,7 +10,6 @@ use cuda_mem_ipc::cuda_mem_pool::caching::SleepError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
-use cuda_mem_ipc::cuda_mem_pool::pinned_cache::PinnedCacheError;
 use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
 use super::source::SourceFailed;
@@ -238,21 +237,14 @@ impl From<PinError> for Failure {
     }
 }
 
-impl From<PinnedCacheError> for Failure {
-    /// As CUDA's runtime refuses: `cudaHostAlloc` has the code of the driver.
-    fn from(error: PinnedCacheError) -> Self {
-        let message = error.to_string();
-        let is_shortage = matches!(
-            error,
-            PinnedCacheError::OutOfHostMemory { .. }
-                | PinnedCacheError::LimitReached { .. }
-                | PinnedCacheError::TooLarge { .. }
-        );
-        if is_shortage {
+impl Failure {
+    /// Why there is no pinned memory, as CUDA's runtime says it: `cudaHostAlloc` has the code of the driver.
+    pub(super) fn without_pinned(error: Error) -> Self {
+        if matches!(error, Error::OutOfMemory { .. } | Error::TooLarge { .. }) {
             let driver = CUresult::CUDA_ERROR_OUT_OF_MEMORY.0.cast_signed();
-            return Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, message) };
+            return Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, error.to_string()) };
         }
-        Self { message, ..Error::from(error).into() }
+        error.into()
     }
 }
 
