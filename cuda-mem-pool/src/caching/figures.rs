@@ -136,7 +136,8 @@ impl DeviceCache {
         segments.extend(self.private.segments(device, &known.stacks));
         // The next one shows it: what a program did last is the last entry of this one.
         self.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
-        Snapshot { segments, device_traces, allocator_settings: self.private.settings() }
+        let tags = self.tags.pools().into_iter().map(|(id, name)| (device, id, name)).collect();
+        Snapshot { segments, device_traces, allocator_settings: self.private.settings(), tags }
     }
 
     /// The segments of a snapshot, without stacks.
