@@ -247,9 +247,7 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
         settings(),
     )
         .prop_map(|(segments, device_traces, allocator_settings)| Snapshot {
-            segments,
-            device_traces,
-            tags: vec![(0, MempoolId(0, 7), "weights".to_owned()); device_traces.len()],
+            tags: vec![(1, MempoolId(9, 7), "weights".to_owned()); device_traces.len()],
             segments,
             device_traces,
             allocator_settings,
