@@ -166,7 +166,7 @@ void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
 Found find(const void* pointer) {
   Found found;
   found.address = reinterpret_cast<uintptr_t>(pointer);
-  const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr};
+  const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr, nullptr};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
   return found;
 }
