@@ -230,7 +230,9 @@ impl CachingAllocator {
         device_traces.push(history);
         // The next one shows it: what a program did last is the last entry of this one.
         shared.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
-        Snapshot { segments, device_traces, allocator_settings: shared.private.settings() }
+        let tags =
+            shared.tags.pools().into_iter().map(|(id, name)| (shared.device_number(), id, name)).collect();
+        Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
     }
 
     /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without stacks and without the history, in which this

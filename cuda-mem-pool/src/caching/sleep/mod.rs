@@ -158,6 +158,12 @@ impl Tags {
         lock(&self.by_name).values().cloned().collect()
     }
 
+    /// All pools whose memory is a tag's, with its name.
+    pub(super) fn pools(&self) -> Vec<(MempoolId, String)> {
+        let of_tag = |tag: Arc<TagShared>| tag.pools().into_iter().map(move |id| (id, tag.name.clone()));
+        self.all().into_iter().flat_map(of_tag).collect()
+    }
+
     /// Lets a peer reach the memory of all tags, and of those that come.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
         // Before the tags are looked at: what is made and mapped meanwhile is for it too.
@@ -274,6 +280,12 @@ impl Tag {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The private pools whose memory is the tag's: its own, which serves its scopes, and those that were given to it.
+    #[must_use]
+    pub fn pools(&self) -> Vec<MempoolId> {
+        self.shared.pools()
     }
 
     /// Whether memory of the tag is there.
