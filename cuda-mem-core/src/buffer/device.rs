@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::alloc::Layout;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -66,7 +65,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others), [`Error::WrongThread`], [`Error::Forked`].
+    /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others).
     pub fn uninit(stream: &Stream, len: usize) -> Result<Self> {
         Self::allocate(stream, len, &Relaxed::enter(stream.driver())?)
     }
@@ -123,8 +122,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if a point of a per-thread default stream could not be remembered, [`Error::WrongThread`],
-    /// [`Error::Forked`]. The memory was given back then.
+    /// [`Error::Driver`] if a point of a per-thread default stream could not be remembered. The memory was given back then.
     ///
     /// # Safety
     ///
@@ -181,11 +179,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
-    /// [`Error::Forked`].
     pub fn synchronize(&self) -> Result<()> {
         self.block.uses.synchronize()
     }
@@ -244,11 +237,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Capture
     ///
     /// On a capturing stream only if no other stream has used the buffer; the graph does not keep it alive.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for another driver's stream, [`Error::Capturing`] if an earlier user captures now,
-    /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
@@ -410,13 +398,7 @@ impl Block {
     }
 }
 
-impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceBuffer")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len)
-            .field("size_bytes", &self.size_bytes())
-            .field("stream", self.stream())
-            .finish_non_exhaustive()
-    }
-}
+shown!([T: DeviceCopy] DeviceBuffer<T>, |it|
+    address: format_args!("{:#x}", it.as_raw()), len: it.len, size_bytes: it.size_bytes(),
+    stream: it.stream()
+);

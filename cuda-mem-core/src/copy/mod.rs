@@ -30,10 +30,6 @@ use crate::stream::Stream;
 ///
 /// Becomes part of the graph if the stream captures.
 ///
-/// # Errors
-///
-/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
-///
 /// # Safety
 ///
 /// Until the stream has passed the copy, `bytes` bytes must stay readable at `source` and writable at `target`, nobody may
@@ -98,10 +94,6 @@ pub unsafe fn memcpy_peer_async(
 /// # Capture
 ///
 /// Becomes part of the graph if the stream captures.
-///
-/// # Errors
-///
-/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
 ///
 /// # Safety
 ///

@@ -107,8 +107,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::Capturing`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on),
-    /// [`Error::Driver`].
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on).
     pub fn upload<T: DeviceCopy>(
         &'scope self,
         stream: &Stream,

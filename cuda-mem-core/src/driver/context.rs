@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -119,9 +118,7 @@ impl Context {
     ///
     /// Wraps [`cuCtxPushCurrent` and `cuCtxPopCurrent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
     ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`]; `body` was not called then.
+    /// After an error `body` was not called.
     pub fn with_current<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
         refuse_forked()?;
         // Pushed even if it is current already: whatever `body` makes current instead goes with it.
@@ -136,10 +133,6 @@ impl Context {
     /// # Capture
     ///
     /// Fails while any stream of the context captures, and the capture with it, whatever its mode and whichever thread's.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::Forked`].
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.bind()?;
         // SAFETY: the context is current.
@@ -164,8 +157,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] if `peer` is of another driver; [`Error::Driver`]: code 217 if the device cannot, 101 for a
-    /// context of the same device; [`Error::Forked`].
+    /// [`Error::Driver`]: code 217 if the device cannot, 101 for a context of the same device.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
         if peer.driver() != self.driver() {
             return Err(Error::ForeignContext { what: "the peer context" });
@@ -279,14 +271,7 @@ impl PartialEq for Context {
 
 impl Eq for Context {}
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context")
-            .field("device", &self.inner.device)
-            .field("raw", &self.inner.raw.raw())
-            .finish()
-    }
-}
+shown!(Context, |it| device: it.inner.device, raw: it.inner.raw.raw());
 
 /// A blocking stream of a context's own, which waits for the context's legacy stream as all of them do, once it was needed. It has no work
 /// but these points.

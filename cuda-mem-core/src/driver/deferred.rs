@@ -163,13 +163,7 @@ pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).map_err(ManuallyDrop::new).ok()
 }
 
-impl fmt::Debug for Deferred {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deferred")
-            .field("waiting", &self.count.load(Ordering::Relaxed))
-            .finish_non_exhaustive()
-    }
-}
+shown!(Deferred, |it| waiting: it.count.load(Ordering::Relaxed));
 
 /// Something to be dropped when memory has gone back to the driver.
 pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);

@@ -91,7 +91,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] (an attribute that this driver does not know is code 1), [`Error::Forked`].
+    /// [`Error::Driver`] (an attribute that this driver does not know is code 1).
     pub fn attribute(self, attribute: CUdevice_attribute) -> Result<i32> {
         refuse_forked()?;
         let mut value = 0;
@@ -118,10 +118,6 @@ impl Device {
     /// Whether kernels of this device can reach the memory of `peer` once peer access is enabled.
     ///
     /// Wraps [`cuDeviceCanAccessPeer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] if `peer` is of another driver, [`Error::Driver`], [`Error::Forked`].
     pub fn can_access_peer(self, peer: Self) -> Result<bool> {
         refuse_forked()?;
         if peer.driver != self.driver {

@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -104,10 +103,6 @@ impl Event {
     /// # Capture
     ///
     /// An event that was last recorded in a capture stands for no point in time: that is an error.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), also with the code of earlier work that failed; [`Error::Forked`](crate::Error::Forked).
     pub fn is_complete(&self) -> Result<bool> {
         refuse_forked()?;
         let driver = self.context.driver();
@@ -198,14 +193,7 @@ impl Drop for Event {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event")
-            .field("raw", &self.raw.raw())
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
+shown!(Event, |it| raw: it.raw.raw(), kind: it.kind);
 
 fn create_raw(context: &Context, flags: CUevent_flags) -> Result<Handle<CUevent_st>> {
     let _bound = context.bind()?;

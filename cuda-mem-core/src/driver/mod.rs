@@ -18,7 +18,6 @@ mod relaxed;
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -176,7 +175,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::NoSuchDevice`].
     pub fn device(self, ordinal: usize) -> Result<Device> {
         let count = self.device_count()?;
         let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
@@ -227,9 +226,7 @@ impl Driver {
     ///
     /// May be called while streams capture, and `body` may make any call but on a stream that captures.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked); `body` was not called then.
+    /// After an error `body` was not called.
     pub fn in_relaxed_capture_mode<R>(self, body: impl FnOnce() -> R) -> Result<R> {
         let _relaxed = Relaxed::enter(self)?;
         Ok(body())
@@ -311,11 +308,4 @@ impl Hash for Driver {
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver")
-            .field("version", &self.version())
-            .field("release_failures", &self.release_failures())
-            .finish_non_exhaustive()
-    }
-}
+shown!(Driver, |it| version: it.version(), release_failures: it.release_failures());

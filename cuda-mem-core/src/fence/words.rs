@@ -1,6 +1,5 @@
 //! Words that two processes have: lines of fences between them.
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -128,7 +127,7 @@ impl SharedWords {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::Forked`].
+    /// [`Error::OutOfRange`].
     pub fn line(&self, slot: usize) -> Result<FenceLine> {
         self.line_at(slot, false)
     }
@@ -304,8 +303,4 @@ impl Drop for Page {
     }
 }
 
-impl fmt::Debug for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Page").field("slots", &self.slots.states.len()).finish_non_exhaustive()
-    }
-}
+shown!(Page, |it| slots: it.slots.states.len());

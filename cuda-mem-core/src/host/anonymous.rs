@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "maps memory and hands out slices over it")]
 
-use std::fmt;
 use std::ops::Range;
 use std::ptr;
 
@@ -292,12 +291,4 @@ unsafe impl HostElements for HostMapping {
     }
 }
 
-impl fmt::Debug for HostMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostMapping")
-            .field("address", &self.address.raw())
-            .field("len", &self.len)
-            .field("page_size", &self.page_size)
-            .finish_non_exhaustive()
-    }
-}
+shown!(HostMapping, |it| address: it.address.raw(), len: it.len, page_size: it.page_size);

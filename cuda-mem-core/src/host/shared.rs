@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code, reason = "maps a file and touches its words atomically")]
 
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -359,20 +358,6 @@ impl Drop for Mapped {
     }
 }
 
-impl fmt::Debug for SharedPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPages")
-            .field("address", &self.mapped.address.raw())
-            .field("bytes", &self.mapped.bytes)
-            .finish_non_exhaustive()
-    }
-}
+shown!(SharedPages, |it| address: it.mapped.address.raw(), bytes: it.mapped.bytes);
 
-impl fmt::Debug for SharedMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedMapping")
-            .field("address", &self.mapped.address.raw())
-            .field("bytes", &self.mapped.bytes)
-            .finish_non_exhaustive()
-    }
-}
+shown!(SharedMapping, |it| address: it.mapped.address.raw(), bytes: it.mapped.bytes);

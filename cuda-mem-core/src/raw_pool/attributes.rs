@@ -54,8 +54,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 for an imported pool, whose attributes are its own process's to ask;
-    /// [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 for an imported pool, whose attributes are its own process's to ask.
     pub fn attributes(&self) -> Result<PoolAttributes> {
         Ok(PoolAttributes {
             reuse_follow_event_dependencies: self
@@ -104,8 +103,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as
-    /// [`MemoryPool::flag`]; [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as [`MemoryPool::flag`].
     pub fn set_flag(&self, attribute: CUmemPool_attribute, value: bool) -> Result<()> {
         self.set_number(attribute, u64::from(value))
     }

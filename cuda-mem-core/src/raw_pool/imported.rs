@@ -111,8 +111,7 @@ impl ImportedBlock {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAsDeclared`] if it has fewer bytes, after it was freed again; [`Error::ForeignContext`] for another driver's
-    /// stream; those of [`MemoryPool::import_pointer`].
+    /// [`Error::NotAsDeclared`] if it has fewer bytes, after it was freed again; those of [`MemoryPool::import_pointer`].
     ///
     /// # Safety
     ///

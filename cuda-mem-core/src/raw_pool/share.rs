@@ -63,8 +63,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported.
     pub fn export(&self) -> Result<OwnedFd> {
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut descriptor: std::ffi::c_int = -1;
@@ -87,7 +86,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's.
     pub fn import(driver: Driver, descriptor: BorrowedFd<'_>) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut raw: CUmemoryPool = ptr::null_mut();
@@ -109,8 +108,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of an exported pool of this process starts there;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of an exported pool of this process starts there.
     ///
     /// # Safety
     ///
@@ -132,8 +130,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the bytes are no allocation's of this pool, 208 for host memory that is
-    /// imported already; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the bytes are no allocation's of this pool, 208 for host memory that is imported
+    /// already.
     ///
     /// # Safety
     ///

@@ -84,7 +84,7 @@ impl CapturePast {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], [`Error::Missing`], [`Error::Forked`]; it is of no place then.
+    /// [`Error::Missing`]; it is of no place then.
     ///
     /// # Safety
     ///
@@ -221,11 +221,6 @@ impl Stream {
     /// The capture that the stream takes part in; None if it captures nothing, or the capture was invalidated.
     ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`](crate::Error::WrongThread), [`Error::Driver`](crate::Error::Driver), for the legacy stream also while a blocking stream of its
-    /// context captures; [`Error::Forked`](crate::Error::Forked).
     pub fn capture_id(&self) -> Result<Option<CaptureId>> {
         let entered = self.enter()?;
         let (mut status, mut id) = (CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);

@@ -10,7 +10,6 @@
 //! driver's call: work of default streams of threads but for their waits for words, of streams that others made and never lent, and
 //! of streams that were destroyed.
 
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{
@@ -265,10 +264,4 @@ fn is_trying() -> MutexGuard<'static, bool> {
     IS_TRYING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for WhenIdle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WhenIdle")
-            .field("waiting", &self.count.load(Ordering::Relaxed))
-            .finish_non_exhaustive()
-    }
-}
+shown!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));

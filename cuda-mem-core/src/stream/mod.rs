@@ -21,7 +21,6 @@ pub mod stream_mem;
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -210,8 +209,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if the stream captures, [`Error::Driver`] if the driver does not know the handle,
-    /// [`Error::Forked`].
+    /// [`Error::Driver`] if the driver does not know the handle.
     pub unsafe fn borrow_raw(context: &Context, raw: *mut c_void) -> Result<Self> {
         let raw = raw.cast::<CUstream_st>();
         if raw.is_null() || raw == CU_STREAM_LEGACY {
@@ -424,10 +422,6 @@ impl Stream {
 
     /// Refuses what cannot be asked of it here: anything in a forked child, and of a thread's default stream in any other thread.
     /// No driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`], [`Error::Forked`].
     #[inline]
     pub fn refuse_other_threads(&self) -> Result<()> {
         refuse_forked()?;
@@ -514,11 +508,4 @@ impl PartialEq for Stream {
 
 impl Eq for Stream {}
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
-            .field("id", &self.inner.id.0)
-            .field("kind", &self.inner.kind)
-            .finish_non_exhaustive()
-    }
-}
+shown!(Stream, |it| id: it.inner.id.0, kind: it.inner.kind);

@@ -209,8 +209,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`]; [`Error::WrongThread`] for a per-thread stream whose use was never ended; [`Error::Driver`], also for
-    /// work that failed; [`Error::Forked`].
+    /// [`Error::WrongThread`] for a per-thread stream whose use was never ended.
     pub fn are_over(&mut self) -> Result<bool> {
         self.all(Use::is_over)
     }

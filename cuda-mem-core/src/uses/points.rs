@@ -64,7 +64,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Disowned`].
     pub fn on<'u>(&'u self, address: CUdeviceptr, stream: &'u Stream) -> Result<StreamUse<'u>> {
         StreamUse::begin(address, self, stream, Access::Write)
     }
@@ -74,10 +74,6 @@ impl Uses {
     ///
     /// Takes a call for a per-thread default stream alone: [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html),
     /// because no other thread can name that stream.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         let open = self.note(stream)?;
         // It may have written: later readers come behind it, too.
@@ -100,10 +96,6 @@ impl Uses {
     /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for a stream that nobody else may
     /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
     pub fn wait(&self) -> Result<()> {
         self.synchronize()
     }
@@ -137,8 +129,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`] for a per-thread stream whose use was never ended, [`Error::Driver`],
-    /// [`Error::Forked`]. The uses stay as they were.
+    /// [`Error::WrongThread`] for a per-thread stream whose use was never ended. The uses stay as they were.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
         let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         entries.iter().map(Use::point).collect()
@@ -215,9 +206,7 @@ impl UsePoint {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], after which nothing is known; [`Error::Forked`].
+    /// After an error nothing is known.
     pub fn is_reached(&self) -> Result<bool> {
         match self.mark.event().is_complete() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
@@ -231,7 +220,7 @@ impl UsePoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Disowned`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
         if stream.follows(&self.stream)? {
             return Ok(());
@@ -247,7 +236,7 @@ impl UsePoint {
     /// # Errors
     ///
     /// [`Error::Driver`] if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`] if the
-    /// driver kept refusing, and [`Error::Forked`], without a wait.
+    /// driver kept refusing.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();

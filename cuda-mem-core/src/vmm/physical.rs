@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{
@@ -90,9 +89,8 @@ impl PhysicalMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have
-    /// fabric handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than the device has left;
-    /// [`Error::Forked`].
+    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have fabric
+    /// handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than the device has left.
     pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
         refuse_forked()?;
         let driver = device.driver();
@@ -201,11 +199,4 @@ impl Drop for PhysicalMemory {
     }
 }
 
-impl fmt::Debug for PhysicalMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PhysicalMemory")
-            .field("raw", &format_args!("{:#x}", self.raw))
-            .field("bytes", &self.bytes)
-            .finish()
-    }
-}
+shown!(PhysicalMemory, |it| raw: format_args!("{:#x}", it.raw), bytes: it.bytes);

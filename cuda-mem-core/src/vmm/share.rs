@@ -81,7 +81,7 @@ impl PhysicalMemory {
     /// # Errors
     ///
     /// [`Error::Driver`]: code 1 if the memory was not made [shareable](super::CreateOptions::shareable), which the type of
-    /// [`ShareableMemory`](super::ShareableMemory) rules out; [`Error::Forked`].
+    /// [`ShareableMemory`](super::ShareableMemory) rules out.
     pub fn export_posix_fd(&self) -> Result<OwnedFd> {
         let _relaxed = Relaxed::enter(self.driver())?;
         let mut descriptor: c_int = -1;
@@ -151,8 +151,8 @@ impl PhysicalMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
-    /// memory; [`Error::Forked`]. Nothing is imported then.
+    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no memory.
+    /// Nothing is imported then.
     pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         expect_granular(bytes, granularity(device)?)?;
         let memory = Self::import_unchecked(device, descriptor, bytes)?;

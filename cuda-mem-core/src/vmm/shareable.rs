@@ -51,7 +51,7 @@ impl ShareableMemory {
     ///
     /// # Errors
     ///
-    /// The memory comes back with the error: [`Error::NotShareable`], [`Error::Driver`], [`Error::Forked`].
+    /// The memory comes back with the error: [`Error::NotShareable`].
     pub fn new(memory: PhysicalMemory) -> Result<Self, Refused<PhysicalMemory>> {
         match memory.properties() {
             Ok(properties) if !properties.handle_types.is_empty() => {
@@ -72,7 +72,7 @@ impl ShareableMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotShareable`] if it was made for fabric handles alone, [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::NotShareable`] if it was made for fabric handles alone.
     pub fn export_posix_fd(&self) -> Result<OwnedFd> {
         self.expect(HandleTypes::POSIX_FD, "a POSIX file descriptor")?;
         self.memory.export_posix_fd()
@@ -85,7 +85,7 @@ impl ShareableMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotShareable`] if it was not made for fabric handles, [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::NotShareable`] if it was not made for fabric handles.
     pub fn export_fabric(&self) -> Result<FabricHandle> {
         self.expect(HandleTypes::FABRIC, "a fabric handle")?;
         let _relaxed = Relaxed::enter(self.memory.driver())?;

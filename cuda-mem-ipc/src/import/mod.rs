@@ -174,11 +174,7 @@ impl<V> Deref for Imported<V> {
     }
 }
 
-impl<V> fmt::Debug for Imports<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Imports").finish_non_exhaustive()
-    }
-}
+crate::shown!([V] Imports<V>);
 
 impl<V: fmt::Debug> fmt::Debug for Imported<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,8 +182,4 @@ impl<V: fmt::Debug> fmt::Debug for Imported<V> {
     }
 }
 
-impl fmt::Debug for Departure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Departure").finish_non_exhaustive()
-    }
-}
+crate::shown!(Departure);

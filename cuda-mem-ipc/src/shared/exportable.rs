@@ -1,7 +1,6 @@
 //! Blocks of a caching allocator, handed over where they are.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
@@ -237,11 +236,7 @@ impl UsedElsewhere for Exported {
     }
 }
 
-impl fmt::Debug for Exported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exported").field("block", &self.block).finish_non_exhaustive()
-    }
-}
+crate::shown!(Exported, |it| block: it.block);
 
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
@@ -291,11 +286,4 @@ pub(super) fn as_core(error: cuda_mem_pool::Error) -> Error {
     }
 }
 
-impl fmt::Debug for Exportable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exportable")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Exportable, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());

@@ -3,7 +3,6 @@
 mod serve;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -428,11 +427,7 @@ impl Drop for Exporter {
     }
 }
 
-impl fmt::Debug for ExportLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportLink").field("peer", self.connection.peer()).finish_non_exhaustive()
-    }
-}
+crate::shown!(ExportLink, |it| peer: it.connection.peer());
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/players/exporter.rs"]

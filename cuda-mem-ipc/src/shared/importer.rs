@@ -4,7 +4,6 @@ mod give_back;
 mod segments;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -358,11 +357,7 @@ impl Drop for Importer {
     }
 }
 
-impl fmt::Debug for Importer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Importer").field("peer", &self.peer().pid()).finish_non_exhaustive()
-    }
-}
+crate::shown!(Importer, |it| peer: it.peer().pid());
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/players/importer.rs"]

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "declares an unsafe trait, and frees by it")]
 
-use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -148,12 +147,6 @@ impl Drop for SymmetricBuffer {
     }
 }
 
-impl fmt::Debug for SymmetricBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SymmetricBuffer")
-            .field("backend", &self.backend.name())
-            .field("address", &format_args!("{:#x}", self.allocated.address))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(SymmetricBuffer, |it|
+    backend: it.backend.name(), address: format_args!("{:#x}", it.allocated.address), bytes: it.bytes
+);

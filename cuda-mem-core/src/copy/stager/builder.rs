@@ -64,8 +64,7 @@ impl<'c> StagerBuilder<'c> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAccepted`] for a value that is not, [`Error::Driver`], [`Error::Io`] if a thread cannot be started,
-    /// [`Error::Forked`].
+    /// [`Error::NotAccepted`] for a value that is not, [`Error::Io`] if a thread cannot be started.
     pub fn build(self) -> Result<Stager> {
         refuse_forked()?;
         expect("threads", self.threads, THREADS_ACCEPTED)?;

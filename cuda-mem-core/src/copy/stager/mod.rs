@@ -28,7 +28,6 @@ mod tuning;
 mod upload;
 mod way;
 
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -147,9 +146,8 @@ impl Stager {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::ForeignContext`] for another driver's stream, those of
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::CopyCancelled`], [`Error::Driver`]. The bytes of `target` are
-    /// unspecified then, and the device does not read `source` any more.
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::CopyCancelled`]. The bytes of `target`
+    /// are unspecified then, and the device does not read `source` any more.
     pub fn upload<T: DeviceCopy>(
         &self,
         stream: &Stream,
@@ -294,12 +292,4 @@ fn host_bytes_mut<T: DeviceCopy>(target: &mut [T]) -> HostBytes {
     HostBytes::new(target.as_mut_ptr().cast::<u8>(), size_of_val(target))
 }
 
-impl fmt::Debug for Stager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stager")
-            .field("threads", &self.threads())
-            .field("slots", &self.slots())
-            .field("slot_bytes", &self.slot_bytes())
-            .finish_non_exhaustive()
-    }
-}
+shown!(Stager, |it| threads: it.threads(), slots: it.slots(), slot_bytes: it.slot_bytes());

@@ -1,6 +1,5 @@
 //! What a rank has after the rendezvous.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,12 +120,4 @@ impl SymmetricMemory for EngineMemory {
     }
 }
 
-impl fmt::Debug for EngineMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineMemory")
-            .field("engine", &self.shared().engine)
-            .field("allocation", &self.allocation.sequence)
-            .field("layout", &self.layout)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(EngineMemory, |it| engine: it.shared().engine, allocation: it.allocation.sequence, layout: it.layout);

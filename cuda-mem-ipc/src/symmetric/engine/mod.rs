@@ -359,11 +359,4 @@ fn address(memory: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }
 
-impl fmt::Debug for EngineBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineBackend")
-            .field("engine", &self.shared.engine)
-            .field("exchange", &self.exchange)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(EngineBackend, |it| engine: it.shared.engine, exchange: it.exchange);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -370,12 +369,4 @@ impl Drop for Inner {
     }
 }
 
-impl fmt::Debug for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
-            .field("name", &self.name())
-            .field("rank", &self.rank())
-            .field("world_size", &self.world_size())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Group, |it| name: it.name(), rank: it.rank(), world_size: it.world_size());

@@ -1,6 +1,5 @@
 //! What a rank has after the rendezvous.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use cuda_mem_pool::cuda_mem_core::{Driver, Uses, forked};
@@ -90,12 +89,4 @@ impl NativeMemory {
     }
 }
 
-impl fmt::Debug for NativeMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NativeMemory")
-            .field("group", &self.group)
-            .field("allocation", &self.allocation.sequence)
-            .field("layout", &self.layout)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(NativeMemory, |it| group: it.group, allocation: it.allocation.sequence, layout: it.layout);

@@ -24,7 +24,6 @@ mod state;
 mod watch;
 mod words;
 
-use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::Device;
@@ -208,8 +207,4 @@ unsafe impl SymmetricBackend for NativeBackend {
     }
 }
 
-impl fmt::Debug for NativeBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NativeBackend").field("groups", &self.names()).finish()
-    }
-}
+crate::shown!(NativeBackend, |it| groups: it.names());
