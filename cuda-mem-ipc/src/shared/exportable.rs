@@ -18,7 +18,7 @@ use super::free::{Last, Past};
 use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
-use crate::background::{Resting, drop_when_passed};
+use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 
@@ -261,20 +261,11 @@ impl Drop for Exported {
         let last = self.last.take();
         if self.hold_back(&block, &last).is_err() {
             // No stream waits for them, so it is looked for.
-            drop_when_passed(Waiting { _block: block, last });
+            background::until(move || {
+                let _keeps = &block;
+                last.is_over()
+            });
         }
-    }
-}
-
-/// A block whose receivers no stream waits for.
-struct Waiting {
-    last: Last,
-    _block: Block,
-}
-
-impl Resting for Waiting {
-    fn has_passed(&mut self) -> bool {
-        self.last.is_over()
     }
 }
 

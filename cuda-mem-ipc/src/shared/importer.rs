@@ -60,17 +60,15 @@ pub(super) struct ImportLink {
     /// Where the exporter says that nobody there looks.
     wake_flag: ring::Shared,
     words: Arc<Words>,
-    segments: Mutex<BTreeMap<u64, Known>>,
+    segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
-    /// How many segments are mapped, or about to be, of which no buffer came.
-    early: Arc<AtomicUsize>,
     /// How many descriptors came of segments that are not mapped yet.
     waiting: Arc<AtomicUsize>,
     budget: Budget,
     /// Held while a message is received and looked at.
     reading: Mutex<()>,
-    /// Buffers that could not be given back at once.
-    unsent: Mutex<Vec<Returned>>,
+    /// How many buffers could not be given back at once.
+    unsent: AtomicUsize,
     /// Buffers that have not gone back.
     live: AtomicUsize,
     /// Segments that the exporter has to hear the end of: how many there are, and those that have come to it.
@@ -80,8 +78,6 @@ pub(super) struct ImportLink {
     /// The importer is gone and so is what it had of the segments; their exporter may not have heard of it. Changes with
     /// [`segments`](Self::segments) alone.
     has_let_go: AtomicBool,
-    /// Whether a thread gives back what could not be before.
-    is_settling: AtomicBool,
     /// The exporter sleeps, and could not be woken.
     is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
@@ -151,17 +147,15 @@ impl Importer {
             words,
             segments: Mutex::default(),
             ahead_limit: ahead,
-            early: Arc::default(),
             waiting: Arc::default(),
             budget: Budget::default(),
             reading: Mutex::default(),
-            unsent: Mutex::default(),
+            unsent: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
             is_reclaiming: Arc::default(),
             has_let_go: AtomicBool::new(false),
-            is_settling: AtomicBool::new(false),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
             is_open: AtomicBool::new(true),

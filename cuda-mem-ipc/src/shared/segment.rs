@@ -18,7 +18,7 @@ use super::exporter::ExportLink;
 use super::options::MemoryKind;
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
-use crate::background::{Resting, drop_when_passed};
+use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::memory_file::{self, bytes_there};
@@ -348,9 +348,8 @@ impl Memory {
             Self::Pooled { .. } | Self::Lent { .. } => {}
         }
     }
-}
 
-impl Resting for Memory {
+    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
             Self::Device { mapping, .. } => mapping.have_uses_passed(),
@@ -372,7 +371,7 @@ impl Drop for Segment {
             && let Some(mut memory) = self.memory.take()
         {
             memory.close_descriptors();
-            drop_when_passed(memory);
+            background::until(move || memory.has_passed());
         }
     }
 }

@@ -21,7 +21,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
-use crate::background::{Resting, drop_when_passed};
+use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::primitive::lock;
@@ -187,7 +187,8 @@ impl Slab {
     }
 }
 
-impl Resting for Block {
+impl Block {
+    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
             Self::Own(block) => block.have_uses_passed(),
@@ -200,8 +201,8 @@ impl Resting for Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            drop_when_passed(block);
+        if let Some(mut block) = self.block.take() {
+            background::until(move || block.has_passed());
         }
     }
 }
