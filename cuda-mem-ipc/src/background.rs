@@ -216,6 +216,12 @@ mod tests {
     #[test]
     fn what_rests_is_dropped_once_it_has_passed() {
         struct Counted(u32, mpsc::Sender<u32>);
+        impl Counted {
+            fn has_passed(&mut self) -> bool {
+                self.0 += 1;
+                self.0 > 5
+            }
+        }
         impl Drop for Counted {
             fn drop(&mut self) {
                 self.1.send(self.0).unwrap();
@@ -224,10 +230,7 @@ mod tests {
         let (sender, dropped) = mpsc::channel();
         for counted in [Counted(0, sender.clone()), Counted(3, sender)] {
             let mut counted = counted;
-            until(move || {
-                counted.0 += 1;
-                counted.0 > 5
-            });
+            until(move || counted.has_passed());
         }
         assert_eq!((dropped.recv_timeout(LIMIT), dropped.recv_timeout(LIMIT)), (Ok(6), Ok(6)));
     }

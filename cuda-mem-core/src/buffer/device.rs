@@ -104,10 +104,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// The elements of `source` in device memory. Returns when they are there.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBuffer::uninit`] and [`DeviceRange::copy_from_slice`].
+    /// Errors: as [`DeviceBuffer::uninit`] and [`DeviceRange::copy_from_slice`].
     pub fn from_slice(stream: &Stream, source: &[T]) -> Result<Self> {
         let relaxed = Relaxed::enter(stream.driver())?;
         let buffer = Self::allocate(stream, source.len(), &relaxed)?;
@@ -289,9 +286,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or asks the
     /// [`MemorySource`] that it came from.
-    ///
-    /// # Errors
-    ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.block.release() {

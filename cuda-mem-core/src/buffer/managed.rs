@@ -139,9 +139,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         match self.block.release() {

@@ -273,10 +273,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the
     /// host waits for nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`DeviceBuffer::on`](super::DeviceBuffer::on).
+    /// Errors: those of [`DeviceBuffer::on`](super::DeviceBuffer::on).
     pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
         const CALL: &str = "DeviceRange::fill_bytes";
         stream.refuse_capturing(CALL)?;

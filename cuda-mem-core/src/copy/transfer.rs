@@ -10,13 +10,13 @@
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::task::{self, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use crate::buffer::{DeviceRange, Enqueued};
-use crate::driver::fork;
+use crate::driver::{fork, lock};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result};
 use crate::host::{HostElements, HostMemory};
@@ -190,7 +190,7 @@ impl<M: HostMemory> Future for Transfer<M> {
 fn wake_soon(waker: &Waker) -> bool {
     const PAUSE: Duration = Duration::from_micros(100);
     static TASKS: Mutex<Option<Vec<Waker>>> = Mutex::new(None);
-    let lock = || TASKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || lock(&TASKS);
     let mut tasks = lock();
     if tasks.is_none() {
         let wake = move || {

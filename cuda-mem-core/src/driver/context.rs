@@ -10,12 +10,12 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_sys::{CUcontext, CUctx_st, CUresult, CUstream, CUstream_flags, CUstream_st};
 
 use super::event::{Event, EventPool};
-use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
+use crate::driver::{Device, Driver, Handle, Relaxed, fork, lock, refuse_forked};
 use crate::error::{Error, Result, call};
 
 /// A context, normally a device's primary one. Clones are handles to the same one; whatever is made in it keeps it alive.
@@ -47,16 +47,7 @@ struct Inner {
     beside_legacy: BesideLegacy,
 }
 
-/// The memory of a device, in bytes.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let memory = driver.device(0)?.primary_context()?.memory_info()?;
-/// assert!(memory.free <= memory.total);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// The memory of a device, in bytes. [`Context`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// What is free, of all processes.
@@ -291,7 +282,7 @@ impl BesideLegacy {
 
     /// The stream, which is made at the first call, in the current context.
     fn stream(&self, driver: Driver) -> Result<CUstream> {
-        let mut blocking = self.blocking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocking = lock(&self.blocking);
         if let Some(blocking) = &*blocking {
             return Ok(blocking.raw());
         }
@@ -304,7 +295,7 @@ impl BesideLegacy {
 
     /// The context is about to go.
     pub(crate) fn destroy(&self, driver: Driver) {
-        let blocking = self.blocking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let blocking = lock(&self.blocking).take();
         if let Some(blocking) = blocking {
             destroy_stream(driver, blocking.raw());
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st};
 
-use crate::driver::{Context, Driver, Handle, Relaxed, fork, refuse_forked};
+use crate::driver::{Context, Driver, Handle, Relaxed, fork, lock, refuse_forked};
 use crate::error::{Result, call, query};
 
 /// A point in a stream's work.
@@ -218,7 +218,7 @@ pub(crate) struct EventPool {
 impl EventPool {
     fn take(&self, context: &Context) -> Result<Handle<CUevent_st>> {
         refuse_forked()?;
-        let idle = self.lock().pop();
+        let idle = lock(&self.idle).pop();
         match idle {
             Some(event) => Ok(event),
             None => create_raw(context, CUevent_flags::CU_EVENT_DISABLE_TIMING),
@@ -226,16 +226,12 @@ impl EventPool {
     }
 
     fn give_back(&self, event: Handle<CUevent_st>) {
-        self.lock().push(event);
+        lock(&self.idle).push(event);
     }
 
     pub(crate) fn destroy_all(&self, driver: Driver) {
-        for event in std::mem::take(&mut *self.lock()) {
+        for event in std::mem::take(&mut *lock(&self.idle)) {
             destroy_raw(driver, event);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Handle<CUevent_st>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -285,7 +285,12 @@ pub(crate) fn all() -> Vec<Driver> {
 }
 
 fn drivers() -> MutexGuard<'static, Vec<&'static State>> {
-    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&DRIVERS)
+}
+
+/// Locks a mutex, also after a panic elsewhere: what is behind each lock is right after every statement.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first line of every call that returns a result.

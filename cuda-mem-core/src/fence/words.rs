@@ -87,20 +87,14 @@ impl SharedWords {
 
     /// The memory behind a descriptor that another process sent, all of it, which is pinned and so has to be there: of a process that
     /// is not trusted, open a [`SharedMapping`], look at its size and take [`SharedWords::of`] that.
-    ///
-    /// # Errors
-    ///
-    /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
+    /// Errors: as [`SharedWords::create`], and those of [`SharedMapping::open`].
     pub fn open(context: &Context, descriptor: OwnedFd) -> Result<Self> {
         refuse_forked()?;
         Self::of(context, SharedMapping::open(descriptor)?)
     }
 
     /// All of a mapping as words.
-    ///
-    /// # Errors
-    ///
-    /// As [`SharedWords::create`], but for those of [`SharedMapping::create`].
+    /// Errors: as [`SharedWords::create`], but for those of [`SharedMapping::create`].
     pub fn of(context: &Context, mapping: SharedMapping) -> Result<Self> {
         refuse_forked()?;
         stream_mem::expect_supported(context.device())?;

@@ -16,16 +16,7 @@ use super::{numa, populate};
 use crate::driver::Handle;
 use crate::error::{Error, Result};
 
-/// The pages that a [`HostMapping`] is to be made of.
-///
-/// ```
-/// use cuda_mem_core::Error;
-/// use cuda_mem_core::host::{HostMapping, MappingOptions, Pages};
-///
-/// let wrong = Pages::HugeTlb { size: 12_345 }; // no system has such pages
-/// let refused = HostMapping::new(1 << 20, &MappingOptions::new().pages(wrong));
-/// assert!(matches!(refused, Err(Error::NoSuchPageSize { size: 12_345, .. })));
-/// ```
+/// The pages that a [`HostMapping`] is to be made of. [`HostMapping`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pages {
@@ -42,15 +33,7 @@ pub enum Pages {
     },
 }
 
-/// How a [`HostMapping`] is made. Without any setter: of the system's pages, wherever it puts them.
-///
-/// ```
-/// use cuda_mem_core::Error;
-/// use cuda_mem_core::host::{HostMapping, MappingOptions};
-///
-/// let nowhere = MappingOptions::new().numa_node(9999);
-/// assert!(matches!(HostMapping::new(4096, &nowhere), Err(Error::NoSuchNumaNode { .. })));
-/// ```
+/// How a [`HostMapping`] is made. Without any setter: of the system's pages, wherever it puts them. [`HostMapping`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct MappingOptions {

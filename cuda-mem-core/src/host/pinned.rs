@@ -172,9 +172,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// work of the context.
     ///
     /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         match self.block.release() {

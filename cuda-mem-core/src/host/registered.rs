@@ -26,17 +26,7 @@ use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
 
 bitflags! {
-    /// How host memory is registered.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
-    /// assert_eq!(Registered::new(&context, vec![0u8; 4096], flags)?.flags(), flags);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
+    /// How host memory is registered. [`Registered`] has an example.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct RegisterFlags: u32 {
         /// Pinned for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
@@ -257,9 +247,6 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares
     /// the registration.
-    ///
-    /// # Errors
-    ///
     /// The value comes back with the error, still registered.
     pub fn close(mut self) -> Result<M, Refused<Self>> {
         if let Err(error) = self.parts.unregister() {

@@ -99,9 +99,6 @@ impl DeviceAllocation {
     /// work of the context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The memory comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.block.release() {

@@ -182,9 +182,6 @@ impl OpenedMemory {
     /// Closes the memory, and tells whether the driver did. Waits for the device uses that it knows of.
     ///
     /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The memory comes back with the error, still open.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.opened.release() {

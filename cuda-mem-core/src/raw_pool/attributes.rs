@@ -12,17 +12,7 @@ use super::MemoryPool;
 use crate::driver::Relaxed;
 use crate::error::{Error, Result, call};
 
-/// The attributes of a pool, all read one after the other. Sizes are in bytes.
-///
-/// ```
-/// use cuda_mem_core::{Driver, raw_pool::MemoryPool};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let pool = MemoryPool::current_of_device(driver.device(0)?)?;
-/// let attributes = pool.attributes()?;
-/// assert!(attributes.used_mem_current <= attributes.used_mem_high);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// The attributes of a pool, all read one after the other. Sizes are in bytes. [`MemoryPool`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolAttributes {
     /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.

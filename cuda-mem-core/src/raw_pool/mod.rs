@@ -31,23 +31,7 @@ pub use block::PoolBlock;
 pub use imported::ImportedBlock;
 pub use share::PointerExport;
 
-/// How a pool is made. There is no default: a pool lies somewhere.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let properties = PoolProperties {
-///     allocation_type: AllocationType::Pinned,
-///     location: MemoryLocation::HostNuma(0),
-///     shareable: true,
-///     max_size: 0,
-/// };
-/// let pool = MemoryPool::create(driver, &properties)?;
-/// assert!(!pool.is_accessible_from(driver.device(0)?)?); // a pool of host memory lets no device in by itself
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// How a pool is made. There is no default: a pool lies somewhere. [`MemoryPool`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolProperties {
     /// The kind of its memory.

@@ -69,6 +69,7 @@ pub unsafe trait ForeignStream {
 /// let stream = Stream::new(&context)?;
 /// stream.synchronize()?;
 /// assert!(stream.is_idle()?);
+/// assert_ne!(Stream::new(&context)?.id(), stream.id());
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 #[derive(Clone)]
@@ -77,15 +78,7 @@ pub struct Stream {
 }
 
 /// What names a stream for the life of the process. Handles are used again after a stream is destroyed; these are not.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let ended = Stream::new(&context)?.id();
-/// assert_ne!(Stream::new(&context)?.id(), ended);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// [`Stream`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
@@ -252,9 +245,7 @@ impl Stream {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// # Errors
-    ///
-    /// Those of [`Stream::borrow_raw`].
+    /// Errors: those of [`Stream::borrow_raw`].
     pub fn borrowed<R>(owner: &impl ForeignStream, body: impl FnOnce(&Self) -> R) -> Result<R> {
         struct Ends(Stream);
         impl Drop for Ends {

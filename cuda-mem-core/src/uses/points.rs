@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
-use crate::driver::{Relaxed, refuse_forked};
+use crate::driver::{Relaxed, lock, refuse_forked};
 use crate::error::{Error, Result};
 use crate::stream::{Mark, Stream, until_quiet};
 
@@ -78,7 +78,7 @@ impl Uses {
         let open = self.note(stream)?;
         // It may have written: later readers come behind it, too.
         let of_stream = |entry: &&mut Use| entry.stream.ends_with(stream);
-        self.lock().readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
+        lock(&self.entries).readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
         open.end()
     }
 
@@ -138,7 +138,7 @@ impl Uses {
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
     pub(crate) fn absorb(&self, other: Self) {
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         let mut forgotten = entries.forget_done_readers();
         // A writer stays one: later readers are ordered behind it.
         let writer = other.writer.map(|writer| Use { wrote: true, ..writer });

@@ -50,18 +50,7 @@ impl MemoryLocation {
     }
 }
 
-/// What kind of memory a pool has.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let managed = MemoryPool::current(driver, MemoryLocation::None, AllocationType::Managed)?;
-/// let pinned = MemoryPool::current(driver, MemoryLocation::Host, AllocationType::Pinned)?;
-/// assert_ne!(managed, pinned);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// What kind of memory a pool has. [`MemoryPool`](crate::raw_pool::MemoryPool) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum AllocationType {

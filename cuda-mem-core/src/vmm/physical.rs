@@ -17,17 +17,7 @@ use super::{HandleTypes, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
-/// What memory can do besides. The default is nothing.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_core::vmm::CreateOptions;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let options = CreateOptions::supported_by(driver.device(0)?)?;
-/// assert!(options.shareable && options.gpu_direct_rdma);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// What memory can do besides. The default is nothing. [`ShareableMemory`](super::ShareableMemory) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CreateOptions {
     /// Whether other processes may be given the memory, as a POSIX file descriptor.
@@ -153,9 +143,6 @@ impl PhysicalMemory {
     /// process.
     ///
     /// Wraps [`cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Waits for nothing.
-    ///
-    /// # Errors
-    ///
     /// The memory comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.release() {

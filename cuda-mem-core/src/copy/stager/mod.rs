@@ -3,9 +3,9 @@
 //! The driver copies pageable memory with one thread, at a fifth of what the link carries. Here several threads move it through
 //! a ring of pinned slots: they fill slots, or empty them, while the link works on others.
 //!
-//! - `board`: who may touch which slot and which part of it. It knows no memory, and has models for loom.
+//! - `board`: who may touch which slot and which part of it, and the threads. It knows no memory, and has models for loom.
 //! - `ring`: the memory, and the copies of the link.
-//! - `task`, `pool`: what the threads do, and the threads.
+//! - `task`: what the threads do.
 //! - `upload`, `download`: the two directions.
 //! - `tuning`: every figure that was chosen.
 //!
@@ -16,33 +16,30 @@
 #![allow(unsafe_code, reason = "has threads copy borrowed memory")]
 
 mod board;
-mod builder;
 mod download;
 mod past_cache;
-mod patience;
-mod pool;
 mod primitive;
 mod ring;
 mod task;
 mod tuning;
 mod upload;
-mod way;
 
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::thread;
 
-pub use builder::StagerBuilder;
-
-use self::board::Board;
+use self::board::{Board, Pool};
 use self::download::Download;
-use self::pool::Pool;
 use self::ring::Ring;
 use self::task::{Host, HostBytes, Task};
-use self::tuning::STRAIGHT;
+use self::tuning::{
+    PAGE, SLOT_BYTES, SLOT_BYTES_ACCEPTED, SLOTS, SLOTS_ACCEPTED, STRAIGHT, THREADS, THREADS_ACCEPTED,
+};
 use self::upload::Upload;
-use self::way::Way;
 use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
 use crate::driver::{Context, refuse_forked};
 use crate::element::DeviceCopy;
@@ -101,10 +98,7 @@ fn copy_parts(board: &Board<Task>) {
 impl Stager {
     /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
     /// processors, and 8 slots of 4 MiB.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`StagerBuilder::build`].
+    /// Errors: those of [`StagerBuilder::build`].
     pub fn new(context: &Context) -> Result<Self> {
         Self::builder(context).build()
     }
@@ -293,3 +287,92 @@ fn host_bytes_mut<T: DeviceCopy>(target: &mut [T]) -> HostBytes {
 }
 
 shown!(Stager, |it| threads: it.threads(), slots: it.slots(), slot_bytes: it.slot_bytes());
+
+/// How many threads a [`Stager`] has, and how large its ring is. From [`Stager::builder`].
+///
+/// ```
+/// use cuda_mem_core::{Driver, copy::Stager};
+///
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
+/// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "it makes a stager when it is built"]
+pub struct StagerBuilder<'c> {
+    context: &'c Context,
+    threads: usize,
+    slots: usize,
+    slot_bytes: usize,
+}
+
+impl<'c> StagerBuilder<'c> {
+    fn new(context: &'c Context) -> Self {
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
+        Self { context, threads, slots: SLOTS, slot_bytes: SLOT_BYTES }
+    }
+
+    /// How many threads copy, the one that calls among them: with 1, none is started. By default 9, or as many as the process
+    /// may run at once if that is less.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// How many pieces are on their way at a time. By default 8.
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// The largest piece in bytes, rounded up to whole pages of 4 KiB. By default 4 MiB.
+    pub fn slot_bytes(mut self, slot_bytes: usize) -> Self {
+        self.slot_bytes = slot_bytes;
+        self
+    }
+
+    /// Allocates the ring and starts the threads.
+    ///
+    /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAccepted`] for a value that is not, [`Error::Io`] if a thread cannot be started.
+    pub fn build(self) -> Result<Stager> {
+        refuse_forked()?;
+        expect("threads", self.threads, THREADS_ACCEPTED)?;
+        expect("slots", self.slots, SLOTS_ACCEPTED)?;
+        expect("slot_bytes", self.slot_bytes, SLOT_BYTES_ACCEPTED)?;
+        let ring = Ring::new(self.context, self.slots, self.slot_bytes.next_multiple_of(PAGE))?;
+        let pool = Pool::start(ring.board(), self.threads.saturating_sub(1), copy_parts)
+            .map_err(|error| Error::Io { call: "pthread_create", source: error.into() })?;
+        Ok(Stager { inner: Arc::new(Inner { pool, ring }), cancel: None })
+    }
+}
+
+fn expect(option: &'static str, value: usize, accepted: RangeInclusive<usize>) -> Result<()> {
+    if accepted.contains(&value) { Ok(()) } else { Err(Error::NotAccepted { option, value, accepted }) }
+}
+
+/// Where a copy goes along.
+#[derive(Clone, Copy)]
+struct Way<'s> {
+    ring: &'s Ring,
+    stream: &'s Stream,
+    cancel: Option<&'s CancelToken>,
+    /// How many threads copy, the caller among them.
+    threads: usize,
+}
+
+impl Way<'_> {
+    /// An error if the copy was cancelled when `done` of its bytes had been copied.
+    fn go_on(&self, done: usize, total: usize) -> Result<()> {
+        match self.cancel {
+            Some(token) if token.is_cancelled() => {
+                Err(Error::CopyCancelled { done: done as u64, total: total as u64 })
+            }
+            _ => Ok(()),
+        }
+    }
+}
