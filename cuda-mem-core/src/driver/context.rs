@@ -3,7 +3,8 @@
 //! # Safety
 //!
 //! Relies on a retained primary context staying valid until it is released, and on the contract of
-//! [`Context::borrow_raw`] for contexts of others; on `cuStreamDestroy` leaving pending work to finish, as its documentation states.
+//! [`Context::borrow_raw`] for contexts of others; on `cuStreamDestroy` leaving pending work to finish, as its documentation states; and on
+//! the capture mode being a property of the calling thread, whose guard cannot leave it.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
@@ -12,10 +13,12 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_sys::{CUcontext, CUctx_st, CUresult, CUstream, CUstream_flags, CUstream_st};
+use cuda_mem_sys::{
+    CUcontext, CUctx_st, CUresult, CUstream, CUstream_flags, CUstream_st, CUstreamCaptureMode,
+};
 
 use super::event::{Event, EventPool};
-use crate::driver::{Device, Driver, Handle, Relaxed, fork, lock, refuse_forked};
+use crate::driver::{Device, Driver, Handle, fork, lock, refuse_forked};
 use crate::error::{Error, Result, call};
 
 /// A context, normally a device's primary one. Clones are handles to the same one; whatever is made in it keeps it alive.
@@ -308,4 +311,37 @@ pub(crate) fn destroy_stream(driver: Driver, raw: CUstream) {
         // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
         unsafe { call!(driver, cuStreamDestroy(raw)) }
     });
+}
+
+/// The calling thread is in the relaxed capture mode while this lives. While any thread captures in the global mode, calls that the driver
+/// counts as unsafe for captures fail in every thread, and the capture with them; a thread in this mode may make them.
+#[derive(Debug)]
+pub(crate) struct Relaxed {
+    driver: Driver,
+    previous: CUstreamCaptureMode,
+    /// The mode belongs to this thread.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Relaxed {
+    pub(crate) fn enter(driver: Driver) -> Result<Self> {
+        refuse_forked()?;
+        let previous = exchange(driver, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+        Ok(Self { driver, previous, _not_send: PhantomData })
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if !fork::forked() {
+            self.driver.release(|| exchange(self.driver, self.previous).map(drop));
+        }
+    }
+}
+
+fn exchange(driver: Driver, mode: CUstreamCaptureMode) -> Result<CUstreamCaptureMode> {
+    let mut mode = mode;
+    // SAFETY: one mode, read and written.
+    unsafe { call!(driver, cuThreadExchangeStreamCaptureMode(&mut mode)) }?;
+    Ok(mode)
 }

@@ -14,7 +14,6 @@ mod event;
 pub(crate) mod fork;
 mod handle;
 mod hooks;
-mod relaxed;
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -28,7 +27,7 @@ use cuda_mem_sys::{CUcontext, CUresult, Table};
 
 use crate::error::{DriverError, Error, Result, call};
 
-pub(crate) use context::{Bound, destroy_stream};
+pub(crate) use context::{Bound, Relaxed, destroy_stream};
 pub use context::{Context, MemoryInfo};
 use deferred::Deferred;
 use device::Constants;
@@ -37,7 +36,6 @@ pub use event::Event;
 pub(crate) use handle::{Handle, opaque};
 use hooks::Failures;
 pub use hooks::LateReports;
-pub(crate) use relaxed::Relaxed;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///

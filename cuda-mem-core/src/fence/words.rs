@@ -156,18 +156,6 @@ impl SharedWords {
 
     /// What the streams of this process that were told of the words do with them, as of now: for whoever has to know when none of
     /// them writes a word any more.
-    ///
-    /// ```
-    /// use cuda_mem_core::ipc::SharedWords;
-    /// use cuda_mem_core::{Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let (words, stream) = (SharedWords::create(&context, 1)?, Stream::new(&context)?);
-    /// words.line(0)?.record(&stream)?;
-    /// assert_eq!(words.uses().streams(), [stream]);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     #[must_use]
     pub fn uses(&self) -> Uses {
         self.page.slots.registered.uses().copied()

@@ -9,7 +9,6 @@
 
 mod attributes;
 mod block;
-mod imported;
 mod owned;
 mod share;
 
@@ -27,8 +26,7 @@ use crate::stream::Stream;
 
 pub use crate::vmm::{AllocationType, MemoryLocation};
 pub use attributes::PoolAttributes;
-pub use block::PoolBlock;
-pub use imported::ImportedBlock;
+pub use block::{ImportedBlock, PoolBlock};
 pub use share::PointerExport;
 
 /// How a pool is made. There is no default: a pool lies somewhere. [`MemoryPool`] has an example.

@@ -21,38 +21,7 @@ const DESCRIPTOR: CUmemAllocationHandleType =
 
 opaque! {
     /// What another process needs, besides the pool, to find an allocation: 64 bytes that may travel over any channel.
-    ///
-    /// ```
-    /// use std::os::fd::AsFd;
-    ///
-    /// use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PointerExport, PoolProperties};
-    /// use cuda_mem_core::{Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
-    /// let properties = PoolProperties {
-    ///     allocation_type: AllocationType::Pinned,
-    ///     location: MemoryLocation::Device(0),
-    ///     shareable: true,
-    ///     max_size: 0,
-    /// };
-    /// let pool = MemoryPool::create(driver, &properties)?;
-    /// let address = pool.allocate(4096, &stream)?;
-    /// let descriptor = pool.export()?;
-    /// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
-    /// let bytes = *unsafe { MemoryPool::export_pointer(driver, address) }?.as_bytes();
-    ///
-    /// // In the other process, which received both (here the same one).
-    /// let theirs = MemoryPool::import(driver, descriptor.as_fd())?;
-    /// // SAFETY: imported once, from the process that exported the pool.
-    /// let imported = unsafe { theirs.import_pointer(&PointerExport::from_bytes(bytes)) }?;
-    /// assert_ne!(imported, 0);
-    /// // SAFETY: no work uses it; the importer's comes before the exporter's.
-    /// unsafe { raw_pool::free(imported, &stream) }?;
-    /// // SAFETY: no work uses it.
-    /// unsafe { raw_pool::free(address, &stream) }?;
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
+    /// [`ImportedBlock`](super::ImportedBlock) has an example.
     PointerExport
 }
 

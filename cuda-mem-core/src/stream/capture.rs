@@ -180,15 +180,7 @@ unsafe fn dependencies(driver: Driver, node: Node, found: &mut Vec<Node>) -> Res
     Ok(())
 }
 
-/// What names a capture for the life of the process.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
-/// assert_eq!(stream.capture_id()?, None); // it captures nothing
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// What names a capture for the life of the process. [`Stream::capture_id`] gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CaptureId(u64);
 

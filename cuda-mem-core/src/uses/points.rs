@@ -13,20 +13,7 @@ use crate::stream::{Mark, Stream, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///
-/// It can be asked and waited for from any thread, and while the stream captures.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream, Uses};
-///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
-/// let mut uses = Uses::new();
-/// uses.record_stream(&stream)?;
-/// for point in uses.points()? {
-///     point.wait()?;
-///     assert!(point.is_reached()?);
-/// }
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// It can be asked and waited for from any thread, and while the stream captures. [`Uses`] has an example.
 #[derive(Debug, Clone)]
 pub struct UsePoint {
     stream: Stream,

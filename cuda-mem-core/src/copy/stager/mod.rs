@@ -40,7 +40,7 @@ use self::tuning::{
     PAGE, SLOT_BYTES, SLOT_BYTES_ACCEPTED, SLOTS, SLOTS_ACCEPTED, STRAIGHT, THREADS, THREADS_ACCEPTED,
 };
 use self::upload::Upload;
-use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
+use crate::buffer::{DeviceRange, expect_equal};
 use crate::driver::{Context, refuse_forked};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
@@ -64,7 +64,8 @@ use crate::stream::Stream;
 ///
 /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
-/// let stager = Stager::new(&context)?;
+/// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
+/// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
 ///
 /// let mut host: Vec<u32> = (0..1 << 20).collect();
 /// let device = DeviceBuffer::<u32>::uninit(&stream, host.len())?;
@@ -154,8 +155,10 @@ impl Stager {
             self.begin(stream, "Stager::upload")?.go_on(0, bytes)?;
             return target.copy_from_slice(stream, source);
         }
-        // SAFETY: the source is borrowed for this call.
-        unsafe { self.upload_bytes(stream, host_bytes(source), target.bytes()) }
+        let host = Host::Source(HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), bytes));
+        let upload = Upload { way: self.begin(stream, "Stager::upload")?, target: target.bytes() };
+        // SAFETY: the source is borrowed for this call, and as long as the target.
+        unsafe { upload.run(&Arc::new(host)) }
     }
 
     /// Copies `source` to `target`, which must have as many elements. Returns when the bytes are there.
@@ -179,8 +182,10 @@ impl Stager {
             self.begin(stream, "Stager::download")?.go_on(0, bytes)?;
             return source.copy_to_slice(stream, target);
         }
-        // SAFETY: the target is borrowed mutably for this call, and its elements take any bytes.
-        unsafe { self.download_bytes(stream, source.bytes(), host_bytes_mut(target)) }
+        let host = Host::Target(HostBytes::new(target.as_mut_ptr().cast::<u8>(), bytes));
+        let download = Download { way: self.begin(stream, "Stager::download")?, source: source.bytes() };
+        // SAFETY: the target is borrowed mutably for this call, as long as the source, and its elements take any bytes.
+        unsafe { download.run(&Arc::new(host)) }
     }
 
     /// Copies the file's bytes from `offset` on, as many as `target` has. Returns when they are read.
@@ -238,34 +243,6 @@ impl Stager {
         Upload { way, target: target.bytes() }.read(source)
     }
 
-    /// # Safety
-    ///
-    /// The source must be as long as the target, and readable until this returns or unwinds.
-    unsafe fn upload_bytes<'s>(
-        &'s self,
-        stream: &'s Stream,
-        source: HostBytes,
-        target: DeviceBytes<'s>,
-    ) -> Result<()> {
-        let upload = Upload { way: self.begin(stream, "Stager::upload")?, target };
-        // SAFETY: the caller's promise.
-        unsafe { upload.run(&Arc::new(Host::Source(source))) }
-    }
-
-    /// # Safety
-    ///
-    /// The target must be as long as the source, and nobody else may touch it until this returns or unwinds.
-    unsafe fn download_bytes<'s>(
-        &'s self,
-        stream: &'s Stream,
-        source: DeviceBytes<'s>,
-        target: HostBytes,
-    ) -> Result<()> {
-        let download = Download { way: self.begin(stream, "Stager::download")?, source };
-        // SAFETY: the caller's promise.
-        unsafe { download.run(&Arc::new(Host::Target(target))) }
-    }
-
     /// What every copy begins with.
     fn begin<'s>(&'s self, stream: &'s Stream, call: &'static str) -> Result<Way<'s>> {
         refuse_forked()?;
@@ -278,26 +255,9 @@ impl Stager {
     }
 }
 
-fn host_bytes<T: DeviceCopy>(source: &[T]) -> HostBytes {
-    HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), size_of_val(source))
-}
-
-fn host_bytes_mut<T: DeviceCopy>(target: &mut [T]) -> HostBytes {
-    HostBytes::new(target.as_mut_ptr().cast::<u8>(), size_of_val(target))
-}
-
 shown!(Stager, |it| threads: it.threads(), slots: it.slots(), slot_bytes: it.slot_bytes());
 
 /// How many threads a [`Stager`] has, and how large its ring is. From [`Stager::builder`].
-///
-/// ```
-/// use cuda_mem_core::{Driver, copy::Stager};
-///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
-/// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 #[must_use = "it makes a stager when it is built"]
 pub struct StagerBuilder<'c> {
