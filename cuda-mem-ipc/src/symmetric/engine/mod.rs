@@ -11,7 +11,6 @@
 
 mod agreement;
 mod allocation;
-mod memory;
 #[cfg(feature = "nccl")]
 mod nccl;
 #[cfg(feature = "nvshmem")]
@@ -30,8 +29,7 @@ use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
 use crate::primitive::{lock, refuse_forked};
 use agreement::{Calls, Kind};
-use allocation::{Allocation, Ground, Shared};
-use memory::EngineMemory;
+use allocation::{Allocation, EngineMemory, Ground, Shared};
 
 /// How a backend over a library works. All ranks pass the same. The constructors of [`EngineBackend`] have examples.
 #[derive(Debug, Clone)]
