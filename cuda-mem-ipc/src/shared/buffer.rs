@@ -15,7 +15,7 @@ use cuda_mem_pool::cuda_mem_core::{
 };
 
 use super::free::Past;
-use super::pool::{Cut, Freed, Pool};
+use super::pool::{Cut, Pool};
 use super::segment::Segment;
 use super::words::ReleaseFence;
 use super::{expect_driver, expect_host, until_unused};
@@ -152,7 +152,7 @@ impl Drop for Block {
         }
         let (uses, last) = (std::mem::take(&mut self.uses), self.last.take());
         let segment = Arc::clone(&self.segment);
-        self.pool.free(Freed { segment, offset: self.offset, room: self.room, uses, last });
+        self.pool.free(Cut { segment, offset: self.offset, room: self.room, last }, uses);
     }
 }
 

@@ -19,7 +19,7 @@ use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
 use super::wire::{self, Accept, HandOver, Offer};
 use super::words::{Point, Words};
-use super::{Heard, heard, say, until};
+use super::{Heard, heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
@@ -105,7 +105,7 @@ impl Exporter {
         let pid = connection.peer().pid();
         let accepted = match answer {
             wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
-            _ => return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" })),
+            _ => return Err(protocol(&connection, "the offer is not accepted")),
         };
         let Accept { segments, bytes } = accepted;
         let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
@@ -364,7 +364,8 @@ impl ExportLink {
     /// Sets a place of the ring aside, as soon as there is one.
     fn reserve(&self, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough buffers for another one", || {
-            let is_there = lock(&self.ring).reserve().map_err(|Corrupt| self.corrupt())?;
+            let what = "it has taken more from the ring than there was";
+            let is_there = lock(&self.ring).reserve().map_err(|Corrupt| protocol(&self.connection, what))?;
             if !is_there {
                 self.expect_open("handing over")?;
             }
@@ -410,11 +411,6 @@ impl ExportLink {
         let sequence = said(Point { line: 0, generation: 0 }).sequence;
         drop(self.end_lease(sequence));
         recorded.map(drop)
-    }
-
-    fn corrupt(&self) -> Error {
-        let (pid, what) = (self.connection.peer().pid(), "it has taken more from the ring than there was");
-        self.connection.breaks(Error::Protocol { pid, what })
     }
 }
 

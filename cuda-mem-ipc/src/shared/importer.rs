@@ -17,7 +17,7 @@ use super::received::ReceivedBuffer;
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, Accept, HandOver, Release};
 use super::words::Words;
-use super::{Heard, heard, say};
+use super::{Heard, heard, protocol, say};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
@@ -131,7 +131,7 @@ impl Importer {
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors } = heard(&connection, deadline)?;
         if !matches!(offer, wire::Message::Offer(_)) || descriptors.len() != 1 {
-            return Err(connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" }));
+            return Err(protocol(&connection, "it does not begin with an offer"));
         }
         let words = Arc::new(Words::open(context, descriptors, pid)?);
         let accepted = Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
@@ -317,7 +317,7 @@ impl ImportLink {
     }
 
     fn breaks(&self, what: &'static str) -> Error {
-        self.connection.breaks(Error::Protocol { pid: self.connection.peer().pid(), what })
+        protocol(&self.connection, what)
     }
 
     pub(super) fn context(&self) -> &Context {
