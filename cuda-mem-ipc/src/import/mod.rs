@@ -77,7 +77,7 @@ pub struct Imported<V> {
 /// What all clones have.
 struct Share<V> {
     /// Ends it. Before the memory: whoever comes from then on waits for its end.
-    _held: Held<ImportKey, V>,
+    _held: Held<V>,
     value: Arc<V>,
 }
 

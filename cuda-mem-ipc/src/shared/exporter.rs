@@ -17,7 +17,7 @@ use super::reaper;
 use super::ring::{self, Consumer, Corrupt, Producer};
 use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
-use super::wire::{self, Accept, HandOver, Offer};
+use super::wire::{self, Accept, HandOver};
 use super::words::{Point, Words};
 use super::{Heard, heard, protocol, say, until};
 use crate::error::{Error, Result};
@@ -100,7 +100,7 @@ impl Exporter {
         // No importer ever sends one.
         connection.refuse_descriptors();
         let memory = Words::memory(context)?;
-        say(&connection, &wire::Message::Offer(Offer::OURS), &[memory.as_fd()], deadline)?;
+        say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
         let Heard { message: answer, descriptors } = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
         let accepted = match answer {
@@ -167,7 +167,7 @@ impl Exporter {
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         link.reserve(deadline)?;
-        let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
+        let (segment, offset, len) = (share.segment.info.id, share.offset as u64, share.len as u64);
         // Whatever can be done before the fence is: beside it there is the entry and nothing else.
         let sequence = match link.lease(Lease::new(share, &link.out)) {
             Ok(sequence) => sequence,
@@ -216,7 +216,7 @@ impl Exporter {
         refuse_forked()?;
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
-        self.link.announce_ahead(share.segment.info(), |to| share.segment.with_handles(to))
+        self.link.announce_ahead(&share.segment.info, |to| share.segment.with_handles(to))
     }
 
     /// How many buffers the receiver has.
@@ -247,7 +247,7 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        let id = segment.id();
+        let id = segment.info.id;
         if self.latest.load(Ordering::Acquire) == id {
             return Ok(());
         }
@@ -256,7 +256,7 @@ impl ExportLink {
             let told = if announced.contains_key(&id) {
                 Ok(())
             } else {
-                segment.with_handles(|handles| self.tell(segment.info(), handles))
+                segment.with_handles(|handles| self.tell(&segment.info, handles))
             };
             match told {
                 Ok(()) => {
@@ -288,14 +288,14 @@ impl ExportLink {
         if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
-        if announced.contains_key(&segment.id()) {
+        if announced.contains_key(&segment.id) {
             return Ok(true);
         }
         let ahead = announced.values().filter_map(|told| match told {
             Announced::Ahead(bytes) => Some(*bytes),
             Announced::Used => None,
         });
-        let bytes = segment.bytes() as u64;
+        let bytes = segment.bytes as u64;
         let (count, all) =
             ahead.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
         if count >= self.ahead_limit.segments || all > self.ahead_limit.bytes {
@@ -305,7 +305,7 @@ impl ExportLink {
             Err(error) if error.is_timeout() => return Ok(false),
             told => told?,
         }
-        announced.insert(segment.id(), Announced::Ahead(bytes));
+        announced.insert(segment.id, Announced::Ahead(bytes));
         Ok(true)
     }
 
@@ -313,10 +313,10 @@ impl ExportLink {
     fn tell(self: &Arc<Self>, segment: &SegmentInfo, handles: ExportHandles<'_>) -> Result<()> {
         if let Some(slab) = handles.slab {
             // Before it can answer.
-            lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
+            lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
         if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles.descriptors) {
-            lock(&self.slabs).remove(&segment.id());
+            lock(&self.slabs).remove(&segment.id);
             return Err(error);
         }
         segment.is_known_by(Arc::downgrade(self));

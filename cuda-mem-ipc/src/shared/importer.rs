@@ -130,7 +130,7 @@ impl Importer {
         }
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors } = heard(&connection, deadline)?;
-        if !matches!(offer, wire::Message::Offer(_)) || descriptors.len() != 1 {
+        if offer != wire::Message::Offer || descriptors.len() != 1 {
             return Err(protocol(&connection, "it does not begin with an offer"));
         }
         let words = Arc::new(Words::open(context, descriptors, pid)?);
@@ -302,7 +302,7 @@ impl ImportLink {
         let memory = self.memory(said.segment).and_then(|segment| {
             let (offset, len) = (usize::try_from(said.offset), usize::try_from(said.len));
             let (Ok(offset), Ok(len)) = (offset, len) else { return Err(outside()) };
-            let end = offset.checked_add(len).filter(|end| *end <= segment.bytes()).ok_or_else(outside)?;
+            let end = offset.checked_add(len).filter(|end| *end <= segment.info.bytes).ok_or_else(outside)?;
             Ok((segment, offset..end))
         });
         self.live.fetch_add(1, Ordering::SeqCst);

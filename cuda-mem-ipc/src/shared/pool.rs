@@ -142,7 +142,7 @@ impl SharedPool {
             unused
         };
         unused.iter().for_each(|slot| slot.segment.wait_for_its_end());
-        unused.iter().map(|slot| slot.segment.bytes()).sum()
+        unused.iter().map(|slot| slot.segment.info.bytes).sum()
     }
 
     /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.
@@ -159,7 +159,7 @@ impl SharedPool {
         let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
         segments
             .iter()
-            .for_each(|segment| drop(link.announce_ahead(segment.info(), |to| segment.with_handles(to))));
+            .for_each(|segment| drop(link.announce_ahead(&segment.info, |to| segment.with_handles(to))));
     }
 
     /// The bytes of all segments.
@@ -168,7 +168,7 @@ impl SharedPool {
         if core::forked() {
             0
         } else {
-            lock(&self.pool.state).slots.iter().map(|slot| slot.segment.bytes()).sum()
+            lock(&self.pool.state).slots.iter().map(|slot| slot.segment.info.bytes).sum()
         }
     }
 }
@@ -218,9 +218,9 @@ impl Pool {
             }
         })?;
         let segment = Arc::new(segment);
-        let mut free = FreeList::new(segment.bytes(), Last::default());
+        let mut free = FreeList::new(segment.info.bytes, Last::default());
         // The isolated one has all of it.
-        let room = if is_isolated { segment.bytes() } else { room };
+        let room = if is_isolated { segment.info.bytes } else { room };
         let taken = free.take(room, |_| true);
         lock(&self.state).slots.push(Slot { segment: Arc::clone(&segment), free, is_isolated });
         let (offset, last) = taken.unwrap_or_default();

@@ -37,8 +37,8 @@ static PROGRAM: OnceLock<u64> = OnceLock::new();
 /// What peers are told of a segment, before it is mapped here, and who was told: all of them hear of its end.
 #[derive(Debug)]
 pub(super) struct SegmentInfo {
-    id: u64,
-    bytes: usize,
+    pub(super) id: u64,
+    pub(super) bytes: usize,
     place: Place,
     known_by: Mutex<Vec<Weak<ExportLink>>>,
 }
@@ -54,7 +54,7 @@ pub(super) struct ExportHandles<'m> {
 /// uses.
 #[derive(Debug)]
 pub(super) struct Segment {
-    info: SegmentInfo,
+    pub(super) info: SegmentInfo,
     /// There until the drop.
     memory: Option<Memory>,
     /// Whether it ends where it is dropped.
@@ -86,14 +86,6 @@ impl SegmentInfo {
     fn new(bytes: usize, place: Place) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { id, bytes, place, known_by: Mutex::default() }
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Whether it is what a peer says of it.
@@ -264,18 +256,6 @@ impl Segment {
         let address = registered.device_address()?;
         let mapping = Some(mapping);
         Ok(Self::new(info, Memory::Host { mapping, registered, address, _departure: departure }))
-    }
-
-    pub(super) fn info(&self) -> &SegmentInfo {
-        &self.info
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.info.id()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.info.bytes()
     }
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
