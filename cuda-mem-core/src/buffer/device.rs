@@ -141,16 +141,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     /// The same memory as elements of another type; as many as fit, and the bytes behind them stay unused. Makes no driver call.
     ///
-    /// ```
-    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
-    /// let bytes = DeviceBuffer::from_slice(&stream, &[1u8, 0, 0, 0, 2, 0, 0, 0, 9])?;
-    /// assert_eq!(bytes.cast::<u32>()?.to_vec(&stream)?, [1, 2]);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// The buffer comes back with [`Error::Misaligned`] if the memory is not aligned for the type.

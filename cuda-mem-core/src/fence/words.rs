@@ -129,18 +129,6 @@ impl SharedWords {
     /// The line of a slot as [`SharedWords::line`] gives it, but its fences take no event: behind one of them, another stream's are
     /// refused ([`Error::OtherStream`]).
     ///
-    /// ```
-    /// use cuda_mem_core::ipc::SharedWords;
-    /// use cuda_mem_core::{Driver, Error, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
-    /// let line = SharedWords::create(&context, 1)?.line_of_one_stream(0)?;
-    /// line.record(&first)?;
-    /// assert!(matches!(line.record(&second), Err(Error::OtherStream)));
-    /// # Ok::<(), Error>(())
-    /// ```
     /// Errors: as there.
     pub fn line_of_one_stream(&self, slot: usize) -> Result<FenceLine> {
         self.line_at(slot, true)
@@ -175,17 +163,6 @@ impl AsFd for SharedWords {
 }
 
 /// Poisons the line of a slot, in a process that has the memory but no driver, such as a supervisor.
-///
-/// ```
-/// use cuda_mem_core::ipc::{SharedWords, poison_word};
-/// use cuda_mem_core::{Driver, Error};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let words = SharedWords::create(&driver.device(0)?.primary_context()?, 8)?;
-/// poison_word(words.mapping(), 7)?;
-/// assert!(words.line(7)?.is_poisoned() && !words.line(6)?.is_poisoned());
-/// # Ok::<(), Error>(())
-/// ```
 ///
 /// # Errors
 ///

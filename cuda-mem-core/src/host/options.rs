@@ -91,17 +91,6 @@ pub enum Progress {
 }
 
 /// Stops what it was given to. Clones stop the same.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Error, host::{CancelToken, RegisterOptions, Registered}};
-///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let token = CancelToken::new();
-/// token.cancel();
-/// let refused = Registered::with_options(&context, vec![0u8; 4096], &RegisterOptions::new().cancel(&token));
-/// assert!(matches!(refused.unwrap_err().error, Error::Cancelled));
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,

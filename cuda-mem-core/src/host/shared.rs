@@ -250,18 +250,6 @@ impl SharedMapping {
 
     /// So many words from `offset` bytes on, as [`SharedMapping::word`] gives each.
     ///
-    /// ```
-    /// use std::sync::atomic::Ordering;
-    ///
-    /// use cuda_mem_core::host::SharedMapping;
-    ///
-    /// let mapping = SharedMapping::create(4096)?;
-    /// let [first, second] = mapping.words(8)?;
-    /// second.store(7, Ordering::Relaxed);
-    /// assert_eq!((first.load(Ordering::Relaxed), mapping.word(16)?.load(Ordering::Relaxed)), (0, 7));
-    /// assert!(mapping.words::<2>(mapping.bytes() - 8).is_err() && mapping.words::<1>(4).is_err());
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     /// Errors: as there.
     #[inline]
     pub fn words<const N: usize>(&self, offset: usize) -> Result<[&AtomicU64; N]> {

@@ -83,20 +83,6 @@ impl PhysicalMemory {
     /// What the driver says of the memory.
     ///
     /// Wraps [`cuMemGetAllocationPropertiesFromHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_core::raw_pool::MemoryLocation;
-    /// use cuda_mem_core::vmm::{self, CreateOptions, HandleTypes, PhysicalMemory};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let device = driver.device(0)?;
-    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &CreateOptions::default())?;
-    /// let properties = memory.properties()?;
-    /// assert_eq!(properties.location, Some(MemoryLocation::Device(0)));
-    /// assert_eq!(properties.handle_types, HandleTypes::empty());
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     pub fn properties(&self) -> Result<MemoryProperties> {
         refuse_forked()?;
         let mut raw = CUmemAllocationProp_v1::default();
