@@ -347,7 +347,7 @@ def graphs():
 
 
 @STEPS.step
-def compiled():
+def compiled_and_slept():
     """A region that was compiled before goes on after."""
     torch = pytorch("cuda-mem")
     import cuda_mem_torch
