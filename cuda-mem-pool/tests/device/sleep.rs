@@ -1,7 +1,7 @@
 //! Tags that sleep and wake: bytes and addresses, what stays, what is refused, and what is told.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -58,6 +58,35 @@ fn sleep(tags: &[&Tag], backup: Backup) -> Slept {
 fn refused(tags: &[&Tag], backup: Backup) -> Error {
     // SAFETY: as above.
     unsafe { Tag::sleep(tags, backup) }.unwrap_err()
+}
+
+/// Its default stream cannot be asked whether it captures by any thread but that one.
+#[test]
+fn tags_sleep_beside_a_thread_that_has_memory_of_its_own_default_stream() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), &world.stream);
+    let tag = allocator.tag("weights").unwrap();
+    let block = allocate_in(&tag, &allocator, 3 * MIB, stream);
+    fill(stream, block, 3 * MIB, 5);
+    let (ready, go_on) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        let (context, allocator, ready, go_on) = (&world.context, &allocator, &ready, &go_on);
+        scope.spawn(move || {
+            let own = Stream::per_thread(context).unwrap();
+            let mine = allocator.allocate_by_address(MIB, &own).unwrap();
+            ready.wait();
+            go_on.wait();
+            free(allocator, mine);
+        });
+        ready.wait();
+        // SAFETY: nothing is queued that uses what sleeps.
+        let slept = unsafe { Tag::sleep(&[&tag], Backup::Pinned) };
+        go_on.wait();
+        assert!(slept.unwrap().freed > 0);
+    });
+    Tag::wake(&[&tag], Restore::Backup).unwrap();
+    assert_eq!(values(stream, block, 3 * MIB), BTreeSet::from([5]));
+    free(&allocator, block);
 }
 
 #[test]

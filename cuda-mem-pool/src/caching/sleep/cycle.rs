@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::copy::memset_async;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::vmm::PhysicalMemory;
-use cuda_mem_core::{Context, Stream, catch_panic};
+use cuda_mem_core::{Context, Error as CoreError, Stream, catch_panic};
 
 use super::backup::{BackupMemory, joined, len};
 use super::mapped::Segment;
@@ -70,8 +70,11 @@ impl Tag {
         let shared = allocator.shared();
         let served = shared.slots.iter().filter_map(|slot| slot.owner.stream());
         for stream in served.chain(shared.private.streams.all()) {
-            if stream.is_capturing()? {
-                return Err(Error::Capturing);
+            match stream.is_capturing() {
+                Ok(true) => return Err(Error::Capturing),
+                // Of another thread's default stream, and of one that was disowned, nobody can ask.
+                Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
