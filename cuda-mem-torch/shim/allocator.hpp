@@ -7,6 +7,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -48,6 +49,17 @@ void check_reason(int code, int reason, const char* words);
 /// thrown. They are the parent's.
 inline bool is_parents(int code) {
   return code == CUDA_MEM_TORCH_FORKED;
+}
+
+/// What the library counts on a device.
+cuda_mem_torch_device_stats stats_of(DeviceIndex device);
+
+/// Adds what the library counted to what PyTorch did. The peaks of two are at most their sum; when each was is not known.
+inline void add(c10::CachingAllocator::Stat& to, const cuda_mem_torch_stat& from) {
+  to.current += from.current;
+  to.peak += from.peak;
+  to.allocated += from.allocated;
+  to.freed += from.freed;
 }
 
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
@@ -118,6 +130,33 @@ class Native {
   std::unordered_set<const void*> blocks_;
 };
 
+/// Functions of the program that are told of something, in their order, until the process has ended. They are not copied themselves: a
+/// copy of what holds an object of Python's would count it without the GIL.
+template <class Function>
+class Observers {
+ public:
+  std::shared_ptr<Function> add(Function observer) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return all_.emplace_back(std::make_shared<Function>(std::move(observer)));
+  }
+
+  template <class... Arguments>
+  void tell(Arguments... arguments) {
+    std::vector<std::shared_ptr<Function>> all;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all = all_;
+    }
+    for (const auto& observer : all) {
+      (*observer)(arguments...);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Function>> all_;
+};
+
 /// Every virtual function of the interface of the PyTorch that this is built for. There is one, and it is never destroyed: tensors and libraries ask it until
 /// the process has ended.
 class Allocator final : public native::CUDAAllocator {
@@ -136,7 +175,6 @@ class Allocator final : public native::CUDAAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
   void resetAccumulatedStats(DeviceIndex device) override;
   void resetPeakStats(DeviceIndex device) override;
-  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override;
 
   // CUDAAllocator
   void* raw_alloc(size_t bytes) override;
@@ -199,6 +237,8 @@ class Allocator final : public native::CUDAAllocator {
   std::string name() override;
 #if CUDA_MEM_HAS_OOM_REJECTION
   void attachOomRejectionObserver(native::OomRejectionObserver observer) override;
+  /// Counts a request beyond the limit that is refused before the driver is asked, and tells of it.
+  void reject(DeviceIndex device, size_t bytes, size_t reserved, size_t total);
 #endif
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) override;
@@ -250,32 +290,13 @@ class Allocator final : public native::CUDAAllocator {
   size_t most_annotations_{1};
   /// What was said of memory after it was allocated, likewise.
   std::deque<c10::CachingDeviceAllocator::TraceEntry> notes_;
-};
-
 #if CUDA_MEM_HAS_OOM_REJECTION
-/// Requests beyond the limit that were to be refused before the driver is asked, and who hears of them.
-class Rejections {
- public:
-  void add(native::OomRejectionObserver observer);
-  /// Counts one and tells of it.
-  void count(int64_t device, size_t size, size_t allocated, size_t total);
-  void tell(int64_t device, size_t size, size_t allocated, size_t total);
-  int64_t of(int64_t device);
-  void reset(int64_t device);
-
- private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<native::OomRejectionObserver>> observers_;
-  std::unordered_map<int64_t, int64_t> counts_;
-};
-
-Rejections& rejections();
+  Observers<native::OomRejectionObserver> rejection_observers_;
+  std::array<std::atomic<int64_t>, C10_COMPILE_TIME_MAX_GPUS> rejections_{};
 #endif
+};
 
 /// The one that is installed, or was.
 Allocator* installed();
-
-/// Runs a function that changes what is installed, one at a time; 0, or 1 with what it threw in `text`.
-int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument);
 
 } // namespace cuda_mem

@@ -1,15 +1,9 @@
-// What happened to pinned memory lately, since the PyTorch that records it.
+// What happened to pinned memory lately, for the versions of PyTorch that record it.
 #pragma once
 
-#include "versions.hpp"
+#include "thrown.hpp"
 
 #include <cuda_mem_torch.h>
-
-#include <cstddef>
-
-#if CUDA_MEM_HAS_HOST_HISTORY
-
-#include "thrown.hpp"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/ApproximateClock.h>
@@ -141,18 +135,3 @@ class HostHistory {
 };
 
 } // namespace cuda_mem
-
-#else
-
-namespace cuda_mem {
-
-/// There is none.
-class HostHistory {
- public:
-  void allocated(void* /*block*/, size_t /*bytes*/) {}
-  void freed(void* /*block*/) noexcept {}
-};
-
-} // namespace cuda_mem
-
-#endif

@@ -1,5 +1,6 @@
 // Puts the allocator into PyTorch's place for it, and takes it out again. Called through ctypes.
 #include "allocator.hpp"
+#include "guarded.hpp"
 #include "old_system.hpp"
 #include "streams.hpp"
 
@@ -15,24 +16,13 @@
 #include <string>
 #include <utility>
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 namespace cuda_mem {
 
 using c10::CachingDeviceAllocator::SegmentInfo;
 
 namespace {
 
-std::mutex mutex;
 std::atomic<Allocator*> the_allocator{nullptr};
-
-void keep(const std::string& message, char* text, size_t capacity) {
-  if (text != nullptr && capacity > 0) {
-    const size_t length = std::min(message.size(), capacity - 1);
-    std::memcpy(text, message.data(), length);
-    text[length] = '\0';
-  }
-}
 
 bool is_in_place() {
   Allocator* ours = the_allocator.load();
@@ -217,24 +207,19 @@ void say_expandable(bool is_so) {
   }
 }
 
-void install(const std::string& version) {
+int install(const std::string& version) {
   TORCH_CHECK(
       minor_version(version) == minor_version(TORCH_VERSION),
       "this shim was built for PyTorch ",
       TORCH_VERSION,
       ", and PyTorch is ",
       version);
-  TORCH_CHECK(
-      cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION,
-      "this shim was built for version ",
-      CUDA_MEM_TORCH_ABI_VERSION,
-      " of the interface, and libcuda_mem_torch.so has ",
-      cuda_mem_torch_abi_version());
+  expect_interface();
   if (is_in_place()) {
     // Whoever asks again may have reset what the library has.
     the_allocator.load()->apply_settings();
     say_expandable(!the_allocator.load()->native_allocator().is_late());
-    return;
+    return 0;
   }
   native::CUDAAllocator* before = native::allocator.load();
   TORCH_CHECK(before != nullptr, "PyTorch was built without CUDA");
@@ -266,17 +251,12 @@ void install(const std::string& version) {
   put(ours);
   // The native allocator would go by it where its own pools grow.
   say_expandable(!late);
+  return 0;
 }
 
-cuda_mem_torch_device_stats stats_of(int device) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats));
-  return stats;
-}
-
-void uninstall() {
+int uninstall() {
   if (!is_in_place()) {
-    return;
+    return 0;
   }
   Allocator* ours = the_allocator.load();
   // The native allocator does not know these pools, and their owners end where nothing may be thrown.
@@ -289,7 +269,7 @@ void uninstall() {
       "ends");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
-    const int64_t bytes = stats_of(device).allocated_bytes.all.current;
+    const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).allocated_bytes.all.current;
     TORCH_CHECK(bytes == 0, bytes, " bytes of device ", device, " are still in tensors: delete them first");
   }
   // The native allocator ignores the streams that are recorded for them, because their tensors name this one.
@@ -302,7 +282,7 @@ void uninstall() {
   TORCH_CHECK(
       uncached == 0, "tensors that were made while caching was off still live, ", uncached, " of them: delete them first");
   for (int device = 0; device < ours->device_count(); ++device) {
-    const int64_t bytes = stats_of(device).active_bytes.all.current;
+    const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).active_bytes.all.current;
     TORCH_CHECK(
         bytes == 0,
         bytes,
@@ -318,25 +298,13 @@ void uninstall() {
   }
   put(ours->native_allocator().get());
   say_expandable(false);
+  return 0;
 }
 
 } // namespace
 
 Allocator* installed() {
   return the_allocator.load(std::memory_order_relaxed);
-}
-
-int guarded(char* text, size_t capacity, void (*body)(const std::string&), const std::string& argument) {
-  try {
-    const std::lock_guard<std::mutex> lock(mutex);
-    body(argument);
-    return 0;
-  } catch (const c10::Error& error) {
-    keep(error.what_without_backtrace(), text, capacity);
-  } catch (const std::exception& error) {
-    keep(error.what(), text, capacity);
-  }
-  return 1;
 }
 
 } // namespace cuda_mem
@@ -348,13 +316,12 @@ EXPORT const char* cuda_mem_torch_shim_torch_version() {
 
 /// Installs the allocator in a PyTorch of this version; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_install(const char* torch_version, char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::install, torch_version);
+  return cuda_mem::guarded(text, capacity, [&] { return cuda_mem::install(torch_version); });
 }
 
 /// Has PyTorch use its own allocator again, if nothing is in use of this one; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_uninstall(char* text, size_t capacity) {
-  return cuda_mem::guarded(
-      text, capacity, [](const std::string&) { cuda_mem::uninstall(); }, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall);
 }
 
 /// 0 if PyTorch uses its own allocator, 1 if it uses this one from the start, 2 if the native one was in use before.

@@ -16,17 +16,6 @@
 
 namespace cuda_mem {
 
-namespace {
-
-/// Throws what the driver refused as PyTorch's own checks of CUDA's calls do, which programs tell by type and code. The runtime's codes
-/// are the driver's.
-[[noreturn, gnu::cold]] void throw_of_driver(int code, const std::string& message) {
-  const std::string text = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(code)) + "\n" + message;
-  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, code, text);
-}
-
-} // namespace
-
 void check(int code, DeviceIndex device) {
   if (C10_LIKELY(code == CUDA_MEM_TORCH_OK)) {
     return;
@@ -55,7 +44,9 @@ void check(int code, DeviceIndex device) {
     default: {
       const std::string text = "cuda-mem: " + message + (device >= 0 ? " (device " + std::to_string(device) + ")" : "");
       if (const int refused = cuda_mem_torch_last_driver_code(); code == CUDA_MEM_TORCH_DRIVER && refused != 0) {
-        throw_of_driver(refused, text);
+        // As PyTorch's own checks of CUDA's calls do, which programs tell by type and code. The runtime's codes are the driver's.
+        const std::string error = cudaGetErrorString(static_cast<cudaError_t>(refused));
+        throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, refused, "CUDA error: " + error + "\n" + text);
       }
       TORCH_CHECK(false, text);
     }
@@ -73,8 +64,7 @@ constexpr size_t one_exabyte = 1152921504606846976ULL;
 
 /// Tells PyTorch's profiler of bytes of a block that came or went, as its own allocator does: of cached blocks alone.
 void report(void* pointer, int64_t bytes, DeviceIndex device) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats));
+  const cuda_mem_torch_device_stats stats = stats_of(device);
   c10::reportMemoryUsageToProfiler(
       pointer,
       bytes,
@@ -184,7 +174,7 @@ std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] siz
   if (static_cast<double>(reserved + bytes) <= fraction * static_cast<double>(total)) {
     return "";
   }
-  rejections().count(device, bytes, reserved, total);
+  allocator->reject(device, bytes, reserved, total);
   return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
 #else
   return "";
@@ -273,18 +263,11 @@ void Allocator::copy_data(void* target, const void* source, std::size_t bytes) c
 }
 
 void* Allocator::raw_alloc(size_t bytes) {
-  if (bytes == 0) {
-    return nullptr;
-  }
-  const DeviceIndex device = current_device();
-  return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+  return allocate(bytes).release_context();
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  if (bytes == 0) {
-    return nullptr;
-  }
-  return obtain(bytes, current_device(), stream);
+  return bytes == 0 ? nullptr : obtain(bytes, current_device(), stream);
 }
 
 void Allocator::raw_delete(void* pointer) {
@@ -354,10 +337,6 @@ void Allocator::emptyCache(MempoolId_t id) {
   }
 }
 
-std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
-  return native::CUDAAllocator::getMemoryInfo(device);
-}
-
 double Allocator::getMemoryFraction(DeviceIndex device) {
   // Says whether there is such a device.
   double fraction = 1.0;
@@ -396,9 +375,7 @@ void Allocator::share_limit(DeviceIndex device) {
   if (!native_.is_late() || found == limits_.end() || found->second == 1.0) {
     return;
   }
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats), device);
-  const auto ours = static_cast<double>(stats.reserved_bytes.all.current);
+  const auto ours = static_cast<double>(stats_of(device).reserved_bytes.all.current);
   const auto theirs = static_cast<double>(native_->getDeviceStats(device).reserved_bytes[0].current);
   // It makes the device current.
   const c10::cuda::CUDAGuard guard(device);

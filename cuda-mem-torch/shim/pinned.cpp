@@ -1,6 +1,9 @@
 // Pinned host memory: PyTorch's host allocator over the pinned cache.
 #include "allocator.hpp"
+#include "guarded.hpp"
+#if CUDA_MEM_HAS_HOST_HISTORY
 #include "host_history.hpp"
+#endif
 #include "thrown.hpp"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -9,8 +12,6 @@
 
 #include <algorithm>
 #include <cstring>
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace cuda_mem {
 
@@ -22,12 +23,7 @@ void delete_pinned(void* block);
 class PinnedAllocator;
 std::atomic<PinnedAllocator*> the_pinned{nullptr};
 
-void add(c10::CachingAllocator::Stat& to, const cuda_mem_torch_stat& from) {
-  to.current += from.current;
-  to.peak += from.peak;
-  to.allocated += from.allocated;
-  to.freed += from.freed;
-}
+using cuda_mem::add;
 
 void add(c10::CachingAllocator::DurationStat& to, const cuda_mem_torch_duration& from) {
   to.min = to.count == 0 || from.count == 0 ? std::max(to.min, from.min) : std::min(to.min, from.min);
@@ -57,7 +53,9 @@ class PinnedAllocator final : public at::HostAllocator {
           "pinned memory itself, which takes several times as long");
     }
     c10::DataPtr data{block, block, &delete_pinned, c10::DeviceType::CPU};
+#if CUDA_MEM_HAS_HOST_HISTORY
     history_.allocated(block, bytes);
+#endif
     return data;
   }
 
@@ -200,17 +198,15 @@ class PinnedAllocator final : public at::HostAllocator {
     return pool_uses_.load();
   }
 
+#if CUDA_MEM_HAS_HOST_HISTORY
   HostHistory history_;
+#endif
 
  private:
   /// In the context that there is, as PyTorch's own does it: memory is pinned for all.
   void open() {
-    DeviceIndex device = 0;
-    if (const auto used = c10::cuda::getDeviceIndexWithPrimaryContext()) {
-      device = *used;
-    } else {
-      device = c10::cuda::current_device();
-    }
+    const auto used = c10::cuda::getDeviceIndexWithPrimaryContext();
+    const DeviceIndex device = used ? *used : c10::cuda::current_device();
     check(cuda_mem_torch_pinned_open(device), device);
     open_.store(true, std::memory_order_release);
   }
@@ -231,7 +227,9 @@ class PinnedAllocator final : public at::HostAllocator {
 
 void delete_pinned(void* block) {
   if (block != nullptr) {
+#if CUDA_MEM_HAS_HOST_HISTORY
     the_pinned.load(std::memory_order_relaxed)->history_.freed(block);
+#endif
     cuda_mem_torch_pinned_free(block);
   }
 }
@@ -252,20 +250,21 @@ void put(at::HostAllocator* allocator) {
   TORCH_CHECK(false, "another allocator of pinned memory is registered for CUDA and does not let go");
 }
 
-void install_pinned(const std::string& /*unused*/) {
+int install_pinned() {
   if (is_in_place()) {
-    return;
+    return 0;
   }
   if (the_pinned.load() == nullptr) {
     the_pinned.store(new PinnedAllocator(at::getHostAllocator(c10::kCUDA)));
   }
   put(the_pinned.load());
+  return 0;
 }
 
 /// Refused while somebody has memory or a pool that PyTorch's own does not know: it would not wait for the streams that use it.
-void uninstall_pinned(const std::string& /*unused*/) {
+int uninstall_pinned() {
   if (!is_in_place()) {
-    return;
+    return 0;
   }
   TORCH_CHECK(
       the_pinned.load()->pool_uses() == 0, "CUDA graphs that were captured with pinned memory of this library still live: delete them first");
@@ -277,6 +276,7 @@ void uninstall_pinned(const std::string& /*unused*/) {
       " bytes of pinned memory are still in tensors: delete them first");
   check(cuda_mem_torch_pinned_empty_cache());
   put(the_pinned.load()->native_allocator());
+  return 0;
 }
 
 } // namespace
@@ -285,12 +285,12 @@ void uninstall_pinned(const std::string& /*unused*/) {
 
 /// Has PyTorch take pinned memory from the pinned cache; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_install_pinned(char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::install_pinned, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::install_pinned);
 }
 
 /// Has PyTorch use its own pinned memory again, if none of this is in use; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_uninstall_pinned(char* text, size_t capacity) {
-  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall_pinned, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall_pinned);
 }
 
 /// Whether PyTorch takes pinned memory from the pinned cache.

@@ -21,30 +21,39 @@ using c10::CachingDeviceAllocator::TraceEntry;
 
 namespace {
 
-Stat stat(const cuda_mem_torch_stat& from) {
-  Stat to;
-  to.current = from.current;
-  to.peak = from.peak;
-  to.allocated = from.allocated;
-  to.freed = from.freed;
-  return to;
+using cuda_mem::add;
+
+void add(StatArray& to, const cuda_mem_torch_stat_array& from) {
+  using Type = c10::CachingAllocator::StatType;
+  add(to[static_cast<size_t>(Type::AGGREGATE)], from.all);
+  add(to[static_cast<size_t>(Type::SMALL_POOL)], from.small_pool);
+  add(to[static_cast<size_t>(Type::LARGE_POOL)], from.large_pool);
 }
 
-StatArray stats(const cuda_mem_torch_stat_array& from) {
-  return {stat(from.all), stat(from.small_pool), stat(from.large_pool)};
+void add(DeviceStats& to, const cuda_mem_torch_device_stats& from) {
+  add(to.allocation, from.allocation);
+  add(to.segment, from.segment);
+  add(to.active, from.active);
+  add(to.inactive_split, from.inactive_split);
+  add(to.allocated_bytes, from.allocated_bytes);
+  add(to.reserved_bytes, from.reserved_bytes);
+  add(to.active_bytes, from.active_bytes);
+  add(to.inactive_split_bytes, from.inactive_split_bytes);
+  add(to.requested_bytes, from.requested_bytes);
+  add(to.oversize_allocations, from.oversize_allocations);
+  add(to.oversize_segments, from.oversize_segments);
+  to.num_alloc_retries += from.num_alloc_retries;
+  to.num_ooms += from.num_ooms;
+  to.num_sync_all_streams += from.num_sync_all_streams;
+  to.num_device_alloc += from.num_device_alloc;
+  to.num_device_free += from.num_device_free;
 }
 
-/// The peaks of two are at most their sum; when each was is not known.
-void add(Stat& to, const Stat& from) {
-  to.current += from.current;
-  to.peak += from.peak;
-  to.allocated += from.allocated;
-  to.freed += from.freed;
-}
-
-void add(StatArray& to, const StatArray& from) {
-  for (size_t at = 0; at < to.size(); ++at) {
-    add(to[at], from[at]);
+/// Drops the oldest of more entries than there may be.
+template <class Entries>
+void trim(Entries& entries, size_t most) {
+  while (entries.size() > most) {
+    entries.pop_front();
   }
 }
 
@@ -72,7 +81,7 @@ Context context(void* from) {
 }
 
 TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
-  TraceEntry entry(
+  return TraceEntry(
       static_cast<TraceEntry::Action>(from.action),
       static_cast<DeviceIndex>(from.device),
       from.address,
@@ -84,7 +93,6 @@ TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
       // As PyTorch writes that nothing was compiled.
       *from.compile_context == '\0' ? "N/A" : from.compile_context,
       from.user_metadata);
-  return entry;
 }
 
 void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
@@ -131,14 +139,13 @@ struct Found {
   uintptr_t address{0};
   cuda_mem_torch_block block{};
   Context context_when_allocated;
-  int device{-1};
-  cudaStream_t stream{nullptr};
-  MempoolId_t pool{0, 0};
-  cuda_mem_torch_segment segment{};
+  /// The one that the block lies in, if it was found; and the one that is visited.
+  std::optional<cuda_mem_torch_segment> segment;
+  cuda_mem_torch_segment visited{};
 };
 
 void find_segment(void* data, const cuda_mem_torch_segment* segment) noexcept {
-  static_cast<Found*>(data)->segment = *segment;
+  static_cast<Found*>(data)->visited = *segment;
 }
 
 void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
@@ -147,9 +154,7 @@ void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
   if (block->allocated && begin <= found->address && found->address - begin < block->size) {
     found->block = *block;
     found->context_when_allocated = context(block->context);
-    found->device = found->segment.device;
-    found->stream = static_cast<cudaStream_t>(found->segment.stream);
-    found->pool = {found->segment.pool.first, found->segment.pool.second};
+    found->segment = found->visited;
   }
 }
 
@@ -162,42 +167,15 @@ Found find(const void* pointer) {
 }
 #endif
 
-/// PyTorch's observers of requests that there is no memory for, in their order. The library has one for all of them: of several it would
-/// tell the others too after one has thrown.
-class Observers {
- public:
-  void add(native::OutOfMemoryObserver observer) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!attached_) {
-      check(cuda_mem_torch_attach_oom_observer(&tell, this));
-      attached_ = true;
-    }
-    all_.push_back(std::make_shared<native::OutOfMemoryObserver>(std::move(observer)));
-  }
+using OomObservers = Observers<native::OutOfMemoryObserver>;
 
- private:
-  static void tell(void* data, int64_t device, size_t requested, size_t total, size_t free) noexcept {
-    // Of a request that was not made here, so that nobody was thrown it.
-    thrown_by_observer.forget();
-    contained(
-        [&] {
-          for (const auto& observer : static_cast<Observers*>(data)->all()) {
-            (*observer)(device, requested, total, free);
-          }
-        },
-        [](const std::string&) { thrown_by_observer.keep(); });
-  }
-
-  /// They are not copied themselves: a copy of what holds an object of Python's would count it without the GIL.
-  std::vector<std::shared_ptr<native::OutOfMemoryObserver>> all() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return all_;
-  }
-
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<native::OutOfMemoryObserver>> all_;
-  bool attached_{false};
-};
+void tell_oom(void* observers, int64_t device, size_t requested, size_t total, size_t free) noexcept {
+  // Of a request that was not made here, so that nobody was thrown it.
+  thrown_by_observer.forget();
+  contained(
+      [&] { static_cast<OomObservers*>(observers)->tell(device, requested, total, free); },
+      [](const std::string&) { thrown_by_observer.keep(); });
+}
 
 void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
   contained(
@@ -214,52 +192,21 @@ thread_local std::string user_metadata;
 
 } // namespace
 
+cuda_mem_torch_device_stats stats_of(DeviceIndex device) {
+  cuda_mem_torch_device_stats stats{};
+  check(cuda_mem_torch_stats(device, &stats), device);
+  return stats;
+}
+
 DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
-  cuda_mem_torch_device_stats from{};
-  check(cuda_mem_torch_stats(device, &from), device);
-  DeviceStats to;
-  to.allocation = stats(from.allocation);
-  to.segment = stats(from.segment);
-  to.active = stats(from.active);
-  to.inactive_split = stats(from.inactive_split);
-  to.allocated_bytes = stats(from.allocated_bytes);
-  to.reserved_bytes = stats(from.reserved_bytes);
-  to.active_bytes = stats(from.active_bytes);
-  to.inactive_split_bytes = stats(from.inactive_split_bytes);
-  to.requested_bytes = stats(from.requested_bytes);
-  to.oversize_allocations = stat(from.oversize_allocations);
-  to.oversize_segments = stat(from.oversize_segments);
-  to.num_alloc_retries = from.num_alloc_retries;
-  to.num_ooms = from.num_ooms;
-  to.num_sync_all_streams = from.num_sync_all_streams;
-  to.num_device_alloc = from.num_device_alloc;
-  to.num_device_free = from.num_device_free;
-  to.max_split_size = from.max_split_size;
+  const cuda_mem_torch_device_stats ours = stats_of(device);
+  // With what the native allocator has counted.
+  DeviceStats to = native_.is_late() ? native_->getDeviceStats(device) : DeviceStats{};
+  add(to, ours);
+  to.max_split_size = ours.max_split_size;
 #if CUDA_MEM_HAS_OOM_REJECTION
-  to.num_oom_rejections = rejections().of(device);
+  to.num_oom_rejections += rejections_[static_cast<size_t>(device)].load();
 #endif
-  if (native_.is_late()) {
-    const DeviceStats before = native_->getDeviceStats(device);
-    add(to.allocation, before.allocation);
-    add(to.segment, before.segment);
-    add(to.active, before.active);
-    add(to.inactive_split, before.inactive_split);
-    add(to.allocated_bytes, before.allocated_bytes);
-    add(to.reserved_bytes, before.reserved_bytes);
-    add(to.active_bytes, before.active_bytes);
-    add(to.inactive_split_bytes, before.inactive_split_bytes);
-    add(to.requested_bytes, before.requested_bytes);
-    add(to.oversize_allocations, before.oversize_allocations);
-    add(to.oversize_segments, before.oversize_segments);
-    to.num_alloc_retries += before.num_alloc_retries;
-    to.num_ooms += before.num_ooms;
-    to.num_sync_all_streams += before.num_sync_all_streams;
-    to.num_device_alloc += before.num_device_alloc;
-    to.num_device_free += before.num_device_free;
-#if CUDA_MEM_HAS_OOM_REJECTION
-    to.num_oom_rejections += before.num_oom_rejections;
-#endif
-  }
   return to;
 }
 
@@ -267,7 +214,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex device) {
   expect_one(device);
   check(cuda_mem_torch_reset_accumulated_stats(device), device);
 #if CUDA_MEM_HAS_OOM_REJECTION
-  rejections().reset(device);
+  rejections_[static_cast<size_t>(device)] = 0;
 #endif
   if (native_.is_late()) {
     native_->resetAccumulatedStats(device);
@@ -320,15 +267,12 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     for (const TraceEntry& entry : notes_) {
       info.device_traces[static_cast<size_t>(entry.device_)].push_back(entry);
     }
+    info.external_annotations.insert(info.external_annotations.end(), annotations_.begin(), annotations_.end());
   }
   for (auto& trace : info.device_traces) {
     std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {
       return one.time_.t_ < other.time_.t_;
     });
-  }
-  if (include_traces) {
-    const std::lock_guard<std::mutex> lock(annotations_mutex_);
-    info.external_annotations.insert(info.external_annotations.end(), annotations_.begin(), annotations_.end());
   }
   return info;
 }
@@ -374,12 +318,8 @@ void Allocator::recordHistory(
       annotations_.clear();
       notes_.clear();
     }
-    while (annotations_.size() > most_annotations_) {
-      annotations_.pop_front();
-    }
-    while (notes_.size() > most_annotations_) {
-      notes_.pop_front();
-    }
+    trim(annotations_, most_annotations_);
+    trim(notes_, most_annotations_);
   }
   if (native_.is_late()) {
     native_->recordHistory(enabled, create, max_entries, when, clear, skip_actions);
@@ -401,9 +341,7 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
   }
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   annotations_.push_back(std::move(entry));
-  if (annotations_.size() > most_annotations_) {
-    annotations_.pop_front();
-  }
+  trim(annotations_, most_annotations_);
 }
 
 void Allocator::pushCompileContext(std::string& context) {
@@ -424,66 +362,35 @@ std::string Allocator::getUserMetadata() {
 }
 
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
-  // They are asked until the process has ended.
-  static auto* observers = new Observers();
+  // The library has one for all of them: of several it would tell the others too after one has thrown.
+  static auto* observers = [] {
+    auto* made = new OomObservers();
+    check(cuda_mem_torch_attach_oom_observer(&tell_oom, made));
+    return made;
+  }();
   observers->add(std::move(observer));
 }
 
 #if CUDA_MEM_HAS_OOM_REJECTION
-Rejections& rejections() {
-  // They are asked until the process has ended.
-  static auto* rejections = new Rejections();
-  return *rejections;
-}
-
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
-  rejections().add(std::move(observer));
+  const auto added = rejection_observers_.add(std::move(observer));
   if (native_.is_late()) {
-    native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
-      rejections().tell(device, size, allocated, total);
+    native_->attachOomRejectionObserver([added](int64_t device, size_t size, size_t allocated, size_t total) {
+      (*added)(device, size, allocated, total);
     });
   }
 }
 
-void Rejections::add(native::OomRejectionObserver observer) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  observers_.push_back(std::make_shared<native::OomRejectionObserver>(std::move(observer)));
-}
-
-void Rejections::count(int64_t device, size_t size, size_t allocated, size_t total) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    counts_[device] += 1;
-  }
-  tell(device, size, allocated, total);
-}
-
-void Rejections::tell(int64_t device, size_t size, size_t allocated, size_t total) {
-  std::vector<std::shared_ptr<native::OomRejectionObserver>> observers;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    observers = observers_;
-  }
-  for (const auto& observer : observers) {
-    (*observer)(device, size, allocated, total);
-  }
-}
-
-int64_t Rejections::of(int64_t device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return counts_[device];
-}
-
-void Rejections::reset(int64_t device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  counts_[device] = 0;
+void Allocator::reject(DeviceIndex device, size_t bytes, size_t reserved, size_t total) {
+  rejections_[static_cast<size_t>(device)] += 1;
+  rejection_observers_.tell(int64_t{device}, bytes, reserved, total);
 }
 #endif
 
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
 std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* pointer) {
   const Found found = find(pointer);
-  if (found.device < 0 && native_.is_late()) {
+  if (!found.segment && native_.is_late()) {
     return native_->getContextForPointer(pointer);
   }
   return found.context_when_allocated;
@@ -500,7 +407,7 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
     return;
   }
   const Found found = find(pointer);
-  if (found.device < 0) {
+  if (!found.segment) {
     if (native_.is_late()) {
       native_->annotateMemory(pointer, metadata);
     }
@@ -508,11 +415,11 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
   }
   TraceEntry entry(
       TraceEntry::Action::ANNOTATE,
-      static_cast<DeviceIndex>(found.device),
+      static_cast<DeviceIndex>(found.segment->device),
       reinterpret_cast<size_t>(found.block.address),
       found.block.size,
-      found.stream,
-      found.pool,
+      found.segment->stream,
+      {found.segment->pool.first, found.segment->pool.second},
       c10::getApproximateTime(),
       found.context_when_allocated,
       "N/A",
@@ -520,9 +427,7 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
   entry.time_.t_ = c10::getTime() / 1000;
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   notes_.push_back(std::move(entry));
-  if (notes_.size() > most_annotations_) {
-    notes_.pop_front();
-  }
+  trim(notes_, most_annotations_);
 }
 #endif
 

@@ -3,6 +3,7 @@
 //
 // Holds no Python and takes no GIL. PyTorch may hold it around any of these calls, joining included: other threads of Python stand
 // still then. So nothing here may need another thread of Python to go on, and a group's store must be one of PyTorch's own, in C++.
+#include "guarded.hpp"
 #include "joined.hpp"
 #include "memory.hpp"
 #include "old_system.hpp"
@@ -249,41 +250,23 @@ bool captures(int device) noexcept {
   return true;
 }
 
-void keep(const std::exception& error, char* text, size_t capacity) {
-  if (text != nullptr && capacity > 0) {
-    const size_t length = std::min(strlen(error.what()), capacity - 1);
-    std::memcpy(text, error.what(), length);
-    text[length] = '\0';
-  }
-}
-
 } // namespace
 } // namespace cuda_mem
 
 /// Makes the backend known to PyTorch, once; 0, or 1 with the reason in `text`.
-extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_register(char* text, size_t capacity) {
-  try {
-    static const bool once = [] {
-      TORCH_CHECK(
-          cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION, "built for version ", CUDA_MEM_TORCH_ABI_VERSION,
-          " of the interface; libcuda_mem_torch.so has ", cuda_mem_torch_abi_version());
+EXPORT int cuda_mem_torch_symmetric_register(char* text, size_t capacity) {
+  return cuda_mem::guarded(text, capacity, [] {
+    static const int once = [] {
+      cuda_mem::expect_interface();
       cuda_mem::check(cuda_mem_torch_ask_for_captures(&cuda_mem::captures));
       c10d::symmetric_memory::register_availability(cuda_mem::NAME, cuda_mem::backend());
-      return true;
+      return 0;
     }();
-    return once ? 0 : 1;
-  } catch (const std::exception& error) {
-    cuda_mem::keep(error, text, capacity);
-    return 1;
-  }
+    return once;
+  });
 }
 
 /// Leaves a group that the backend has joined: 0, 2 if there is none, or 1 with the reason in `text`.
-extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_leave(const char* name, char* text, size_t capacity) {
-  try {
-    return cuda_mem::backend()->leave(name) ? 0 : 2;
-  } catch (const std::exception& error) {
-    cuda_mem::keep(error, text, capacity);
-    return 1;
-  }
+EXPORT int cuda_mem_torch_symmetric_leave(const char* name, char* text, size_t capacity) {
+  return cuda_mem::guarded(text, capacity, [&] { return cuda_mem::backend()->leave(name) ? 0 : 2; });
 }
