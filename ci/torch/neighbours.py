@@ -143,21 +143,26 @@ def churn_counted(library, seconds):
     now = lambda: [getattr(counted, name)() for name in names]
     torch = pytorch("cuda-mem")
     torch.empty(1, device="cuda")
-    before, most, growths, asked = [0] * 3, 0, 0, 0
+    before, most, refused, growths, asked, fails = [0] * 3, 0, 0, 0, 0, 0
 
     def begin():
         before[:] = now()
 
     def end():
-        nonlocal most, growths, asked
+        nonlocal most, refused, growths, asked, fails
         questions, made, mapped = (then - first for then, first in zip(now(), before))
-        most, growths, asked = max(most, questions), growths + (made + mapped > 0), asked + questions
+        if churn.fails > fails:
+            # The error says what is free.
+            refused, fails = max(refused, questions), churn.fails
+        else:
+            most, growths, asked = max(most, questions), growths + (made + mapped > 0), asked + questions
 
     with Beside(hold_all_but, LEFT):
-        churn = within_what_is_left(torch, 64 * MIB).run(seconds, begin, end)
+        churn = within_what_is_left(torch, 64 * MIB)
+        churn.run(seconds, begin, end)
         told = churn.told()
         churn.blocks.clear()
-    return told | {"asked": asked, "growths": growths, "most": most, "made": now()[1]}
+    return told | {"asked": asked, "growths": growths, "most": most, "refused": refused, "made": now()[1]}
 
 
 @STEPS.step
@@ -175,6 +180,7 @@ def one_question_a_growth():
     STEPS.at_least("handles made, seen by the counting driver", told["made"], "calls", 1)
     STEPS.at_least("allocations that made or mapped handles", told["growths"], f"of {told['allocations']}", 1)
     STEPS.at_most("cuMemGetInfo in one allocation, at most", told["most"], "calls", 1)
+    STEPS.at_most("cuMemGetInfo in one that is refused, its error's included, at most", told["refused"], "calls", 2)
     STEPS.at_most("cuMemGetInfo for each growth", told["asked"] / max(1, told["growths"]), "calls", 1)
 
 

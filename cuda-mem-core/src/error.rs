@@ -249,11 +249,7 @@ impl<O> From<Refused<O>> for Error {
 }
 
 // Not derived: an owner need not be printable for its error to be.
-impl<O> fmt::Debug for Refused<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
-    }
-}
+shown!([O] Refused<O>, |it| error: it.error);
 
 impl<O> fmt::Display for Refused<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,10 +24,27 @@
 //!   that gives memory to a stream that captures, or waits for what such a stream was given, is [`Error::Capturing`]; what is
 //!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
 //! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can be [`Error::Driver`], with
-//!   the driver's code. A section `# Errors` says what else it can be; a call that does something "as" another one has its errors.
+//!   the driver's code, also for earlier work that failed; [`Error::ForeignContext`] for what belongs to another driver, and
+//!   [`Error::WrongThread`] for another thread's per-thread default stream. A section `# Errors` says what else it can be; a call that does
+//!   something "as" another one has its errors.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
 
 #![deny(unsafe_code)]
+
+/// [`Debug`](std::fmt::Debug) by some of what a value has, each with its name.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! shown {
+    ($([$($bounds:tt)+])? $name:ident $(<$($parameter:ident),+>)? $(, |$it:ident| $($field:ident: $value:expr),+)?) => {
+        impl $(<$($bounds)+>)? ::std::fmt::Debug for $name $(<$($parameter),+>)? {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($name));
+                $(let $it = self; $(shown.field(stringify!($field), &$value);)+)?
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
 
 // The layers, top to bottom: each imports those below it.
 pub mod nvml;

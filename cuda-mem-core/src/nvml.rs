@@ -92,8 +92,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error::Load`] without the library; [`Error::Refused`]: code 6 for a device that it does not know, such as a part of one (MIG),
-/// 3 or 4 if it may not tell; [`Error::Driver`].
+/// [`Error::Load`] without the library; [`Error::Refused`]: code 6 for a device that it does not know, such as a part of one (MIG), 3 or 4
+/// if it may not tell.
 pub fn processes(device: Device) -> Result<Vec<ProcessMemory>, Error> {
     processes_with(system()?, device)
 }

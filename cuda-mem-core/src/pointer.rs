@@ -122,8 +122,7 @@ pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes>
 ///
 /// # Errors
 ///
-/// [`Error::Driver`](crate::Error::Driver) if the memory is not pinned or the device cannot reach it,
-/// [`Error::Forked`](crate::Error::Forked).
+/// [`Error::Driver`](crate::Error::Driver) if the memory is not pinned or the device cannot reach it.
 pub fn device_address(context: &Context, host: *const u8) -> Result<CUdeviceptr> {
     crate::host::device_address(context, host)
 }

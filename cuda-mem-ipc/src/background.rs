@@ -3,10 +3,9 @@
 //! Each job that waits holds up one thread and nothing else: as soon as the jobs that run have taken longer than [`PATIENCE`], the next one gets
 //! another thread. Jobs that are short share one. What waits for streams alone takes no thread: it is looked at again and again.
 
-use std::collections::VecDeque;
-use std::mem;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,22 +13,18 @@ use cuda_mem_pool::cuda_mem_core::forked;
 
 use crate::primitive::lock;
 
-/// How long a job runs before the next one gets a thread of its own, for each thread that runs one.
+/// How long a job runs before the next one gets a thread of its own, for each thread that runs one: where processors are busy, short jobs take
+/// long too.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long a thread without work stays.
 const KEPT: Duration = Duration::from_millis(500);
 
-/// How long memory that streams use is left alone between two looks, at first and at most.
+/// How long a job that is not done is left alone between two looks, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16)];
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Something whose end waits for streams.
-pub(crate) trait Resting: Send {
-    /// Whether it waits no longer. It may give streams work when it is asked first, and waits for none.
-    fn has_passed(&mut self) -> bool;
-}
+/// Run again after a pause until it returns true.
+type Job = Box<dyn FnMut() -> bool + Send>;
 
 /// A group of threads.
 pub(crate) struct Background {
@@ -40,15 +35,13 @@ pub(crate) struct Background {
 }
 
 struct State {
-    queue: VecDeque<Job>,
+    /// By when they are due and their number, with the pause behind the next run.
+    jobs: BTreeMap<(Instant, u64), (Duration, Job)>,
+    number: u64,
     threads: usize,
     idle: usize,
     /// When each job that runs began.
     running: Vec<Instant>,
-    resting: Vec<Box<dyn Resting>>,
-    /// When those are looked at next, and how long after the look before.
-    due: Option<Instant>,
-    pause: Duration,
 }
 
 /// What this process drops behind its own streams. Each job may wait for any stream, so there is no limit.
@@ -68,17 +61,11 @@ pub(crate) fn drop_in_background(what: impl Send + 'static) {
     DROPS.run(move || drop(what));
 }
 
-/// Drops a value as soon as streams have passed it.
-pub(crate) fn drop_when_passed(what: impl Resting + 'static) {
-    if forked() {
-        return drop(what);
+/// Runs a job soon and then again and again until it returns true, and drops it. It may give streams work, and waits for none.
+pub(crate) fn until(job: impl FnMut() -> bool + Send + 'static) {
+    if !forked() {
+        DROPS.add(Box::new(job));
     }
-    DROPS.run(move || {
-        let mut what = what;
-        if !what.has_passed() {
-            DROPS.set_aside(Box::new(what));
-        }
-    });
 }
 
 /// Starts the thread that could not be started before, if there was one. Tells whether there still is one.
@@ -88,21 +75,21 @@ pub(crate) fn is_behind() -> bool {
 
 impl Background {
     pub(crate) const fn new(name: &'static str, most_threads: usize) -> Self {
-        let state = State {
-            queue: VecDeque::new(),
-            threads: 0,
-            idle: 0,
-            running: Vec::new(),
-            resting: Vec::new(),
-            due: None,
-            pause: PAUSE[0],
-        };
+        let state = State { jobs: BTreeMap::new(), number: 0, threads: 0, idle: 0, running: Vec::new() };
         Self { name, most_threads, state: Mutex::new(state), came: Condvar::new() }
     }
 
     pub(crate) fn run(&'static self, job: impl FnOnce() + Send + 'static) {
+        let mut job = Some(job);
+        self.add(Box::new(move || {
+            job.take().into_iter().for_each(|job| job());
+            true
+        }));
+    }
+
+    fn add(&'static self, job: Job) {
         let mut state = lock(&self.state);
-        state.queue.push_back(Box::new(job));
+        state.add(Duration::ZERO, PAUSE[0], job);
         if state.idle == 0 {
             self.start(&mut state);
         }
@@ -110,27 +97,18 @@ impl Background {
         self.came.notify_one();
     }
 
-    /// How many jobs have not begun.
+    /// How many jobs do not run.
     pub(crate) fn waiting(&self) -> usize {
-        lock(&self.state).queue.len()
+        lock(&self.state).jobs.len()
     }
 
     fn is_behind(&'static self) -> bool {
         let mut state = lock(&self.state);
-        if state.threads == 0 && (!state.queue.is_empty() || state.due.is_some()) {
+        let is_behind = |state: &State| state.threads == 0 && !state.jobs.is_empty();
+        if is_behind(&state) {
             self.start(&mut state);
         }
-        state.threads == 0 && !state.queue.is_empty()
-    }
-
-    fn set_aside(&self, what: Box<dyn Resting>) {
-        let mut state = lock(&self.state);
-        state.resting.push(what);
-        state.pause = PAUSE[0];
-        let soon = Instant::now() + state.pause;
-        state.due = Some(state.due.map_or(soon, |due| due.min(soon)));
-        drop(state);
-        self.came.notify_one();
+        is_behind(&state)
     }
 
     /// Starts a thread unless the running ones will take the next job. One that cannot be started is tried again with the next job.
@@ -150,88 +128,60 @@ impl Background {
         let mut state = lock(&self.state);
         state.idle -= 1;
         loop {
-            let pause = match state.next_pause() {
-                Some(Duration::ZERO) => {
-                    state = self.work_once(state);
-                    continue;
-                }
-                pause => pause,
-            };
+            let pause = state.pause();
+            if pause == Some(Duration::ZERO) {
+                state = self.work_once(state);
+                continue;
+            }
             state.idle += 1;
             let waited = self.came.wait_timeout(state, pause.unwrap_or(KEPT));
-            let is_over;
-            (state, is_over) = {
-                let (state, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
-                (state, timed_out.timed_out())
-            };
+            let (guard, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = guard;
             state.idle -= 1;
             // One stays beside those that run, for what comes next.
             let is_needed = state.idle == 0 && !state.running.is_empty();
-            if is_over && !is_needed && state.next_pause().is_none() {
+            if waited.timed_out() && !is_needed && state.jobs.is_empty() {
                 state.threads -= 1;
                 return;
             }
         }
     }
 
-    /// Runs a job, or looks at what rests.
-    fn work_once(
-        &'static self,
-        mut state: std::sync::MutexGuard<'static, State>,
-    ) -> std::sync::MutexGuard<'static, State> {
+    fn work_once(&'static self, mut state: MutexGuard<'static, State>) -> MutexGuard<'static, State> {
+        let Some((_, (pause, mut job))) = state.jobs.pop_first() else { return state };
         let began = Instant::now();
-        // A look that is due says nothing of the patience with the jobs that run.
-        let job = if state.job_pause() == Some(Duration::ZERO) { state.queue.pop_front() } else { None };
-        let resting =
-            if job.is_none() { state.due.take().map(|_| mem::take(&mut state.resting)) } else { None };
         state.running.push(began);
         if state.idle == 0 {
             self.start(&mut state);
         }
         drop(state);
         // What is dropped may run a hook of the program's, which may panic.
-        let _ = catch_unwind(AssertUnwindSafe(|| job.into_iter().for_each(|job| job())));
-        let left = resting.map(|resting| (resting.len(), look_again(resting)));
+        let left = catch_unwind(AssertUnwindSafe(move || (!job()).then_some(job)));
         let mut state = lock(&self.state);
         if let Some(index) = state.running.iter().position(|at| *at == began) {
             state.running.swap_remove(index);
         }
-        if let Some((before, mut left)) = left {
-            let [first, most] = PAUSE;
-            state.pause = if left.len() < before { first } else { (state.pause * 2).min(most) };
-            state.resting.append(&mut left);
-            if !state.resting.is_empty() {
-                state.due = Some(Instant::now() + state.pause);
-            }
+        if let Ok(Some(job)) = left {
+            state.add(pause, (pause * 2).min(PAUSE[1]), job);
         }
         state
     }
 }
 
 impl State {
-    /// How long until there is something to do for a thread that is free: zero for now, none if nothing is known.
-    fn next_pause(&self) -> Option<Duration> {
-        let look = self.due.map(|due| due.saturating_duration_since(Instant::now()));
-        self.job_pause().into_iter().chain(look).min()
+    fn add(&mut self, after: Duration, pause: Duration, job: Job) {
+        self.number += 1;
+        self.jobs.insert((Instant::now() + after, self.number), (pause, job));
     }
 
-    /// How long until a thread that is free takes the next job; none if there is no job.
-    fn job_pause(&self) -> Option<Duration> {
+    /// How long until a thread that is free takes the next job: zero for now, none without a job.
+    fn pause(&self) -> Option<Duration> {
+        let ((due, _), _) = self.jobs.first_key_value()?;
         // The one that began last may end at any moment, and take the next.
         let last = self.running.iter().max().map_or(Duration::MAX, Instant::elapsed);
-        // With each thread more it takes longer until there is another one: where processors are busy, short jobs take long too.
         let patience = PATIENCE.saturating_mul(u32::try_from(self.running.len()).unwrap_or(u32::MAX));
-        (!self.queue.is_empty()).then(|| patience.saturating_sub(last))
+        Some(due.saturating_duration_since(Instant::now()).max(patience.saturating_sub(last)))
     }
-}
-
-/// Drops what has passed, and returns what has not.
-fn look_again(resting: Vec<Box<dyn Resting>>) -> Vec<Box<dyn Resting>> {
-    let look = |mut what: Box<dyn Resting>| {
-        let passed = catch_unwind(AssertUnwindSafe(|| if what.has_passed() { None } else { Some(what) }));
-        passed.ok().flatten()
-    };
-    resting.into_iter().filter_map(look).collect()
 }
 
 #[cfg(test)]
@@ -266,7 +216,7 @@ mod tests {
     #[test]
     fn what_rests_is_dropped_once_it_has_passed() {
         struct Counted(u32, mpsc::Sender<u32>);
-        impl Resting for Counted {
+        impl Counted {
             fn has_passed(&mut self) -> bool {
                 self.0 += 1;
                 self.0 > 5
@@ -278,8 +228,10 @@ mod tests {
             }
         }
         let (sender, dropped) = mpsc::channel();
-        drop_when_passed(Counted(0, sender.clone()));
-        drop_when_passed(Counted(3, sender));
+        for counted in [Counted(0, sender.clone()), Counted(3, sender)] {
+            let mut counted = counted;
+            until(move || counted.has_passed());
+        }
         assert_eq!((dropped.recv_timeout(LIMIT), dropped.recv_timeout(LIMIT)), (Ok(6), Ok(6)));
     }
 }

@@ -32,6 +32,7 @@ pub mod symmetric;
 pub mod transport;
 
 pub use cuda_mem_pool;
+use cuda_mem_pool::cuda_mem_core::shown;
 pub use error::{Error, Result};
 pub use import::{Departure, ImportError, ImportKey, Imported, Imports};
 

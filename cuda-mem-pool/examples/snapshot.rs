@@ -15,7 +15,6 @@ use cuda_mem_core::{Driver, Stream};
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace, set_user_metadata};
-use cuda_mem_pool::trace::Header;
 
 /// All that the allocator may hold.
 const LIMIT: usize = 256 << 20;
@@ -40,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let allocator = CachingAllocator::new(&context, &options)?;
     allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::Alloc, backtrace));
     let recording = match trace {
-        Some(path) => allocator.record_trace(BufWriter::new(File::create(path)?), &Header::default())?,
-        None => allocator.record_trace(sink(), &Header::default())?,
+        Some(path) => allocator.record_trace(BufWriter::new(File::create(path)?), &Default::default())?,
+        None => allocator.record_trace(sink(), &Default::default())?,
     };
 
     set_user_metadata(Some("forward"));

@@ -51,19 +51,19 @@ pub mod trace;
 
 pub use adaptor::{
     AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,
-    Statistics, StatisticsAdaptor, TrackingAdaptor,
+    Statistics, TrackingAdaptor,
 };
 pub use cuda_mem_core;
 pub use driver_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, IpcAllocationHandle,
-    ManagedMemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource,
+    PinnedMemoryResource, PinnedMemoryResourceOptions,
 };
 pub use engine::{paged, segments};
 pub use error::{Error, Result};
 pub use mempool_id::MempoolId;
-pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedCachingResource, PinnedVec};
+pub use pinned_cache::{PinnedBlock, PinnedCachingAllocator, PinnedVec};
 pub use resource::{
-    Accessibility, Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, MemoryResource,
-    RawResource, ResourceContext,
+    Allocation, DEFAULT_ALIGNMENT, DeviceAccessible, HostDeviceAccessible, MemoryResource, RawResource,
+    ResourceContext,
 };
 pub use uuid::Uuid;

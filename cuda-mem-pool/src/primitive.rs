@@ -15,14 +15,14 @@ use cuda_mem_core::LateReports;
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 

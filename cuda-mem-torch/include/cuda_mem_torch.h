@@ -631,6 +631,10 @@ typedef struct cuda_mem_torch_visitor {
    An entry of the history, the oldest first.
    */
   void (*trace)(void *data, const struct cuda_mem_torch_trace_entry *entry);
+  /*
+   A private pool whose memory is a tag's, with the tag's name. Comes with the history.
+   */
+  void (*tag)(void *data, int device, struct cuda_mem_torch_pool_id pool, const char *name);
 } cuda_mem_torch_visitor;
 
 /*
@@ -1860,7 +1864,7 @@ int cuda_mem_torch_set_limit(int device,
                              size_t *freed);
 
 /*
- Gives `write` a table of who uses which GPU: by process, and by stream and pool for processes of this library and of this user.
+ Gives `write` a table of who uses which GPU: by process, and by stream, pool and tag for processes of this library and of this user.
 
  `CUDA_MEM_TORCH_UNSUPPORTED` where there is no GPU or no driver, and no such process.
 

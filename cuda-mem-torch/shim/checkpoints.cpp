@@ -40,7 +40,7 @@ void note_bytes(void* data, const cuda_mem_torch_block* block) noexcept {
 Bytes bytes_to_report(DeviceIndex device, const MempoolId_t& pool) {
   Bytes bytes;
   if (c10::memoryProfilingEnabled()) {
-    const cuda_mem_torch_visitor visitor{&bytes, nullptr, &note_bytes, nullptr};
+    const cuda_mem_torch_visitor visitor{&bytes, nullptr, &note_bytes, nullptr, nullptr};
     check(cuda_mem_torch_snapshot(device, pool_id(pool), false, &visitor), device);
   }
   return bytes;

@@ -133,6 +133,16 @@ void visit_trace(void* data, const cuda_mem_torch_trace_entry* from) noexcept {
   traces[device].push_back(std::move(entry));
 }
 
+/// An annotation, which PyTorch's schema lets say anything: its viewers look at those that start and end.
+void visit_tag(void* data, int device, cuda_mem_torch_pool_id pool, const char* name) noexcept {
+  AnnotationEntry entry(static_cast<DeviceIndex>(device), c10::getApproximateTime());
+  entry.time_.t_ = 0;
+  entry.recordUserMetadata("name", name);
+  entry.recordUserMetadata("stage", "TAG");
+  entry.recordUserMetadata("pool_id", std::to_string(pool.first) + ", " + std::to_string(pool.second));
+  static_cast<native::SnapshotInfo*>(data)->external_annotations.push_back(std::move(entry));
+}
+
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
 /// The block that an address lies in.
 struct Found {
@@ -161,7 +171,7 @@ void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
 Found find(const void* pointer) {
   Found found;
   found.address = reinterpret_cast<uintptr_t>(pointer);
-  const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr};
+  const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr, nullptr};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
   return found;
 }
@@ -249,7 +259,7 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   if (include_traces) {
     info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
   }
-  const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace};
+  const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace, &visit_tag};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor));
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
     return one.address < other.address;

@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::alloc::Layout;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -66,7 +65,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others), [`Error::WrongThread`], [`Error::Forked`].
+    /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others).
     pub fn uninit(stream: &Stream, len: usize) -> Result<Self> {
         Self::allocate(stream, len, &Relaxed::enter(stream.driver())?)
     }
@@ -105,10 +104,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// The elements of `source` in device memory. Returns when they are there.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBuffer::uninit`] and [`DeviceRange::copy_from_slice`].
+    /// Errors: as [`DeviceBuffer::uninit`] and [`DeviceRange::copy_from_slice`].
     pub fn from_slice(stream: &Stream, source: &[T]) -> Result<Self> {
         let relaxed = Relaxed::enter(stream.driver())?;
         let buffer = Self::allocate(stream, source.len(), &relaxed)?;
@@ -123,8 +119,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if a point of a per-thread default stream could not be remembered, [`Error::WrongThread`],
-    /// [`Error::Forked`]. The memory was given back then.
+    /// [`Error::Driver`] if a point of a per-thread default stream could not be remembered. The memory was given back then.
     ///
     /// # Safety
     ///
@@ -145,16 +140,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     /// The same memory as elements of another type; as many as fit, and the bytes behind them stay unused. Makes no driver call.
-    ///
-    /// ```
-    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
-    /// let bytes = DeviceBuffer::from_slice(&stream, &[1u8, 0, 0, 0, 2, 0, 0, 0, 9])?;
-    /// assert_eq!(bytes.cast::<u32>()?.to_vec(&stream)?, [1, 2]);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -181,11 +166,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
-    /// [`Error::Forked`].
     pub fn synchronize(&self) -> Result<()> {
         self.block.uses.synchronize()
     }
@@ -244,11 +224,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Capture
     ///
     /// On a capturing stream only if no other stream has used the buffer; the graph does not keep it alive.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for another driver's stream, [`Error::Capturing`] if an earlier user captures now,
-    /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         self.block.expect_same_driver(stream)?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
@@ -301,9 +276,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or asks the
     /// [`MemorySource`] that it came from.
-    ///
-    /// # Errors
-    ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.block.release() {
@@ -410,13 +382,7 @@ impl Block {
     }
 }
 
-impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceBuffer")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len)
-            .field("size_bytes", &self.size_bytes())
-            .field("stream", self.stream())
-            .finish_non_exhaustive()
-    }
-}
+shown!([T: DeviceCopy] DeviceBuffer<T>, |it|
+    address: format_args!("{:#x}", it.as_raw()), len: it.len, size_bytes: it.size_bytes(),
+    stream: it.stream()
+);

@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over managed memory")]
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUmemAttach_flags};
@@ -58,7 +57,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`], [`Error::TooLarge`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Unsupported`], [`Error::TooLarge`].
     pub fn zeroed(context: &Context, len: usize) -> Result<Self> {
         refuse_forked()?;
         let bytes = size_of_elements::<T>(len)?;
@@ -87,10 +86,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 
     /// The elements, once every device use has ended.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], also for device work that failed; [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[T]> {
         self.block.uses.synchronize()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device uses any more and
@@ -144,9 +139,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         match self.block.release() {
@@ -189,11 +181,4 @@ impl Release for Block {
     }
 }
 
-impl<T: DeviceCopy> fmt::Debug for ManagedBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManagedBuffer")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
+shown!([T: DeviceCopy] ManagedBuffer<T>, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len);

@@ -185,7 +185,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](super::DeviceBuffer::on), and [`Error::Driver`], also for earlier work that failed.
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](super::DeviceBuffer::on).
     pub fn copy_from_slice(&self, stream: &Stream, source: &[T]) -> Result<()> {
         let relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("DeviceRange::copy_from_slice")?;
@@ -228,7 +228,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::Overlapping`], those of [`DeviceBuffer::on`](super::DeviceBuffer::on), [`Error::Driver`].
+    /// [`Error::LengthMismatch`], [`Error::Overlapping`], those of [`DeviceBuffer::on`](super::DeviceBuffer::on).
     pub fn copy_from(&self, stream: &Stream, source: &DeviceRange<'_, T>) -> Result<()> {
         const CALL: &str = "DeviceRange::copy_from";
         stream.refuse_capturing(CALL)?;
@@ -273,10 +273,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the
     /// host waits for nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`DeviceBuffer::on`](super::DeviceBuffer::on), [`Error::Driver`].
+    /// Errors: those of [`DeviceBuffer::on`](super::DeviceBuffer::on).
     pub fn fill_bytes(&self, stream: &Stream, value: u8) -> Result<()> {
         const CALL: &str = "DeviceRange::fill_bytes";
         stream.refuse_capturing(CALL)?;

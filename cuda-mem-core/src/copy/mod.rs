@@ -1,5 +1,5 @@
 //! Copies with means of their own: through a pinned ring ([`Stager`]), and between addresses for callers that answer for what
-//! lies there ([`memcpy_async`], [`memset_async`]).
+//! lies there ([`memcpy_async`], [`memset_async`]): these become part of the graph if the stream captures.
 //!
 //! # Safety
 //!
@@ -26,14 +26,6 @@ use crate::stream::Stream;
 /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`. Whether it
 /// returns before the copy is done depends on the memory: with pageable host memory on one side it may not.
 ///
-/// # Capture
-///
-/// Becomes part of the graph if the stream captures.
-///
-/// # Errors
-///
-/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
-///
 /// # Safety
 ///
 /// Until the stream has passed the copy, `bytes` bytes must stay readable at `source` and writable at `target`, nobody may
@@ -57,10 +49,6 @@ pub unsafe fn memcpy_async(
 ///
 /// Wraps [`cuMemcpyPeerAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, which may
 /// be of either.
-///
-/// # Capture
-///
-/// Becomes part of the graph if the stream captures.
 ///
 /// # Errors
 ///
@@ -94,14 +82,6 @@ pub unsafe fn memcpy_peer_async(
 ///
 /// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the host
 /// waits for nothing.
-///
-/// # Capture
-///
-/// Becomes part of the graph if the stream captures.
-///
-/// # Errors
-///
-/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
 ///
 /// # Safety
 ///

@@ -10,10 +10,10 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::buffer::{DeviceRange, Enqueued};
-use crate::driver::{Context, fork};
+use crate::driver::{Context, fork, lock};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
 use crate::host::{HostMemory, RegisterFlags, Registration};
@@ -97,7 +97,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // SAFETY: the memory is borrowed for 'env, which outlives the scope, and the scope's end unregisters it.
         let registration =
             unsafe { Registration::new(&self.context, start, bytes, RegisterFlags::default()) }?;
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).registrations.push(registration);
+        lock(&self.state).registrations.push(registration);
         Ok(())
     }
 
@@ -107,8 +107,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::Capturing`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on),
-    /// [`Error::Driver`].
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on).
     pub fn upload<T: DeviceCopy>(
         &'scope self,
         stream: &Stream,
@@ -167,7 +166,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Enqueues a copy and puts the stream's point behind it.
     fn copy(&self, stream: &Stream, call: &'static str, enqueue: impl FnOnce() -> Enqueued) -> Result<()> {
         stream.refuse_capturing(call)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         // Under the lock, so that the point of one copy is not set before another's.
         if let Some(known) = state.copies.iter().find(|marker| marker.stream().ends_with(stream)) {
             return enqueue().mark(known).or_abort(call);
@@ -184,7 +183,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if fork::forked() {
             return Err(Error::Forked);
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let State { copies, registrations } = &mut *state;
         let mut result = Ok(());
         for copy in copies.drain(..) {

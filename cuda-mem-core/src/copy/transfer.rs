@@ -7,17 +7,16 @@
 
 #![allow(unsafe_code, reason = "puts copies of owned memory into streams")]
 
-use std::fmt;
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::task::{self, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use crate::buffer::{DeviceRange, Enqueued};
-use crate::driver::fork;
+use crate::driver::{fork, lock};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result};
 use crate::host::{HostElements, HostMemory};
@@ -66,7 +65,7 @@ impl<M: HostMemory> Transfer<M> {
     /// # Errors
     ///
     /// The memory comes back with the error, but for [`Error::StillInUse`]: [`Error::LengthMismatch`], those of
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::Io`] if a file cannot be read, [`Error::Driver`].
+    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::Io`] if a file cannot be read.
     pub fn upload<T: DeviceCopy>(
         stream: &Stream,
         source: M,
@@ -85,10 +84,6 @@ impl<M: HostMemory> Transfer<M> {
     /// Whether the copy is done.
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], also for work of the stream that failed; [`Error::Forked`].
     pub fn is_done(&self) -> Result<bool> {
         self.copied.as_ref().map_or(Ok(true), Marker::is_reached)
     }
@@ -195,7 +190,7 @@ impl<M: HostMemory> Future for Transfer<M> {
 fn wake_soon(waker: &Waker) -> bool {
     const PAUSE: Duration = Duration::from_micros(100);
     static TASKS: Mutex<Option<Vec<Waker>>> = Mutex::new(None);
-    let lock = || TASKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || lock(&TASKS);
     let mut tasks = lock();
     if tasks.is_none() {
         let wake = move || {
@@ -235,8 +230,4 @@ impl<M: HostMemory> Drop for Transfer<M> {
     }
 }
 
-impl<M: HostMemory> fmt::Debug for Transfer<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("copied", &self.copied).finish_non_exhaustive()
-    }
-}
+shown!([M: HostMemory] Transfer<M>, |it| copied: it.copied);

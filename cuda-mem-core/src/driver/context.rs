@@ -3,20 +3,22 @@
 //! # Safety
 //!
 //! Relies on a retained primary context staying valid until it is released, and on the contract of
-//! [`Context::borrow_raw`] for contexts of others; on `cuStreamDestroy` leaving pending work to finish, as its documentation states.
+//! [`Context::borrow_raw`] for contexts of others; on `cuStreamDestroy` leaving pending work to finish, as its documentation states; and on
+//! the capture mode being a property of the calling thread, whose guard cannot leave it.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use cuda_mem_sys::{CUcontext, CUctx_st, CUresult, CUstream, CUstream_flags, CUstream_st};
+use cuda_mem_sys::{
+    CUcontext, CUctx_st, CUresult, CUstream, CUstream_flags, CUstream_st, CUstreamCaptureMode,
+};
 
 use super::event::{Event, EventPool};
-use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
+use crate::driver::{Device, Driver, Handle, fork, lock, refuse_forked};
 use crate::error::{Error, Result, call};
 
 /// A context, normally a device's primary one. Clones are handles to the same one; whatever is made in it keeps it alive.
@@ -48,16 +50,7 @@ struct Inner {
     beside_legacy: BesideLegacy,
 }
 
-/// The memory of a device, in bytes.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let memory = driver.device(0)?.primary_context()?.memory_info()?;
-/// assert!(memory.free <= memory.total);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// The memory of a device, in bytes. [`Context`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// What is free, of all processes.
@@ -119,9 +112,7 @@ impl Context {
     ///
     /// Wraps [`cuCtxPushCurrent` and `cuCtxPopCurrent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html).
     ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::Forked`]; `body` was not called then.
+    /// After an error `body` was not called.
     pub fn with_current<R>(&self, body: impl FnOnce() -> R) -> Result<R> {
         refuse_forked()?;
         // Pushed even if it is current already: whatever `body` makes current instead goes with it.
@@ -136,10 +127,6 @@ impl Context {
     /// # Capture
     ///
     /// Fails while any stream of the context captures, and the capture with it, whatever its mode and whichever thread's.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::Forked`].
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.bind()?;
         // SAFETY: the context is current.
@@ -164,8 +151,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] if `peer` is of another driver; [`Error::Driver`]: code 217 if the device cannot, 101 for a
-    /// context of the same device; [`Error::Forked`].
+    /// [`Error::Driver`]: code 217 if the device cannot, 101 for a context of the same device.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
         if peer.driver() != self.driver() {
             return Err(Error::ForeignContext { what: "the peer context" });
@@ -279,14 +265,7 @@ impl PartialEq for Context {
 
 impl Eq for Context {}
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context")
-            .field("device", &self.inner.device)
-            .field("raw", &self.inner.raw.raw())
-            .finish()
-    }
-}
+shown!(Context, |it| device: it.inner.device, raw: it.inner.raw.raw());
 
 /// A blocking stream of a context's own, which waits for the context's legacy stream as all of them do, once it was needed. It has no work
 /// but these points.
@@ -306,7 +285,7 @@ impl BesideLegacy {
 
     /// The stream, which is made at the first call, in the current context.
     fn stream(&self, driver: Driver) -> Result<CUstream> {
-        let mut blocking = self.blocking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocking = lock(&self.blocking);
         if let Some(blocking) = &*blocking {
             return Ok(blocking.raw());
         }
@@ -319,7 +298,7 @@ impl BesideLegacy {
 
     /// The context is about to go.
     pub(crate) fn destroy(&self, driver: Driver) {
-        let blocking = self.blocking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let blocking = lock(&self.blocking).take();
         if let Some(blocking) = blocking {
             destroy_stream(driver, blocking.raw());
         }
@@ -332,4 +311,37 @@ pub(crate) fn destroy_stream(driver: Driver, raw: CUstream) {
         // SAFETY: called once, for a stream that its only owner created and gives up here; pending work finishes.
         unsafe { call!(driver, cuStreamDestroy(raw)) }
     });
+}
+
+/// The calling thread is in the relaxed capture mode while this lives. While any thread captures in the global mode, calls that the driver
+/// counts as unsafe for captures fail in every thread, and the capture with them; a thread in this mode may make them.
+#[derive(Debug)]
+pub(crate) struct Relaxed {
+    driver: Driver,
+    previous: CUstreamCaptureMode,
+    /// The mode belongs to this thread.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Relaxed {
+    pub(crate) fn enter(driver: Driver) -> Result<Self> {
+        refuse_forked()?;
+        let previous = exchange(driver, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+        Ok(Self { driver, previous, _not_send: PhantomData })
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if !fork::forked() {
+            self.driver.release(|| exchange(self.driver, self.previous).map(drop));
+        }
+    }
+}
+
+fn exchange(driver: Driver, mode: CUstreamCaptureMode) -> Result<CUstreamCaptureMode> {
+    let mut mode = mode;
+    // SAFETY: one mode, read and written.
+    unsafe { call!(driver, cuThreadExchangeStreamCaptureMode(&mut mode)) }?;
+    Ok(mode)
 }

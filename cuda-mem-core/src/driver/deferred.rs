@@ -13,10 +13,10 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Driver, fork};
+use super::{Driver, fork, lock};
 use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
@@ -119,7 +119,7 @@ impl Driver {
 impl Deferred {
     fn push(&self, owned: Box<dyn Release>) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.lock().push(owned);
+        lock(&self.waiting).push(owned);
     }
 
     fn reclaim(&self, driver: Driver) -> usize {
@@ -128,7 +128,7 @@ impl Deferred {
         if self.count.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let taken = std::mem::take(&mut *self.lock());
+        let taken = std::mem::take(&mut *lock(&self.waiting));
         // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
@@ -146,12 +146,8 @@ impl Deferred {
             }
             ended += 1;
         }
-        self.lock().append(&mut still);
+        lock(&self.waiting).append(&mut still);
         self.count.fetch_sub(ended, Ordering::AcqRel).saturating_sub(ended)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Release>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,13 +159,7 @@ pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).map_err(ManuallyDrop::new).ok()
 }
 
-impl fmt::Debug for Deferred {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deferred")
-            .field("waiting", &self.count.load(Ordering::Relaxed))
-            .finish_non_exhaustive()
-    }
-}
+shown!(Deferred, |it| waiting: it.count.load(Ordering::Relaxed));
 
 /// Something to be dropped when memory has gone back to the driver.
 pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);

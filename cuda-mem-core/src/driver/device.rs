@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use cuda_mem_sys::{CUdevice, CUdevice_attribute, CUuuid};
 
-use crate::driver::{Context, Driver, refuse_forked};
+use crate::driver::{Context, Driver, lock, refuse_forked};
 use crate::error::{Error, Result, call};
 
 /// A device of a [`Driver`]. Copies are handles to the same one.
@@ -91,7 +91,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] (an attribute that this driver does not know is code 1), [`Error::Forked`].
+    /// [`Error::Driver`] (an attribute that this driver does not know is code 1).
     pub fn attribute(self, attribute: CUdevice_attribute) -> Result<i32> {
         refuse_forked()?;
         let mut value = 0;
@@ -101,10 +101,7 @@ impl Device {
     }
 
     /// Whether the device supports what an attribute of zero or one stands for; an unknown attribute means it does not.
-    ///
-    /// # Errors
-    ///
-    /// As [`Device::attribute`], but for the unknown attribute.
+    /// Errors: as [`Device::attribute`], but for the unknown attribute.
     pub fn supports(self, attribute: CUdevice_attribute) -> Result<bool> {
         match self.attribute(attribute) {
             Ok(value) => Ok(value != 0),
@@ -118,10 +115,6 @@ impl Device {
     /// Whether kernels of this device can reach the memory of `peer` once peer access is enabled.
     ///
     /// Wraps [`cuDeviceCanAccessPeer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] if `peer` is of another driver, [`Error::Driver`], [`Error::Forked`].
     pub fn can_access_peer(self, peer: Self) -> Result<bool> {
         refuse_forked()?;
         if peer.driver != self.driver {
@@ -160,7 +153,7 @@ pub(crate) struct Constant<T>(Mutex<BTreeMap<CUdevice, T>>);
 impl<T: Copy> Constant<T> {
     /// What is known, or else what `ask` is told. Of two threads that come first at once both ask.
     pub(crate) fn get(&self, device: CUdevice, ask: impl FnOnce() -> Result<T>) -> Result<T> {
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&self.0);
         if let Some(value) = known().get(&device) {
             return Ok(*value);
         }

@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,7 +15,7 @@ use std::time::Duration;
 
 use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st};
 
-use crate::driver::{Context, Driver, Handle, Relaxed, fork, refuse_forked};
+use crate::driver::{Context, Driver, Handle, Relaxed, fork, lock, refuse_forked};
 use crate::error::{Result, call, query};
 
 /// A point in a stream's work.
@@ -104,10 +103,6 @@ impl Event {
     /// # Capture
     ///
     /// An event that was last recorded in a capture stands for no point in time: that is an error.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), also with the code of earlier work that failed; [`Error::Forked`](crate::Error::Forked).
     pub fn is_complete(&self) -> Result<bool> {
         refuse_forked()?;
         let driver = self.context.driver();
@@ -198,14 +193,7 @@ impl Drop for Event {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event")
-            .field("raw", &self.raw.raw())
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
+shown!(Event, |it| raw: it.raw.raw(), kind: it.kind);
 
 fn create_raw(context: &Context, flags: CUevent_flags) -> Result<Handle<CUevent_st>> {
     let _bound = context.bind()?;
@@ -230,7 +218,7 @@ pub(crate) struct EventPool {
 impl EventPool {
     fn take(&self, context: &Context) -> Result<Handle<CUevent_st>> {
         refuse_forked()?;
-        let idle = self.lock().pop();
+        let idle = lock(&self.idle).pop();
         match idle {
             Some(event) => Ok(event),
             None => create_raw(context, CUevent_flags::CU_EVENT_DISABLE_TIMING),
@@ -238,16 +226,12 @@ impl EventPool {
     }
 
     fn give_back(&self, event: Handle<CUevent_st>) {
-        self.lock().push(event);
+        lock(&self.idle).push(event);
     }
 
     pub(crate) fn destroy_all(&self, driver: Driver) {
-        for event in std::mem::take(&mut *self.lock()) {
+        for event in std::mem::take(&mut *lock(&self.idle)) {
             destroy_raw(driver, event);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Handle<CUevent_st>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,11 +14,9 @@ mod event;
 pub(crate) mod fork;
 mod handle;
 mod hooks;
-mod relaxed;
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +27,7 @@ use cuda_mem_sys::{CUcontext, CUresult, Table};
 
 use crate::error::{DriverError, Error, Result, call};
 
-pub(crate) use context::{Bound, destroy_stream};
+pub(crate) use context::{Bound, Relaxed, destroy_stream};
 pub use context::{Context, MemoryInfo};
 use deferred::Deferred;
 use device::Constants;
@@ -38,7 +36,6 @@ pub use event::Event;
 pub(crate) use handle::{Handle, opaque};
 use hooks::Failures;
 pub use hooks::LateReports;
-pub(crate) use relaxed::Relaxed;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///
@@ -176,7 +173,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::NoSuchDevice`].
     pub fn device(self, ordinal: usize) -> Result<Device> {
         let count = self.device_count()?;
         let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
@@ -227,9 +224,7 @@ impl Driver {
     ///
     /// May be called while streams capture, and `body` may make any call but on a stream that captures.
     ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`](crate::Error::Driver), [`Error::Forked`](crate::Error::Forked); `body` was not called then.
+    /// After an error `body` was not called.
     pub fn in_relaxed_capture_mode<R>(self, body: impl FnOnce() -> R) -> Result<R> {
         let _relaxed = Relaxed::enter(self)?;
         Ok(body())
@@ -288,7 +283,12 @@ pub(crate) fn all() -> Vec<Driver> {
 }
 
 fn drivers() -> MutexGuard<'static, Vec<&'static State>> {
-    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&DRIVERS)
+}
+
+/// Locks a mutex, also after a panic elsewhere: what is behind each lock is right after every statement.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first line of every call that returns a result.
@@ -311,11 +311,4 @@ impl Hash for Driver {
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver")
-            .field("version", &self.version())
-            .field("release_failures", &self.release_failures())
-            .finish_non_exhaustive()
-    }
-}
+shown!(Driver, |it| version: it.version(), release_failures: it.release_failures());

@@ -80,8 +80,7 @@ impl FenceLine {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if the line is; [`Error::OtherStream`] behind another stream's fence without an event; [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
-    /// [`Error::Forked`].
+    /// [`Error::Poisoned`] if the line is; [`Error::OtherStream`] behind another stream's fence without an event.
     pub fn record(&self, stream: &Stream) -> Result<Fence> {
         self.reserve()?.record(stream)
     }
@@ -107,7 +106,7 @@ impl FenceLine {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if the line is; [`Error::Forked`].
+    /// [`Error::Poisoned`] if the line is.
     pub fn reserve(&self) -> Result<ReservedFence<'_>> {
         refuse_forked()?;
         let line = &self.line;
@@ -128,7 +127,7 @@ impl FenceLine {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAccepted`] for a number that no fence has; [`Error::Forked`].
+    /// [`Error::NotAccepted`] for a number that no fence has.
     pub fn fence(&self, generation: u64) -> Result<Fence> {
         refuse_forked()?;
         if generation == 0 || generation > LAST {

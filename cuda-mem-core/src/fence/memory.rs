@@ -7,9 +7,9 @@
 
 #![allow(unsafe_code, reason = "reads and writes words atomically")]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::words::Page;
 use crate::driver::deferred::Release;
-use crate::driver::{Driver, Event};
+use crate::driver::{Driver, Event, lock};
 use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::stream::idle::{Awaited, WhenIdle};
@@ -110,7 +110,7 @@ impl Own {
 impl Own {
     /// Whether somebody waits for what none of the writers comes to by itself, poisoned or not.
     pub(super) fn needs_poison(&self) -> bool {
-        let issued = self.state.issued.lock().unwrap_or_else(PoisonError::into_inner).generation;
+        let issued = lock(&self.state.issued).generation;
         self.state.awaited.load(Ordering::SeqCst) > issued
     }
 }
@@ -210,7 +210,7 @@ impl Memory {
     }
 
     pub(super) fn issued(&self) -> std::sync::MutexGuard<'_, Issued> {
-        self.state().issued.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state().issued)
     }
 }
 

@@ -60,10 +60,6 @@ impl Fence {
     /// The point that `stream` has reached when everything it was given so far is done.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
     pub fn record(stream: &Stream) -> Result<Self> {
         Ok(Self { kind: Kind::Event(stream.point("Fence::record")?) })
     }
@@ -77,8 +73,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if it is poisoned already, [`Error::ForeignContext`], [`Error::Driver`], [`Error::WrongThread`],
-    /// [`Error::Forked`].
+    /// [`Error::Poisoned`] if it is poisoned already.
     pub fn hold_up(&self, stream: &Stream) -> Result<()> {
         const CALL: &str = "Fence::hold_up";
         stream.refuse_capturing(CALL)?;
@@ -106,7 +101,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if it never will be; [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Poisoned`] if it never will be.
     pub fn is_complete(&self) -> Result<bool> {
         match &self.kind {
             Kind::Event(event) => event.is_complete(),
@@ -121,7 +116,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`], [`Error::Poisoned`]; [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Timeout`], [`Error::Poisoned`].
     pub fn synchronize(&self, limit: Option<Duration>) -> Result<()> {
         if let (Kind::Event(event), None) = (&self.kind, limit) {
             return event.synchronize();

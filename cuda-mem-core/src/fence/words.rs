@@ -1,6 +1,5 @@
 //! Words that two processes have: lines of fences between them.
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -88,20 +87,14 @@ impl SharedWords {
 
     /// The memory behind a descriptor that another process sent, all of it, which is pinned and so has to be there: of a process that
     /// is not trusted, open a [`SharedMapping`], look at its size and take [`SharedWords::of`] that.
-    ///
-    /// # Errors
-    ///
-    /// As [`SharedWords::create`], and those of [`SharedMapping::open`].
+    /// Errors: as [`SharedWords::create`], and those of [`SharedMapping::open`].
     pub fn open(context: &Context, descriptor: OwnedFd) -> Result<Self> {
         refuse_forked()?;
         Self::of(context, SharedMapping::open(descriptor)?)
     }
 
     /// All of a mapping as words.
-    ///
-    /// # Errors
-    ///
-    /// As [`SharedWords::create`], but for those of [`SharedMapping::create`].
+    /// Errors: as [`SharedWords::create`], but for those of [`SharedMapping::create`].
     pub fn of(context: &Context, mapping: SharedMapping) -> Result<Self> {
         refuse_forked()?;
         stream_mem::expect_supported(context.device())?;
@@ -128,7 +121,7 @@ impl SharedWords {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::Forked`].
+    /// [`Error::OutOfRange`].
     pub fn line(&self, slot: usize) -> Result<FenceLine> {
         self.line_at(slot, false)
     }
@@ -136,18 +129,6 @@ impl SharedWords {
     /// The line of a slot as [`SharedWords::line`] gives it, but its fences take no event: behind one of them, another stream's are
     /// refused ([`Error::OtherStream`]).
     ///
-    /// ```
-    /// use cuda_mem_core::ipc::SharedWords;
-    /// use cuda_mem_core::{Driver, Error, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
-    /// let line = SharedWords::create(&context, 1)?.line_of_one_stream(0)?;
-    /// line.record(&first)?;
-    /// assert!(matches!(line.record(&second), Err(Error::OtherStream)));
-    /// # Ok::<(), Error>(())
-    /// ```
     /// Errors: as there.
     pub fn line_of_one_stream(&self, slot: usize) -> Result<FenceLine> {
         self.line_at(slot, true)
@@ -163,18 +144,6 @@ impl SharedWords {
 
     /// What the streams of this process that were told of the words do with them, as of now: for whoever has to know when none of
     /// them writes a word any more.
-    ///
-    /// ```
-    /// use cuda_mem_core::ipc::SharedWords;
-    /// use cuda_mem_core::{Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let (words, stream) = (SharedWords::create(&context, 1)?, Stream::new(&context)?);
-    /// words.line(0)?.record(&stream)?;
-    /// assert_eq!(words.uses().streams(), [stream]);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     #[must_use]
     pub fn uses(&self) -> Uses {
         self.page.slots.registered.uses().copied()
@@ -194,17 +163,6 @@ impl AsFd for SharedWords {
 }
 
 /// Poisons the line of a slot, in a process that has the memory but no driver, such as a supervisor.
-///
-/// ```
-/// use cuda_mem_core::ipc::{SharedWords, poison_word};
-/// use cuda_mem_core::{Driver, Error};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let words = SharedWords::create(&driver.device(0)?.primary_context()?, 8)?;
-/// poison_word(words.mapping(), 7)?;
-/// assert!(words.line(7)?.is_poisoned() && !words.line(6)?.is_poisoned());
-/// # Ok::<(), Error>(())
-/// ```
 ///
 /// # Errors
 ///
@@ -304,8 +262,4 @@ impl Drop for Page {
     }
 }
 
-impl fmt::Debug for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Page").field("slots", &self.slots.states.len()).finish_non_exhaustive()
-    }
-}
+shown!(Page, |it| slots: it.slots.states.len());

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "maps memory and hands out slices over it")]
 
-use std::fmt;
 use std::ops::Range;
 use std::ptr;
 
@@ -17,16 +16,7 @@ use super::{numa, populate};
 use crate::driver::Handle;
 use crate::error::{Error, Result};
 
-/// The pages that a [`HostMapping`] is to be made of.
-///
-/// ```
-/// use cuda_mem_core::Error;
-/// use cuda_mem_core::host::{HostMapping, MappingOptions, Pages};
-///
-/// let wrong = Pages::HugeTlb { size: 12_345 }; // no system has such pages
-/// let refused = HostMapping::new(1 << 20, &MappingOptions::new().pages(wrong));
-/// assert!(matches!(refused, Err(Error::NoSuchPageSize { size: 12_345, .. })));
-/// ```
+/// The pages that a [`HostMapping`] is to be made of. [`HostMapping`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pages {
@@ -43,15 +33,7 @@ pub enum Pages {
     },
 }
 
-/// How a [`HostMapping`] is made. Without any setter: of the system's pages, wherever it puts them.
-///
-/// ```
-/// use cuda_mem_core::Error;
-/// use cuda_mem_core::host::{HostMapping, MappingOptions};
-///
-/// let nowhere = MappingOptions::new().numa_node(9999);
-/// assert!(matches!(HostMapping::new(4096, &nowhere), Err(Error::NoSuchNumaNode { .. })));
-/// ```
+/// How a [`HostMapping`] is made. Without any setter: of the system's pages, wherever it puts them. [`HostMapping`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct MappingOptions {
@@ -292,12 +274,4 @@ unsafe impl HostElements for HostMapping {
     }
 }
 
-impl fmt::Debug for HostMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostMapping")
-            .field("address", &self.address.raw())
-            .field("len", &self.len)
-            .field("page_size", &self.page_size)
-            .finish_non_exhaustive()
-    }
-}
+shown!(HostMapping, |it| address: it.address.raw(), len: it.len, page_size: it.page_size);

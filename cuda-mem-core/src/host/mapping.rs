@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code, reason = "maps files")]
 
-use std::fmt;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -131,13 +130,4 @@ impl Drop for FileMapping {
     }
 }
 
-impl fmt::Debug for FileMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileMapping")
-            .field("address", &self.address.raw())
-            .field("len", &self.len)
-            .field("writable", &self.writable)
-            .field("private", &self.private)
-            .finish()
-    }
-}
+shown!(FileMapping, |it| address: it.address.raw(), len: it.len, writable: it.writable, private: it.private);

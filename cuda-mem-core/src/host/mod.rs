@@ -5,7 +5,6 @@ mod mapping;
 mod memory;
 pub mod numa;
 mod options;
-mod pieces;
 mod pinned;
 mod populate;
 pub mod raw;

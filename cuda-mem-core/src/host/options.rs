@@ -75,20 +75,7 @@ impl fmt::Debug for RegisterOptions<'_> {
     }
 }
 
-/// How far a registration is.
-///
-/// ```
-/// use std::cell::RefCell;
-///
-/// use cuda_mem_core::{Driver, host::{Progress, RegisterOptions, Registered}};
-///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let steps = RefCell::new(Vec::new());
-/// let keep = |step: Progress| steps.borrow_mut().push(step);
-/// let _registered = Registered::with_options(&context, vec![0u8; 1 << 20], &RegisterOptions::new().progress(&keep))?;
-/// assert_eq!(steps.borrow().last(), Some(&Progress::Registering));
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// How far a registration is. [`RegisterOptions`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
@@ -104,17 +91,6 @@ pub enum Progress {
 }
 
 /// Stops what it was given to. Clones stop the same.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Error, host::{CancelToken, RegisterOptions, Registered}};
-///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let token = CancelToken::new();
-/// token.cancel();
-/// let refused = Registered::with_options(&context, vec![0u8; 4096], &RegisterOptions::new().cancel(&token));
-/// assert!(matches!(refused.unwrap_err().error, Error::Cancelled));
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,

@@ -9,7 +9,6 @@
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over pinned memory")]
 
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr::{self, NonNull};
 
 use bitflags::bitflags;
@@ -81,7 +80,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::TooLarge`].
     pub fn zeroed(context: &Context, len: usize, flags: PinnedFlags) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
         let (_relaxed, _bound) = context.bind_relaxed()?;
@@ -104,11 +103,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
-    /// [`Error::Forked`].
     pub fn as_slice(&self) -> Result<&[T]> {
         self.block.uses.synchronize()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device writes now; safe
@@ -178,9 +172,6 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// work of the context.
     ///
     /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         match self.block.release() {
@@ -250,11 +241,4 @@ unsafe impl<T: DeviceCopy> HostElements for PinnedBuffer<T> {
     }
 }
 
-impl<T: DeviceCopy> fmt::Debug for PinnedBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedBuffer")
-            .field("address", &self.elements.raw())
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
+shown!([T: DeviceCopy] PinnedBuffer<T>, |it| address: it.elements.raw(), len: it.len);

@@ -13,16 +13,15 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use super::memory::HostMemory;
 use super::options::{CancelToken, Progress, RegisterOptions};
-use super::pieces::{Pieces, overlap};
 use super::registered::RegisterFlags;
 use super::residency::PageReport;
 use super::system::{self, page_size};
-use crate::driver::Handle;
+use crate::driver::{Handle, lock};
 use crate::error::{Error, Result};
 
 /// What a thread takes at a time: a few milliseconds of zeroing, so that a cancellation is heard soon, and a whole number of
@@ -176,7 +175,7 @@ impl<'p> Team<'p> {
             };
             let bytes = overlap(&piece, &self.pages.bytes).len();
             if let Err(error) = self.pages.bring_in(&piece) {
-                self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                lock(&self.failure).get_or_insert(error);
                 self.stop.store(true, Ordering::Release);
                 return;
             }
@@ -190,7 +189,7 @@ impl<'p> Team<'p> {
     }
 
     fn result(&self) -> Result<()> {
-        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.failure) {
             Some(error) => Err(error.clone()),
             None if self.is_cancelled() => Err(Error::Cancelled),
             None => Ok(()),
@@ -256,6 +255,39 @@ impl Touch {
             at = at.div_euclid(self.step).saturating_add(1).saturating_mul(self.step);
         }
     }
+}
+
+/// A range of whole pages in pieces, cut where addresses are multiples of the pieces' size.
+#[derive(Debug, Clone)]
+struct Pieces {
+    range: Range<usize>,
+    size: usize,
+}
+
+impl Pieces {
+    fn new(range: Range<usize>, size: usize) -> Self {
+        Self { range, size: size.max(1) }
+    }
+
+    fn count(&self) -> usize {
+        let Range { start, end } = self.range;
+        if self.range.is_empty() {
+            return 0;
+        }
+        end.div_ceil(self.size).saturating_sub(start.div_euclid(self.size))
+    }
+
+    fn get(&self, index: usize) -> Option<Range<usize>> {
+        let number = self.range.start.div_euclid(self.size).checked_add(index)?;
+        let start = number.checked_mul(self.size)?;
+        let piece = overlap(&(start..start.saturating_add(self.size)), &self.range);
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
+/// What two ranges have in common.
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    one.start.max(other.start)..one.end.min(other.end)
 }
 
 #[cfg(test)]

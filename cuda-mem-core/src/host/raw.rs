@@ -134,17 +134,6 @@ fn current_or_first(driver: Driver) -> Result<Context> {
 }
 
 /// Why memory was not pinned or unpinned.
-///
-/// ```
-/// use cuda_mem_core::{Driver, host::raw, sys::CUresult};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: unpin_memory
-/// let memory = [0u8; 64];
-/// // SAFETY: it is not pinned, so nobody counts on that.
-/// let error = unsafe { raw::unpin_memory_with(driver, memory.as_ptr().cast_mut().cast()) }.unwrap_err();
-/// assert_eq!(error.code(), Some(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
 #[derive(Debug, Clone)]
 pub struct PinError {
     act: &'static str,

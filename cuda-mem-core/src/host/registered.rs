@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code, reason = "hands out slices over registered memory")]
 
-use std::fmt;
 use std::fs::File;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
@@ -27,17 +26,7 @@ use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
 
 bitflags! {
-    /// How host memory is registered.
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
-    /// assert_eq!(Registered::new(&context, vec![0u8; 4096], flags)?.flags(), flags);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
+    /// How host memory is registered. [`Registered`] has an example.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct RegisterFlags: u32 {
         /// Pinned for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
@@ -109,8 +98,8 @@ impl<M: HostMemory> Registered<M> {
     /// # Errors
     ///
     /// The owner comes back with the error: [`Error::AlreadyRegistered`], [`Error::NotMapped`], [`Error::LockLimit`],
-    /// [`Error::PrivateReadOnly`], [`Error::Unsupported`] for read-only memory on a device that does not take it,
-    /// [`Error::Driver`] (beyond the end of its file, pages that the kernel does not let be pinned, …), [`Error::Forked`].
+    /// [`Error::PrivateReadOnly`], [`Error::Unsupported`] for read-only memory on a device that does not take it, [`Error::Driver`] (beyond
+    /// the end of its file, pages that the kernel does not let be pinned, …).
     pub fn new(context: &Context, memory: M, flags: RegisterFlags) -> Result<Self, Refused<M>> {
         Self::register(context, memory, flags, |_, _, register| register())
     }
@@ -182,11 +171,6 @@ impl<M: HostMemory> Registered<M> {
     }
 
     /// The owner of the memory, once every device use that is known of has ended. Blocks the calling thread until then.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`] if a stream that used it captures; [`Error::Driver`], also for device work that failed;
-    /// [`Error::Forked`].
     pub fn memory(&self) -> Result<&M> {
         self.wait_for_uses()?;
         Ok(self.parts.memory())
@@ -232,7 +216,7 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if the device cannot reach the memory, [`Error::Forked`].
+    /// [`Error::Driver`] if the device cannot reach the memory.
     pub fn device_address(&self) -> Result<CUdeviceptr> {
         let memory = self.parts.memory();
         if memory.byte_len() == 0 { Ok(0) } else { device_address(&self.parts.context, memory.as_ptr()) }
@@ -263,9 +247,6 @@ impl<M: HostMemory> Registered<M> {
     ///
     /// Wraps [`cuMemHostUnregister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), for the last who shares
     /// the registration.
-    ///
-    /// # Errors
-    ///
     /// The value comes back with the error, still registered.
     pub fn close(mut self) -> Result<M, Refused<Self>> {
         if let Err(error) = self.parts.unregister() {
@@ -431,12 +412,4 @@ impl<M: HostMemory> Drop for Registered<M> {
     }
 }
 
-impl<M: HostMemory> fmt::Debug for Registered<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registered")
-            .field("address", &self.as_ptr())
-            .field("bytes", &self.byte_len())
-            .field("flags", &self.flags())
-            .finish_non_exhaustive()
-    }
-}
+shown!([M: HostMemory] Registered<M>, |it| address: it.as_ptr(), bytes: it.byte_len(), flags: it.flags());

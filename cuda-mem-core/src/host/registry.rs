@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use cuda_mem_sys::CUresult;
 
-use crate::driver::{Context, Service};
+use crate::driver::{Context, Service, lock};
 use crate::error::{Error, RegisteredBy, Result};
 use crate::host::RegisterFlags;
 
@@ -78,7 +78,8 @@ impl Registry {
 
     /// Whether a claim on `range` would be refused, as it looks now.
     pub(crate) fn refuses(&self, range: &Range<usize>, flags: RegisterFlags) -> bool {
-        overlapping(&mut self.lock(), range).is_some_and(|(start, entry)| !entry.shares(start, range, flags))
+        overlapping(&mut lock(&self.ranges), range)
+            .is_some_and(|(start, entry)| !entry.shares(start, range, flags))
     }
 
     fn enter(
@@ -90,7 +91,7 @@ impl Registry {
         register: impl FnOnce() -> Result<()>,
     ) -> Result<Claim> {
         let context = context.cloned();
-        let mut ranges = self.lock();
+        let mut ranges = lock(&self.ranges);
         while let Some((start, entry)) = overlapping(&mut ranges, &range) {
             let shares = !is_pinned && entry.shares(start, &range, flags);
             match &mut entry.state {
@@ -120,7 +121,7 @@ impl Registry {
 
     /// Gives a claim up; `unregister` is called for the last holder. After an error the claim still stands.
     pub(crate) fn release(&self, claim: Claim, unregister: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut ranges = self.lock();
+        let mut ranges = lock(&self.ranges);
         match ranges.get_mut(&claim.start).map(|entry| &mut entry.state) {
             Some(State::Held(holders)) if *holders > 1 => {
                 *holders = holders.saturating_sub(1);
@@ -139,7 +140,7 @@ impl Registry {
     /// Gives up what [`Registry::pin`] had registered from `start` on; `unregister` is called for the last holder. None if
     /// nothing of ours starts there. After an error it is still pinned, unless the driver says that it is not.
     pub(crate) fn unpin(&self, start: usize, unregister: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
-        let mut ranges = self.lock();
+        let mut ranges = lock(&self.ranges);
         loop {
             let entry = ranges.get_mut(&start)?;
             match entry.state {
@@ -165,7 +166,7 @@ impl Registry {
         });
         if released.is_err() {
             // Nobody else can have taken its place: it is registered still.
-            if let Some(entry) = self.lock().get_mut(&start) {
+            if let Some(entry) = lock(&self.ranges).get_mut(&start) {
                 entry.is_pinned = true;
             }
         }
@@ -174,16 +175,12 @@ impl Registry {
 
     /// Gives a claim up whose memory the driver would not unregister.
     pub(crate) fn abandon(&self, claim: Claim) {
-        if let Some(entry) = self.lock().get_mut(&claim.start) {
+        if let Some(entry) = lock(&self.ranges).get_mut(&claim.start) {
             entry.state = match entry.state {
                 State::Held(holders) if holders > 1 => State::Held(holders.saturating_sub(1)),
                 _ => State::Lost,
             };
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -204,7 +201,7 @@ struct Busy<'r> {
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        let mut ranges = self.registry.lock();
+        let mut ranges = lock(&self.registry.ranges);
         let removed = match self.outcome {
             None => ranges.remove(&self.claim.start),
             Some(state) => {

@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code, reason = "maps a file and touches its words atomically")]
 
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -251,18 +250,6 @@ impl SharedMapping {
 
     /// So many words from `offset` bytes on, as [`SharedMapping::word`] gives each.
     ///
-    /// ```
-    /// use std::sync::atomic::Ordering;
-    ///
-    /// use cuda_mem_core::host::SharedMapping;
-    ///
-    /// let mapping = SharedMapping::create(4096)?;
-    /// let [first, second] = mapping.words(8)?;
-    /// second.store(7, Ordering::Relaxed);
-    /// assert_eq!((first.load(Ordering::Relaxed), mapping.word(16)?.load(Ordering::Relaxed)), (0, 7));
-    /// assert!(mapping.words::<2>(mapping.bytes() - 8).is_err() && mapping.words::<1>(4).is_err());
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     /// Errors: as there.
     #[inline]
     pub fn words<const N: usize>(&self, offset: usize) -> Result<[&AtomicU64; N]> {
@@ -359,20 +346,6 @@ impl Drop for Mapped {
     }
 }
 
-impl fmt::Debug for SharedPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPages")
-            .field("address", &self.mapped.address.raw())
-            .field("bytes", &self.mapped.bytes)
-            .finish_non_exhaustive()
-    }
-}
+shown!(SharedPages, |it| address: it.mapped.address.raw(), bytes: it.mapped.bytes);
 
-impl fmt::Debug for SharedMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedMapping")
-            .field("address", &self.mapped.address.raw())
-            .field("bytes", &self.mapped.bytes)
-            .finish_non_exhaustive()
-    }
-}
+shown!(SharedMapping, |it| address: it.mapped.address.raw(), bytes: it.mapped.bytes);

@@ -60,7 +60,7 @@ impl DeviceAllocation {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`]; [`Error::Driver`]: code 2 for more than there is; [`Error::Forked`].
+    /// [`Error::TooLarge`]; [`Error::Driver`]: code 2 for more than there is.
     pub fn new(context: &Context, bytes: usize) -> Result<Self> {
         let whole = bytes.max(1).checked_next_multiple_of(PAGE);
         let bytes = whole.ok_or(Error::TooLarge { count: bytes, size: 1 })?;
@@ -80,7 +80,7 @@ impl DeviceAllocation {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::OutOfRange`].
     ///
     /// # Safety
     ///
@@ -99,9 +99,6 @@ impl DeviceAllocation {
     /// work of the context.
     ///
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The memory comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.block.release() {

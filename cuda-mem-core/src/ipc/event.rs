@@ -87,8 +87,7 @@ impl OpenedEvent {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 201 for a handle of this process, 205 for bytes that are none;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 201 for a handle of this process, 205 for bytes that are none.
     pub fn open(context: &Context, handle: &EventHandle) -> Result<Self> {
         let (_relaxed, _bound) = context.bind_relaxed()?;
         let reserved = handle.bytes.map(|byte| std::ffi::c_char::from_ne_bytes([byte]));

@@ -75,8 +75,8 @@ impl ImportedMapping {
     ///
     /// # Errors
     ///
-    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`], [`Error::ForeignContext`]; [`Error::Driver`]: code 999
-    /// if the descriptor is no memory, 101 for a device that cannot reach it; [`Error::Forked`]. Nothing is mapped then.
+    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no memory,
+    /// 101 for a device that cannot reach it. Nothing is mapped then.
     pub fn import_posix_fd(
         device: Device,
         descriptor: BorrowedFd<'_>,
@@ -114,8 +114,8 @@ impl ImportedMapping {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach
-    /// it; [`Error::Forked`]. Nothing is mapped then, and the memory is released.
+    /// [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it.
+    /// Nothing is mapped then, and the memory is released.
     pub fn of_own(device: Device, memory: PhysicalMemory, devices: &[Device]) -> Result<Self> {
         device.driver().reclaim();
         Self::map(device, memory.bytes(), std::iter::once(Ok(memory)), devices)
@@ -159,8 +159,7 @@ impl ImportedMapping {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it;
-    /// [`Error::Forked`].
+    /// [`Error::ForeignContext`] for devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it.
     pub fn allow(&self, devices: &[Device]) -> Result<()> {
         // There is one until the mapping is closed.
         let range = self.mapped.range.as_ref();

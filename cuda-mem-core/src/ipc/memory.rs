@@ -8,8 +8,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
-
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
 use crate::buffer::{Borrowed, used_memory};
@@ -66,8 +64,8 @@ impl MemoryHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the allocation ends before; [`Error::Driver`]: code 1 for memory that is not of `cuMemAlloc` or
-    /// is imported, 500 for an address that the driver does not know; [`Error::Forked`].
+    /// [`Error::OutOfRange`] if the allocation ends before; [`Error::Driver`]: code 1 for memory that is not of `cuMemAlloc` or is
+    /// imported, 500 for an address that the driver does not know.
     ///
     /// # Safety
     ///
@@ -85,14 +83,7 @@ impl MemoryHandle {
     }
 }
 
-impl fmt::Debug for MemoryHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryHandle")
-            .field("offset", &self.offset)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
+shown!(MemoryHandle, |it| offset: it.offset, len: it.len);
 
 /// Device memory of another process, opened by its handle.
 ///
@@ -146,9 +137,8 @@ impl OpenedMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the allocation ends before the memory does; [`Error::Driver`]: code 1 for bytes that are no
-    /// handle or whose memory was freed, 201 for a handle of this process, 400 if the process that made it has ended;
-    /// [`Error::Forked`]. Nothing is open then.
+    /// [`Error::OutOfRange`] if the allocation ends before the memory does; [`Error::Driver`]: code 1 for bytes that are no handle or whose
+    /// memory was freed, 201 for a handle of this process, 400 if the process that made it has ended. Nothing is open then.
     pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
         context.driver().reclaim();
         let mut base = 0;
@@ -192,9 +182,6 @@ impl OpenedMemory {
     /// Closes the memory, and tells whether the driver did. Waits for the device uses that it knows of.
     ///
     /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// # Errors
-    ///
     /// The memory comes back with the error, still open.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.opened.release() {

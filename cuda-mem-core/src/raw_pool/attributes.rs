@@ -12,17 +12,7 @@ use super::MemoryPool;
 use crate::driver::Relaxed;
 use crate::error::{Error, Result, call};
 
-/// The attributes of a pool, all read one after the other. Sizes are in bytes.
-///
-/// ```
-/// use cuda_mem_core::{Driver, raw_pool::MemoryPool};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let pool = MemoryPool::current_of_device(driver.device(0)?)?;
-/// let attributes = pool.attributes()?;
-/// assert!(attributes.used_mem_current <= attributes.used_mem_high);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// The attributes of a pool, all read one after the other. Sizes are in bytes. [`MemoryPool`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolAttributes {
     /// Whether memory freed on one stream is reused on another that waits for an event recorded after the free.
@@ -54,8 +44,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 for an imported pool, whose attributes are its own process's to ask;
-    /// [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 for an imported pool, whose attributes are its own process's to ask.
     pub fn attributes(&self) -> Result<PoolAttributes> {
         Ok(PoolAttributes {
             reuse_follow_event_dependencies: self
@@ -104,8 +93,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as
-    /// [`MemoryPool::flag`]; [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 if it cannot be set, or the pool is imported; [`Error::NotAccepted`] as [`MemoryPool::flag`].
     pub fn set_flag(&self, attribute: CUmemPool_attribute, value: bool) -> Result<()> {
         self.set_number(attribute, u64::from(value))
     }

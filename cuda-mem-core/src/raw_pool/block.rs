@@ -1,21 +1,308 @@
-//! Blocks of this process's pools, with what frees them.
+//! Blocks of pools, of this process and of others, with what frees them.
 //!
 //! # Safety
 //!
-//! Relies on every use of a block being in its [`Uses`]: work that is put into a stream without [`PoolBlock::on`] is its author's
-//! `unsafe` responsibility.
+//! Relies on `cuMemPoolImportPointer` giving an address that is valid until its free, and on every use of it being in its
+//! [`Uses`]: work that is put into a stream without [`PoolBlock::on`] or [`ImportedBlock::on`] is its author's `unsafe` responsibility.
 
-#![allow(unsafe_code, reason = "exports the address of a block")]
+#![allow(unsafe_code, reason = "frees memory")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::imported::Block;
-use super::{MemoryPool, PointerExport};
-use crate::buffer::used_memory;
-use crate::driver::deferred::Owned;
-use crate::error::Result;
+use cuda_mem_sys::CUdeviceptr;
+
+use super::{MemoryPool, PointerExport, free};
+use crate::buffer::{Borrowed, used_memory};
+use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::{Driver, refuse_forked};
+use crate::error::{Error, Refused, Result, call, expect_lost};
+use crate::fence::Fence;
+use crate::pointer;
 use crate::stream::Stream;
 use crate::uses::Uses;
+
+/// A block of another process's pool, freed here once, behind all uses that it knows of and without the host waiting. (Only the
+/// free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)
+///
+/// The exporter's own free comes after that: it is told by a fence that is recorded on [`ImportedBlock::stream`] behind
+/// [`ImportedBlock::close`].
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use std::sync::Arc;
+///
+/// use cuda_mem_core::raw_pool::{
+///     self, AllocationType, ImportedBlock, MemoryLocation, MemoryPool, PointerExport, PoolProperties,
+/// };
+/// use cuda_mem_core::{Driver, Stream};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
+/// let properties = PoolProperties {
+///     allocation_type: AllocationType::Pinned,
+///     location: MemoryLocation::Device(0),
+///     shareable: true,
+///     max_size: 0,
+/// };
+/// let pool = MemoryPool::create(driver, &properties)?;
+/// let address = pool.allocate(4096, &stream)?;
+/// let descriptor = pool.export()?;
+/// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
+/// let export = unsafe { MemoryPool::export_pointer(driver, address) }?;
+///
+/// // In the other process, which received the pool's descriptor and the 64 bytes (here the same one).
+/// let theirs = Arc::new(MemoryPool::import(driver, descriptor.as_fd())?);
+/// // SAFETY: imported once, from the process that exported the pool; the free below comes after it.
+/// let block = unsafe { ImportedBlock::import(&theirs, &export, 4096, &stream) }?;
+/// block.close()?;
+/// // SAFETY: no work uses it.
+/// unsafe { raw_pool::free(address, &stream) }?;
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ImportedBlock {
+    /// Taken out when the block is freed or dropped.
+    block: Owned<Block>,
+    bytes: usize,
+}
+
+/// What there is to free.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// 0 once it is freed.
+    pub(super) address: CUdeviceptr,
+    /// The stream that it is freed on.
+    pub(super) home: Stream,
+    pub(super) uses: Uses,
+    companion: Companion,
+    /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
+    is_freed_with_context: bool,
+    /// Destroyed after its blocks: once all frees are in their streams. The driver keeps what it needs until they were reached.
+    pool: Option<Arc<MemoryPool>>,
+}
+
+impl Block {
+    pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
+        let (uses, companion, pool) = (Uses::new(), Companion::NONE, Some(Arc::clone(pool)));
+        Self { address, home: home.clone(), uses, companion, is_freed_with_context: false, pool }
+    }
+
+    fn imported(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
+        Self { is_freed_with_context: true, ..Self::new(address, home, pool) }
+    }
+
+    /// The error, unless the context that it tells the loss of has made the free.
+    fn expect_lost(&self, error: Error) -> Result<()> {
+        if self.is_freed_with_context { expect_lost(error) } else { Err(error) }
+    }
+
+    pub(super) fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed::of(&self.uses, self.home.context())
+    }
+}
+
+impl ImportedBlock {
+    /// The allocation behind an export, if it has at least `bytes` bytes, to be freed on `stream`.
+    ///
+    /// Wraps [`cuMemPoolImportPointer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), and
+    /// [`cuPointerGetAttributes`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__UNIFIED.html), with which the size is
+    /// checked. Not ordered behind the allocation: that takes a fence.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAsDeclared`] if it has fewer bytes, after it was freed again; those of [`MemoryPool::import_pointer`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`MemoryPool::import_pointer`]. The exporter's free comes after the one here.
+    pub unsafe fn import(
+        pool: &Arc<MemoryPool>,
+        export: &PointerExport,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<Self> {
+        if stream.driver() != pool.driver() {
+            return Err(Error::ForeignContext { what: "the stream" });
+        }
+        pool.driver().reclaim();
+        // SAFETY: the caller's promise.
+        let address = unsafe { pool.import_pointer(export) }?;
+        let imported = Self { block: Owned::new(Block::imported(address, stream, pool)), bytes };
+        let found = pointer::attributes(stream.context(), address)?.range_size;
+        if found < bytes {
+            return Err(Error::NotAsDeclared {
+                what: "the size",
+                declared: bytes as u64,
+                found: found as u64,
+            });
+        }
+        Ok(imported)
+    }
+
+    /// The stream that it is freed on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.block.home
+    }
+
+    /// Takes over the uses of a part of the memory, whose own owner is gone: the free comes after them too.
+    pub fn absorb_uses(&self, uses: Uses) {
+        self.block.uses.absorb(uses);
+    }
+
+    /// Whether no use of the memory runs any more that it knows of, so that its free is reached at once: [`Uses::have_passed`].
+    /// Errors: as there.
+    pub fn have_uses_passed(&mut self) -> Result<bool> {
+        self.block.uses.have_passed()
+    }
+
+    /// Has `guard` dropped once the free was reached on its stream, by a later call that allocates or releases or by
+    /// [`Driver::reclaim`](crate::Driver::reclaim): only then the allocation may be imported anew, because on some drivers the free
+    /// takes the memory from a second import. A lost context counts as the free, once no use runs in any other. If the driver refuses the
+    /// free for another reason, `guard` is never dropped.
+    pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
+        self.block.companion.add(guard);
+    }
+
+    /// Frees the block behind all its uses, and tells whether the driver took it. Ordered on [`ImportedBlock::stream`].
+    ///
+    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or
+    /// [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) where that stream cannot be named.
+    ///
+    /// # Errors
+    ///
+    /// The block comes back with the error. [`Error::Timeout`] if a context was lost, so that the free cannot be ordered behind uses that
+    /// run in others.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        if let Err(error) = self.block.release() {
+            return Err(Refused::new(error, self));
+        }
+        Ok(())
+    }
+}
+
+used_memory!(ImportedBlock, |this| this.block.address, this.bytes, this.block.borrowed());
+
+/// How a block was freed.
+enum Free {
+    /// Behind all its uses, on its stream.
+    Ordered,
+    /// By the host, when no use ran any more.
+    Waited,
+    /// With the context that was lost.
+    Lost,
+}
+
+impl Held for Block {
+    fn driver(&self) -> Driver {
+        self.home.driver()
+    }
+
+    fn is_released(&self) -> bool {
+        self.address == 0
+    }
+}
+
+impl Release for Block {
+    fn release(&mut self) -> Result<()> {
+        refuse_forked()?;
+        if self.address == 0 {
+            return Ok(());
+        }
+        let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
+            // Another thread's default stream has no name here, nor one that its owner may have destroyed.
+            Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
+            freed => freed?,
+        };
+        self.address = 0;
+        // Before anybody asks whether the free was reached. An imported pool of the host that is destroyed after that leaves its last
+        // addresses in the driver's books, and the next mapping there, whosever it is, fails with code 208 (seen on hardware).
+        self.pool = None;
+        if let Some(guard) = self.companion.take() {
+            let mut uses = std::mem::take(&mut self.uses);
+            let reached = match freed {
+                Free::Ordered => Fence::record(&self.home).ok(),
+                Free::Waited | Free::Lost => None,
+            };
+            let is_over = match freed {
+                // Without a point to ask for, the stream is waited for: the free was behind them all.
+                Free::Ordered => reached.is_none() && self.home.drain().result().is_ok(),
+                Free::Waited => true,
+                Free::Lost => false,
+            };
+            if is_over {
+                uses = Uses::new();
+            }
+            self.home.driver().release_or_defer(Freed { freed: reached, uses, _guard: guard });
+        }
+        Ok(())
+    }
+}
+
+impl Block {
+    /// Frees it on its stream.
+    fn free_in_order(&mut self) -> Result<Free> {
+        if let Err(error) = self.uses.hold_up_last(&self.home) {
+            self.expect_lost(error)?;
+            // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
+            self.expect_over()?;
+        }
+        // SAFETY: allocated or imported once by this value and freed once, on a stream that is behind every use or when none runs.
+        match unsafe { free(self.address, &self.home) } {
+            Ok(()) => Ok(Free::Ordered),
+            // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
+            Err(error) => self.expect_lost(error).map(|()| Free::Lost),
+        }
+    }
+
+    /// Waits until it is not used any more, and frees it without a stream.
+    fn free_waited(&mut self) -> Result<Free> {
+        if !self.home.is_per_thread() {
+            // What its own stream was given, if there is a point behind that: the waits for its allocation are there. Those of a
+            // thread's default stream came to its uses in that thread.
+            self.uses.absorb(Uses::starting_on(&self.home)?);
+        }
+        if let Err(error) = self.uses.synchronize() {
+            self.expect_lost(error)?;
+            self.expect_over()?;
+        }
+        let freed = self.home.context().bind_relaxed().and_then(|_bound| {
+            // SAFETY: allocated or imported once by this value and freed once; no use of it runs any more.
+            unsafe { call!(self.home.driver(), cuMemFree(self.address)) }
+        });
+        match freed {
+            Ok(()) => Ok(Free::Waited),
+            Err(error) => self.expect_lost(error).map(|()| Free::Lost),
+        }
+    }
+
+    /// [`Error::Timeout`] while a use runs in a context that is not lost.
+    fn expect_over(&mut self) -> Result<()> {
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+    }
+}
+
+/// A free that was enqueued, or that the lost context has made. What waits for it is dropped with this.
+struct Freed {
+    freed: Option<Fence>,
+    /// Those that the free was behind. A lost context orders nothing: then they are asked for.
+    uses: Uses,
+    _guard: Box<dyn Send + Sync>,
+}
+
+impl Release for Freed {
+    fn release(&mut self) -> Result<()> {
+        if let Some(freed) = &self.freed {
+            let reached = freed.synchronize(Some(Duration::ZERO));
+            if reached.is_ok() {
+                return Ok(());
+            }
+            reached.or_else(expect_lost)?;
+        }
+        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+    }
+}
 
 /// A block of a [`MemoryPool`], freed once, behind all uses that it knows of and without the host waiting. It keeps the pool. (Only
 /// the free of a block whose stream was disowned, or is another thread's default stream, waits there: the stream has no name.)

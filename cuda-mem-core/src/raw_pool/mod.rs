@@ -9,11 +9,9 @@
 
 mod attributes;
 mod block;
-mod imported;
 mod owned;
 mod share;
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
@@ -28,27 +26,10 @@ use crate::stream::Stream;
 
 pub use crate::vmm::{AllocationType, MemoryLocation};
 pub use attributes::PoolAttributes;
-pub use block::PoolBlock;
-pub use imported::ImportedBlock;
+pub use block::{ImportedBlock, PoolBlock};
 pub use share::PointerExport;
 
-/// How a pool is made. There is no default: a pool lies somewhere.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let properties = PoolProperties {
-///     allocation_type: AllocationType::Pinned,
-///     location: MemoryLocation::HostNuma(0),
-///     shareable: true,
-///     max_size: 0,
-/// };
-/// let pool = MemoryPool::create(driver, &properties)?;
-/// assert!(!pool.is_accessible_from(driver.device(0)?)?); // a pool of host memory lets no device in by itself
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// How a pool is made. There is no default: a pool lies somewhere. [`MemoryPool`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolProperties {
     /// The kind of its memory.
@@ -107,8 +88,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 for a location or kind that the driver has no pools of, or none to share, 2 if `max_size` is
-    /// more than there is; [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 for a location or kind that the driver has no pools of, or none to share, 2 if `max_size` is more than
+    /// there is.
     pub fn create(driver: Driver, properties: &PoolProperties) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let handles = if properties.shareable {
@@ -141,7 +122,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignPool`] if another library's pool was made current; [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::ForeignPool`] if another library's pool was made current.
     pub fn current_of_device(device: Device) -> Result<Self> {
         let driver = device.driver();
         let _relaxed = Relaxed::enter(driver)?;
@@ -162,7 +143,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] before CUDA 13.0; [`Error::ForeignPool`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::ForeignPool`].
     pub fn current(driver: Driver, location: MemoryLocation, kind: AllocationType) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut place = location.as_raw();
@@ -225,8 +206,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] before CUDA 13.0; [`Error::Driver`]: code 1 if the pool's memory is elsewhere or of another kind, or
-    /// the pool is imported; [`Error::Forked`].
+    /// [`Error::Missing`] before CUDA 13.0; [`Error::Driver`]: code 1 if the pool's memory is elsewhere or of another kind, or the pool is
+    /// imported.
     pub fn make_current(&self, location: MemoryLocation, kind: AllocationType) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
         owned::made_current(self.driver, self.raw.raw().addr(), (location, kind), || {
@@ -259,8 +240,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for another driver's stream; [`Error::Driver`]: code 2 for more than there is or than the pool
-    /// may have, 1 for an imported pool; [`Error::Capturing`], [`Error::WrongThread`], [`Error::Forked`].
+    /// [`Error::Driver`]: code 2 for more than there is or than the pool may have, 1 for an imported pool.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         if stream.driver() != self.driver {
             return Err(Error::ForeignContext { what: "the stream" });
@@ -299,7 +279,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`]: code 1 for an imported pool; [`Error::Forked`].
+    /// [`Error::Driver`]: code 1 for an imported pool.
     pub fn trim_to(&self, bytes_to_keep: usize) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
         // SAFETY: a live pool.
@@ -309,10 +289,6 @@ impl MemoryPool {
     /// Whether a device reads and writes the pool's memory.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for another driver's device, [`Error::Driver`], [`Error::Forked`].
     pub fn is_accessible_from(&self, device: Device) -> Result<bool> {
         let _relaxed = Relaxed::enter(self.driver)?;
         if device.driver() != self.driver {
@@ -335,8 +311,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignContext`] for another driver's device; [`Error::Driver`]: code 101 for a device that cannot reach the
-    /// memory, or for taking access from the device that the memory lies on; [`Error::Forked`].
+    /// [`Error::Driver`]: code 101 for a device that cannot reach the memory, or for taking access from the device that the memory lies on.
     pub fn set_access(&self, devices: &[Device], accessible: bool) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
         if devices.iter().any(|device| device.driver() != self.driver) {
@@ -435,8 +410,7 @@ fn set_current(
 ///
 /// # Errors
 ///
-/// [`Error::Capturing`]; [`Error::Driver`]: code 1 for an address that no allocation starts at; [`Error::WrongThread`],
-/// [`Error::Forked`]. The memory is still allocated then.
+/// [`Error::Driver`]: code 1 for an address that no allocation starts at. The memory is still allocated then.
 ///
 /// # Safety
 ///
@@ -481,8 +455,4 @@ impl PartialEq for MemoryPool {
 
 impl Eq for MemoryPool {}
 
-impl fmt::Debug for MemoryPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryPool").field("raw", &self.raw.raw()).field("owned", &self.is_owned()).finish()
-    }
-}
+shown!(MemoryPool, |it| raw: it.raw.raw(), owned: it.is_owned());

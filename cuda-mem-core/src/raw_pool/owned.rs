@@ -4,10 +4,10 @@
 //! hardware: the second one is told that there is no such pool).
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use super::{AllocationType, MemoryLocation};
-use crate::driver::Driver;
+use crate::driver::{Driver, lock};
 use crate::error::Result;
 
 /// A pool by its driver and its handle's address.
@@ -103,5 +103,5 @@ pub(super) fn abandon(driver: Driver, pool: usize) {
 }
 
 fn owners() -> MutexGuard<'static, HashMap<Name, Owned>> {
-    OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&OWNERS)
 }

@@ -21,38 +21,7 @@ const DESCRIPTOR: CUmemAllocationHandleType =
 
 opaque! {
     /// What another process needs, besides the pool, to find an allocation: 64 bytes that may travel over any channel.
-    ///
-    /// ```
-    /// use std::os::fd::AsFd;
-    ///
-    /// use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PointerExport, PoolProperties};
-    /// use cuda_mem_core::{Driver, Stream};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
-    /// let properties = PoolProperties {
-    ///     allocation_type: AllocationType::Pinned,
-    ///     location: MemoryLocation::Device(0),
-    ///     shareable: true,
-    ///     max_size: 0,
-    /// };
-    /// let pool = MemoryPool::create(driver, &properties)?;
-    /// let address = pool.allocate(4096, &stream)?;
-    /// let descriptor = pool.export()?;
-    /// // SAFETY: nothing here borrows the memory; it is freed after the importer's use of it.
-    /// let bytes = *unsafe { MemoryPool::export_pointer(driver, address) }?.as_bytes();
-    ///
-    /// // In the other process, which received both (here the same one).
-    /// let theirs = MemoryPool::import(driver, descriptor.as_fd())?;
-    /// // SAFETY: imported once, from the process that exported the pool.
-    /// let imported = unsafe { theirs.import_pointer(&PointerExport::from_bytes(bytes)) }?;
-    /// assert_ne!(imported, 0);
-    /// // SAFETY: no work uses it; the importer's comes before the exporter's.
-    /// unsafe { raw_pool::free(imported, &stream) }?;
-    /// // SAFETY: no work uses it.
-    /// unsafe { raw_pool::free(address, &stream) }?;
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
+    /// [`ImportedBlock`](super::ImportedBlock) has an example.
     PointerExport
 }
 
@@ -63,8 +32,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the pool was not made shareable, or is imported.
     pub fn export(&self) -> Result<OwnedFd> {
         let _relaxed = Relaxed::enter(self.driver)?;
         let mut descriptor: std::ffi::c_int = -1;
@@ -87,7 +55,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 999 if the descriptor is no pool's.
     pub fn import(driver: Driver, descriptor: BorrowedFd<'_>) -> Result<Self> {
         let _relaxed = Relaxed::enter(driver)?;
         let mut raw: CUmemoryPool = ptr::null_mut();
@@ -109,8 +77,7 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of an exported pool of this process starts there;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if none of an exported pool of this process starts there.
     ///
     /// # Safety
     ///
@@ -132,8 +99,8 @@ impl MemoryPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`](crate::Error::Driver): code 1 if the bytes are no allocation's of this pool, 208 for host memory that is
-    /// imported already; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Driver`](crate::Error::Driver): code 1 if the bytes are no allocation's of this pool, 208 for host memory that is imported
+    /// already.
     ///
     /// # Safety
     ///

@@ -84,7 +84,7 @@ impl CapturePast {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`], [`Error::Missing`], [`Error::Forked`]; it is of no place then.
+    /// [`Error::Missing`]; it is of no place then.
     ///
     /// # Safety
     ///
@@ -180,15 +180,7 @@ unsafe fn dependencies(driver: Driver, node: Node, found: &mut Vec<Node>) -> Res
     Ok(())
 }
 
-/// What names a capture for the life of the process.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
-/// assert_eq!(stream.capture_id()?, None); // it captures nothing
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// What names a capture for the life of the process. [`Stream::capture_id`] gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CaptureId(u64);
 
@@ -221,11 +213,6 @@ impl Stream {
     /// The capture that the stream takes part in; None if it captures nothing, or the capture was invalidated.
     ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`](crate::Error::WrongThread), [`Error::Driver`](crate::Error::Driver), for the legacy stream also while a blocking stream of its
-    /// context captures; [`Error::Forked`](crate::Error::Forked).
     pub fn capture_id(&self) -> Result<Option<CaptureId>> {
         let entered = self.enter()?;
         let (mut status, mut id) = (CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);

@@ -10,7 +10,6 @@
 //! driver's call: work of default streams of threads but for their waits for words, of streams that others made and never lent, and
 //! of streams that were destroyed.
 
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{
@@ -21,7 +20,7 @@ use std::time::Duration;
 
 use super::known::{KnownStreams, Points};
 use crate::driver::deferred::{Release, catch_panic};
-use crate::driver::{self, Driver, Service, fork};
+use crate::driver::{self, Driver, Service, fork, lock};
 use crate::error::Error;
 
 /// How long a busy device is left alone, at first and at most.
@@ -151,22 +150,22 @@ impl Service for WhenIdle {
 impl WhenIdle {
     /// Has words looked at, too.
     pub(crate) fn watch(&self, words: Weak<dyn Awaited>) {
-        let mut all = self.lock_words();
+        let mut all = lock(&self.words);
         all.retain(|words| words.strong_count() > 0);
         all.push(words);
     }
 
     /// Has words looked at no more. From here on nobody who looks keeps them.
     pub(crate) fn forget(&self, words: &Arc<impl Awaited>) {
-        self.lock_words().retain(|known| !ptr::addr_eq(known.as_ptr(), Arc::as_ptr(words)));
+        lock(&self.words).retain(|known| !ptr::addr_eq(known.as_ptr(), Arc::as_ptr(words)));
     }
 
     fn push(&self, owned: Box<dyn Release>) {
-        self.lock().push(owned);
+        lock(&self.waiting).push(owned);
     }
 
     fn pop(&self) -> Option<Box<dyn Release>> {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         (!waiting.is_empty()).then(|| waiting.remove(0))
     }
 
@@ -204,15 +203,7 @@ impl WhenIdle {
 
     fn is_awaited(&self) -> bool {
         let is_awaited = |words: &Weak<dyn Awaited>| words.upgrade().is_some_and(|words| words.is_awaited());
-        self.lock_words().iter().any(is_awaited)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Release>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_words(&self) -> MutexGuard<'_, Vec<Weak<dyn Awaited>>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.words).iter().any(is_awaited)
     }
 }
 
@@ -262,13 +253,7 @@ fn try_until_nothing_is_left() {
 }
 
 fn is_trying() -> MutexGuard<'static, bool> {
-    IS_TRYING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&IS_TRYING)
 }
 
-impl fmt::Debug for WhenIdle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WhenIdle")
-            .field("waiting", &self.count.load(Ordering::Relaxed))
-            .finish_non_exhaustive()
-    }
-}
+shown!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));

@@ -13,12 +13,12 @@
 
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use cuda_mem_sys::CUstream_st;
 
 use super::{Inner, Kind, StreamId, is_capturing};
-use crate::driver::{Context, Driver, Event, Handle, Relaxed};
+use crate::driver::{Context, Driver, Event, Handle, Relaxed, lock};
 use crate::error::{Error, Result, call, query};
 
 /// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about.
@@ -78,12 +78,12 @@ impl KnownStreams {
             here: Mutex::new(here),
         };
         let entry = Entry { known: Arc::new(known), context, is_lent: stream.kind != Kind::Owned };
-        self.lock().insert(place(stream), entry);
+        lock(&self.streams).insert(place(stream), entry);
     }
 
     /// Somebody else may have it capture from now on. Waits for whoever asks about it.
     pub(super) fn lend(&self, stream: &Inner) {
-        if let Some(entry) = self.lock().get_mut(&place(stream)) {
+        if let Some(entry) = lock(&self.streams).get_mut(&place(stream)) {
             entry.is_lent = true;
         }
     }
@@ -93,26 +93,26 @@ impl KnownStreams {
             // Never entered. A thread that ends drops it without a lock.
             return;
         }
-        let left = self.lock().remove(&place(stream));
+        let left = lock(&self.streams).remove(&place(stream));
         // Outside the lock, which a record must not hold up that the driver makes wait; and what has left may hold the last
         // handle to a context, though the stream has one as a rule.
         if let Some(entry) = left {
-            let here = entry.known.lock().take();
+            let here = lock(&entry.known.here).take();
             drop(here);
         }
     }
 
     /// Calls `ask` while nobody here names a stream that was lent.
     pub(super) fn alone<R>(&self, stream: &Inner, ask: impl FnOnce() -> R) -> R {
-        let known = self.lock().get(&place(stream)).map(|entry| Arc::clone(&entry.known));
-        let _named = known.as_ref().map(|known| known.lock());
+        let known = lock(&self.streams).get(&place(stream)).map(|entry| Arc::clone(&entry.known));
+        let _named = known.as_ref().map(|known| lock(&known.here));
         ask()
     }
 
     /// Whether a stream has no work; None if it was lent, or is not here.
     pub(super) fn is_idle(&self, stream: &Inner) -> Result<Option<bool>> {
         let _relaxed = Relaxed::enter(stream.context.driver())?;
-        match self.lock().get(&place(stream)) {
+        match lock(&self.streams).get(&place(stream)) {
             Some(entry) if !entry.is_lent => entry.is_idle().map(Some),
             _ => Ok(None),
         }
@@ -123,7 +123,7 @@ impl KnownStreams {
     pub(super) fn points(&self, driver: Driver) -> Points {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return Points::default() };
         let lent = |entry: &Entry| entry.is_lent.then(|| Arc::clone(&entry.known));
-        let lent = self.lock().values().filter_map(lent).collect::<Vec<_>>();
+        let lent = lock(&self.streams).values().filter_map(lent).collect::<Vec<_>>();
         let point = |known: Arc<Known>| match known.record_point() {
             Ok(is_recorded) => is_recorded.then_some((known.id, Point::Recorded)),
             Err(Error::Driver(error)) if error.context_is_lost() => Some((known.id, Point::Lost)),
@@ -135,17 +135,13 @@ impl KnownStreams {
     /// Whether none has work: one that was lent none before its point. One that captures counts as busy, and its capture stays.
     pub(super) fn are_idle(&self, driver: Driver, points: &Points) -> bool {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
-        self.lock().values().all(|entry| {
+        lock(&self.streams).values().all(|entry| {
             let is_idle = if entry.is_lent { points.is_reached(&entry.known) } else { entry.is_idle() };
             match is_idle {
                 Err(Error::Driver(error)) => error.context_is_lost(),
                 is_idle => is_idle.unwrap_or(false),
             }
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Entry>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,7 +159,7 @@ impl Entry {
 impl Known {
     /// Records an event behind what the stream was given; false if it captures or has left.
     fn record_point(&self) -> Result<bool> {
-        let mut here = self.lock();
+        let mut here = lock(&self.here);
         let Some(Here { context, point }) = &mut *here else { return Ok(false) };
         // Whatever comes of this, an older one is not behind all of it.
         drop(point.take());
@@ -197,10 +193,6 @@ impl Known {
         };
         let point = here.as_ref().and_then(|here| here.point.as_ref());
         point.map_or(Ok(false), Event::is_complete)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Here>> {
-        self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

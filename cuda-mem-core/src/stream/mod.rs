@@ -21,7 +21,6 @@ pub mod stream_mem;
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -70,6 +69,7 @@ pub unsafe trait ForeignStream {
 /// let stream = Stream::new(&context)?;
 /// stream.synchronize()?;
 /// assert!(stream.is_idle()?);
+/// assert_ne!(Stream::new(&context)?.id(), stream.id());
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 #[derive(Clone)]
@@ -78,15 +78,7 @@ pub struct Stream {
 }
 
 /// What names a stream for the life of the process. Handles are used again after a stream is destroyed; these are not.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
-/// let ended = Stream::new(&context)?.id();
-/// assert_ne!(Stream::new(&context)?.id(), ended);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// [`Stream`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
@@ -210,8 +202,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if the stream captures, [`Error::Driver`] if the driver does not know the handle,
-    /// [`Error::Forked`].
+    /// [`Error::Driver`] if the driver does not know the handle.
     pub unsafe fn borrow_raw(context: &Context, raw: *mut c_void) -> Result<Self> {
         let raw = raw.cast::<CUstream_st>();
         if raw.is_null() || raw == CU_STREAM_LEGACY {
@@ -254,9 +245,7 @@ impl Stream {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// # Errors
-    ///
-    /// Those of [`Stream::borrow_raw`].
+    /// Errors: those of [`Stream::borrow_raw`].
     pub fn borrowed<R>(owner: &impl ForeignStream, body: impl FnOnce(&Self) -> R) -> Result<R> {
         struct Ends(Stream);
         impl Drop for Ends {
@@ -424,10 +413,6 @@ impl Stream {
 
     /// Refuses what cannot be asked of it here: anything in a forked child, and of a thread's default stream in any other thread.
     /// No driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`], [`Error::Forked`].
     #[inline]
     pub fn refuse_other_threads(&self) -> Result<()> {
         refuse_forked()?;
@@ -514,11 +499,4 @@ impl PartialEq for Stream {
 
 impl Eq for Stream {}
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
-            .field("id", &self.inner.id.0)
-            .field("kind", &self.inner.kind)
-            .finish_non_exhaustive()
-    }
-}
+shown!(Stream, |it| id: it.inner.id.0, kind: it.inner.kind);

@@ -22,10 +22,6 @@ impl Stream {
     ///
     /// Becomes part of the graph if the stream captures. The event is the capture's then until it is recorded outside one: other
     /// streams join the capture by [`Stream::join_capture`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`], [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn record(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "the event")?;
         let entered = self.enter()?;
@@ -48,11 +44,6 @@ impl Stream {
     ///
     /// [`Error::Capturing`] for an event that was recorded in a capture: this stream would be drawn into it
     /// ([`Stream::join_capture`]). A capturing stream cannot wait for any other event.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for another driver's event, [`Error::Capturing`], [`Error::WrongThread`], [`Error::Driver`],
-    /// [`Error::Forked`].
     pub fn wait(&self, event: &Event) -> Result<()> {
         refuse_forked()?;
         if event.is_lent() {
@@ -107,10 +98,6 @@ impl Stream {
     ///
     /// [`Error::Capturing`] if either stream captures: this one would be drawn into the graph of `other`, or its own graph
     /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::join_capture`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for another driver's stream, [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn wait_stream(&self, other: &Self) -> Result<()> {
         if self.id() == other.id() && self.context() == other.context() {
             return Ok(());
@@ -130,10 +117,6 @@ impl Stream {
     /// # Capture
     ///
     /// Fails while the stream captures, and the capture with it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], also with the code of earlier work that failed; [`Error::WrongThread`], [`Error::Forked`].
     pub fn synchronize(&self) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver())?;
         self.wait_until_idle()
@@ -164,10 +147,6 @@ impl Stream {
     ///
     /// Wraps [`cuStreamIsCapturing`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html). An invalidated
     /// capture counts until it is ended. The legacy stream counts as capturing while a blocking stream of its context does.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn is_capturing(&self) -> Result<bool> {
         let entered = self.enter()?;
         is_capturing(self.driver(), entered.raw())

@@ -32,10 +32,6 @@ bitflags! {
 ///
 /// Becomes part of the graph if the stream captures.
 ///
-/// # Errors
-///
-/// [`Error::Driver`], [`Error::WrongThread`], [`Error::Forked`].
-///
 /// # Safety
 ///
 /// `address` must be that of 8 aligned bytes that the device can write (device memory, or pinned or registered host memory),

@@ -9,11 +9,11 @@ mod points;
 pub use points::UsePoint;
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use crate::driver::{Event, Relaxed, fork, refuse_forked};
+use crate::driver::{Event, Relaxed, fork, lock, refuse_forked};
 use crate::error::{Error, Result};
 use crate::stream::{Mark, Stream, until_quiet};
 
@@ -128,7 +128,7 @@ impl Uses {
         stream.refuse_other_threads()?;
         // What is left of a stream that is disowned must be behind the uses that it stands for from here on.
         let named = stream.named()?;
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         entries.hold_up(stream, access)?;
         let forgotten = entries.enter(stream, access, true);
         drop(entries);
@@ -142,7 +142,7 @@ impl Uses {
     pub(crate) fn note<'u>(&'u self, stream: &'u Stream) -> Result<OpenUse<'u>> {
         stream.refuse_other_threads()?;
         let named = stream.named();
-        let forgotten = self.lock().enter(stream, Access::Read, named.is_ok());
+        let forgotten = lock(&self.entries).enter(stream, Access::Read, named.is_ok());
         drop((named, forgotten));
         Ok(OpenUse { uses: self, stream })
     }
@@ -150,7 +150,7 @@ impl Uses {
     /// Orders `stream` behind all uses, without entering it.
     pub(crate) fn hold_up(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
-        self.lock().hold_up(stream, Access::Write)
+        lock(&self.entries).hold_up(stream, Access::Write)
     }
 
     /// As [`Uses::hold_up`], for an owner that nobody else can reach any more.
@@ -171,7 +171,7 @@ impl Uses {
         } else {
             None
         };
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         let Entries { writer, readers } = &mut *entries;
         let mut replaced = None;
         let is_it = |entry: &&mut Use| entry.open > 0 && entry.stream.ends_with(stream);
@@ -190,7 +190,7 @@ impl Uses {
     pub(crate) fn synchronize(&self) -> Result<()> {
         refuse_forked()?;
         // Waited for outside the lock: others may have to use the memory for the wait to end.
-        let entries = self.lock().iter().cloned().collect::<Vec<_>>();
+        let entries = lock(&self.entries).iter().cloned().collect::<Vec<_>>();
         synchronize_all(&entries)
     }
 
@@ -209,8 +209,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`]; [`Error::WrongThread`] for a per-thread stream whose use was never ended; [`Error::Driver`], also for
-    /// work that failed; [`Error::Forked`].
+    /// [`Error::WrongThread`] for a per-thread stream whose use was never ended.
     pub fn are_over(&mut self) -> Result<bool> {
         self.all(Use::is_over)
     }
@@ -226,7 +225,7 @@ impl Uses {
 
     /// The same uses once more. One that is open has its end when it is copied again.
     pub(crate) fn copied(&self) -> Self {
-        let entries = self.lock();
+        let entries = lock(&self.entries);
         let copy = |entry: &Use| Use { open: 0, ..entry.clone() };
         let (writer, readers) =
             (entries.writer.as_ref().map(copy), entries.readers.iter().map(copy).collect());
@@ -251,10 +250,6 @@ impl Uses {
             }
         }
         Ok(true)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

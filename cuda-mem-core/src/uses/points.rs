@@ -7,26 +7,13 @@ use std::time::{Duration, Instant};
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
-use crate::driver::{Relaxed, refuse_forked};
+use crate::driver::{Relaxed, lock, refuse_forked};
 use crate::error::{Error, Result};
 use crate::stream::{Mark, Stream, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///
-/// It can be asked and waited for from any thread, and while the stream captures.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream, Uses};
-///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
-/// let mut uses = Uses::new();
-/// uses.record_stream(&stream)?;
-/// for point in uses.points()? {
-///     point.wait()?;
-///     assert!(point.is_reached()?);
-/// }
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// It can be asked and waited for from any thread, and while the stream captures. [`Uses`] has an example.
 #[derive(Debug, Clone)]
 pub struct UsePoint {
     stream: Stream,
@@ -64,7 +51,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Disowned`].
     pub fn on<'u>(&'u self, address: CUdeviceptr, stream: &'u Stream) -> Result<StreamUse<'u>> {
         StreamUse::begin(address, self, stream, Access::Write)
     }
@@ -74,15 +61,11 @@ impl Uses {
     ///
     /// Takes a call for a per-thread default stream alone: [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html),
     /// because no other thread can name that stream.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongThread`], [`Error::Driver`], [`Error::Forked`].
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         let open = self.note(stream)?;
         // It may have written: later readers come behind it, too.
         let of_stream = |entry: &&mut Use| entry.stream.ends_with(stream);
-        self.lock().readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
+        lock(&self.entries).readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
         open.end()
     }
 
@@ -100,10 +83,6 @@ impl Uses {
     /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for a stream that nobody else may
     /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Capturing`]; [`Error::Driver`], also for work that failed; [`Error::Forked`].
     pub fn wait(&self) -> Result<()> {
         self.synchronize()
     }
@@ -137,8 +116,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`] for a per-thread stream whose use was never ended, [`Error::Driver`],
-    /// [`Error::Forked`]. The uses stay as they were.
+    /// [`Error::WrongThread`] for a per-thread stream whose use was never ended. The uses stay as they were.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
         let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         entries.iter().map(Use::point).collect()
@@ -147,7 +125,7 @@ impl Uses {
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
     pub(crate) fn absorb(&self, other: Self) {
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         let mut forgotten = entries.forget_done_readers();
         // A writer stays one: later readers are ordered behind it.
         let writer = other.writer.map(|writer| Use { wrote: true, ..writer });
@@ -215,9 +193,7 @@ impl UsePoint {
     ///
     /// Wraps [`cuEventQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
-    /// # Errors
-    ///
-    /// [`Error::Driver`], after which nothing is known; [`Error::Forked`].
+    /// After an error nothing is known.
     pub fn is_reached(&self) -> Result<bool> {
         match self.mark.event().is_complete() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
@@ -231,7 +207,7 @@ impl UsePoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`], [`Error::WrongThread`], [`Error::Disowned`], [`Error::Driver`], [`Error::Forked`].
+    /// [`Error::Disowned`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
         if stream.follows(&self.stream)? {
             return Ok(());
@@ -247,7 +223,7 @@ impl UsePoint {
     /// # Errors
     ///
     /// [`Error::Driver`] if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`] if the
-    /// driver kept refusing, and [`Error::Forked`], without a wait.
+    /// driver kept refusing.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
         let _relaxed = Relaxed::enter(self.stream.driver()).ok();

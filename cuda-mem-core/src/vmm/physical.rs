@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 
 use cuda_mem_sys::{
@@ -18,17 +17,7 @@ use super::{HandleTypes, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
-/// What memory can do besides. The default is nothing.
-///
-/// ```
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_core::vmm::CreateOptions;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let options = CreateOptions::supported_by(driver.device(0)?)?;
-/// assert!(options.shareable && options.gpu_direct_rdma);
-/// # Ok::<(), cuda_mem_core::Error>(())
-/// ```
+/// What memory can do besides. The default is nothing. [`ShareableMemory`](super::ShareableMemory) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CreateOptions {
     /// Whether other processes may be given the memory, as a POSIX file descriptor.
@@ -90,9 +79,8 @@ impl PhysicalMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have
-    /// fabric handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than the device has left;
-    /// [`Error::Forked`].
+    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have fabric
+    /// handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than the device has left.
     pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
         refuse_forked()?;
         let driver = device.driver();
@@ -155,9 +143,6 @@ impl PhysicalMemory {
     /// process.
     ///
     /// Wraps [`cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Waits for nothing.
-    ///
-    /// # Errors
-    ///
     /// The memory comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.release() {
@@ -201,11 +186,4 @@ impl Drop for PhysicalMemory {
     }
 }
 
-impl fmt::Debug for PhysicalMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PhysicalMemory")
-            .field("raw", &format_args!("{:#x}", self.raw))
-            .field("bytes", &self.bytes)
-            .finish()
-    }
-}
+shown!(PhysicalMemory, |it| raw: format_args!("{:#x}", it.raw), bytes: it.bytes);

@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,8 +37,8 @@ impl AddressRange {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`], [`Error::NotAPowerOfTwo`] for an
-    /// alignment that is neither 0 nor that; [`Error::Driver`]: code 2 for more than there are; [`Error::Forked`].
+    /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`], [`Error::NotAPowerOfTwo`] for an alignment that
+    /// is neither 0 nor that; [`Error::Driver`]: code 2 for more than there are.
     pub fn reserve(device: Device, bytes: usize, alignment: usize) -> Result<Self> {
         let driver = device.driver();
         let granularity = granularity(device)?;
@@ -88,9 +87,8 @@ impl AddressRange {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`] for the offset, [`Error::OutOfRange`], [`Error::ForeignContext`] for another driver's memory;
-    /// [`Error::Driver`]: code 1 if something is mapped there already, 2 beyond the largest number of mappings;
-    /// [`Error::Forked`]. Nothing was mapped then.
+    /// [`Error::NotGranular`] for the offset, [`Error::OutOfRange`]; [`Error::Driver`]: code 1 if something is mapped there already, 2
+    /// beyond the largest number of mappings. Nothing was mapped then.
     pub fn map(&self, offset: usize, memory: &PhysicalMemory) -> Result<()> {
         refuse_forked()?;
         let address = self.place(offset, memory.bytes())?;
@@ -114,8 +112,8 @@ impl AddressRange {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`], [`Error::OutOfRange`], [`Error::ForeignContext`] for another driver's device; [`Error::Driver`]: code
-    /// 1 if something in the range is not mapped, 101 for a device that cannot reach the memory; [`Error::Forked`].
+    /// [`Error::NotGranular`], [`Error::OutOfRange`]; [`Error::Driver`]: code 1 if something in the range is not mapped, 101 for a device
+    /// that cannot reach the memory.
     pub fn set_access(&self, offset: usize, bytes: usize, devices: &[Device], access: Access) -> Result<()> {
         refuse_forked()?;
         let address = self.place(offset, bytes)?;
@@ -143,8 +141,8 @@ impl AddressRange {
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranular`], [`Error::OutOfRange`]; [`Error::Driver`]: code 1 if a mapping reaches beyond the range;
-    /// [`Error::Forked`]. Nothing was unmapped then.
+    /// [`Error::NotGranular`], [`Error::OutOfRange`]; [`Error::Driver`]: code 1 if a mapping reaches beyond the range. Nothing was unmapped
+    /// then.
     ///
     /// # Safety
     ///
@@ -167,7 +165,7 @@ impl AddressRange {
     ///
     /// # Errors
     ///
-    /// [`Error::StillMapped`], [`Error::Driver`], [`Error::Forked`]. The range comes back with the error.
+    /// [`Error::StillMapped`]. The range comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
         if let Err(error) = self.free() {
             return Err(Refused::new(error, self));
@@ -213,12 +211,6 @@ impl Drop for AddressRange {
     }
 }
 
-impl fmt::Debug for AddressRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressRange")
-            .field("address", &format_args!("{:#x}", self.address))
-            .field("bytes", &self.bytes)
-            .field("mapped_bytes", &self.mapped_bytes())
-            .finish()
-    }
-}
+shown!(AddressRange, |it|
+    address: format_args!("{:#x}", it.address), bytes: it.bytes, mapped_bytes: it.mapped_bytes()
+);

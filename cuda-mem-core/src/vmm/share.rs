@@ -1,9 +1,10 @@
-//! Memory of one process in another: descriptors and fabric handles.
+//! Memory of one process in another: descriptors and fabric handles, and memory that is exportable by its type.
 //!
 //! # Safety
 //!
 //! Relies on the driver opening a descriptor of its own for each export, as `cuMemExportToShareableHandle` documents, on it
-//! refusing a descriptor that is no memory (seen on hardware), and on it mapping a handle at its whole size only (seen on hardware).
+//! refusing a descriptor that is no memory (seen on hardware), on it mapping a handle at its whole size only (seen on hardware), and on it
+//! writing 64 bytes for a fabric handle, as the function documents.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
@@ -14,15 +15,14 @@ use std::ptr;
 use bitflags::bitflags;
 use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUresult};
 
-use super::MemoryLocation;
 use super::physical::without_fabric;
-use super::{AddressRange, PhysicalMemory, granularity};
+use super::{AddressRange, CreateOptions, MemoryLocation, PhysicalMemory, granularity};
 use crate::driver::{Device, Relaxed, opaque, refuse_forked};
-use crate::error::{Error, Result, call};
+use crate::error::{Error, Refused, Result, call};
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-pub(super) const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
 
 bitflags! {
     /// The handles that memory can be exported as. [`PhysicalMemory::properties`] tells them, and has an
@@ -64,24 +64,12 @@ impl PhysicalMemory {
     /// A descriptor of the memory for other processes. Each call makes a new one, which keeps the memory as a handle does.
     ///
     /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let device = driver.device(0)?;
-    /// let options = CreateOptions::supported_by(device)?;
-    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &options)?;
-    /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket
-    /// # drop(descriptor);
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
+    /// [`ShareableMemory`](super::ShareableMemory) has an example.
     ///
     /// # Errors
     ///
     /// [`Error::Driver`]: code 1 if the memory was not made [shareable](super::CreateOptions::shareable), which the type of
-    /// [`ShareableMemory`](super::ShareableMemory) rules out; [`Error::Forked`].
+    /// [`ShareableMemory`](super::ShareableMemory) rules out.
     pub fn export_posix_fd(&self) -> Result<OwnedFd> {
         let _relaxed = Relaxed::enter(self.driver())?;
         let mut descriptor: c_int = -1;
@@ -95,20 +83,6 @@ impl PhysicalMemory {
     /// What the driver says of the memory.
     ///
     /// Wraps [`cuMemGetAllocationPropertiesFromHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_core::raw_pool::MemoryLocation;
-    /// use cuda_mem_core::vmm::{self, CreateOptions, HandleTypes, PhysicalMemory};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let device = driver.device(0)?;
-    /// let memory = PhysicalMemory::create(device, vmm::granularity(device)?, &CreateOptions::default())?;
-    /// let properties = memory.properties()?;
-    /// assert_eq!(properties.location, Some(MemoryLocation::Device(0)));
-    /// assert_eq!(properties.handle_types, HandleTypes::empty());
-    /// # Ok::<(), cuda_mem_core::Error>(())
-    /// ```
     pub fn properties(&self) -> Result<MemoryProperties> {
         refuse_forked()?;
         let mut raw = CUmemAllocationProp_v1::default();
@@ -151,8 +125,8 @@ impl PhysicalMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no
-    /// memory; [`Error::Forked`]. Nothing is imported then.
+    /// [`Error::NotWhole`], [`Error::NotAsDeclared`], [`Error::NotGranular`]; [`Error::Driver`]: code 999 if the descriptor is no memory.
+    /// Nothing is imported then.
     pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         expect_granular(bytes, granularity(device)?)?;
         let memory = Self::import_unchecked(device, descriptor, bytes)?;
@@ -241,4 +215,106 @@ fn expect_granular(bytes: usize, granularity: usize) -> Result<()> {
         return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
     }
     Ok(())
+}
+
+/// Memory that was made to be given to other processes.
+///
+/// ```
+/// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory, ShareableMemory};
+/// use cuda_mem_core::{Driver, Error};
+///
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
+/// let page = vmm::granularity(device)?;
+/// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
+/// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket
+/// # drop(descriptor);
+///
+/// let private = PhysicalMemory::create(device, page, &CreateOptions::default())?;
+/// let refused = ShareableMemory::new(private).unwrap_err();
+/// assert!(matches!(refused.error, Error::NotShareable { .. }));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ShareableMemory {
+    memory: PhysicalMemory,
+    types: HandleTypes,
+}
+
+impl ShareableMemory {
+    /// New memory of a device that can be exported: [`PhysicalMemory::create`] with [`CreateOptions::shareable`] set.
+    /// Errors: as [`PhysicalMemory::create`].
+    pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
+        let options = CreateOptions { shareable: true, ..*options };
+        let mut types = HandleTypes::POSIX_FD;
+        types.set(HandleTypes::FABRIC, options.fabric);
+        Ok(Self { memory: PhysicalMemory::create(device, bytes, &options)?, types })
+    }
+
+    /// Memory that the driver says can be exported in any way. It does not say so of imported memory: what is to be passed on is
+    /// the descriptor that came.
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error: [`Error::NotShareable`].
+    pub fn new(memory: PhysicalMemory) -> Result<Self, Refused<PhysicalMemory>> {
+        match memory.properties() {
+            Ok(properties) if !properties.handle_types.is_empty() => {
+                Ok(Self { memory, types: properties.handle_types })
+            }
+            Ok(_) => Err(Refused::new(Error::NotShareable { what: "a handle of any kind" }, memory)),
+            Err(error) => Err(Refused::new(error, memory)),
+        }
+    }
+
+    /// What it can be exported as.
+    #[must_use]
+    pub fn handle_types(&self) -> HandleTypes {
+        self.types
+    }
+
+    /// A descriptor of the memory: [`PhysicalMemory::export_posix_fd`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotShareable`] if it was made for fabric handles alone.
+    pub fn export_posix_fd(&self) -> Result<OwnedFd> {
+        self.expect(HandleTypes::POSIX_FD, "a POSIX file descriptor")?;
+        self.memory.export_posix_fd()
+    }
+
+    /// A fabric handle of the memory.
+    ///
+    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) with
+    /// `CU_MEM_HANDLE_TYPE_FABRIC`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotShareable`] if it was not made for fabric handles.
+    pub fn export_fabric(&self) -> Result<FabricHandle> {
+        self.expect(HandleTypes::FABRIC, "a fabric handle")?;
+        let _relaxed = Relaxed::enter(self.memory.driver())?;
+        let mut bytes = [0u8; 64];
+        let out = bytes.as_mut_ptr().cast();
+        // SAFETY: for this handle type the driver writes 64 bytes; a live handle; no flags exist.
+        unsafe {
+            call!(self.memory.driver(), cuMemExportToShareableHandle(out, self.memory.as_raw(), FABRIC, 0))
+        }?;
+        Ok(FabricHandle::from_bytes(bytes))
+    }
+
+    fn expect(&self, kind: HandleTypes, what: &'static str) -> Result<()> {
+        if self.types.contains(kind) { Ok(()) } else { Err(Error::NotShareable { what }) }
+    }
+
+    /// The memory, to be mapped.
+    #[must_use]
+    pub fn memory(&self) -> &PhysicalMemory {
+        &self.memory
+    }
+
+    /// The memory alone.
+    #[must_use]
+    pub fn into_memory(self) -> PhysicalMemory {
+        self.memory
+    }
 }

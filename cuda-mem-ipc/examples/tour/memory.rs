@@ -7,7 +7,7 @@ use cuda_mem_core::{Device, Driver, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_pool::snapshot::Snapshot;
-use cuda_mem_pool::trace::{Action, Header, Trace};
+use cuda_mem_pool::trace::{Action, Trace};
 use cuda_mem_pool::{Allocation, DeviceAccessible, MemoryResource};
 use cuda_mem_sim::Sim;
 
@@ -36,14 +36,14 @@ pub(crate) fn replay(device: Device) -> Result<Replayed> {
     let trace = Trace::read(&*text)?;
     let divisor = divisor(&trace, device)?;
     let divided = if divisor > 1 { format!(", sizes divided by {divisor}") } else { String::new() };
-    println!("trace     {name}, {} events of a training run{divided}", trace.events().len());
+    println!("trace     {name}, {} events of a training run{divided}", trace.events.len());
 
     let context = device.primary_context()?;
     let stream = Stream::new(&context)?;
     let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
     allocator.history().start(&HistoryOptions::default());
     let mut live: HashMap<u64, Allocation<DeviceAccessible>> = HashMap::new();
-    for event in trace.events() {
+    for event in &trace.events {
         match event.action {
             Action::Allocate { size } => {
                 let bytes = usize::try_from((size / divisor).max(1))?;
@@ -63,14 +63,14 @@ pub(crate) fn replay(device: Device) -> Result<Replayed> {
         over(reserved, active),
         bytes(reserved)?
     );
-    println!("          {}", pytorch(trace.header())?);
-    Ok(Replayed { snapshot: allocator.snapshot(), references: references(trace.header(), divisor)? })
+    println!("          {}", pytorch(&trace)?);
+    Ok(Replayed { snapshot: allocator.snapshot(), references: references(&trace, divisor)? })
 }
 
 /// What PyTorch reserved for the run when it was recorded.
-fn pytorch(header: &Header) -> Result<String> {
+fn pytorch(trace: &Trace) -> Result<String> {
     let figure = |key: &str| -> Result<f64> {
-        header.number(key)?.ok_or_else(|| format!("the trace does not tell {key}").into())
+        trace.number(key)?.ok_or_else(|| format!("the trace does not tell {key}").into())
     };
     let used = figure("alloc_peak")?;
     Ok(format!(
@@ -82,7 +82,7 @@ fn pytorch(header: &Header) -> Result<String> {
 }
 
 /// What PyTorch's allocators reserved at most for the run, with sizes divided as the replay's are.
-fn references(header: &Header, divisor: u64) -> Result<Vec<(&'static str, u64)>> {
+fn references(trace: &Trace, divisor: u64) -> Result<Vec<(&'static str, u64)>> {
     let known = [
         ("native_reserved_peak", "PyTorch, native"),
         ("expandable_reserved_peak", "PyTorch, expandable segments"),
@@ -90,7 +90,7 @@ fn references(header: &Header, divisor: u64) -> Result<Vec<(&'static str, u64)>>
     ];
     let mut found = Vec::new();
     for (key, name) in known {
-        found.extend(header.bytes(key)?.map(|bytes| (name, bytes / divisor)));
+        found.extend(trace.number(key)?.map(|bytes| (name, bytes as u64 / divisor)));
     }
     Ok(found)
 }
@@ -98,7 +98,7 @@ fn references(header: &Header, divisor: u64) -> Result<Vec<(&'static str, u64)>>
 /// What sizes are divided by for the run to fit into what is free of the device's memory.
 fn divisor(trace: &Trace, device: Device) -> Result<u64> {
     const ROOM: f64 = 1.2;
-    let peak = trace.header().number("alloc_peak")?.unwrap_or(0.0);
+    let peak = trace.number("alloc_peak")?.unwrap_or(0.0);
     let room = device.primary_context()?.memory_info()?.free as f64;
     Ok((ROOM * peak / room).ceil().clamp(1.0, peak.max(1.0)) as u64)
 }

@@ -77,7 +77,7 @@ pub struct Imported<V> {
 /// What all clones have.
 struct Share<V> {
     /// Ends it. Before the memory: whoever comes from then on waits for its end.
-    _held: Held<ImportKey, V>,
+    _held: Held<V>,
     value: Arc<V>,
 }
 
@@ -174,11 +174,7 @@ impl<V> Deref for Imported<V> {
     }
 }
 
-impl<V> fmt::Debug for Imports<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Imports").finish_non_exhaustive()
-    }
-}
+crate::shown!([V] Imports<V>);
 
 impl<V: fmt::Debug> fmt::Debug for Imported<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,8 +182,4 @@ impl<V: fmt::Debug> fmt::Debug for Imported<V> {
     }
 }
 
-impl fmt::Debug for Departure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Departure").finish_non_exhaustive()
-    }
-}
+crate::shown!(Departure);

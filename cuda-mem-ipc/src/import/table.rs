@@ -35,13 +35,7 @@ enum State<V> {
 }
 
 /// One user's count.
-pub(super) struct Held<K, V> {
-    entry: Arc<Entry<V>>,
-    _table: Arc<Table<K, V>>,
-}
-
-/// What is shared, and a user's count.
-type Share<K, V> = (Arc<V>, Held<K, V>);
+pub(super) struct Held<V>(Arc<Entry<V>>);
 
 /// Takes an entry out of the table when it is dropped: the memory is gone.
 struct Guard<K: Eq + Hash, V> {
@@ -68,7 +62,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         limit: Duration,
         nudge: impl Fn(),
         import: impl FnOnce(Box<dyn Send + Sync>) -> Result<V, E>,
-    ) -> Result<Share<K, V>, ImportError<E>> {
+    ) -> Result<(Arc<V>, Held<V>), ImportError<E>> {
         let start = Instant::now();
         loop {
             let (entry, is_new) = table.entry(key);
@@ -82,7 +76,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
                         *users += 1;
                         let value = Arc::clone(value);
                         drop(state);
-                        return Ok((value, Held { entry, _table: Arc::clone(table) }));
+                        return Ok((value, Held(entry)));
                     }
                     State::Gone => break,
                     State::Busy => {}
@@ -118,7 +112,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         key: &K,
         entry: Arc<Entry<V>>,
         import: impl FnOnce(Box<dyn Send + Sync>) -> Result<V, E>,
-    ) -> Result<Share<K, V>, ImportError<E>> {
+    ) -> Result<(Arc<V>, Held<V>), ImportError<E>> {
         let guard = Guard { table: Arc::clone(table), key: key.clone(), entry: Arc::clone(&entry) };
         let value = Arc::new(import(Box::new(guard)).map_err(ImportError::Failed)?);
         let mut state = lock(&entry.state);
@@ -128,17 +122,17 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         }
         drop(state);
         entry.changed.notify_all();
-        Ok((value, Held { entry, _table: Arc::clone(table) }))
+        Ok((value, Held(entry)))
     }
 }
 
-impl<K, V> Drop for Held<K, V> {
+impl<V> Drop for Held<V> {
     fn drop(&mut self) {
         if forked() {
             // Before any lock: the child has nothing to give back.
             return;
         }
-        let mut state = lock(&self.entry.state);
+        let mut state = lock(&self.0.state);
         let State::Open { users, .. } = &mut *state else { return };
         *users -= 1;
         if *users == 0 {

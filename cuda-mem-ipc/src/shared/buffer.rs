@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use cuda_mem_pool::cuda_mem_core::{
 };
 
 use super::free::Past;
-use super::pool::{Cut, Freed, Pool};
+use super::pool::{Cut, Pool};
 use super::segment::Segment;
 use super::words::ReleaseFence;
 use super::{expect_driver, expect_host, until_unused};
@@ -153,18 +152,11 @@ impl Drop for Block {
         }
         let (uses, last) = (std::mem::take(&mut self.uses), self.last.take());
         let segment = Arc::clone(&self.segment);
-        self.pool.free(Freed { segment, offset: self.offset, room: self.room, uses, last });
+        self.pool.free(Cut { segment, offset: self.offset, room: self.room, last }, uses);
     }
 }
 
-impl fmt::Debug for SharedBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedBuffer")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(SharedBuffer, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());
 
 /// A buffer, or a part of one, to be handed over: [`Exporter::hand_over`](super::Exporter::hand_over) takes it. It keeps the
 /// buffer.
@@ -220,8 +212,4 @@ impl Share {
     }
 }
 
-impl fmt::Debug for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Share").field("offset", &self.offset).field("len", &self.len).finish_non_exhaustive()
-    }
-}
+crate::shown!(Share, |it| offset: it.offset, len: it.len);

@@ -1,7 +1,6 @@
 //! Blocks of a caching allocator, handed over where they are.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
@@ -19,7 +18,7 @@ use super::free::{Last, Past};
 use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
-use crate::background::{Resting, drop_when_passed};
+use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 
@@ -237,11 +236,7 @@ impl UsedElsewhere for Exported {
     }
 }
 
-impl fmt::Debug for Exported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exported").field("block", &self.block).finish_non_exhaustive()
-    }
-}
+crate::shown!(Exported, |it| block: it.block);
 
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
@@ -266,20 +261,11 @@ impl Drop for Exported {
         let last = self.last.take();
         if self.hold_back(&block, &last).is_err() {
             // No stream waits for them, so it is looked for.
-            drop_when_passed(Waiting { _block: block, last });
+            background::until(move || {
+                let _keeps = &block;
+                last.is_over()
+            });
         }
-    }
-}
-
-/// A block whose receivers no stream waits for.
-struct Waiting {
-    last: Last,
-    _block: Block,
-}
-
-impl Resting for Waiting {
-    fn has_passed(&mut self) -> bool {
-        self.last.is_over()
     }
 }
 
@@ -291,11 +277,4 @@ pub(super) fn as_core(error: cuda_mem_pool::Error) -> Error {
     }
 }
 
-impl fmt::Debug for Exportable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exportable")
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Exportable, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());

@@ -3,7 +3,6 @@
 mod serve;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,9 +17,9 @@ use super::reaper;
 use super::ring::{self, Consumer, Corrupt, Producer};
 use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
-use super::wire::{self, Accept, HandOver, Offer};
+use super::wire::{self, Accept, HandOver};
 use super::words::{Point, Words};
-use super::{Heard, heard, say, until};
+use super::{Heard, heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
@@ -101,12 +100,12 @@ impl Exporter {
         // No importer ever sends one.
         connection.refuse_descriptors();
         let memory = Words::memory(context)?;
-        say(&connection, &wire::Message::Offer(Offer::OURS), &[memory.as_fd()], deadline)?;
+        say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
         let Heard { message: answer, descriptors } = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
         let accepted = match answer {
             wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
-            _ => return Err(connection.breaks(Error::Protocol { pid, what: "the offer is not accepted" })),
+            _ => return Err(protocol(&connection, "the offer is not accepted")),
         };
         let Accept { segments, bytes } = accepted;
         let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
@@ -168,7 +167,7 @@ impl Exporter {
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         link.reserve(deadline)?;
-        let (segment, offset, len) = (share.segment.id(), share.offset as u64, share.len as u64);
+        let (segment, offset, len) = (share.segment.info.id, share.offset as u64, share.len as u64);
         // Whatever can be done before the fence is: beside it there is the entry and nothing else.
         let sequence = match link.lease(Lease::new(share, &link.out)) {
             Ok(sequence) => sequence,
@@ -217,7 +216,7 @@ impl Exporter {
         refuse_forked()?;
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
-        self.link.announce_ahead(share.segment.info(), |to| share.segment.with_handles(to))
+        self.link.announce_ahead(&share.segment.info, |to| share.segment.with_handles(to))
     }
 
     /// How many buffers the receiver has.
@@ -248,7 +247,7 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        let id = segment.id();
+        let id = segment.info.id;
         if self.latest.load(Ordering::Acquire) == id {
             return Ok(());
         }
@@ -257,7 +256,7 @@ impl ExportLink {
             let told = if announced.contains_key(&id) {
                 Ok(())
             } else {
-                segment.with_handles(|handles| self.tell(segment.info(), handles))
+                segment.with_handles(|handles| self.tell(&segment.info, handles))
             };
             match told {
                 Ok(()) => {
@@ -289,14 +288,14 @@ impl ExportLink {
         if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
-        if announced.contains_key(&segment.id()) {
+        if announced.contains_key(&segment.id) {
             return Ok(true);
         }
         let ahead = announced.values().filter_map(|told| match told {
             Announced::Ahead(bytes) => Some(*bytes),
             Announced::Used => None,
         });
-        let bytes = segment.bytes() as u64;
+        let bytes = segment.bytes as u64;
         let (count, all) =
             ahead.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
         if count >= self.ahead_limit.segments || all > self.ahead_limit.bytes {
@@ -306,7 +305,7 @@ impl ExportLink {
             Err(error) if error.is_timeout() => return Ok(false),
             told => told?,
         }
-        announced.insert(segment.id(), Announced::Ahead(bytes));
+        announced.insert(segment.id, Announced::Ahead(bytes));
         Ok(true)
     }
 
@@ -314,10 +313,10 @@ impl ExportLink {
     fn tell(self: &Arc<Self>, segment: &SegmentInfo, handles: ExportHandles<'_>) -> Result<()> {
         if let Some(slab) = handles.slab {
             // Before it can answer.
-            lock(&self.slabs).insert(segment.id(), Arc::clone(slab));
+            lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
         if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles.descriptors) {
-            lock(&self.slabs).remove(&segment.id());
+            lock(&self.slabs).remove(&segment.id);
             return Err(error);
         }
         segment.is_known_by(Arc::downgrade(self));
@@ -365,7 +364,8 @@ impl ExportLink {
     /// Sets a place of the ring aside, as soon as there is one.
     fn reserve(&self, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough buffers for another one", || {
-            let is_there = lock(&self.ring).reserve().map_err(|Corrupt| self.corrupt())?;
+            let what = "it has taken more from the ring than there was";
+            let is_there = lock(&self.ring).reserve().map_err(|Corrupt| protocol(&self.connection, what))?;
             if !is_there {
                 self.expect_open("handing over")?;
             }
@@ -412,11 +412,6 @@ impl ExportLink {
         drop(self.end_lease(sequence));
         recorded.map(drop)
     }
-
-    fn corrupt(&self) -> Error {
-        let (pid, what) = (self.connection.peer().pid(), "it has taken more from the ring than there was");
-        self.connection.breaks(Error::Protocol { pid, what })
-    }
 }
 
 impl Drop for Exporter {
@@ -428,11 +423,7 @@ impl Drop for Exporter {
     }
 }
 
-impl fmt::Debug for ExportLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportLink").field("peer", self.connection.peer()).finish_non_exhaustive()
-    }
-}
+crate::shown!(ExportLink, |it| peer: it.connection.peer());
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/players/exporter.rs"]

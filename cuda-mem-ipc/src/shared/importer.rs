@@ -4,7 +4,6 @@ mod give_back;
 mod segments;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use super::received::ReceivedBuffer;
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, Accept, HandOver, Release};
 use super::words::Words;
-use super::{Heard, heard, say};
+use super::{Heard, heard, protocol, say};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
@@ -61,17 +60,15 @@ pub(super) struct ImportLink {
     /// Where the exporter says that nobody there looks.
     wake_flag: ring::Shared,
     words: Arc<Words>,
-    segments: Mutex<BTreeMap<u64, Known>>,
+    segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
-    /// How many segments are mapped, or about to be, of which no buffer came.
-    early: Arc<AtomicUsize>,
     /// How many descriptors came of segments that are not mapped yet.
     waiting: Arc<AtomicUsize>,
     budget: Budget,
     /// Held while a message is received and looked at.
     reading: Mutex<()>,
-    /// Buffers that could not be given back at once.
-    unsent: Mutex<Vec<Returned>>,
+    /// How many buffers could not be given back at once.
+    unsent: AtomicUsize,
     /// Buffers that have not gone back.
     live: AtomicUsize,
     /// Segments that the exporter has to hear the end of: how many there are, and those that have come to it.
@@ -81,8 +78,6 @@ pub(super) struct ImportLink {
     /// The importer is gone and so is what it had of the segments; their exporter may not have heard of it. Changes with
     /// [`segments`](Self::segments) alone.
     has_let_go: AtomicBool,
-    /// Whether a thread gives back what could not be before.
-    is_settling: AtomicBool,
     /// The exporter sleeps, and could not be woken.
     is_to_wake: AtomicBool,
     /// Where releases are recorded that have no stream of their own.
@@ -135,8 +130,8 @@ impl Importer {
         }
         let pid = connection.peer().pid();
         let Heard { message: offer, descriptors } = heard(&connection, deadline)?;
-        if !matches!(offer, wire::Message::Offer(_)) || descriptors.len() != 1 {
-            return Err(connection.breaks(Error::Protocol { pid, what: "it does not begin with an offer" }));
+        if offer != wire::Message::Offer || descriptors.len() != 1 {
+            return Err(protocol(&connection, "it does not begin with an offer"));
         }
         let words = Arc::new(Words::open(context, descriptors, pid)?);
         let accepted = Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
@@ -152,17 +147,15 @@ impl Importer {
             words,
             segments: Mutex::default(),
             ahead_limit: ahead,
-            early: Arc::default(),
             waiting: Arc::default(),
             budget: Budget::default(),
             reading: Mutex::default(),
-            unsent: Mutex::default(),
+            unsent: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
             slabs: AtomicUsize::new(0),
             let_go: Mutex::default(),
             is_reclaiming: Arc::default(),
             has_let_go: AtomicBool::new(false),
-            is_settling: AtomicBool::new(false),
             is_to_wake: AtomicBool::new(false),
             stream: OnceLock::new(),
             is_open: AtomicBool::new(true),
@@ -309,7 +302,7 @@ impl ImportLink {
         let memory = self.memory(said.segment).and_then(|segment| {
             let (offset, len) = (usize::try_from(said.offset), usize::try_from(said.len));
             let (Ok(offset), Ok(len)) = (offset, len) else { return Err(outside()) };
-            let end = offset.checked_add(len).filter(|end| *end <= segment.bytes()).ok_or_else(outside)?;
+            let end = offset.checked_add(len).filter(|end| *end <= segment.info.bytes).ok_or_else(outside)?;
             Ok((segment, offset..end))
         });
         self.live.fetch_add(1, Ordering::SeqCst);
@@ -324,7 +317,7 @@ impl ImportLink {
     }
 
     fn breaks(&self, what: &'static str) -> Error {
-        self.connection.breaks(Error::Protocol { pid: self.connection.peer().pid(), what })
+        protocol(&self.connection, what)
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -358,11 +351,7 @@ impl Drop for Importer {
     }
 }
 
-impl fmt::Debug for Importer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Importer").field("peer", &self.peer().pid()).finish_non_exhaustive()
-    }
-}
+crate::shown!(Importer, |it| peer: it.peer().pid());
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/players/importer.rs"]

@@ -83,17 +83,5 @@ impl Importer {
 
 /// Whether an error says something of who came, and nothing of this process.
 fn is_of_who_came(error: &Error) -> bool {
-    let is_no_peer = matches!(
-        error,
-        Error::PeerRefused { .. }
-            | Error::PeerUnknown
-            | Error::PeerMismatch { .. }
-            | Error::NoHello { .. }
-            | Error::NoCommonVersion { .. }
-            | Error::Frame(_)
-            | Error::DescriptorCount { .. }
-            | Error::Protocol { .. }
-            | Error::Wire { .. }
-    );
-    is_no_peer || error.is_gone()
+    !matches!(error, Error::System { .. } | Error::Timeout { .. } | Error::Forked { .. } | Error::Core(_))
 }

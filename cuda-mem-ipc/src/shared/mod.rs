@@ -80,6 +80,11 @@ fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<Heard
     Ok(Heard { message, descriptors: came.descriptors })
 }
 
+/// Ends a connection whose peer does not follow the protocol.
+fn protocol(connection: &Connection, what: &'static str) -> Error {
+    connection.breaks(Error::Protocol { pid: connection.peer().pid(), what })
+}
+
 /// Where `len` bytes behind `offset` of a buffer are on the host.
 fn expect_host(
     segment: &Segment,

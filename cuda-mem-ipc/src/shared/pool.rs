@@ -51,7 +51,7 @@ pub(super) struct Pool {
 struct State {
     slots: Vec<Slot>,
     /// Freed while a stream that used it captured.
-    parked: Vec<Freed>,
+    parked: Vec<(Cut, Uses)>,
 }
 
 #[derive(Debug)]
@@ -62,17 +62,7 @@ struct Slot {
     is_isolated: bool,
 }
 
-/// A block whose owner is gone.
-#[derive(Debug)]
-pub(super) struct Freed {
-    pub(super) segment: Arc<Segment>,
-    pub(super) offset: usize,
-    pub(super) room: usize,
-    pub(super) uses: Uses,
-    pub(super) last: Last,
-}
-
-/// A block that was cut for a new owner.
+/// A part of a segment, with whoever used it last.
 #[derive(Debug)]
 pub(super) struct Cut {
     pub(super) segment: Arc<Segment>,
@@ -152,7 +142,7 @@ impl SharedPool {
             unused
         };
         unused.iter().for_each(|slot| slot.segment.wait_for_its_end());
-        unused.iter().map(|slot| slot.segment.bytes()).sum()
+        unused.iter().map(|slot| slot.segment.info.bytes).sum()
     }
 
     /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.
@@ -169,7 +159,7 @@ impl SharedPool {
         let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
         segments
             .iter()
-            .for_each(|segment| drop(link.announce_ahead(segment.info(), |to| segment.with_handles(to))));
+            .for_each(|segment| drop(link.announce_ahead(&segment.info, |to| segment.with_handles(to))));
     }
 
     /// The bytes of all segments.
@@ -178,7 +168,7 @@ impl SharedPool {
         if core::forked() {
             0
         } else {
-            lock(&self.pool.state).slots.iter().map(|slot| slot.segment.bytes()).sum()
+            lock(&self.pool.state).slots.iter().map(|slot| slot.segment.info.bytes).sum()
         }
     }
 }
@@ -228,9 +218,9 @@ impl Pool {
             }
         })?;
         let segment = Arc::new(segment);
-        let mut free = FreeList::new(segment.bytes(), Last::default());
+        let mut free = FreeList::new(segment.info.bytes, Last::default());
         // The isolated one has all of it.
-        let room = if is_isolated { segment.bytes() } else { room };
+        let room = if is_isolated { segment.info.bytes } else { room };
         let taken = free.take(room, |_| true);
         lock(&self.state).slots.push(Slot { segment: Arc::clone(&segment), free, is_isolated });
         let (offset, last) = taken.unwrap_or_default();
@@ -239,12 +229,12 @@ impl Pool {
 
     /// Takes a block back, whose next owner will wait for its last uses. A stream whose queue is full holds this up, and what is dropped
     /// may call the program: nobody else is to wait for either.
-    pub(super) fn free(&self, mut freed: Freed) {
-        let Ok(points) = freed.uses.points() else {
-            return lock(&self.state).parked.push(freed);
+    pub(super) fn free(&self, mut freed: Cut, mut uses: Uses) {
+        let Ok(points) = uses.points() else {
+            return lock(&self.state).parked.push((freed, uses));
         };
-        let Freed { segment, offset, room, uses, mut last } = freed;
-        last.add_points(points);
+        freed.last.add_points(points);
+        let Cut { segment, offset, room, last } = freed;
         segment.absorb(uses);
         let gone = lock(&self.state).free(&segment, offset, room, last);
         drop(gone);
@@ -253,7 +243,7 @@ impl Pool {
     /// Tries once more to take back what could not be waited for.
     fn unpark(&self) {
         let parked = std::mem::take(&mut lock(&self.state).parked);
-        parked.into_iter().for_each(|freed| self.free(freed));
+        parked.into_iter().for_each(|(freed, uses)| self.free(freed, uses));
     }
 }
 
@@ -263,8 +253,8 @@ impl Drop for Pool {
             return;
         }
         // Their captures cannot be waited for, but what the streams were given before can.
-        for Freed { segment, uses, .. } in lock(&self.state).parked.drain(..) {
-            segment.absorb(uses);
+        for (freed, uses) in lock(&self.state).parked.drain(..) {
+            freed.segment.absorb(uses);
         }
     }
 }

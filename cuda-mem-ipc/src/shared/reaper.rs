@@ -56,17 +56,10 @@ pub(super) trait Watched: Send + Sync {
 
 struct Watch {
     link: Arc<dyn Watched>,
-    state: State,
+    /// When its peer closed its end, and may live on.
+    closed: Option<Instant>,
     /// The system could not give what there is. It is asked again after a while: what is there would have the thread do so all the time.
     is_refused: bool,
-}
-
-/// How far a peer's end has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    There,
-    /// It has closed its end, and may live.
-    Closed(Instant),
 }
 
 /// What the thread is told. It is there while it has something to look after.
@@ -151,10 +144,10 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();
         poller.readable(Ready::Exit(index), connection.peer());
-        if watch.state != State::There || watch.is_refused || watch.link.is_restless() {
+        if watch.closed.is_some() || watch.is_refused || watch.link.is_restless() {
             limit = limit.min(TICK);
         }
-        if watch.state == State::There {
+        if watch.closed.is_none() {
             if !watch.link.may_sleep() {
                 limit = Duration::ZERO;
             }
@@ -174,12 +167,12 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
 
 impl Watch {
     fn new(link: Arc<dyn Watched>) -> Self {
-        Self { link, state: State::There, is_refused: false }
+        Self { link, closed: None, is_refused: false }
     }
 
     /// Whether it is to be watched any longer.
     fn turn(&mut self, came: bool, exited: bool) -> bool {
-        if self.state == State::There {
+        if self.closed.is_none() {
             let was_refused = std::mem::replace(&mut self.is_refused, false);
             // What a peer had sent before it ended counts.
             let ended = match Arc::clone(&self.link).service() {
@@ -192,14 +185,10 @@ impl Watch {
                 Err(_) => true,
             };
             if ended {
-                self.state = State::Closed(Instant::now());
+                self.closed = Some(Instant::now());
             }
         }
-        let is_gone = match self.state {
-            State::There => exited,
-            State::Closed(at) => exited || at.elapsed() >= GRACE,
-        };
-        if is_gone {
+        if exited || self.closed.is_some_and(|at| at.elapsed() >= GRACE) {
             Arc::clone(&self.link).end();
             return false;
         }

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -197,11 +196,7 @@ impl Received {
     }
 }
 
-impl fmt::Debug for Received {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received").field("said", &self.said).finish_non_exhaustive()
-    }
-}
+crate::shown!(Received, |it| said: it.said);
 
 impl UsedElsewhere for Received {
     fn order(&self, stream: &Stream) -> core::Result<()> {
@@ -224,12 +219,6 @@ impl Drop for Received {
     }
 }
 
-impl fmt::Debug for ReceivedBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReceivedBuffer")
-            .field("sequence", &self.sequence())
-            .field("address", &format_args!("{:#x}", self.as_raw()))
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(ReceivedBuffer, |it|
+    sequence: it.sequence(), address: format_args!("{:#x}", it.as_raw()), len: it.len()
+);

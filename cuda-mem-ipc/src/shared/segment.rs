@@ -18,7 +18,7 @@ use super::exporter::ExportLink;
 use super::options::MemoryKind;
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
-use crate::background::{Resting, drop_when_passed};
+use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::memory_file::{self, bytes_there};
@@ -37,8 +37,8 @@ static PROGRAM: OnceLock<u64> = OnceLock::new();
 /// What peers are told of a segment, before it is mapped here, and who was told: all of them hear of its end.
 #[derive(Debug)]
 pub(super) struct SegmentInfo {
-    id: u64,
-    bytes: usize,
+    pub(super) id: u64,
+    pub(super) bytes: usize,
     place: Place,
     known_by: Mutex<Vec<Weak<ExportLink>>>,
 }
@@ -54,7 +54,7 @@ pub(super) struct ExportHandles<'m> {
 /// uses.
 #[derive(Debug)]
 pub(super) struct Segment {
-    info: SegmentInfo,
+    pub(super) info: SegmentInfo,
     /// There until the drop.
     memory: Option<Memory>,
     /// Whether it ends where it is dropped.
@@ -86,14 +86,6 @@ impl SegmentInfo {
     fn new(bytes: usize, place: Place) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { id, bytes, place, known_by: Mutex::default() }
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Whether it is what a peer says of it.
@@ -266,18 +258,6 @@ impl Segment {
         Ok(Self::new(info, Memory::Host { mapping, registered, address, _departure: departure }))
     }
 
-    pub(super) fn info(&self) -> &SegmentInfo {
-        &self.info
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.info.id()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.info.bytes()
-    }
-
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
             Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
@@ -348,9 +328,8 @@ impl Memory {
             Self::Pooled { .. } | Self::Lent { .. } => {}
         }
     }
-}
 
-impl Resting for Memory {
+    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
             Self::Device { mapping, .. } => mapping.have_uses_passed(),
@@ -372,7 +351,7 @@ impl Drop for Segment {
             && let Some(mut memory) = self.memory.take()
         {
             memory.close_descriptors();
-            drop_when_passed(memory);
+            background::until(move || memory.has_passed());
         }
     }
 }

@@ -21,7 +21,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
-use crate::background::{Resting, drop_when_passed};
+use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::primitive::lock;
@@ -40,22 +40,14 @@ pub(super) struct Slabs {
 pub(super) struct Slab {
     /// There until the drop.
     block: Option<Block>,
-    origin: Origin,
     /// What it is imported by.
     pub(super) export: [u8; 64],
 }
 
 #[derive(Debug)]
 enum Block {
-    Own(PoolBlock),
-    Imported(ImportedBlock),
-}
-
-/// Where a block is from.
-#[derive(Debug)]
-enum Origin {
-    Here(Arc<Slabs>),
-    Elsewhere(Arc<Subscribers>),
+    Own(PoolBlock, Arc<Slabs>),
+    Imported(ImportedBlock, Arc<Subscribers>),
 }
 
 /// Links whose exporters have to hear that a block is gone, with their numbers for it.
@@ -127,7 +119,7 @@ impl Slab {
         stream.synchronize()?;
         // SAFETY: the slab outlives what is imported: see the module.
         let export = *unsafe { block.export() }?.as_bytes();
-        Ok(Self { block: Some(Block::Own(block)), origin: Origin::Here(Arc::clone(slabs)), export })
+        Ok(Self { block: Some(Block::Own(block, Arc::clone(slabs))), export })
     }
 
     /// A block of another process's pool.
@@ -154,44 +146,45 @@ impl Slab {
         let told = Arc::new(Subscribers::default());
         // In this order: who waits for the departure imports it anew.
         block.drop_after_free((only, departure, Arc::clone(&told)));
-        Ok(Self { block: Some(Block::Imported(block)), origin: Origin::Elsewhere(told), export })
+        Ok(Self { block: Some(Block::Imported(block, told)), export })
     }
 
     /// Has the exporter of a link be told when it is gone here, by its number there.
     pub(super) fn tell(&self, link: Weak<ImportLink>, segment: u64) {
-        if let Origin::Elsewhere(told) = &self.origin {
+        if let Some(Block::Imported(_, told)) = &self.block {
             lock(&told.0).push((link, segment));
         }
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
         match &self.block {
-            Some(Block::Own(block)) => block.as_raw(),
-            Some(Block::Imported(block)) => block.as_raw(),
+            Some(Block::Own(block, _)) => block.as_raw(),
+            Some(Block::Imported(block, _)) => block.as_raw(),
             None => 0,
         }
     }
 
     /// The pool's, if it is of this process.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        if let Origin::Here(slabs) = &self.origin { Some(slabs.descriptor.as_fd()) } else { None }
+        if let Some(Block::Own(_, slabs)) = &self.block { Some(slabs.descriptor.as_fd()) } else { None }
     }
 
     /// Takes over the uses of a part of it.
     pub(super) fn absorb(&self, others: Uses) {
         match &self.block {
-            Some(Block::Own(block)) => block.absorb_uses(others),
-            Some(Block::Imported(block)) => block.absorb_uses(others),
+            Some(Block::Own(block, _)) => block.absorb_uses(others),
+            Some(Block::Imported(block, _)) => block.absorb_uses(others),
             None => {}
         }
     }
 }
 
-impl Resting for Block {
+impl Block {
+    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
-            Self::Own(block) => block.have_uses_passed(),
-            Self::Imported(block) => block.have_uses_passed(),
+            Self::Own(block, _) => block.have_uses_passed(),
+            Self::Imported(block, _) => block.have_uses_passed(),
         };
         // Of what is not known core says what becomes of it: a capture is not waited for.
         !matches!(have_passed, Ok(false))
@@ -200,8 +193,8 @@ impl Resting for Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            drop_when_passed(block);
+        if let Some(mut block) = self.block.take() {
+            background::until(move || block.has_passed());
         }
     }
 }

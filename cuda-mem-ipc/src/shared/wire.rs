@@ -22,6 +22,9 @@ pub const RING: u16 = FIRST_KIND + 4;
 /// The importer has unmapped a segment that its exporter waits for, a block of a pool. Kind 21.
 pub const LET_GO: u16 = FIRST_KIND + 5;
 
+/// The version of this protocol.
+pub const VERSION: u32 = 7;
+
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
 
@@ -48,27 +51,12 @@ pub const MOST_HANDLES: usize = 64;
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as it is read")]
 pub enum Message {
-    Offer(Offer),
+    Offer,
     Accept(Accept),
     Segment(Segment),
     Retire { segment: u64 },
     Ring,
     LetGo { segment: u64 },
-}
-
-/// The first message of an exporter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Offer {
-    /// The version of this protocol: [`Offer::VERSION`].
-    pub version: u32,
-}
-
-impl Offer {
-    /// The version that is spoken here.
-    pub const VERSION: u32 = 7;
-    /// What is offered here.
-    pub const OURS: Self = Self { version: Self::VERSION };
 }
 
 /// The answer of an importer: how much it imports ahead. Nothing of it is promised.
@@ -142,20 +130,6 @@ pub struct Release {
     pub generation: u64,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct OfferBytes {
-    version: U32,
-    lines: U32,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct AcceptBytes {
-    segments: U64,
-    bytes: U64,
-}
-
 /// What every segment begins with.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -172,14 +146,14 @@ impl Message {
     pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, WireError> {
         Ok(match kind {
             OFFER => {
-                let OfferBytes { version, lines } = *whole(payload)?;
-                check("version", version.into(), version == Offer::VERSION)?;
+                let [version, lines] = whole::<[U32; 2]>(payload)?.map(u32::from);
+                check("version", version.into(), version == VERSION)?;
                 check("number of lines", lines.into(), lines == LINES)?;
-                Self::Offer(Offer { version: version.get() })
+                Self::Offer
             }
             ACCEPT => {
-                let AcceptBytes { segments, bytes } = *whole(payload)?;
-                Self::Accept(Accept { segments: segments.get(), bytes: bytes.get() })
+                let [segments, bytes] = whole::<[U64; 2]>(payload)?.map(u64::from);
+                Self::Accept(Accept { segments, bytes })
             }
             SEGMENT => Self::Segment(Segment::parse(payload)?),
             RETIRE => Self::Retire { segment: whole::<U64>(payload)?.get() },
@@ -195,13 +169,9 @@ impl Message {
     /// Its kind and its payload.
     pub fn encode(&self) -> (u16, Vec<u8>) {
         match self {
-            Self::Offer(offer) => {
-                let bytes = OfferBytes { version: offer.version.into(), lines: LINES.into() };
-                (OFFER, bytes.as_bytes().to_vec())
-            }
+            Self::Offer => (OFFER, [VERSION, LINES].map(U32::new).as_bytes().to_vec()),
             Self::Accept(Accept { segments, bytes }) => {
-                let bytes = AcceptBytes { segments: (*segments).into(), bytes: (*bytes).into() };
-                (ACCEPT, bytes.as_bytes().to_vec())
+                (ACCEPT, [*segments, *bytes].map(U64::new).as_bytes().to_vec())
             }
             Self::Segment(segment) => (SEGMENT, segment.encode()),
             Self::Retire { segment } => (RETIRE, segment.to_le_bytes().to_vec()),

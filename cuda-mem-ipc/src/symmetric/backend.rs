@@ -1,13 +1,14 @@
-//! What allocates symmetric memory, and the owner of an allocation.
+//! What allocates symmetric memory, the owner of an allocation, and how the ranks tell each other what they are about to do.
 //!
 //! # Safety
 //!
 //! Relies on [`SymmetricBackend`]s giving an allocation to one receiver: a [`SymmetricBuffer`] frees the one that it asked for.
 
-#![allow(unsafe_code, reason = "declares an unsafe trait, and frees by it")]
+#![allow(unsafe_code, reason = "declares unsafe traits, and frees by one")]
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, forked};
@@ -148,12 +149,41 @@ impl Drop for SymmetricBuffer {
     }
 }
 
-impl fmt::Debug for SymmetricBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SymmetricBuffer")
-            .field("backend", &self.backend.name())
-            .field("address", &format_args!("{:#x}", self.allocated.address))
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
-    }
+crate::shown!(SymmetricBuffer, |it|
+    backend: it.backend.name(), address: format_args!("{:#x}", it.allocated.address), bytes: it.bytes
+);
+
+/// A way for all ranks to hear what each of them says, once each time. A [`Group`](super::Group) is one, for ranks of a host; a program
+/// that has ranks on more hosts brings its own, over whatever its ranks talk over.
+///
+/// Every rank calls [`all_gather`](Self::all_gather) equally often, in the same order.
+///
+/// # Safety
+///
+/// What `all_gather` returns was said by each rank in its own call of the same number: libraries are called on the strength of it, which read
+/// memory of all ranks.
+pub unsafe trait Exchange: fmt::Debug + Send + Sync {
+    /// What the ranks together are called.
+    fn name(&self) -> &str;
+
+    /// This process's rank.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world_size(&self) -> usize;
+
+    /// Says `bytes`, at most 16384, and returns what all ranks said, by rank, this one included.
+    ///
+    /// # Errors
+    ///
+    /// Those of the exchange when a rank did not say anything within `timeout`, or is gone. What the ranks say is not matched any more then:
+    /// the exchange is of no further use.
+    fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>>;
+
+    /// Whether all ranks are sound so far, as far as the exchange knows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broken`](super::Error::Broken), or what the exchange has instead, which names the rank.
+    fn check(&self) -> Result<()>;
 }

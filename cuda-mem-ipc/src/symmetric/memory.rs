@@ -48,14 +48,14 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
     /// Where each rank's allocation begins, as addresses of this process: 0 for one whose memory cannot be reached by an address, on another
     /// host.
     fn buffer_ptrs(&self) -> &[CUdeviceptr] {
-        &self.layout().all()[..self.world_size()]
+        &self.layout().all[..self.world_size()]
     }
 
     /// Where each rank's signal pad begins, for kernels: `u32` slots, zero when nobody signals. Slot
     /// `world_size * channel + source` belongs to rank `source`; whoever signals sets it from 0 to 1 and whoever waits sets it back,
     /// both by compare-and-swap at system scope.
     fn signal_pad_ptrs(&self) -> &[CUdeviceptr] {
-        &self.layout().all()[self.world_size()..]
+        &self.layout().all[self.world_size()..]
     }
 
     /// Bytes of the allocation, from its beginning.
@@ -140,12 +140,9 @@ pub struct Layout {
     device: Device,
     size: usize,
     offset: usize,
-    /// Each rank's buffer, and then each rank's pad: in place for as many ranks as a host has devices as a rule, which spares an allocation.
-    few: [CUdeviceptr; 2 * FEW],
-    many: Vec<CUdeviceptr>,
+    /// Each rank's buffer, and then each rank's pad.
+    all: Vec<CUdeviceptr>,
 }
-
-const FEW: usize = 8;
 
 impl Layout {
     pub(super) fn new(
@@ -155,17 +152,11 @@ impl Layout {
         (size, offset): (usize, usize),
         place: impl Fn(usize) -> [CUdeviceptr; 2],
     ) -> Self {
-        let many = if ranks > FEW { vec![0; 2 * ranks] } else { Vec::new() };
-        let mut made = Self { rank, ranks, device, size, offset, few: [0; 2 * FEW], many };
-        let all = if ranks > FEW { &mut made.many[..] } else { &mut made.few[..2 * ranks] };
+        let mut all = vec![0; 2 * ranks];
         for rank in 0..ranks {
             [all[rank], all[ranks + rank]] = place(rank);
         }
-        made
-    }
-
-    fn all(&self) -> &[CUdeviceptr] {
-        if self.ranks > FEW { &self.many } else { &self.few[..2 * self.ranks] }
+        Self { rank, ranks, device, size, offset, all }
     }
 
     pub(super) fn expect_rank(&self, rank: usize) -> Result<()> {

@@ -43,14 +43,12 @@ mod backend;
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 mod engine;
 mod error;
-mod exchange;
 mod memory;
 mod native;
 
-pub use backend::{Allocated, SymmetricBackend, SymmetricBuffer};
+pub use backend::{Allocated, Exchange, SymmetricBackend, SymmetricBuffer};
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
 pub use engine::{EngineBackend, EngineOptions};
 pub use error::{Error, Result, Why};
-pub use exchange::Exchange;
 pub use memory::{PeerBuffer, SymmetricMemory};
 pub use native::{CHANNELS, Freed, Group, GroupBuffer, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

@@ -8,8 +8,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
+use super::channel::Socket;
 use super::deadline::Deadline;
-use super::socket::Socket;
 use crate::error::{Error, Result, shared};
 
 /// The longest name of a socket, in bytes.

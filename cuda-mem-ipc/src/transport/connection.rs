@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::address::Address;
-use super::channel::{Channel, Packet};
+use super::channel::{Channel, Packet, guard};
 use super::closing::Descriptors;
 use super::deadline::Deadline;
 use super::frame::{Frame, MAX_DESCRIPTORS, MAX_PAYLOAD};
@@ -156,7 +156,7 @@ impl Connection {
     /// Lets the peer send no more descriptors, which it has no reason to. From Linux 6.16 on its attempt fails there; before, they are closed
     /// here in the background.
     pub(crate) fn refuse_descriptors(&self) {
-        self.channel.refuse_descriptors();
+        guard(self.as_fd());
     }
 
     /// Whether a message is there that was not received yet.

@@ -7,10 +7,10 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SocketFlags, accept_with, bind, listen};
 
 use super::address::{Address, new_socket};
+use super::channel::Socket;
 use super::deadline::{Deadline, wait};
 use super::directory::{Directory, SocketFile};
 use super::pending::Pending;
-use super::socket::Socket;
 use crate::error::{Error, Result};
 
 /// How many clients may wait to be accepted; more wait in [`Connection::connect`](super::Connection::connect).

@@ -19,20 +19,19 @@ mod connection;
 mod deadline;
 mod directory;
 mod frame;
-mod hello;
 mod listener;
 mod peer;
 mod pending;
 mod policy;
-mod poller;
-mod socket;
 mod system;
 
 pub use crate::error::FrameError;
 pub use address::{Address, MAX_NAME};
+#[doc(hidden)]
+pub use channel::without_descriptor_guard;
 pub use closing::Descriptors;
 pub use connection::{Connection, FIRST_KIND, Message};
-pub use deadline::Deadline;
+pub use deadline::{Deadline, Poller};
 #[doc(hidden)]
 pub use frame::{Frame, HEADER, MAGIC, MAX_FRAME};
 pub use frame::{MAX_DESCRIPTORS, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION};
@@ -40,6 +39,3 @@ pub use listener::Listener;
 pub use peer::Peer;
 pub use pending::{Pending, pair};
 pub use policy::PeerPolicy;
-pub use poller::Poller;
-#[doc(hidden)]
-pub use socket::without_descriptor_guard;

@@ -266,7 +266,7 @@ impl<'s> Play<'s> {
                 self.change(ring + (3 + 4 * usize::from(place & 127)) * 8 + usize::from(word % 8), input)?;
             }
             14 => {
-                let segment = Share::from(&self.stage.buffers[0]).segment.id();
+                let segment = Share::from(&self.stage.buffers[0]).segment.info.id;
                 self.forge(FIRST_OF_RING * 8, [self.handed, segment, 0, 16, 0, 1, 0], input)?;
             }
             _ => {

@@ -10,10 +10,10 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 
 use super::*;
-use crate::symmetric::native::announced::{ANNOUNCED, Kind, LEFT_ALONE};
+use crate::primitive::lock;
+use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER, Row};
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
-use crate::symmetric::native::state::AnnouncedPiece;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
 use crate::symmetric::{CHANNELS, SymmetricMemory, Why};
 
@@ -244,13 +244,14 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     let address = pair.alloc();
     pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
     pair.rendezvous(address).unwrap();
-    let piece = Arc::clone(&lock(&pair.good.inner.mapped[1].pieces)[0]);
+    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    let piece = Arc::clone(&lock(&peer.pieces.mapped)[0]);
     let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
     let words = SharedMapping::create(64 << 10).unwrap();
     words.write(0, &vec![0; words.bytes()]).unwrap();
     let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
-    let next = AnnouncedPiece { info: PieceInfo { number: MAX_NUMBER, room: 4 }, words };
-    let refused = pair.good.inner.map_next(1, &mut mapped, next);
+    let next = (PieceInfo { number: MAX_NUMBER, room: 4 }, words);
+    let refused = Row::map_next(&pair.good.inner, 1, &mut mapped, next);
     assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
 }
@@ -333,7 +334,7 @@ fn messages_that_cannot_be_break_the_group() {
 /// How many of the bad one's segments have come to the good one.
 fn come(pair: &Pair) -> usize {
     let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
-    peer.segments.len() + lock(&pair.good.inner.mapped[1].segments).len()
+    peer.segments.len() + lock(&peer.segments.mapped).len()
 }
 
 fn until_come(pair: &Pair, segments: usize) {
@@ -370,12 +371,12 @@ fn a_rank_that_is_too_far_ahead_is_refused_and_may_go_on_later() {
     }
     let ahead = alloc();
     assert!(matches!(&ahead, Err(Error::Missing { ranks, .. }) if ranks == &[0]), "{ahead:?}");
-    assert!(pair.bad.inner.make_room(Kind::Piece, 0).is_ok());
+    assert!(pair.bad.inner.make_room::<Piece>(0).is_ok());
     until_come(&pair, ANNOUNCED);
     pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap();
     alloc().unwrap();
     pair.good.check().unwrap();
-    let most = pair.bad.inner.make_room(Kind::Segment, MAX_NUMBER);
+    let most = pair.bad.inner.make_room::<Segment>(MAX_NUMBER);
     assert!(matches!(most, Err(Error::GroupFull { most: MAX_NUMBER, .. })), "{most:?}");
     pair.bad.check().unwrap();
 }

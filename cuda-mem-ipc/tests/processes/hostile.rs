@@ -9,8 +9,8 @@ use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{
-    self, Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, LINES, Message, Offer, Parts, Place,
-    RING_ENTRIES, Release, SLOTS,
+    self, Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, LINES, Message, Parts, Place, RING_ENTRIES,
+    Release, SLOTS,
 };
 use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::Connection;
@@ -85,7 +85,7 @@ fn what_no_exporter_says_ends_the_connection() {
         ("an end with a descriptor", &[known, Said::Message(Message::Retire { segment: 0 }, &[one])]),
         ("what an importer says", &[let_go]),
         ("a call", &[Said::Message(Message::Ring, &[])]),
-        ("another offer", &[Said::Message(Message::Offer(Offer::OURS), &[one])]),
+        ("another offer", &[Said::Message(Message::Offer, &[one])]),
     ];
     for (what, messages) in cases {
         let (importer, hostile, words) = importer(&world);
@@ -238,7 +238,7 @@ fn what_is_no_offer_is_refused() {
     let small = SharedMapping::create(1).unwrap();
     let null = File::open("/dev/null").unwrap();
     let words = SharedWords::create(&world.context, SLOTS).unwrap();
-    let offer = Message::Offer(Offer::OURS);
+    let offer = Message::Offer;
     let cases: [(&str, Message, &[BorrowedFd<'_>]); 6] = [
         ("no memory", offer, &[]),
         ("too small", offer, &[small.as_fd()]),
@@ -357,7 +357,7 @@ fn what_is_no_answer_to_an_offer_is_refused() {
     let world = World::new();
     let null = File::open("/dev/null").unwrap();
     let cases: [(&str, Message, &[BorrowedFd<'_>]); 2] =
-        [("another message", Message::Ring, &[]), ("an offer", Message::Offer(Offer::OURS), &[null.as_fd()])];
+        [("another message", Message::Ring, &[]), ("an offer", Message::Offer, &[null.as_fd()])];
     for (what, message, descriptors) in cases {
         let (here, there) = both_ends();
         say(&there, message, descriptors);

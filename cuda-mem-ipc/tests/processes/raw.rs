@@ -7,8 +7,7 @@ use std::thread;
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_ipc::shared::wire::{
-    Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, Message, Offer, Place, RING_ENTRIES, Release, SLOTS,
-    Segment,
+    Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, Message, Place, RING_ENTRIES, Release, SLOTS, Segment,
 };
 use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
 
@@ -35,7 +34,7 @@ pub(crate) fn heard(connection: &Connection) -> Message {
 /// Makes an exporter's offer.
 pub(crate) fn offer(world: &World, connection: &Connection) -> SharedWords {
     let words = SharedWords::create(&world.context, SLOTS).unwrap();
-    say(connection, Message::Offer(Offer::OURS), &[words.as_fd()]);
+    say(connection, Message::Offer, &[words.as_fd()]);
     words
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{Accept, Message, Offer, Parts, Place, SLOTS, Segment};
+use cuda_mem_ipc::shared::wire::{Accept, Message, Parts, Place, SLOTS, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::{Address, Connection, Listener, PeerPolicy, pair, without_descriptor_guard};
 use rustix::io::{Errno, IoSlice};
@@ -175,7 +175,7 @@ fn an_honest_peer_gives_back_beside_hostile_ones() {
         drop(one);
         let (importing, exporting) = both_ends();
         let memory = SharedMapping::create(SLOTS * 64).unwrap();
-        say(&exporting, Message::Offer(Offer::OURS), &[memory.as_fd()]).unwrap();
+        say(&exporting, Message::Offer, &[memory.as_fd()]).unwrap();
         let victims = (victim, Importer::new(&context, importing, LIMIT).unwrap());
         let mut others = Vec::new();
         for segment in 0..4 {
@@ -209,7 +209,7 @@ fn one_peer_does_not_use_up_the_descriptors() {
         let stream = Stream::new(&context).unwrap();
         let (importing, exporting) = both_ends();
         let memory = SharedMapping::create(SLOTS * 64).unwrap();
-        say(&exporting, Message::Offer(Offer::OURS), &[memory.as_fd()]).unwrap();
+        say(&exporting, Message::Offer, &[memory.as_fd()]).unwrap();
         let ahead = cuda_mem_ipc::shared::AheadLimit::NONE;
         let victim = Importer::with_ahead(&context, importing, ahead, LIMIT).unwrap();
         let before = open_descriptors();

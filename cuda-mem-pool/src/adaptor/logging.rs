@@ -7,7 +7,8 @@
 #![allow(unsafe_code, reason = "implements the unsafe traits of resources")]
 
 use std::alloc::Layout;
-use std::collections::VecDeque;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -57,7 +58,7 @@ pub struct LoggingAdaptor<R> {
 #[derive(Debug)]
 struct Logger {
     upstream: Arc<dyn RawResource>,
-    rows: Mutex<Rows>,
+    log: Mutex<Log>,
 }
 
 impl<R: MemoryResource> LoggingAdaptor<R> {
@@ -67,9 +68,9 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
     /// [`write_failures`](LoggingAdaptor::write_failures). It must not use this adaptor itself.
     #[must_use]
     pub fn new(upstream: R, writer: impl Write + Send + 'static) -> Self {
-        let mut rows = Rows { writer: Box::new(writer), failures: 0, rows: VecDeque::new(), first: 0 };
-        rows.write("Thread,Time,Action,Pointer,Size,Stream\n");
-        let inner = Logger { upstream: upstream.raw(), rows: Mutex::new(rows) };
+        let mut log = Log { writer: Box::new(writer), failures: 0, leaving: HashMap::new(), entered: 0 };
+        log.write("Thread,Time,Action,Pointer,Size,Stream\n");
+        let inner = Logger { upstream: upstream.raw(), log: Mutex::new(log) };
         Self { upstream, inner: Arc::new(inner) }
     }
 
@@ -81,14 +82,13 @@ impl<R: MemoryResource> LoggingAdaptor<R> {
 
     /// Flushes the writer.
     pub fn flush(&self) -> io::Result<()> {
-        let mut rows = lock(&self.inner.rows);
-        contained(|| rows.writer.flush())
+        contained(|| lock(&self.inner.log).writer.flush())
     }
 
     /// How many rows could not be written, the header among them.
     #[must_use]
     pub fn write_failures(&self) -> u64 {
-        lock(&self.inner.rows).failures
+        lock(&self.inner.log).failures
     }
 }
 
@@ -111,13 +111,13 @@ fn row(action: &str, address: CUdeviceptr, layout: Layout, stream: &Stream) -> S
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Logger {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
-        // Reserved before the upstream has the memory: after that the address may be allocated again.
-        let mut reserved = self.reserve();
         let row = row("free", address, layout, stream);
+        // Entered before the upstream has the memory: after that the address may be allocated again.
+        let number = lock(&self.log).enter(address, row);
         // SAFETY: the caller's promise; what came from here came from the upstream.
-        unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        reserved.row = Row::Filled(row);
-        Ok(())
+        let freed = unsafe { self.upstream.deallocate(address, layout, stream) };
+        lock(&self.log).leave(address, |entered| *entered == number, freed.is_ok());
+        freed
     }
 }
 
@@ -130,47 +130,37 @@ unsafe impl RawResource for Logger {
             Ok(address) => ("allocate", *address),
             Err(_) => ("allocate failure", 0),
         };
-        self.reserve().row = Row::Filled(row(action, address, layout, stream));
+        let row = row(action, address, layout, stream);
+        let mut log = lock(&self.log);
+        // Who frees it has not come to it yet.
+        log.leave(address, |_| true, true);
+        log.write(&row);
         result
     }
 }
 
-/// A writer, and the rows that wait for earlier ones.
-struct Rows {
+struct Log {
     writer: Box<dyn Write + Send>,
     failures: u64,
-    /// From the first one that is still open on.
-    rows: VecDeque<Row>,
-    /// The number of the first of them.
-    first: u64,
+    /// The rows of frees that the upstream has not confirmed, with their numbers, by address.
+    leaving: HashMap<CUdeviceptr, (u64, String)>,
+    entered: u64,
 }
 
-enum Row {
-    Open,
-    Filled(String),
-    Void,
-}
-
-impl Logger {
-    /// Takes the next row. It is left out if it is dropped unfilled.
-    fn reserve(&self) -> ReservedRow<'_> {
-        let mut rows = lock(&self.rows);
-        let number = rows.first.wrapping_add(rows.rows.len() as u64);
-        rows.rows.push_back(Row::Open);
-        ReservedRow { rows: &self.rows, number, row: Row::Void }
+impl Log {
+    fn enter(&mut self, address: CUdeviceptr, row: String) -> u64 {
+        self.entered = self.entered.wrapping_add(1);
+        self.leaving.insert(address, (self.entered, row));
+        self.entered
     }
-}
 
-impl Rows {
-    fn fill(&mut self, number: u64, row: Row) {
-        let index = usize::try_from(number.wrapping_sub(self.first)).ok();
-        if let Some(reserved) = index.and_then(|index| self.rows.get_mut(index)) {
-            *reserved = row;
-        }
-        while self.rows.front().is_some_and(|row| !matches!(row, Row::Open)) {
-            self.first = self.first.wrapping_add(1);
-            if let Some(Row::Filled(text)) = self.rows.pop_front() {
-                self.write(&text);
+    /// Takes out the free of an address, if it is the right one, and writes it, if it happened.
+    fn leave(&mut self, address: CUdeviceptr, is_right: impl Fn(&u64) -> bool, happened: bool) {
+        let Entry::Occupied(leaving) = self.leaving.entry(address) else { return };
+        if is_right(&leaving.get().0) {
+            let (_, row) = leaving.remove();
+            if happened {
+                self.write(&row);
             }
         }
     }
@@ -187,22 +177,8 @@ fn contained(write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     catch_panic(write).unwrap_or_else(|| Err(io::Error::other("the writer panicked")))
 }
 
-/// A row whose position in the log is taken, whenever it is filled.
-struct ReservedRow<'j> {
-    rows: &'j Mutex<Rows>,
-    number: u64,
-    row: Row,
-}
-
-impl Drop for ReservedRow<'_> {
-    fn drop(&mut self) {
-        let row = std::mem::replace(&mut self.row, Row::Void);
-        lock(self.rows).fill(self.number, row);
-    }
-}
-
-impl fmt::Debug for Rows {
+impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rows").field("failures", &self.failures).finish_non_exhaustive()
+        f.debug_struct("Log").field("failures", &self.failures).finish_non_exhaustive()
     }
 }

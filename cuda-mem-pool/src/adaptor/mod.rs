@@ -8,7 +8,7 @@ mod observe;
 mod policy;
 
 pub use logging::LoggingAdaptor;
-pub use observe::{Counter, OutstandingAllocation, Statistics, StatisticsAdaptor, TrackingAdaptor};
+pub use observe::{Counter, OutstandingAllocation, Statistics, TrackingAdaptor};
 pub use policy::{AlignedAdaptor, FailureCallbackAdaptor, LimitingAdaptor};
 
 /// Writes what every adaptor has, for a handle with the fields `upstream` and `inner`, an `Arc` of its `RawResource`.

@@ -1,4 +1,4 @@
-//! Observes what is allocated: [`TrackingAdaptor`] each allocation, [`StatisticsAdaptor`] their sums and peaks.
+//! [`TrackingAdaptor`]: observes each allocation, and their sums and peaks.
 //!
 //! # Safety
 //!
@@ -20,7 +20,10 @@ use crate::primitive::{Mutex, lock};
 use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
 
 /// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it. Refuses a free of
-/// something that is not allocated, or with another size.
+/// something that is not allocated, or with another size. Counts them: now, at most, and in all; as a whole and in nested scopes.
+///
+/// An allocation counts when the upstream has made it, a free when the upstream has taken it: what waits for the end of a
+/// capture is still allocated. Allocations of no bytes do not count.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -33,8 +36,13 @@ use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
 /// let block = resource.allocate(1000, &stream)?;
 /// let out = resource.outstanding_allocations();
 /// assert_eq!((out.len(), out[0].address, out[0].bytes), (1, block.address(), 1000));
+/// resource.push_counters();
+/// drop(resource.allocate(20, &stream)?);
+/// let scope = resource.pop_counters().unwrap_or_default();
+/// assert_eq!((scope.bytes.current, scope.bytes.peak, scope.bytes.total), (0, 20, 20));
 /// block.close().map_err(|refused| refused.error)?;
 /// assert_eq!(resource.outstanding_report(), "nothing is allocated\n");
+/// assert_eq!(resource.statistics().bytes.to_string(), "0 now, 1020 at most, 1020 in all");
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Clone)]
@@ -48,6 +56,15 @@ struct Tracker {
     upstream: Arc<dyn RawResource>,
     capture_backtraces: bool,
     live: ByAddress<(StreamId, Option<Arc<Backtrace>>)>,
+    scopes: Mutex<Scopes>,
+}
+
+#[derive(Debug, Default)]
+struct Scopes {
+    /// The innermost, which is what is counted in.
+    current: Statistics,
+    /// Those around it, the outermost first.
+    outer: Vec<Statistics>,
 }
 
 /// An allocation that has not been freed. [`TrackingAdaptor`] has an example.
@@ -69,7 +86,8 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     /// allocation; they are captured whatever `RUST_BACKTRACE` says.
     #[must_use]
     pub fn new(upstream: R, capture_backtraces: bool) -> Self {
-        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live: ByAddress::default() };
+        let (live, scopes) = (ByAddress::default(), Mutex::default());
+        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live, scopes };
         Self { upstream, inner: Arc::new(inner) }
     }
 
@@ -93,6 +111,31 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     pub fn outstanding_report(&self) -> String {
         // Backtraces are resolved when they are printed, which takes long: not under the lock.
         report(&self.outstanding_allocations()).unwrap_or_default()
+    }
+
+    /// The counters of the innermost scope; without a scope, those since the adaptor was made.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        lock(&self.inner.scopes).current
+    }
+
+    /// Begins a scope with counters at 0, and returns those of the scope around it. The scopes are the adaptor's, not a
+    /// thread's: what other threads allocate meanwhile counts.
+    pub fn push_counters(&self) -> Statistics {
+        let mut scopes = lock(&self.inner.scopes);
+        let around = std::mem::take(&mut scopes.current);
+        scopes.outer.push(around);
+        around
+    }
+
+    /// Ends the innermost scope: its counters, which are added to those of the scope around it. None if no scope has begun.
+    pub fn pop_counters(&self) -> Option<Statistics> {
+        let mut scopes = lock(&self.inner.scopes);
+        let around = scopes.outer.pop()?;
+        let ended = std::mem::replace(&mut scopes.current, around);
+        scopes.current.bytes.merge(&ended.bytes);
+        scopes.current.allocations.merge(&ended.allocations);
+        Some(ended)
     }
 }
 
@@ -125,7 +168,11 @@ unsafe impl MemorySource for Tracker {
         let freed = unsafe { self.upstream.deallocate(address, layout, stream) };
         if freed.is_err() {
             self.live.enter(address, layout.size(), known);
+            return freed;
         }
+        let statistics = &mut lock(&self.scopes).current;
+        statistics.bytes.subtract(layout.size() as i64);
+        statistics.allocations.subtract(1);
         freed
     }
 }
@@ -137,12 +184,15 @@ unsafe impl RawResource for Tracker {
         if address != 0 {
             let backtrace = self.capture_backtraces.then(|| Arc::new(Backtrace::force_capture()));
             self.live.enter(address, layout.size(), (stream.id(), backtrace));
+            let statistics = &mut lock(&self.scopes).current;
+            statistics.bytes.add(layout.size() as i64);
+            statistics.allocations.add(1);
         }
         Ok(address)
     }
 }
 
-/// A quantity within a scope. It starts at 0 when the scope does. [`StatisticsAdaptor`] has an example.
+/// A quantity within a scope. It starts at 0 when the scope does. [`TrackingAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counter {
     /// What was allocated in the scope less what was freed in it: below 0 where memory from before it was freed.
@@ -178,7 +228,7 @@ impl fmt::Display for Counter {
     }
 }
 
-/// The counters of a scope. [`StatisticsAdaptor`] has an example.
+/// The counters of a scope. [`TrackingAdaptor`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes that were asked for.
@@ -190,108 +240,5 @@ pub struct Statistics {
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "bytes: {}\nallocations: {}", self.bytes, self.allocations)
-    }
-}
-
-/// Counts what is allocated through it: now, at most, and in all; as a whole and in nested scopes.
-///
-/// An allocation counts when the upstream has made it, a free when the upstream has taken it: what waits for the end of a
-/// capture is still allocated. Allocations of no bytes do not count.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource, StatisticsAdaptor};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let resource = StatisticsAdaptor::new(DeviceMemoryResource::new(&context, None)?);
-/// let kept = resource.allocate(100, &stream)?;
-/// resource.push_counters();
-/// drop(resource.allocate(20, &stream)?);
-/// let scope = resource.pop_counters().unwrap_or_default();
-/// assert_eq!((scope.bytes.current, scope.bytes.peak, scope.bytes.total), (0, 20, 20));
-/// let whole = resource.statistics();
-/// assert_eq!(whole.bytes.to_string(), "100 now, 120 at most, 120 in all");
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct StatisticsAdaptor<R> {
-    upstream: R,
-    inner: Arc<Counting>,
-}
-
-#[derive(Debug)]
-struct Counting {
-    upstream: Arc<dyn RawResource>,
-    scopes: Mutex<Scopes>,
-}
-
-#[derive(Debug, Default)]
-struct Scopes {
-    /// The innermost, which is what is counted in.
-    current: Statistics,
-    /// Those around it, the outermost first.
-    outer: Vec<Statistics>,
-}
-
-impl<R: MemoryResource> StatisticsAdaptor<R> {
-    /// Counts the memory of `upstream` that is allocated through the adaptor.
-    #[must_use]
-    pub fn new(upstream: R) -> Self {
-        let inner = Counting { upstream: upstream.raw(), scopes: Mutex::default() };
-        Self { upstream, inner: Arc::new(inner) }
-    }
-
-    /// The counters of the innermost scope; without a scope, those since the adaptor was made.
-    #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        lock(&self.inner.scopes).current
-    }
-
-    /// Begins a scope with counters at 0, and returns those of the scope around it. The scopes are the adaptor's, not a
-    /// thread's: what other threads allocate meanwhile counts.
-    pub fn push_counters(&self) -> Statistics {
-        let mut scopes = lock(&self.inner.scopes);
-        let around = std::mem::take(&mut scopes.current);
-        scopes.outer.push(around);
-        around
-    }
-
-    /// Ends the innermost scope: its counters, which are added to those of the scope around it. None if no scope has begun.
-    pub fn pop_counters(&self) -> Option<Statistics> {
-        let mut scopes = lock(&self.inner.scopes);
-        let around = scopes.outer.pop()?;
-        let ended = std::mem::replace(&mut scopes.current, around);
-        scopes.current.bytes.merge(&ended.bytes);
-        scopes.current.allocations.merge(&ended.allocations);
-        Some(ended)
-    }
-}
-
-adaptor!(StatisticsAdaptor);
-
-// SAFETY: the memory is the upstream's, handed through.
-unsafe impl MemorySource for Counting {
-    unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
-        // SAFETY: the caller's promise; what came from here came from the upstream.
-        unsafe { self.upstream.deallocate(address, layout, stream) }?;
-        let mut scopes = lock(&self.scopes);
-        scopes.current.bytes.subtract(layout.size() as i64);
-        scopes.current.allocations.subtract(1);
-        Ok(())
-    }
-}
-
-// SAFETY: the memory is the upstream's, handed through.
-unsafe impl RawResource for Counting {
-    fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
-        let address = self.upstream.allocate(layout, stream)?;
-        if address != 0 {
-            let mut scopes = lock(&self.scopes);
-            scopes.current.bytes.add(layout.size() as i64);
-            scopes.current.allocations.add(1);
-        }
-        Ok(address)
     }
 }

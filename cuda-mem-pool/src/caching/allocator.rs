@@ -15,13 +15,14 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::refuse_forked;
-use super::index::number_of;
-use super::observer::{CallObserver, Observer};
+use super::callbacks::{BackingChange, CallbackId, refuse_forked};
+use super::callbacks::{CallObserver, CallWatch};
 use super::options::CachingOptions;
 use super::shared::DeviceCache;
+use super::shared::number_of;
+use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
@@ -38,13 +39,19 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
-/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let options = CachingOptions::default().with_max_bytes(120 << 20);
+/// let allocator = CachingAllocator::new(&context, &options)?;
+/// let reclaimer = allocator.attach_oom_reclaimer(|bytes| bytes == 0); // frees what it can, and says so
+/// let watcher = allocator.attach_backing_watcher(|change| println!("{change:?}"));
+/// assert!(allocator.allocate(121 << 20, &stream).is_err());
+/// assert!(allocator.detach(reclaimer) && allocator.detach(watcher));
 /// let block = allocator.allocate(100_000_000, &stream)?;
 /// drop(block);
-/// let again = allocator.allocate(90_000_000, &stream)?; // the same memory, without a driver call
+/// let again = allocator.of_stream(&stream)?.allocate_by_address(90_000_000)?; // the same memory, without a driver call
 /// assert_eq!(allocator.statistics().allocated_bytes.all.current, 90_000_384);
 /// allocator.set_memory_fraction(0.5)?; // may be called while streams capture
-/// drop(again);
+/// // SAFETY: nothing uses it.
+/// unsafe { allocator.free_by_address(again) }?;
 /// allocator.set_limit(80_000_000)?; // below what is held, too
 /// allocator.trim_to(50_000_000)?;
 /// assert!(allocator.reserved_bytes() <= 50_000_000 && allocator.memory_fraction() == 0.5);
@@ -68,7 +75,7 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InvalidOverPeak`]; [`Error::Core`] of the driver.
     pub fn new(context: &Context, options: &CachingOptions) -> Result<Self> {
-        Self::with(context, options, Observer::default())
+        Self::with(context, options, CallWatch::default())
     }
 
     /// Makes an allocator as [`CachingAllocator::new`], with somebody who hears of the driver's calls.
@@ -81,10 +88,10 @@ impl CachingAllocator {
         options: &CachingOptions,
         observer: Arc<dyn CallObserver>,
     ) -> Result<Self> {
-        Self::with(context, options, Observer(Some(observer)))
+        Self::with(context, options, CallWatch(Some(observer)))
     }
 
-    fn with(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+    fn with(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
         let shared = DeviceCache::new(context, options, observer)?;
         Ok(Self { inner: Arc::new(Inner { shared, home: ResourceContext::new(context) }) })
     }
@@ -126,24 +133,21 @@ impl CachingAllocator {
     ///
     /// # Safety
     ///
-    /// The block is not used any more by anybody: what uses it is ordered before this point of its stream, or on streams that
-    /// [`CachingAllocator::record_stream`] was told. Of a thread's default stream that has ended with its thread, it is before the
-    /// destructors of the thread's thread-locals ran. A graph may use a block beyond that if it was allocated while its stream captured
-    /// and allocations for that stream went to a private pool: for work of the graph, until the pool's last
-    /// [`CachingAllocator::release_pool`]. By then all launches were made, each on a stream that memory of the default pool was
-    /// allocated for, or of a private one while this pool was there. A block that was allocated before its stream captured is no
-    /// exception: it is freed behind the last launch that uses it, as behind any other work.
+    /// The block is not used any more: what uses it is ordered before this point of its stream, or on streams that
+    /// [`CachingAllocator::record_stream`] was told. Of a default stream that has ended with its thread, it is before the destructors of the
+    /// thread's thread-locals ran. A graph may use a block until the last [`CachingAllocator::release_pool`] of a private pool if it was
+    /// allocated from that while its stream captured. By then all launches were made, each on a stream that memory of the default pool was
+    /// allocated for, or of a private one while this pool was there. A block that was allocated before is freed behind the last launch.
     #[inline]
     pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
         self.shared().free(address, None)
     }
 
-    /// Enters a stream as a user of a block, for the work that it was given so far and is given until the block is freed:
-    /// freed, the block stays away from everybody until that is done, or until its own stream has been made to wait for it.
+    /// Enters a stream as a user of a block, for the work that it is given until the block is freed: freed, the block stays away from
+    /// everybody until that is done, or until its own stream has been made to wait for it.
     ///
-    /// The own stream waits, on the device, where the pool needs memory and that stream has not come to the free yet. So what `stream` is
-    /// given before the free must not wait for what the own stream is given after it: in order of streams and events it cannot, but
-    /// where it waits for a word in memory, a host function or another process it may, and both would wait for ever.
+    /// The own stream waits, on the device, where the pool needs memory. So what `stream` is given before the free must not wait, by a word in
+    /// memory, a host function or another process, for what the own stream is given after it: both would wait for ever.
     ///
     /// # Errors
     ///
@@ -164,16 +168,13 @@ impl CachingAllocator {
         shared.pending.record_stream(address, stream, None)
     }
 
-    /// Has what was allocated for a stream serve others from now on, behind all that the stream was given so far: its owner is about to
-    /// destroy it. Blocks that somebody has stay theirs, and come back as ever. Nothing if no memory of the default pool was allocated for it.
-    /// A stream of somebody else is disowned too before that ([`Stream::disown`]): its memory in private pools stays there, and others may have
-    /// recorded it.
+    /// Has what was allocated for a stream of the default pool serve others from now on, behind all that the stream was given: its owner is
+    /// about to destroy it. Blocks that somebody has stay theirs. A stream of somebody else is disowned too before that ([`Stream::disown`]):
+    /// its memory in private pools stays there, and others may have recorded it.
     ///
-    /// Streams that were made by [`Stream::new`] and its like need not be forgotten: once nobody else has a handle to one, and its work is
-    /// done, the next new stream takes what it had.
-    ///
-    /// The default stream of a thread is forgotten by itself when the thread ends. If it has work then, its memory serves others once there is
-    /// no other, and no stream captures: the host then waits for all work of the context.
+    /// Streams of [`Stream::new`] and its like need not be forgotten: once nobody else has one and its work is done, the next new stream takes
+    /// what it had. So does what a thread's default stream had, when the thread ends; if that had work then, once there is no other memory and
+    /// no stream captures: the host then waits for all work of the context.
     ///
     /// # Errors
     ///
@@ -214,24 +215,26 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.shared().set_memory_fraction(fraction)
+        let shared = self.shared();
+        shared.set_limits((fraction, shared.limits().1))
     }
 
-    /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. It may be
-    /// less than is held: what is free goes back now, as by [`CachingAllocator::trim_to`], and what is in use once it is free and the cache is
-    /// emptied, or memory is needed. The bytes that went.
+    /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
+    /// above that goes back now, as by [`CachingAllocator::trim_to`], and what is in use later. The bytes that went.
     ///
     /// # Errors
     ///
     /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
-        self.shared().set_max_bytes(bytes)
+        let shared = self.shared();
+        shared.set_limits((shared.limits().0, bytes))?;
+        shared.trim_to(shared.source.limit())
     }
 
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        self.shared().memory_fraction()
+        self.shared().limits().0
     }
 
     /// The physical memory that is held now, in bytes, that of private pools included.
@@ -264,28 +267,65 @@ impl CachingAllocator {
     pub fn driver_calls(&self) -> u64 {
         if forked() { 0 } else { self.shared().source.calls() }
     }
+
+    /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the allocator can
+    /// do by itself. It gets the bytes that were asked for, frees what it can, and says whether it did; then all is tried once more.
+    ///
+    /// Called by the thread that allocates, with no lock held: it may use this allocator, and is not called again for that. A panic of it is
+    /// the request's. A handle of this allocator in it keeps that alive until [`CachingAllocator::detach`].
+    /// [`CachingAllocator`] has an example.
+    pub fn attach_oom_reclaimer(
+        &self,
+        reclaimer: impl Fn(usize) -> bool + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.reclaimers.add(Arc::new(reclaimer))
+    }
+
+    /// Has `observer` be told of each request that fails for lack of memory, before its caller is.
+    ///
+    /// Called as what [`CachingAllocator::attach_oom_reclaimer`] attaches.
+    pub fn attach_oom_observer(
+        &self,
+        observer: impl Fn(&OutOfMemoryReport) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.observers.add(Arc::new(observer))
+    }
+
+    /// Has `watcher` be called before memory leaves addresses, by the thread that moves it or gives it back. It may happen that
+    /// it does not leave after all, because a driver call fails.
+    ///
+    /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
+    /// snapshot; what needs the page source, such as to grow, is [`Error::InCallback`], in all allocators. It must not wait for threads that
+    /// allocate. The history is told once it has returned. A panic ends in it, and the change goes on. A handle of this allocator in it keeps
+    /// that alive until [`CachingAllocator::detach`].
+    pub fn attach_backing_watcher(
+        &self,
+        watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.watchers.add(Arc::new(watcher))
+    }
+
+    /// Has `registrant` be told before memory of a tag leaves its addresses, and after memory has come to them. All are told one after the
+    /// other, in the order in which they came, by the thread that puts the tag to sleep or wakes it, without a lock. What one fails with, a
+    /// panic too, is in [`Slept::told`](super::Slept::told) and stops nothing. [`CachingAllocator::detach`] ends it.
+    /// [`Tag`](super::Tag) has an example.
+    pub fn on_backing_change(
+        &self,
+        registrant: impl Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> CallbackId {
+        self.shared().callbacks.registrants.add(Arc::new(registrant))
+    }
+
+    /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.
+    pub fn detach(&self, id: CallbackId) -> bool {
+        self.shared().callbacks.remove(id)
+    }
 }
 
 /// An allocator for work of one stream: for whoever allocates on the same few streams all the time, and remembers this.
 ///
 /// It stays in its thread: the default stream of a thread ends with it, and what belonged to that serves another stream then.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-/// let on_stream = allocator.of_stream(&stream)?;
-/// let address = on_stream.allocate_by_address(1000)?;
-/// // SAFETY: nothing uses it.
-/// unsafe { allocator.free_by_address(address) }?;
-/// assert_eq!(on_stream.allocate_by_address(900)?, address);
-/// # unsafe { allocator.free_by_address(address) }?;
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// [`CachingAllocator`] has an example.
 #[derive(Clone, Copy)]
 pub struct StreamAllocator<'a> {
     shared: &'a DeviceCache,

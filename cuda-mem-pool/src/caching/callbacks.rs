@@ -3,22 +3,18 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{catch_panic, forked};
+use cuda_mem_core::{StreamId, catch_panic, forked};
 
+use super::sleep::BackingEvent;
 use crate::error::{Error, OutOfMemoryReport, Result};
-use crate::primitive::{Mutex, Ordering, lock};
-
-/// Names a callback of an allocator; no two in a process have the same.
-/// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CallbackId(u64);
+pub use crate::history::CallbackId;
+pub(super) use crate::history::List;
 
 /// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
-/// [pinned](super::CachingAllocator::pin), never leaves.
-///
-/// [`CachingAllocator::attach_oom_reclaimer`](super::CachingAllocator::attach_oom_reclaimer) has an example.
+/// [pinned](super::CachingAllocator::pin), never leaves. [`CachingAllocator`](super::CachingAllocator) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackingChange {
@@ -33,19 +29,16 @@ pub struct BackingChange {
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
 pub(super) type Watcher = dyn Fn(&BackingChange) + Send + Sync;
+pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Callbacks {
     pub(super) reclaimers: List<Reclaimer>,
     pub(super) observers: List<Observer>,
     /// The backend has them too: it is told of changes.
     pub(super) watchers: Arc<List<Watcher>>,
+    pub(super) registrants: List<Registrant>,
 }
-
-/// Callbacks of one kind, in the order in which they came.
-pub(super) struct List<F: ?Sized>(Mutex<Arc<Entries<F>>>);
-
-type Entries<F> = Vec<(CallbackId, Arc<F>)>;
 
 thread_local! {
     /// The thread is in a reclaimer or an observer.
@@ -54,14 +47,17 @@ thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
+type Flag = &'static std::thread::LocalKey<Cell<bool>>;
+
 /// Sets a flag of the thread until it is dropped, also when a panic passes.
-struct Inside {
-    flag: &'static std::thread::LocalKey<Cell<bool>>,
+#[derive(Debug)]
+pub(super) struct Inside {
+    flag: Flag,
     before: bool,
 }
 
 impl Inside {
-    fn new(flag: &'static std::thread::LocalKey<Cell<bool>>) -> Self {
+    pub(super) fn new(flag: Flag) -> Self {
         let before = flag.try_with(|flag| flag.replace(true)).unwrap_or(false);
         Self { flag, before }
     }
@@ -74,12 +70,11 @@ impl Drop for Inside {
     }
 }
 
-fn is_set(flag: &'static std::thread::LocalKey<Cell<bool>>) -> bool {
+pub(super) fn is_set(flag: Flag) -> bool {
     flag.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Refuses calls in a forked child, where all is the parent's. To be asked before a lock, which a thread of the parent may have held: that
-/// one does not run there.
+/// Refuses calls in a forked child, before a lock that a thread of the parent may have held.
 pub(super) fn refuse_forked() -> Result<()> {
     if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }
@@ -95,40 +90,6 @@ pub(super) fn is_watching() -> bool {
     is_set(&WATCHING)
 }
 
-impl<F: ?Sized> List<F> {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Arc::default()))
-    }
-
-    pub(super) fn add(&self, callback: Arc<F>) -> CallbackId {
-        // Not one of a model's: its value goes on from one to the next.
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
-        if forked() {
-            // Nothing is ever called there.
-            return id;
-        }
-        let mut list = lock(&self.0);
-        *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());
-        id
-    }
-
-    pub(super) fn remove(&self, id: CallbackId) -> bool {
-        let mut list = lock(&self.0);
-        let left: Vec<_> = list.iter().filter(|(known, _)| *known != id).cloned().collect();
-        let found = left.len() < list.len();
-        let before = std::mem::replace(&mut *list, Arc::new(left));
-        drop(list);
-        // What a callback does when it is dropped, it does without our lock.
-        drop(before);
-        found
-    }
-
-    pub(super) fn all(&self) -> Arc<Entries<F>> {
-        Arc::clone(&lock(&self.0))
-    }
-}
-
 impl List<Watcher> {
     /// Tells everybody, with the page source's lock held, which a panic must not leave behind.
     pub(super) fn tell(&self, change: &BackingChange) {
@@ -141,12 +102,10 @@ impl List<Watcher> {
 }
 
 impl Callbacks {
-    pub(super) fn new() -> Self {
-        Self { reclaimers: List::new(), observers: List::new(), watchers: Arc::new(List::new()) }
-    }
-
     pub(super) fn remove(&self, id: CallbackId) -> bool {
-        !forked() && (self.reclaimers.remove(id) || self.observers.remove(id) || self.watchers.remove(id))
+        let (of_memory, of_tags) = (&self.watchers, &self.registrants);
+        let is_gone = || self.reclaimers.remove(id) || self.observers.remove(id);
+        !forked() && (is_gone() || of_memory.remove(id) || of_tags.remove(id))
     }
 
     /// Has everybody free what they can; whether anybody did. Not when one of them asks.
@@ -168,8 +127,104 @@ impl Callbacks {
     }
 }
 
-impl<F: ?Sized> fmt::Debug for List<F> {
+/// A call of the driver that an allocator made, with its arguments: addresses, handles of memory and events, sizes in bytes.
+/// [`CallObserver`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields are the call's arguments")]
+pub enum DriverCall {
+    /// `cuMemAddressReserve`.
+    Reserve { address: u64, bytes: u64 },
+    /// `cuMemCreate`; no memory if there was not enough.
+    Create { memory: Option<u64>, bytes: u64 },
+    /// `cuMemMap` of a whole handle.
+    Map { address: u64, memory: u64, bytes: u64 },
+    /// `cuMemSetAccess` over a mapping, or several one behind the other.
+    SetAccess { address: u64, bytes: u64 },
+    /// `cuMemUnmap` of a whole mapping, or of several one behind the other.
+    Unmap { address: u64, bytes: u64 },
+    /// `cuMemRelease`.
+    Release { memory: u64, bytes: u64 },
+    /// `cuEventRecord`; no event if the allocator did not make it.
+    Record { stream: StreamId, event: Option<u64> },
+    /// `cuEventQuery`.
+    Query,
+    /// `cuStreamWaitEvent`: a stream waits for another; no event if that was recorded just before.
+    StreamWait { stream: StreamId, of: StreamId, event: Option<u64> },
+}
+
+/// Hears of each call of the driver that an allocator makes for memory, mappings and order, right after it returned.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::time::Duration;
+///
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::MemoryResource;
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
+///
+/// #[derive(Default)]
+/// struct Created(AtomicU64);
+///
+/// impl CallObserver for Created {
+///     fn called(&self, call: &DriverCall, _took: Duration) {
+///         if let DriverCall::Create { memory: Some(_), bytes } = call {
+///             self.0.fetch_add(*bytes, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let created = Arc::new(Created::default());
+/// let allocator = CachingAllocator::observed(&context, &CachingOptions::default(), created.clone())?;
+/// drop(allocator.allocate(100_000_000, &Stream::new(&context)?)?);
+/// assert_eq!(created.0.load(Ordering::Relaxed), allocator.reserved_bytes() as u64);
+/// # Ok::<(), cuda_mem_pool::Error>(())
+/// ```
+pub trait CallObserver: Send + Sync {
+    /// A call was made, which took so long. The allocator's locks are held: it must not be called from here. A panic ends here, and the
+    /// allocator goes on.
+    fn called(&self, call: &DriverCall, took: Duration);
+}
+
+/// The observer, if there is one. Without one no clock is read.
+#[derive(Clone, Default)]
+pub(super) struct CallWatch(pub(super) Option<Arc<dyn CallObserver>>);
+
+impl CallWatch {
+    /// Makes a call; one that fails is not told.
+    pub(super) fn watch<R, E>(
+        &self,
+        call: impl FnOnce() -> Result<R, E>,
+        told: impl FnOnce(&R) -> DriverCall,
+    ) -> Result<R, E> {
+        self.watch_all(call, |result| vec![told(result)])
+    }
+
+    /// Does what makes several calls, which share its time.
+    pub(super) fn watch_all<R, E>(
+        &self,
+        calls: impl FnOnce() -> Result<R, E>,
+        told: impl FnOnce(&R) -> Vec<DriverCall>,
+    ) -> Result<R, E> {
+        let Some(observer) = &self.0 else { return calls() };
+        let started = Instant::now();
+        let result = calls()?;
+        let took = started.elapsed();
+        let told = told(&result);
+        let each = took / u32::try_from(told.len()).unwrap_or(u32::MAX).max(1);
+        for call in &told {
+            // The books are yet to be told of what the driver has done.
+            let _ = catch_panic(|| observer.called(call, each));
+        }
+        Ok(result)
+    }
+}
+
+impl fmt::Debug for CallWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.all().iter().map(|(id, _)| id)).finish()
+        f.debug_tuple("CallWatch").field(&self.0.is_some()).finish()
     }
 }

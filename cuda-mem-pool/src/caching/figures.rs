@@ -1,21 +1,26 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+use std::sync::Arc;
 
-use cuda_mem_core::nvml;
+use cuda_mem_core::{StreamId, forked, nvml};
 
+use super::CachingAllocator;
+use super::callbacks::refuse_forked;
 use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
-use super::seeing::StreamSegmentSize;
 use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::paged::{Piece, SLAB};
-use crate::error::{CachePool, CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
+use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
+use crate::history::{CallbackId, History};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
-use crate::snapshot::{Action, BlockInfo, BlockState, Frames, SegmentInfo, Snapshot};
+use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
+use crate::trace::TraceRecorder;
 
 /// The counters of an allocator.
 #[derive(Debug, Default)]
@@ -59,31 +64,89 @@ impl Figures {
     }
 }
 
-impl DeviceCache {
-    pub(super) fn statistics(&self) -> DeviceStatistics {
-        let [small, large] = self.private.splits();
-        let max_split_size = self.private.max_split_size();
+/// What a stream has of the default pool for blocks of one size class.
+/// [`CachingAllocator::stream_segment_sizes`] has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamSegmentSize {
+    /// The stream; or the last one, if that has ended.
+    pub stream: StreamId,
+    /// Its handle, as it is or was; the default streams of all threads have the same.
+    pub handle: u64,
+    /// The blocks that are cut from it: small for pages that are cut up.
+    pub pool: PoolSize,
+    /// The bytes that are mapped, in use or free.
+    pub mapped: u64,
+}
+
+/// Statistics, history, snapshots and callbacks. Makes no driver call.
+///
+/// ```
+/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::history::HistoryOptions;
+/// use cuda_mem_pool::MemoryResource;
+/// use cuda_mem_pool::snapshot::Action;
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// allocator.history().start(&HistoryOptions::default());
+/// let block = allocator.allocate(1000, &stream)?;
+/// let actions: Vec<Action> = allocator.history().entries().iter().map(|entry| entry.action).collect();
+/// assert_eq!(actions, [Action::SegmentMap, Action::Alloc]);
+/// let snapshot = allocator.snapshot();
+/// assert_eq!(snapshot.segments[0].requested_size, 1000);
+/// assert_eq!(allocator.segments()[0].allocated_size, allocator.statistics().allocated_bytes.all.current);
+/// let sizes = allocator.stream_segment_sizes()?;
+/// assert_eq!((sizes[0].stream, sizes[0].mapped), (stream.id(), snapshot.segments[0].total_size));
+/// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
+/// let recording = allocator.record_trace(std::io::sink(), &Default::default())?; // a file
+/// drop(block);
+/// recording.finish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl CachingAllocator {
+    /// Reads the statistics, with PyTorch's keys. Those of blocks are of one moment, and those of memory are.
+    ///
+    /// Memory of the default pool serves blocks of all sizes: its `segment`, which are the driver's handles, count as large, and `reserved_bytes`
+    /// of small blocks are their pages. As with PyTorch's expandable segments, `inactive_split` and `oversize_segments` are those of private
+    /// pools alone. These, `oversize_allocations` and the memory of small blocks are counted when this is called: their peaks are of its calls.
+    #[must_use]
+    pub fn statistics(&self) -> DeviceStatistics {
+        if forked() {
+            return DeviceStatistics::default();
+        }
+        let shared = self.shared();
+        let [small, large] = shared.private.splits();
+        let max_split_size = shared.private.max_split_size();
         let (oversize_blocks, oversize_segments) =
-            max_split_size.map_or((0, 0), |least| self.oversize(least));
-        let bytes_of_slabs = self.bytes_of_slabs();
-        self.count_all_frees();
-        let mut counts = lock(&self.figures.counts);
+            max_split_size.map_or((0, 0), |least| shared.oversize(least));
+        let bytes_of_slabs = shared.bytes_of_slabs();
+        shared.count_all_frees();
+        let mut counts = lock(&shared.figures.counts);
         counts.inactive_split.set(small.0, large.0);
         counts.inactive_split_bytes.set(small.1, large.1);
         counts.oversize_allocations.set(oversize_blocks);
         counts.oversize_segments.set(oversize_segments);
-        let mut of_small = lock(&self.figures.small);
+        let mut of_small = lock(&shared.figures.small);
         // Some of it may have gone back since.
         of_small.set(bytes_of_slabs.min(counts.reserved_bytes.large_pool.current));
         let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
         let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*counts };
-        self.figures.counter.read(&mut statistics);
+        shared.figures.counter.read(&mut statistics);
         statistics
     }
 
-    pub(super) fn reset_peak_statistics(&self) {
-        self.count_all_frees();
-        let figures = &self.figures;
+    /// Has the peaks start anew from what there is now.
+    pub fn reset_peak_statistics(&self) {
+        if forked() {
+            return;
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        let figures = &shared.figures;
         figures.counter.reset_peak();
         let mut counts = lock(&figures.counts);
         figures.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
@@ -91,23 +154,158 @@ impl DeviceCache {
         lock(&figures.small).reset_peak();
     }
 
-    pub(super) fn reset_accumulated_statistics(&self) {
-        self.count_all_frees();
-        self.figures.counter.reset_accumulated();
-        lock(&self.figures.counts).reset_accumulated();
-        lock(&self.figures.small).reset_accumulated();
+    /// Has the sums and counts start anew from nothing.
+    pub fn reset_accumulated_statistics(&self) {
+        if forked() {
+            return;
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        shared.figures.counter.reset_accumulated();
+        lock(&shared.figures.counts).reset_accumulated();
+        lock(&shared.figures.small).reset_accumulated();
     }
 
-    /// Counts the blocks that somebody has, and the segments of private pools, that have `least` bytes or more, as many as are not cut up any
-    /// more: as in PyTorch, where what grows by pages is no such segment.
-    fn oversize(&self, least: u64) -> (u64, u64) {
-        let (private, segments) = self.private.oversize(least);
-        let pending = self.pending.freed();
-        let is_oversize = |piece: &Piece| {
-            piece.requested.is_some() && piece.size as u64 >= least && !pending.contains(&piece.address)
+    /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InCallback`](crate::Error::InCallback); `Forked` in [`Error::Core`](crate::Error::Core).
+    pub fn largest_free_block(&self) -> Result<usize> {
+        let shared = self.shared();
+        drop(shared.source.lock()?);
+        let is_free = |block: &BlockInfo| block.state == BlockState::Inactive;
+        let of_segment = |segment: &SegmentInfo| {
+            let runs = segment.blocks.chunk_by(|one, next| is_free(one) == is_free(next));
+            let free = runs.filter(|run| is_free(&run[0]));
+            free.map(|run| run.iter().map(|block| block.size).sum::<u64>()).max().unwrap_or(0)
         };
-        let count = |slot| self.pieces(slot).iter().filter(|piece| is_oversize(piece)).count() as u64;
-        (self.slots.iter().map(count).fold(private, u64::saturating_add), segments)
+        Ok(shared.all_segments(false, || ()).0.iter().map(of_segment).max().unwrap_or(0) as usize)
+    }
+
+    /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
+    /// left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`CachingAllocator::largest_free_block`].
+    pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
+        let shared = self.shared();
+        // While it is held no memory comes, goes or moves.
+        let _source = shared.source.lock()?;
+        let sizes_of = |slot: &StreamSlot| {
+            let (small, all) = slot.heap.with(|heap, _| (heap.slab_bytes() as u64, heap.held_bytes() as u64));
+            let (stream, handle) = (slot.stream_id(), slot.handle());
+            let sizes = [(PoolSize::Small, small), (PoolSize::Large, all.saturating_sub(small))];
+            sizes.into_iter().filter(|(_, mapped)| *mapped > 0).filter_map(move |(pool, mapped)| {
+                Some(StreamSegmentSize { stream: stream?, handle, pool, mapped })
+            })
+        };
+        Ok(shared.slots.iter().flat_map(sizes_of).collect())
+    }
+
+    /// What happened lately, once it is recorded: blocks that come and go, requests that fail, and addresses that get and lose memory. What moves
+    /// is unmapped where it was and mapped where it is, also where the driver keeps the old mapping for later.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.shared().record.history
+    }
+
+    /// Takes a snapshot of all memory and all blocks, and the history, in PyTorch's schema. A range of addresses with memory is one expandable
+    /// segment; one that is cut up into pages alone is of small blocks. Segments of private pools have their pool's id.
+    ///
+    /// No memory comes, goes or moves meanwhile, and the blocks of each stream, and of private pools, are those of one moment; those that other
+    /// threads take or free at this very time may be in the history alone, or in the segments alone.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        if forked() {
+            return Snapshot::default();
+        }
+        let shared = self.shared();
+        shared.count_all_frees();
+        let active = shared.figures.counter.active_bytes();
+        shared.record.tell_moves();
+        let (segments, history) = shared.all_segments(true, || shared.record.history.entries());
+        let mut device_traces = vec![Vec::new(); shared.device_number() as usize];
+        device_traces.push(history);
+        // The next one shows it: what a program did last is the last entry of this one.
+        shared.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
+        let tags =
+            shared.tags.pools().into_iter().map(|(id, name)| (shared.device_number(), id, name)).collect();
+        Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
+    }
+
+    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without stacks and without the history, in which this
+    /// leaves nothing. For who asks again and again.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        if forked() { Vec::new() } else { self.shared().all_segments(false, || ()).0 }
+    }
+
+    /// Writes a trace of all blocks that are allocated from now on, with the time and the thread of each event, until the
+    /// recording is finished or dropped. Each event is written by itself: a file wants a `BufWriter` around it.
+    ///
+    /// # Errors
+    ///
+    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
+    pub fn record_trace(
+        &self,
+        target: impl Write + Send + 'static,
+        header: &BTreeMap<String, String>,
+    ) -> io::Result<TraceRecording> {
+        refuse_forked().map_err(io::Error::other)?;
+        let recorder = Arc::new(TraceRecorder::new(target, header)?);
+        let tracking = Arc::clone(&recorder);
+        let tracker = self.history().attach(move |entry| tracking.track(entry));
+        Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
+    }
+}
+
+/// A trace that is being recorded by [`CachingAllocator::record_trace`], where its example is. Dropped, it ends, and what its target
+/// refused stays untold.
+#[derive(Debug)]
+#[must_use = "a recording ends when it is dropped"]
+pub struct TraceRecording {
+    allocator: CachingAllocator,
+    recorder: Arc<TraceRecorder>,
+    tracker: CallbackId,
+}
+
+impl TraceRecording {
+    /// Ends the recording.
+    ///
+    /// # Errors
+    ///
+    /// The target's, or the first one of it during the recording, which ended it; [`io::ErrorKind::InvalidInput`] for a block
+    /// larger than [`MAX_SIZE`](crate::trace::MAX_SIZE).
+    pub fn finish(self) -> io::Result<()> {
+        refuse_forked().map_err(io::Error::other)?;
+        self.allocator.history().detach(self.tracker);
+        self.recorder.finish()
+    }
+}
+
+impl Drop for TraceRecording {
+    fn drop(&mut self) {
+        if forked() {
+            // The parent goes on with it.
+            return;
+        }
+        self.allocator.history().detach(self.tracker);
+        // Told by `finish` to those who ask.
+        let _ = self.recorder.finish();
+    }
+}
+
+impl DeviceCache {
+    /// How many blocks that somebody has, and segments of private pools alone as in PyTorch, have `least` bytes or more.
+    fn oversize(&self, least: u64) -> (u64, u64) {
+        let segments = self.all_segments(false, || ()).0;
+        let is_oversize =
+            |block: &&BlockInfo| block.state == BlockState::ActiveAllocated && block.size >= least;
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks).filter(is_oversize).count();
+        let is_oversize = |segment: &&SegmentInfo| !segment.is_expandable && segment.total_size >= least;
+        (blocks as u64, segments.iter().filter(is_oversize).count() as u64)
     }
 
     /// The bytes of the slabs of all heaps. Of a heap that another thread has right now, as many as it had when somebody last looked.
@@ -121,77 +319,45 @@ impl DeviceCache {
         self.slots.iter().map(of_slot).fold(0, u64::saturating_add)
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
+    fn device_number(&self) -> u32 {
+        u32::try_from(self.context.device().as_raw()).unwrap_or_default()
+    }
+
+    /// All segments, and what a look gives while no memory comes, goes or moves. Ranges of small blocks are segments of their own.
+    fn all_segments<R>(&self, with_stacks: bool, look: impl FnOnce() -> R) -> (Vec<SegmentInfo>, R) {
         self.count_all_frees();
-        let active = self.figures.counter.active_bytes();
-        self.record.tell_moves();
-        // While it is held no memory comes, goes or moves.
         let source = self.source.lock_to_look();
-        let known = self.known(self.record.stacks());
-        let mut segments = self.default_segments(&known);
-        let device = known.device;
-        let mut device_traces = vec![Vec::new(); device as usize];
-        device_traces.push(self.record.history.entries());
-        drop(source);
-        segments.extend(self.private.segments(device, &known.stacks));
-        // The next one shows it: what a program did last is the last entry of this one.
-        self.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
-        Snapshot { segments, device_traces, allocator_settings: self.private.settings() }
-    }
-
-    /// The segments of a snapshot, without stacks.
-    pub(super) fn segments(&self) -> Vec<SegmentInfo> {
-        self.count_all_frees();
-        // While it is held no memory comes, goes or moves.
-        let source = self.source.lock_to_look();
-        let known = self.known(HashMap::new());
-        let mut segments = self.default_segments(&known);
-        drop(source);
-        segments.extend(self.private.segments(known.device, &known.stacks));
-        segments
-    }
-
-    fn known(&self, stacks: HashMap<u64, Frames>) -> Known {
-        let device = u32::try_from(self.context.device().as_raw()).unwrap_or_default();
-        Known { device, pending: self.pending.freed(), stacks }
-    }
-
-    fn default_segments(&self, known: &Known) -> Vec<SegmentInfo> {
-        let heaps: Vec<_> = self.slots.iter().map(|slot| (slot, self.pieces(slot))).collect();
-        heaps.iter().flat_map(|(slot, pieces)| known.segments(slot.handle(), pieces)).collect()
-    }
-
-    /// What a stream has, in the order of the addresses, when all frees are taken in.
-    fn pieces(&self, slot: &StreamSlot) -> Vec<Piece> {
-        slot.heap.with(|heap, guard| {
-            self.drain(slot, heap, guard);
-            heap.pieces()
-        })
-    }
-
-    /// The mapped bytes by stream and size class.
-    pub(super) fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
-        // While it is held no memory comes, goes or moves.
-        let _source = self.source.lock()?;
-        let sizes_of = |slot: &StreamSlot| {
-            let mut mapped = BTreeMap::new();
-            for piece in self.pieces(slot) {
-                let pool = if piece.in_slab { PoolSize::Small } else { PoolSize::Large };
-                mapped.entry(!piece.in_slab).or_insert((pool, 0)).1 += piece.size as u64;
-            }
-            let (stream, handle) = (slot.stream_id(), slot.handle());
-            let size =
-                move |(pool, mapped)| Some(StreamSegmentSize { stream: stream?, handle, pool, mapped });
-            mapped.into_values().filter_map(size)
+        let (device, pending) = (self.device_number(), self.pending.freed());
+        let stacks = if with_stacks { self.record.stacks() } else { HashMap::new() };
+        let block = |&Piece { address, size, requested, .. }: &Piece| {
+            let state = match requested {
+                None => BlockState::Inactive,
+                Some(_) if pending.contains(&address) => BlockState::ActivePendingFree,
+                Some(_) => BlockState::ActiveAllocated,
+            };
+            let frames = requested.and_then(|_| stacks.get(&address).cloned());
+            let requested_size = requested.unwrap_or(0) as u64;
+            BlockInfo { address, size: size as u64, requested_size, state, frames }
         };
-        Ok(self.slots.iter().flat_map(sizes_of).collect())
-    }
-
-    /// The largest free block of all pools and streams, in bytes.
-    pub(super) fn largest_free_block(&self) -> Result<usize> {
-        drop(self.source.lock()?);
-        let of_heaps = self.slots.iter().map(|slot| largest_free(&self.pieces(slot)));
-        Ok(of_heaps.fold(self.private.largest_free(), usize::max))
+        let mut segments = Vec::new();
+        for slot in self.slots.iter() {
+            let pieces = slot.heap.with(|heap, guard| {
+                self.drain(slot, heap, guard);
+                heap.pieces()
+            });
+            let joins = |one: &Piece, next: &Piece| {
+                one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
+            };
+            segments.extend(pieces.chunk_by(joins).map(|run| {
+                let pool = if run[0].in_slab { PoolSize::Small } else { PoolSize::Large };
+                let of = SegmentInfo::of(device, pool, run.iter().map(block).collect());
+                SegmentInfo { stream: slot.handle(), is_expandable: true, ..of }
+            }));
+        }
+        let looked = look();
+        drop(source);
+        segments.extend(self.private.segments(device, &stacks));
+        (segments, looked)
     }
 
     /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.
@@ -218,8 +384,9 @@ impl DeviceCache {
             if other.number == slot.number {
                 own = largest;
             }
-            if let Some(stream) = other.stream_id().filter(|_| bytes > 0) {
-                cached.push(CachedMemory { pool: CachePool::Stream(stream), bytes, largest });
+            let stream = other.stream_id();
+            if bytes > 0 && stream.is_some() {
+                cached.push(CachedMemory { pool: MempoolId::NONE, stream, bytes, largest });
             }
         }
         let (limit, pinned) = (self.source.limit(), source.pinned());
@@ -277,52 +444,4 @@ fn cut_off(reserved: PoolStat, of_small: Stat) -> PoolStat {
         freed: large.freed.saturating_add(of_small.allocated),
     };
     PoolStat { all, small_pool, large_pool }
-}
-
-/// Whether a piece goes on where another ends.
-fn joins(one: &Piece, next: &Piece) -> bool {
-    one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
-}
-
-/// The longest piece without a gap that is free.
-fn largest_free(pieces: &[Piece]) -> usize {
-    let is_free = |piece: &Piece| piece.requested.is_none();
-    let runs = pieces.chunk_by(|one, next| is_free(one) && is_free(next) && joins(one, next));
-    let free = runs.filter(|run| run.iter().all(is_free));
-    free.map(|run| run.iter().map(|piece| piece.size).sum()).max().unwrap_or(0)
-}
-
-/// What a snapshot knows of blocks beside their heaps.
-struct Known {
-    device: u32,
-    /// Blocks that were freed and are still in use by a stream.
-    pending: HashSet<u64>,
-    stacks: HashMap<u64, Frames>,
-}
-
-impl Known {
-    /// The ranges of addresses that a stream has, each without a gap; those of small blocks are ranges of their own.
-    fn segments(&self, stream: u64, pieces: &[Piece]) -> Vec<SegmentInfo> {
-        let segment = |run: &[Piece]| {
-            let is_small = run.first().is_some_and(|piece| piece.in_slab);
-            let pool = if is_small { PoolSize::Small } else { PoolSize::Large };
-            let blocks = run.iter().map(|piece| self.block(piece)).collect();
-            SegmentInfo { stream, is_expandable: true, ..SegmentInfo::of(self.device, pool, blocks) }
-        };
-        pieces.chunk_by(joins).map(segment).collect()
-    }
-
-    fn block(&self, piece: &Piece) -> BlockInfo {
-        let state = match piece.requested {
-            None => BlockState::Inactive,
-            Some(_) if self.pending.contains(&piece.address) => BlockState::ActivePendingFree,
-            Some(_) => BlockState::ActiveAllocated,
-        };
-        let frames = match state {
-            BlockState::Inactive => None,
-            _ => self.stacks.get(&piece.address).cloned(),
-        };
-        let requested_size = piece.requested.unwrap_or(0) as u64;
-        BlockInfo { address: piece.address, size: piece.size as u64, requested_size, state, frames }
-    }
 }

@@ -271,7 +271,7 @@ impl DeviceCache {
             }
         }
         if bytes == 0 || self.source.reserved() > bytes {
-            released = released.saturating_add(self.pools().reclaim_released()?);
+            released = released.saturating_add(self.pools().reclaim(MempoolId::NONE, false)?);
         }
         Ok(released)
     }
@@ -430,7 +430,7 @@ impl Climb for Climber<'_> {
     }
 
     fn take_released_pools(&mut self) -> Result<bool> {
-        Ok(unless_lost(self.shared.pools().reclaim_released())?.is_none_or(|bytes| bytes > 0))
+        Ok(unless_lost(self.shared.pools().reclaim(MempoolId::NONE, false))?.is_none_or(|bytes| bytes > 0))
     }
 
     fn take_pending(&mut self) -> Result<bool> {

@@ -10,8 +10,8 @@
 
 use cuda_mem_core::{Stream, StreamId, forked};
 
-use super::index::{number_of, tier_of};
 use super::shared::DeviceCache;
+use super::shared::{number_of, tier_of};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
 use crate::error::{Error, Result};

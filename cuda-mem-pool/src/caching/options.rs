@@ -1,25 +1,13 @@
 //! How a caching allocator is made.
 
-use crate::engine::paged::Hold;
+use crate::engine::paged::{Hold, MAX};
+use crate::engine::segments::{in_steps, size_class};
 use crate::error::{Error, Result};
+use crate::primitive::{AtomicBool, AtomicU64, Ordering};
 use crate::segments::Options;
 
-/// How a [`CachingAllocator`](super::CachingAllocator) is made. The defaults are what the figures in `docs/allocator.md` were
-/// measured with.
-///
-/// ```
-/// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-/// use cuda_mem_pool::MemoryResource;
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let options = CachingOptions::default().with_max_bytes(64 << 20);
-/// let allocator = CachingAllocator::new(&context, &options)?;
-/// assert!(allocator.allocate(65 << 20, &stream).is_err());
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
+/// How a [`CachingAllocator`](super::CachingAllocator) is made, which has an example. The defaults are what the figures in
+/// `docs/allocator.md` were measured with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct CachingOptions {
@@ -107,5 +95,48 @@ impl CachingOptions {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// [`Options::roundup_power2_divisions`], to be read without a lock: each allocation needs one of them.
+#[derive(Debug)]
+pub(super) struct Rounding {
+    /// Whether any is set, so that the usual allocation costs one load.
+    is_on: AtomicBool,
+    divisions: [AtomicU64; 16],
+}
+
+impl Rounding {
+    pub(super) fn new(options: &Options) -> Self {
+        let rounding =
+            Self { is_on: AtomicBool::new(false), divisions: std::array::from_fn(|_| AtomicU64::new(0)) };
+        rounding.set(options);
+        rounding
+    }
+
+    /// For one at a time.
+    pub(super) fn set(&self, options: &Options) {
+        let divisions = options.roundup_power2_divisions;
+        for (place, steps) in self.divisions.iter().zip(divisions) {
+            place.store(steps, Ordering::Relaxed);
+        }
+        self.is_on.store(divisions.iter().any(|steps| *steps > 1), Ordering::Relaxed);
+    }
+
+    /// The bytes of the block for a request, before those of a granule.
+    #[inline]
+    pub(super) fn round(&self, bytes: usize) -> usize {
+        if self.is_on.load(Ordering::Relaxed) { self.in_steps(bytes) } else { bytes }
+    }
+
+    #[cold]
+    fn in_steps(&self, bytes: usize) -> usize {
+        // What is larger is refused.
+        if bytes > MAX {
+            return bytes;
+        }
+        let steps =
+            self.divisions.get(size_class(bytes as u64)).map_or(0, |steps| steps.load(Ordering::Relaxed));
+        in_steps(bytes as u64, steps) as usize
     }
 }

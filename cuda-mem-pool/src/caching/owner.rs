@@ -36,13 +36,10 @@ pub(super) enum End<E> {
     Done,
     /// Behind all of it.
     At(E),
-    /// It is being looked for.
-    Unknown,
     /// Its thread ended while it was busy, and nobody can name it: a wait for the whole context tells.
     Lost,
 }
 
-/// Whom a heap serves.
 #[derive(Debug)]
 pub(super) enum Served<S, E> {
     By(S),
@@ -85,8 +82,8 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         }
     }
 
-    /// The stream of this number ends, if it is served here and `look` finds where its work ends. With the lock, so that the stream stays:
-    /// `look` waits for nobody.
+    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends. What others have
+    /// it do is before that if they find it served here afterwards.
     pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> bool {
         let mut state = lock_over_calls(&self.state);
         let State::Live(stream) = &*state else { return false };
@@ -99,29 +96,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         true
     }
 
-    /// The stream of this number is given no more, if it is served here: [`Owner::ended`] says where its work ends. What others have it do is
-    /// before that if they find it served here afterwards.
-    pub(super) fn begin_to_end(&self, id: u64) -> bool {
-        self.end(id, |_| Some(End::Unknown))
-    }
-
-    /// What [`Owner::begin_to_end`] began: where the work of that stream ends, or None if it goes on.
-    pub(super) fn ended(&self, id: u64, end: Option<End<E>>) {
-        let mut state = lock(&self.state);
-        if let State::Ended(stream, End::Unknown) = &*state {
-            let stream = stream.clone();
-            *state = match end {
-                Some(end) => State::Ended(stream, end),
-                None => {
-                    self.id.store(id, Ordering::Relaxed);
-                    State::Live(stream)
-                }
-            };
-        }
-    }
-
-    /// Another stream is served from now on, if the last one has ended and all its work is done; the last one, to be dropped without a
-    /// lock.
+    /// Serves another stream, if the last one has ended and all its work is done; that one, to be dropped without a lock.
     pub(super) fn take_over(&self, id: u64, stream: &S, is_reached: impl FnOnce(&E) -> bool) -> Option<S> {
         if !self.is(NOBODY) {
             return None;
@@ -130,7 +105,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         let is_done = match &*state {
             State::Ended(_, End::Done) => true,
             State::Ended(_, End::At(point)) => is_reached(point),
-            State::Ended(_, End::Unknown | End::Lost) | State::Live(_) | State::Closed => false,
+            State::Ended(_, End::Lost) | State::Live(_) | State::Closed => false,
         };
         if !is_done {
             return None;
@@ -180,8 +155,7 @@ impl Owner {
         });
     }
 
-    /// The stream ends if nobody but the allocator has it any more, and it is done: it can be given nothing else. A busy one is looked at
-    /// again when the next stream comes. `is_left` counts its handles, while the one that is here stays.
+    /// Ends the stream if it is done and `is_left` says of its handles, while one is here, that nobody but the allocator has any.
     pub(super) fn end_if_left(&self, is_left: impl FnOnce(&Stream) -> bool) {
         self.end_left(self.id.load(Ordering::Relaxed), is_left);
     }
@@ -202,14 +176,12 @@ impl Owner {
     }
 }
 
-/// Whether a stream is known to have nothing to do that nobody gives anything. One that captures was lent by its handle, and asked would end
-/// its capture.
+/// Whether a stream is known to be idle. One that captures was lent by its handle: asked, it would lose its capture.
 pub(super) fn is_done(stream: &Stream) -> bool {
     !stream.is_capturing().unwrap_or(true) && stream.is_idle().unwrap_or(false)
 }
 
-/// Waits for all that a stream was given: not by the stream, if a capture may begin there meanwhile, which the wait would end.
-/// [`Capturing`](Error::Capturing) if it captures.
+/// Waits for all that a stream was given, by an event: a wait for the stream would end a capture that begins meanwhile.
 pub(super) fn wait_for(stream: &Stream) -> cuda_mem_core::Result<()> {
     let uses = Uses::new();
     uses.record_stream(stream)?;
@@ -223,7 +195,6 @@ impl Served<Stream, Arc<Event>> {
             Self::By(stream) => wait_for(stream),
             Self::Nobody(End::Done) => Ok(()),
             Self::Nobody(End::At(point)) => point.synchronize(),
-            Self::Nobody(End::Unknown) => Err(Error::Disowned),
             Self::Nobody(End::Lost) => Err(Error::WrongThread),
         }
     }

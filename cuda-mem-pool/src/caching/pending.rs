@@ -4,12 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UsePoint, Uses};
 
-use super::observer::{DriverCall, Observer};
-use super::size_set::SizeSet;
+use super::callbacks::{CallWatch, DriverCall};
 use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, lock_over_calls};
+use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, lock, lock_over_calls};
 
 /// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
 #[derive(Debug, Default)]
@@ -36,7 +35,6 @@ pub(super) struct Captured {
     pub(super) points: Vec<CapturePoint>,
 }
 
-/// A block that is freed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Freed {
     pub(super) address: u64,
@@ -94,14 +92,19 @@ impl Pending {
     }
 
     /// Has a freed block wait until no use runs any more.
-    pub(super) fn push(&self, block: Freed, mut uses: Uses, captured: Option<Captured>, observer: &Observer) {
+    pub(super) fn push(
+        &self,
+        block: Freed,
+        mut uses: Uses,
+        captured: Option<Captured>,
+        observer: &CallWatch,
+    ) {
         let points = recorded(&mut uses, observer);
         self.put_back(Waiting { block, points, uses, captured });
     }
 
-    /// The blocks whose uses are over. Asks the driver, of each stream until it has not come far enough: what was recorded there
-    /// later is not over either.
-    pub(super) fn poll(&self, observer: &Observer) -> Vec<Waiting> {
+    /// The blocks whose uses are over. Of each stream the driver is asked until one point is not reached: later ones are not either.
+    pub(super) fn poll(&self, observer: &CallWatch) -> Vec<Waiting> {
         if self.is_empty() {
             return Vec::new();
         }
@@ -110,7 +113,7 @@ impl Pending {
     }
 
     /// As [`Pending::poll`], of the blocks of one heap that have this size.
-    pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize, observer: &Observer) -> Vec<Waiting> {
+    pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize, observer: &CallWatch) -> Vec<Waiting> {
         let (mut behind, left) = (Vec::new(), SizeSet::default());
         let is_done = |waiting: &mut Waiting| {
             let Freed { heap, size: waits, .. } = waiting.block;
@@ -188,7 +191,7 @@ impl Waiting {
         self.captured.as_ref().is_some_and(|captured| captured.owner == owner)
     }
 
-    fn is_over(&mut self, observer: &Observer, behind: &mut Vec<StreamId>) -> bool {
+    fn is_over(&mut self, observer: &CallWatch, behind: &mut Vec<StreamId>) -> bool {
         if self.points.is_none() {
             // A capture may have ended.
             self.points = recorded(&mut self.uses, observer);
@@ -221,7 +224,7 @@ impl Waiting {
     }
 
     /// As [`Waiting::wait`], behind points that are recorded now where there are none, or those that there are say nothing.
-    pub(super) fn end(&mut self, observer: &Observer) -> Result<()> {
+    pub(super) fn end(&mut self, observer: &CallWatch) -> Result<()> {
         if self.points.is_none() || self.wait().is_err() {
             self.points = None;
             self.points = Some(record(&mut self.uses, observer)?);
@@ -231,7 +234,7 @@ impl Waiting {
     }
 
     /// Lets a stream wait for the uses, by their points; whether it does.
-    pub(super) fn hold_up(&self, stream: &Stream, observer: &Observer) -> bool {
+    pub(super) fn hold_up(&self, stream: &Stream, observer: &CallWatch) -> bool {
         let told = |point: &UsePoint| {
             let of = point.stream().id();
             DriverCall::StreamWait { stream: stream.id(), of, event: None }
@@ -245,11 +248,57 @@ impl Waiting {
 }
 
 /// The points of uses, which are recorded now; None if that cannot be because a stream captures.
-fn recorded(uses: &mut Uses, observer: &Observer) -> Option<Vec<UsePoint>> {
+fn recorded(uses: &mut Uses, observer: &CallWatch) -> Option<Vec<UsePoint>> {
     record(uses, observer).ok()
 }
 
-fn record(uses: &mut Uses, observer: &Observer) -> cuda_mem_core::Result<Vec<UsePoint>> {
+fn record(uses: &mut Uses, observer: &CallWatch) -> cuda_mem_core::Result<Vec<UsePoint>> {
     let told = |point: &UsePoint| DriverCall::Record { stream: point.stream().id(), event: None };
     observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect())
+}
+
+/// Of which sizes something may be there: a bit for each size, which some share: it may say yes for no reason, and never says no for none.
+#[derive(Debug, Default)]
+pub(super) struct SizeSet(AtomicU64);
+
+impl SizeSet {
+    #[inline]
+    pub(super) fn may_have(&self, size: usize) -> bool {
+        let bits = self.0.load(Ordering::Relaxed);
+        bits != 0 && bits & bit(size) != 0
+    }
+
+    pub(super) fn add(&self, size: usize) {
+        self.0.fetch_or(bit(size), Ordering::Relaxed);
+    }
+
+    /// Makes it the same as another, which is read under a lock. Whoever adds a size has entered it under the same lock before.
+    pub(super) fn set(&self, other: &Self) {
+        self.0.store(other.0.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Sizes are multiples of 512, and often powers of two: the highest bits of a product tell those apart.
+#[inline]
+const fn bit(size: usize) -> u64 {
+    1 << ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58)
+}
+
+#[cfg(all(not(loom), test))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_added_is_there_until_the_sizes_are_set() {
+        let set = SizeSet::default();
+        assert!((0..1000).all(|step| !set.may_have(step * 512)));
+        set.add(1 << 20);
+        assert!(set.may_have(1 << 20) && !set.may_have(2 << 20));
+        let other = SizeSet::default();
+        [512, 2 << 20].into_iter().for_each(|size| other.add(size));
+        set.set(&other);
+        assert!(set.may_have(512) && set.may_have(2 << 20) && !set.may_have(1 << 20));
+        let powers = (9..40).map(|power| bit(1 << power)).collect::<HashSet<_>>();
+        assert!(powers.len() > 20, "sizes that programs have are told apart: {}", powers.len());
+    }
 }

@@ -33,8 +33,7 @@ pub(super) fn event(action: Action, stream: u64, address: u64, size: usize) -> E
 }
 
 impl Record {
-    /// Tells of a block that is allocated or freed. The caller has it: nobody else gets it before. A free has the stack of the allocation
-    /// where stacks of frees are not recorded.
+    /// Tells of a block of the caller. A free has the stack of the allocation where stacks of frees are not recorded.
     #[cold]
     pub(super) fn tell_block(&self, event: Event) {
         let history = &self.history;
@@ -58,21 +57,15 @@ impl Record {
     /// Tells of a block that is allocated, with the stack of the request.
     pub(super) fn tell_allocated(&self, event: Event, frames: Option<Frames>) {
         self.keep_stack(event.address, frames.clone());
-        self.tell_noted(frames.as_ref());
         self.tell(event, frames);
     }
 
-    /// Tells of a segment of a private pool that comes or goes: with the stack of the request that it was made for, where stacks of
-    /// frees are not recorded.
+    /// Tells of a private pool's segment, with the stack of its request where stacks of frees are not recorded.
     pub(super) fn tell_segment(&self, event: Event, stack: Option<Frames>) {
         if self.history.is_listening() {
-            let frames = match event.action {
-                Action::SegmentFree => self.history.frames(RecordContext::All),
-                _ => None,
-            };
-            let frames = frames.or(stack);
-            self.tell_noted(frames.as_ref());
-            self.tell(event, frames);
+            let is_free = event.action == Action::SegmentFree;
+            let frames = if is_free { self.history.frames(RecordContext::All) } else { None };
+            self.tell(event, frames.or(stack));
         }
     }
 

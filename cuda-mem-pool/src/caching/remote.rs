@@ -35,7 +35,6 @@ struct Ring {
     records: [AtomicU32; DEPTH],
 }
 
-/// The one who pushes to a ring.
 #[derive(Debug)]
 pub(super) struct Pusher {
     ring: Arc<Ring>,
@@ -107,8 +106,7 @@ impl RemoteFrees {
         });
     }
 
-    /// Whether a drain would be in vain: a hint. A push during the last drain may be missing from it until that thread's
-    /// next one; `drain` misses none.
+    /// Whether a drain would be in vain: a hint, which may miss a push during the last drain. `drain` misses none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         !self.pending.load(Ordering::Relaxed)

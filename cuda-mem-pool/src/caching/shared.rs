@@ -3,27 +3,27 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
+use cuda_mem_core::{Context, Error as CoreError, forked};
 
+use super::callbacks::CallWatch;
 use super::callbacks::Callbacks;
 use super::figures::Figures;
-use super::index::HeapIndex;
-use super::observer::Observer;
-use super::options::CachingOptions;
+use super::options::{CachingOptions, Rounding};
 use super::owner::wait_for;
-use super::page_map::PageMap;
+use super::page_map::{Found, PageMap};
 use super::pending::Pending;
 use super::private::{Private, PrivatePools};
 use super::record::Record;
-use super::rounding::Rounding;
 use super::sleep::Tags;
 use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
 use super::vmm::{Told, Vmm, can_map};
-use crate::engine::paged::{Heaps, PageSource, Policy, StreamHeap};
+use crate::engine::paged::{
+    BlockIndex, BlockNumber, Heaps, PageSource, Policy, SlabKind, StreamHeap, Tier, small_class,
+};
 use crate::error::Result;
-use crate::primitive::{AtomicU64, AtomicUsize, Ordering};
+use crate::primitive::{Mutex, lock};
 
 pub(super) struct DeviceCache {
     pub(super) context: Context,
@@ -39,24 +39,24 @@ pub(super) struct DeviceCache {
     pub(super) rounding: Rounding,
     pub(super) figures: Arc<Figures>,
     pub(super) record: Arc<Record>,
-    pub(super) observer: Observer,
+    pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
-    max_bytes: AtomicUsize,
-    /// The bits of the share of the device's memory that may be held.
-    fraction: AtomicU64,
+    /// The share of the device's memory that may be held, and the most bytes.
+    limits: Mutex<(f64, usize)>,
 }
 
 impl DeviceCache {
-    pub(super) fn new(context: &Context, options: &CachingOptions, observer: Observer) -> Result<Self> {
+    pub(super) fn new(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
         let total = context.device().total_memory()?;
         options.check_hold()?;
+        options.segments.check()?;
         let limit = options.limit(total)?;
         let reserve = options.reserve_bytes.unwrap_or(Policy::reserve_of(total));
         let (moves, hold) = (options.moves, options.hold);
         let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =
-            (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::new());
+            (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
         let told = Told {
             figures: Arc::clone(&figures),
             observer: observer.clone(),
@@ -79,22 +79,20 @@ impl DeviceCache {
             slots,
             pending: Pending::default(),
             private,
-            tags: Tags::new(),
+            tags: Tags::default(),
             rounding: Rounding::new(&options.segments),
             figures,
             record,
             observer,
             callbacks,
             moves: options.moves,
-            max_bytes: AtomicUsize::new(options.max_bytes),
-            fraction: AtomicU64::new(options.memory_fraction.to_bits()),
+            limits: Mutex::new((options.memory_fraction, options.max_bytes)),
         };
         shared.source.set_limit(limit)?;
-        shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold());
+        shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold);
         Ok(shared)
     }
 
-    /// The operations of its private pools.
     pub(super) fn pools(&self) -> PrivatePools<'_> {
         PrivatePools { shared: self, private: &self.private }
     }
@@ -104,32 +102,15 @@ impl DeviceCache {
         HeapIndex { map: &self.map, heap }
     }
 
-    /// The streams that the allocator knows.
-    pub(super) fn known_streams(&self) -> Vec<Stream> {
-        let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
-        of_slots.chain(self.private.streams.all()).collect()
+    /// The share of the device's memory that may be held, and the most bytes.
+    pub(super) fn limits(&self) -> (f64, usize) {
+        *lock(&self.limits)
     }
 
-    /// The share of the device's memory that may be held.
-    pub(super) fn memory_fraction(&self) -> f64 {
-        f64::from_bits(self.fraction.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.set_limits(fraction, self.max_bytes.load(Ordering::Relaxed))
-    }
-
-    /// Sets the most bytes that may be held, and gives back what is above that and free; how many bytes.
-    pub(super) fn set_max_bytes(&self, bytes: usize) -> Result<usize> {
-        self.set_limits(self.memory_fraction(), bytes)?;
-        self.trim_to(self.source.limit())
-    }
-
-    fn set_limits(&self, fraction: f64, max_bytes: usize) -> Result<()> {
-        let options = CachingOptions::default().with_memory_fraction(fraction).with_max_bytes(max_bytes);
+    pub(super) fn set_limits(&self, limits: (f64, usize)) -> Result<()> {
+        let options = CachingOptions::default().with_memory_fraction(limits.0).with_max_bytes(limits.1);
         self.source.set_limit(options.limit(self.total)?)?;
-        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
-        self.max_bytes.store(max_bytes, Ordering::Relaxed);
+        *lock(&self.limits) = limits;
         Ok(())
     }
 
@@ -149,8 +130,7 @@ impl DeviceCache {
             + self.private.metadata_bytes()
     }
 
-    /// Waits until nothing uses the memory. Not for the whole context if that can be helped, which would fail every capture.
-    /// False if that cannot be known, as of a stream that captures.
+    /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. False if that cannot be known.
     fn wait(&self) -> bool {
         let private = self.private.streams.all();
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
@@ -178,8 +158,7 @@ impl DeviceCache {
 }
 
 impl Drop for DeviceCache {
-    /// The last handle is gone, and so is all that was handed out by owner. Blocks that somebody only has the address of end
-    /// here too.
+    /// The last handle is gone. Blocks that somebody only has the address of end here too.
     fn drop(&mut self) {
         // In a forked child all of it is the parent's. What work may use yet stays mapped.
         if forked() {
@@ -219,6 +198,60 @@ impl Heaps for AllHeaps<'_> {
             heap.coalesce(&index);
             body(heap)
         })
+    }
+}
+
+/// Where a heap enters its blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeapIndex<'m> {
+    pub(super) map: &'m PageMap,
+    pub(super) heap: u32,
+}
+
+impl BlockIndex for HeapIndex<'_> {
+    fn set_large(&self, address: u64, number: u32) -> bool {
+        self.map.set_large(address, self.heap, number).is_ok()
+    }
+
+    fn clear_large(&self, address: u64, _number: u32) {
+        self.map.clear_large(address);
+    }
+
+    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
+        self.map.add_page(address, self.heap, kind).is_ok()
+    }
+
+    fn remove_slab(&self, address: u64) {
+        self.map.remove_page(address);
+    }
+
+    #[inline]
+    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool {
+        match kind {
+            // A small block has at most 32 granules.
+            SlabKind::Small => self.map.set_small(address, number, small_class(size) as u8).is_ok(),
+            SlabKind::Medium => self.map.set_medium(address, number).is_ok(),
+        }
+    }
+
+    #[inline]
+    fn clear_in_slab(&self, address: u64) {
+        self.map.clear(address);
+    }
+}
+
+#[inline]
+pub(super) fn number_of(found: Found) -> BlockNumber {
+    BlockNumber::new(tier_of(found), found.record)
+}
+
+/// Where a found block lives.
+#[inline]
+pub(super) const fn tier_of(found: Found) -> Tier {
+    match found.kind {
+        None => Tier::Large,
+        Some(SlabKind::Medium) => Tier::Medium,
+        Some(SlabKind::Small) => Tier::Small,
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::allocator::{CachingAllocator, Inner};
 use super::callbacks::refuse_forked;
-use super::index::number_of;
+use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{Backing, SLAB};
 use crate::error::{Error, Result};
@@ -62,18 +63,6 @@ pub enum Pin {
     DlPack,
 }
 
-/// A range that is pinned. [`Pinned`] has an example of a pin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PinnedRange {
-    /// The first address.
-    pub address: CUdeviceptr,
-    /// How many bytes.
-    pub bytes: usize,
-    /// For whom.
-    pub pin: Pin,
-}
-
 /// Keeps the memory behind a range where it is until this is dropped: it is not moved, not unmapped, not given back and not
 /// mapped a second time, also when the block there was freed. Free parts of it serve new blocks at their addresses.
 ///
@@ -103,18 +92,18 @@ pub struct PinnedRange {
 pub struct Pinned {
     inner: Arc<Inner>,
     id: u64,
-    range: PinnedRange,
+    range: Range<CUdeviceptr>,
+    pin: Pin,
     handles: Vec<u32>,
 }
 
-/// All pins of an allocator.
 #[derive(Debug, Default)]
 pub(super) struct Pins(Mutex<PinTable>);
 
 #[derive(Debug, Default)]
 struct PinTable {
     made: u64,
-    ranges: BTreeMap<u64, PinnedRange>,
+    ranges: BTreeMap<u64, (Range<CUdeviceptr>, Pin)>,
     /// Handles of pins that were dropped, which the page source is yet to be told of: a drop waits for nobody.
     dropped: Vec<u32>,
 }
@@ -124,16 +113,6 @@ impl Pins {
     pub(super) fn take_dropped(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.0).dropped)
     }
-}
-
-/// The memory that a block lies in, for another process to map: its pieces one behind the other.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct BlockExport {
-    /// Where the first piece begins here.
-    pub base: CUdeviceptr,
-    /// A descriptor of each piece, with its bytes.
-    pub pieces: Vec<(usize, OwnedFd)>,
 }
 
 /// The memory behind addresses. What makes no driver call may be called while streams capture, and so may exports.
@@ -155,7 +134,7 @@ impl CachingAllocator {
     ///
     /// As [`CachingAllocator::segment`], for the first address without memory.
     pub fn generation(&self, address: CUdeviceptr, bytes: usize) -> Result<u64> {
-        let backings = self.shared().source.lock()?.backings(address, bytes)?;
+        let backings = self.shared().source.lock()?.backings(&(address..end_of(address, bytes)?))?;
         Ok(backings.iter().map(|backing| backing.generation).max().unwrap_or(0))
     }
 
@@ -211,70 +190,30 @@ impl CachingAllocator {
         let shared = self.shared();
         let end = end_of(address, bytes)?;
         let handles = shared.source.lock()?.pin(address, end).ok_or(Error::UnknownAddress { address })?;
-        let range = PinnedRange { address, bytes, pin };
+        let range = address..address.saturating_add(bytes as u64);
         let mut pins = lock(&shared.source.pins.0);
         pins.made += 1;
         let id = pins.made;
-        pins.ranges.insert(id, range);
+        pins.ranges.insert(id, (range.clone(), pin));
         drop(pins);
-        Ok(Pinned { inner: Arc::clone(&self.inner), id, range, handles })
+        Ok(Pinned { inner: Arc::clone(&self.inner), id, range, pin, handles })
     }
 
-    /// All ranges that are pinned now, in the order in which they were.
+    /// All ranges that are pinned now and for whom, in the order in which they were.
     #[must_use]
-    pub fn pins(&self) -> Vec<PinnedRange> {
+    pub fn pins(&self) -> Vec<(Range<CUdeviceptr>, Pin)> {
         if forked() {
             return Vec::new();
         }
-        lock(&self.shared().source.pins.0).ranges.values().copied().collect()
-    }
-
-    /// Exports descriptors of the memory that a block lies in. Whoever has them sees all of it, blocks beside this one too, and keeps
-    /// the memory. It stays this block's for as long as the block is not freed.
-    ///
-    /// Wraps [`cuMemExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownAddress`] if no block begins there; [`Error::Core`]: code 1 if memory of the device cannot be shared this way,
-    /// `NotShareable` for memory of a private pool, which has a [legacy handle](Self::ipc_handle); [`Error::InCallback`].
-    pub fn export_block(&self, address: CUdeviceptr) -> Result<BlockExport> {
-        let (base, bytes) = self.base_allocation(address)?;
-        if self.shared().map.find(address).is_none() {
-            let what = "a descriptor, only by its legacy handle (CachingAllocator::ipc_handle)";
-            return Err(CoreError::NotShareable { what }.into());
-        }
-        // Pages that a block is in stay where they are; the pin says so while the descriptors are made.
-        let pieces = self.pin(base, bytes, Pin::Exported)?.export_posix_fds()?;
-        let base = pieces.first().map_or(base, |(segment, _)| segment.address);
-        Ok(BlockExport {
-            base,
-            pieces: pieces.into_iter().map(|(segment, fd)| (segment.bytes, fd)).collect(),
-        })
+        lock(&self.shared().source.pins.0).ranges.values().cloned().collect()
     }
 
     /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.
+    /// [`CachingAllocator::private_pool`] has an example.
     ///
     /// Whoever opens it reads and writes the whole segment, and has closed it before the block is freed: the segment then serves others.
     ///
     /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    ///
-    /// ```
-    /// use cuda_mem_core::{Driver, Stream};
-    /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let stream = Stream::new(&context)?;
-    /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
-    /// let pool = allocator.private_pool()?;
-    /// let _route = pool.route_this_thread()?;
-    /// let [_, block] = [4096, 1000].map(|bytes| allocator.allocate_by_address(bytes, &stream));
-    /// // SAFETY: nobody opens it.
-    /// let handle = unsafe { allocator.ipc_handle(block?) }?;
-    /// assert_eq!((handle.offset(), handle.len()), (4096, 1024));
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -292,10 +231,8 @@ impl CachingAllocator {
         unsafe { self.shared().private.memory.ipc_handle(segment, address, bytes) }
     }
 
-    /// Lets another device reach all memory of this allocator, what it has and what it gets; nothing if that is so already. Memory of
-    /// private pools is in reach of the device's primary context alone, which this makes if there is none yet
-    /// ([`Context::enable_peer_access`](cuda_mem_core::Context::enable_peer_access) is for others). An upstream's memory is the upstream's to
-    /// share.
+    /// Lets another device reach all memory of this allocator, what it has and what it gets. Memory of private pools is in reach of the
+    /// device's primary context alone, which this makes if there is none yet; an upstream's memory is the upstream's to share.
     ///
     /// Wraps [`cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html) for each mapping, and
     /// [`cuCtxEnablePeerAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
@@ -330,10 +267,10 @@ impl CachingAllocator {
 }
 
 impl Pinned {
-    /// The range that was pinned, and for whom.
+    /// The range that was pinned.
     #[must_use]
-    pub fn range(&self) -> PinnedRange {
-        self.range
+    pub fn range(&self) -> Range<CUdeviceptr> {
+        self.range.clone()
     }
 
     /// The segments behind it, in the order of their addresses.
@@ -342,7 +279,7 @@ impl Pinned {
     ///
     /// [`Error::InCallback`].
     pub fn segments(&self) -> Result<Vec<Segment>> {
-        let backings = self.inner.shared.source.lock()?.backings(self.range.address, self.range.bytes)?;
+        let backings = self.inner.shared.source.lock()?.backings(&self.range)?;
         Ok(backings.into_iter().map(Segment::from).collect())
     }
 
@@ -360,7 +297,7 @@ impl Pinned {
             let descriptor = source.backend().export(backing.memory, backing.bytes)?;
             Ok((Segment::from(backing), descriptor))
         };
-        source.backings(self.range.address, self.range.bytes)?.into_iter().map(export).collect()
+        source.backings(&self.range)?.into_iter().map(export).collect()
     }
 }
 
@@ -378,21 +315,19 @@ impl Drop for Pinned {
 
 impl fmt::Debug for Pinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PinnedRange { address, bytes, pin } = self.range;
+        let range = &self.range;
         f.debug_struct("Pinned")
-            .field("address", &format_args!("{address:#x}"))
-            .field("bytes", &bytes)
-            .field("pin", &pin)
-            .finish()
+            .field("range", &format_args!("{range:#x?}"))
+            .field("pin", &self.pin)
+            .finish_non_exhaustive()
     }
 }
 
 impl Source<'_> {
     /// The handles behind a range, of which an empty one has that of its address.
-    fn backings(&self, address: u64, bytes: usize) -> Result<Vec<Backing>> {
-        let end = end_of(address, bytes)?;
-        let (mut backings, mut at) = (Vec::new(), address);
-        while at < end {
+    fn backings(&self, range: &Range<u64>) -> Result<Vec<Backing>> {
+        let (mut backings, mut at) = (Vec::new(), range.start);
+        while at < range.end.max(range.start.saturating_add(1)) {
             let backing = self.backing(at).ok_or(Error::UnknownAddress { address: at })?;
             at = backing.end();
             backings.push(backing);

@@ -7,8 +7,8 @@ use cuda_mem_core::sys::CU_STREAM_LEGACY;
 use cuda_mem_core::{Stream, StreamId, forked};
 
 use super::owner::Owner;
+use super::pending::SizeSet;
 use super::remote::RemoteFrees;
-use super::size_set::SizeSet;
 use super::streams;
 use crate::engine::paged::StreamHeap;
 use crate::primitive::{Arc, AtomicU64, AtomicUsize, Ordering};

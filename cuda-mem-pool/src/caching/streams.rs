@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls};
 use crate::statistics::PeakCounter;
 
-/// The streams of an allocator.
 #[derive(Debug)]
 pub(super) struct Streams {
     /// Names the allocator where threads remember slots.
@@ -123,13 +122,13 @@ impl Streams {
         if stream.is_capturing()? {
             return Err(capturing.into());
         }
-        let id = stream.id().as_raw();
-        let slot = self.slot_of(stream.id());
-        // Before its end is looked for: nobody has it do anything behind that.
-        let Some(slot) = slot.filter(|slot| slot.owner.begin_to_end(id)) else { return Ok(()) };
-        let end = self.end_of(stream, capturing);
-        slot.owner.ended(id, end.as_ref().ok().cloned());
-        end.map(drop)
+        let mut outcome = Ok(());
+        if let Some(slot) = self.slot_of(stream.id()) {
+            let look =
+                |stream: &Stream| self.end_of(stream, capturing).map_err(|error| outcome = Err(error)).ok();
+            slot.owner.end(stream.id().as_raw(), look);
+        }
+        outcome
     }
 
     /// Where all ends that a stream was given so far.

@@ -17,8 +17,8 @@ use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result, Stream};
 
 use super::callbacks::{BackingChange, List, Watcher};
+use super::callbacks::{CallWatch, DriverCall};
 use super::figures::Figures;
-use super::observer::{DriverCall, Observer};
 use super::owner::{End, Served};
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, SLAB};
@@ -39,14 +39,14 @@ pub(super) struct Vmm {
     calls: u64,
     begun: Instant,
     figures: Arc<Figures>,
-    observer: Observer,
+    observer: CallWatch,
 }
 
 /// Who is told of the driver's calls, and of what they change.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) figures: Arc<Figures>,
-    pub(super) observer: Observer,
+    pub(super) observer: CallWatch,
     pub(super) watchers: Arc<List<Watcher>>,
 }
 
@@ -267,7 +267,7 @@ impl Backend for Vmm {
         let stream = match slot.owner.served() {
             Served::By(stream) => stream,
             Served::Nobody(End::At(point)) => return Ok(Some(point)),
-            Served::Nobody(End::Unknown | End::Lost) => return Ok(None),
+            Served::Nobody(End::Lost) => return Ok(None),
             // One that was never recorded has been reached.
             Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };

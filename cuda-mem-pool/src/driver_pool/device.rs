@@ -62,7 +62,7 @@ pub struct DeviceMemoryResource {
     pool: Arc<DriverPool>,
 }
 
-resource!(DeviceMemoryResource, DeviceAccessible);
+resource!(DeviceMemoryResource, DeviceAccessible, on_host: false);
 
 impl DeviceMemoryResource {
     /// With options, makes a pool of its own on the device of `context`, which keeps what is freed. Without, uses the device's
@@ -95,8 +95,9 @@ impl DeviceMemoryResource {
         Ok(Self::over(pool.map_err(|error| refused("of this device's memory", error))?))
     }
 
-    /// Imports the pool of another process, from its handle or another descriptor of it, for the device of `context`. Nothing can be
-    /// allocated from it here. The descriptor stays the caller's.
+    /// Imports the pool of another process, from a descriptor of it, for the device of `context`. Nothing can be
+    /// allocated from it here. The descriptor stays the caller's, who names a number by
+    /// [`BorrowedFd::borrow_raw`](std::os::fd::BorrowedFd::borrow_raw).
     ///
     /// Access does not travel with a pool: the device of `context` is granted it.
     ///
@@ -190,7 +191,7 @@ pub struct ManagedMemoryResource {
     pool: Arc<DriverPool>,
 }
 
-resource!(ManagedMemoryResource, HostDeviceAccessible);
+resource!(ManagedMemoryResource, HostDeviceAccessible, on_host: true);
 
 impl ManagedMemoryResource {
     /// With a preferred location, makes a pool of its own, which keeps what is freed; [`MemoryLocation::None`] is no preference. Without,

@@ -8,4 +8,3 @@ mod sharing;
 pub use device::{DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource};
 pub use pinned::{PinnedMemoryResource, PinnedMemoryResourceOptions};
 pub use pool::Attributes;
-pub use sharing::IpcAllocationHandle;

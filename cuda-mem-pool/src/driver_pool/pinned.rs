@@ -86,7 +86,7 @@ pub struct PinnedMemoryResource {
     pool: Arc<DriverPool>,
 }
 
-resource!(PinnedMemoryResource, HostDeviceAccessible);
+resource!(PinnedMemoryResource, HostDeviceAccessible, on_host: true);
 
 impl PinnedMemoryResource {
     /// With options, a pool of its own; without, the pool that is current for host memory, or the default one if none was made
@@ -158,8 +158,24 @@ impl PinnedMemoryResource {
         Self::new(&device.primary_context()?, options)
     }
 
-    /// Imports the pool of another process, from its handle or another descriptor of it. Nothing can be allocated from it here; the
-    /// devices of this process are granted access. The descriptor stays the caller's.
+    /// Imports the pool of another process, from a descriptor of it. Nothing can be allocated from it here; the
+    /// devices of this process are granted access. The descriptor stays the caller's, who names a number by
+    /// [`BorrowedFd::borrow_raw`](std::os::fd::BorrowedFd::borrow_raw).
+    ///
+    /// ```
+    /// use cuda_mem_core::Driver;
+    /// use cuda_mem_pool::{PinnedMemoryResource, PinnedMemoryResourceOptions};
+    ///
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let context = driver.device(0)?.primary_context()?;
+    /// let options = PinnedMemoryResourceOptions::default().with_ipc_enabled(true);
+    /// let resource = PinnedMemoryResource::new(&context, &options)?;
+    /// // In the other process, which received both (here the same one).
+    /// let (descriptor, uuid) = (resource.allocation_handle()?, resource.uuid());
+    /// let mapped = PinnedMemoryResource::from_allocation_handle(&context, descriptor, uuid)?;
+    /// assert!(mapped.is_mapped());
+    /// # Ok::<(), cuda_mem_pool::Error>(())
+    /// ```
     ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     pub fn from_allocation_handle(

@@ -10,7 +10,7 @@
 
 use std::alloc::Layout;
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
@@ -18,7 +18,6 @@ use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute as Name, CUresult};
 use cuda_mem_core::{Context, Device, MemorySource, Result as CoreResult, Stream};
 use uuid::Uuid;
 
-use super::sharing::IpcAllocationHandle;
 use crate::error::{Error, Result};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
@@ -39,8 +38,8 @@ pub(crate) struct DriverPool {
 enum Role {
     /// Nothing.
     Private,
-    /// They may be given it. The handle is exported when it is first asked for.
-    Shared { uuid: Uuid, handle: OnceLock<IpcAllocationHandle> },
+    /// They may be given it. The descriptor is exported when it is first asked for.
+    Shared { uuid: Uuid, descriptor: OnceLock<OwnedFd> },
     /// It is one of theirs.
     Mapped { uuid: OnceLock<Uuid> },
 }
@@ -56,7 +55,7 @@ impl DriverPool {
         // On a shareable pool too: NVIDIA documents that it ignores the threshold, but drivers of CUDA 13.0 do not.
         pool.set_number(Name::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)?;
         let role = if properties.shareable {
-            Role::Shared { uuid: Uuid::new_v4(), handle: OnceLock::new() }
+            Role::Shared { uuid: Uuid::new_v4(), descriptor: OnceLock::new() }
         } else {
             Role::Private
         };
@@ -130,16 +129,16 @@ impl DriverPool {
         if own == asked { Ok(()) } else { Err(Error::OtherUuid { own, asked }) }
     }
 
-    pub(crate) fn allocation_handle(&self) -> Result<&IpcAllocationHandle> {
-        let Role::Shared { uuid, handle } = &self.role else {
+    pub(crate) fn allocation_handle(&self) -> Result<BorrowedFd<'_>> {
+        let Role::Shared { descriptor, .. } = &self.role else {
             return Err(if self.is_mapped() { Error::Mapped } else { Error::NotIpcEnabled });
         };
-        if let Some(handle) = handle.get() {
-            return Ok(handle);
+        if let Some(descriptor) = descriptor.get() {
+            return Ok(descriptor.as_fd());
         }
-        let exported = IpcAllocationHandle::new(self.pool.export()?, *uuid);
+        let exported = self.pool.export()?;
         // Of two threads that come first at once, one descriptor is closed again.
-        Ok(handle.get_or_init(|| exported))
+        Ok(descriptor.get_or_init(|| exported).as_fd())
     }
 
     /// Lets every device of the driver reach the memory that does not yet.
@@ -314,7 +313,7 @@ impl Attributes<'_> {
 
 /// Writes what every resource over a driver pool has, for a type with a field `pool`, an `Arc` of its [`DriverPool`].
 macro_rules! resource {
-    ($name:ident, $access:ty) => {
+    ($name:ident, $access:ty, on_host: $on_host:literal) => {
         impl $name {
             const KIND: &'static str = stringify!($name);
 
@@ -357,7 +356,7 @@ macro_rules! resource {
             /// Whether the host reaches the memory.
             #[must_use]
             pub fn is_host_accessible(&self) -> bool {
-                <$access as $crate::Accessibility>::HOST
+                $on_host
             }
 
             /// Lets go of the pool. If it is owned, it is destroyed when the last other handle and the last allocation are gone.

@@ -1,93 +1,13 @@
 //! Shares pools with other processes: their descriptors and UUIDs, and the registry that maps an arriving pool once. The
 //! `cuda-mem-ipc` crate carries them there.
-//!
-//! # Safety
-//!
-//! Relies on `fcntl` with `F_DUPFD_CLOEXEC` returning a new descriptor or an error, whatever number it is given.
-
-#![allow(unsafe_code, reason = "duplicates descriptors that are given as numbers")]
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use uuid::Uuid;
 
 use super::pool::DriverPool;
 use crate::error::{Error, Result};
-
-/// The descriptor of an IPC-enabled pool, closed when it is dropped, and the pool's UUID.
-///
-/// ```
-/// use std::os::fd::AsFd;
-///
-/// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, IpcAllocationHandle};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let options = DeviceMemoryResourceOptions::default().with_ipc_enabled(true);
-/// let resource = DeviceMemoryResource::new(&context, &options)?;
-/// let handle = resource.allocation_handle()?;
-///
-/// // In the other process, which received both parts (here the same one).
-/// let received = IpcAllocationHandle::new(handle.as_fd().try_clone_to_owned()?, handle.uuid());
-/// let mapped = DeviceMemoryResource::from_allocation_handle(&context, &received, received.uuid())?;
-/// assert!(mapped.is_mapped());
-/// assert_eq!(mapped.uuid(), resource.uuid());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct IpcAllocationHandle {
-    descriptor: OwnedFd,
-    uuid: Uuid,
-}
-
-impl IpcAllocationHandle {
-    /// Joins a descriptor that another process sent and the UUID that came with it.
-    #[must_use]
-    pub fn new(descriptor: OwnedFd, uuid: Uuid) -> Self {
-        Self { descriptor, uuid }
-    }
-
-    /// The UUID of the pool, the same in every process that knows it.
-    #[must_use]
-    pub fn uuid(&self) -> Uuid {
-        self.uuid
-    }
-
-    /// Duplicates a descriptor that is given as a number, as other languages pass it. Its owner closes it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadDescriptor`] for a number that is no open descriptor.
-    ///
-    /// # Safety
-    ///
-    /// The descriptor may be used here: it is the caller's own, or lent to the caller.
-    pub unsafe fn duplicate(number: RawFd) -> Result<OwnedFd> {
-        // SAFETY: any number may be asked about; the kernel returns a new descriptor or an error.
-        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
-        if copy < 0 {
-            let source = Arc::new(std::io::Error::last_os_error());
-            return Err(Error::BadDescriptor { descriptor: number, source });
-        }
-        // SAFETY: a descriptor that was just made and that nobody else knows.
-        Ok(unsafe { OwnedFd::from_raw_fd(copy) })
-    }
-}
-
-impl AsFd for IpcAllocationHandle {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-impl AsRawFd for IpcAllocationHandle {
-    fn as_raw_fd(&self) -> RawFd {
-        self.descriptor.as_raw_fd()
-    }
-}
 
 /// Pools by UUID. The registry keeps none alive.
 static POOLS: Mutex<Option<HashMap<Uuid, Weak<DriverPool>>>> = Mutex::new(None);
@@ -154,7 +74,8 @@ macro_rules! ipc_members {
             self.pool.uuid()
         }
 
-        /// What other processes import the pool from. It is exported once, and stays the resource's.
+        /// The descriptor that other processes import the pool from, with its [`uuid`](Self::uuid). It is exported once, and stays
+        /// the resource's.
         ///
         /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
         ///
@@ -162,7 +83,7 @@ macro_rules! ipc_members {
         ///
         /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled), [`Error::Mapped`](crate::Error::Mapped) for another process's
         /// pool, or the driver's.
-        pub fn allocation_handle(&self) -> $crate::Result<&$crate::IpcAllocationHandle> {
+        pub fn allocation_handle(&self) -> $crate::Result<std::os::fd::BorrowedFd<'_>> {
             self.pool.allocation_handle()
         }
 

@@ -20,7 +20,6 @@ pub(crate) const STEPS: usize = 1 << STEPS_LOG2;
 /// How many groups of [`STEPS`] classes there are.
 pub(crate) const GROUPS: usize = group_of(MAX / GRANULE) + 1;
 
-/// How many classes there are.
 #[cfg(test)]
 pub(crate) const COUNT: usize = GROUPS * STEPS;
 
@@ -38,7 +37,6 @@ pub(crate) const fn floor(size: usize) -> usize {
     if group == 0 { granules } else { group * STEPS + ((granules >> (group - 1)) & (STEPS - 1)) }
 }
 
-/// The size of a class.
 #[inline]
 pub(crate) const fn size_of(class: usize) -> usize {
     let (group, step) = (class / STEPS, class % STEPS);
@@ -52,8 +50,7 @@ pub(crate) const fn ceil(size: usize) -> usize {
     if size_of(class) < size { class + 1 } else { class }
 }
 
-/// The bytes of a block for `size` bytes: a small one is as large as its class, a large one is rounded up to pages alone.
-/// None beyond [`MAX`].
+/// The bytes of a block for `size` bytes, whole pages if it is large. None beyond [`MAX`].
 #[inline]
 pub(crate) const fn block_size(size: usize) -> Option<usize> {
     if size > MAX {

@@ -66,7 +66,6 @@ impl FreeLists {
         self.groups |= 1 << (class / STEPS);
     }
 
-    /// Takes a block out.
     pub(crate) fn remove<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
         let Some(record) = blocks.get(number) else { return };
         let (size, Links { before, after }) = (record.size(), record.links());

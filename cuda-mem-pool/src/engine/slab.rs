@@ -1,9 +1,8 @@
-//! Records at numbers that stay theirs, and are used again with another generation.
+//! Records at numbers that stay theirs until they are removed.
 
-/// No record.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Values at numbers. A number and its generation name one value for ever.
+/// Values at numbers.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -12,13 +11,7 @@ pub(crate) struct Slab<T> {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
-    generation: u32,
-    content: Content<T>,
-}
-
-#[derive(Debug)]
-enum Content<T> {
+enum Slot<T> {
     Value(T),
     Vacant { next: u32 },
 }
@@ -39,60 +32,53 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
         if let Some(slot) = self.slots.get_mut(self.vacant as usize) {
             let number = self.vacant;
-            if let Content::Vacant { next } = slot.content {
+            if let Slot::Vacant { next } = *slot {
                 self.vacant = next;
             }
-            slot.content = Content::Value(value);
+            *slot = Slot::Value(value);
             return Ok(number);
         }
         match u32::try_from(self.slots.len()) {
             Ok(number) if number != NONE => {
-                push(&mut self.slots, Slot { generation: 0, content: Content::Value(value) });
+                push(&mut self.slots, Slot::Value(value));
                 Ok(number)
             }
             _ => Err(value),
         }
     }
 
-    /// Takes the value away; its number's generation ends.
+    /// Takes the value away, whose number the next one gets.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let slot = self.slots.get_mut(number as usize)?;
-        if matches!(slot.content, Content::Vacant { .. }) {
+        if matches!(slot, Slot::Vacant { .. }) {
             return None;
         }
-        slot.generation = slot.generation.wrapping_add(1);
-        let content = std::mem::replace(&mut slot.content, Content::Vacant { next: self.vacant });
+        let removed = std::mem::replace(slot, Slot::Vacant { next: self.vacant });
         self.vacant = number;
-        match content {
-            Content::Value(value) => Some(value),
-            Content::Vacant { .. } => None,
+        match removed {
+            Slot::Value(value) => Some(value),
+            Slot::Vacant { .. } => None,
         }
-    }
-
-    /// The generation of the value at this number.
-    pub(crate) fn generation(&self, number: u32) -> Option<u32> {
-        let slot = self.slots.get(number as usize)?;
-        matches!(slot.content, Content::Value(_)).then_some(slot.generation)
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        match &self.slots.get(number as usize)?.content {
-            Content::Value(value) => Some(value),
-            Content::Vacant { .. } => None,
+        match self.slots.get(number as usize)? {
+            Slot::Value(value) => Some(value),
+            Slot::Vacant { .. } => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        match &mut self.slots.get_mut(number as usize)?.content {
-            Content::Value(value) => Some(value),
-            Content::Vacant { .. } => None,
+        match self.slots.get_mut(number as usize)? {
+            Slot::Value(value) => Some(value),
+            Slot::Vacant { .. } => None,
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.slots.iter().zip(0u32..).filter_map(|(slot, number)| match &slot.content {
-            Content::Value(value) => Some((number, value)),
-            Content::Vacant { .. } => None,
+        self.slots.iter().zip(0u32..).filter_map(|(slot, number)| match slot {
+            Slot::Value(value) => Some((number, value)),
+            Slot::Vacant { .. } => None,
         })
     }
 }

@@ -1,18 +1,13 @@
 //! Errors: name what was asked for, what is accepted, and what to do instead.
 
 mod oom;
-mod sleep;
-
-use std::fmt;
-use std::sync::Arc;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Device, DriverError};
 use uuid::Uuid;
 
-pub use self::oom::{Advice, CachePool, CachedMemory, OutOfMemoryReport};
+pub use self::oom::{Advice, CachedMemory, OutOfMemoryReport};
 pub(crate) use self::oom::{Bytes, choose_advice};
-pub use self::sleep::SleepError;
 use crate::mempool_id::MempoolId;
 
 /// The result of calls of this crate.
@@ -45,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     Core(#[from] cuda_mem_core::Error),
     /// The driver is too old.
-    #[error("{what} needs a driver of CUDA {}, this one is of {}: {instead}", Version(*.needs), Version(*.has))]
+    #[error("{what} needs a driver of CUDA {}, this one is of {}: {instead}", version(*.needs), version(*.has))]
     NeedsDriver { what: &'static str, needs: i32, has: i32, instead: &'static str },
     /// The driver has no pools of this kind.
     #[error("this driver has no memory pools {place}: {source}")]
@@ -54,7 +49,7 @@ pub enum Error {
     #[error("numa_id is {numa_id}; it must be 0 or more, or None for placement by the system")]
     NegativeNumaId { numa_id: i32 },
     /// There is no such NUMA node.
-    #[error("there is no NUMA node {numa_id}; the nodes that pools can be on: {}", List(.nodes))]
+    #[error("there is no NUMA node {numa_id}; the nodes that pools can be on: {}", list(.nodes))]
     NoSuchNumaNode { numa_id: i32, nodes: Vec<i32> },
     /// The device does not say which NUMA node is next to it.
     #[error("{device:?} has no NUMA node of its own (the system may not support NUMA); set numa_id")]
@@ -71,7 +66,9 @@ pub enum Error {
     )]
     Capturing,
     /// There is no more memory, or the resource's own limit is reached.
-    #[error("out of memory: {requested} bytes were asked for, {used} are in use{}", Limit(*.limit))]
+    #[error(
+        "out of memory: {requested} bytes were asked for, {used} are in use{}{}", and_limit(*.limit), and_cause(.source.as_ref())
+    )]
     OutOfMemory { requested: usize, used: u64, limit: u64, source: Option<cuda_mem_core::Error> },
     /// There is no more memory on the device for a caching allocator, after all that it can do.
     #[error("{0}")]
@@ -139,9 +136,6 @@ pub enum Error {
     /// The resource under the UUID is of another kind.
     #[error("the memory resource under {uuid} is a {found}, not a {asked}")]
     OtherKind { uuid: Uuid, found: &'static str, asked: &'static str },
-    /// A number is no open descriptor.
-    #[error("{descriptor} is no open file descriptor of a memory pool: {source}")]
-    BadDescriptor { descriptor: i32, source: Arc<std::io::Error> },
     /// A device cannot reach the memory of another.
     #[error("{device:?} cannot reach the memory of {owner:?}")]
     NoPeerAccess { device: Device, owner: Device },
@@ -151,6 +145,9 @@ pub enum Error {
     /// A private pool of the caching allocator, or the layout of one, is not as the call needs it.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// An option of private pools has a value that it does not take.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
     /// A private pool would get its memory from the allocator that it belongs to.
     #[error(
         "the private pool {id} cannot have its own allocator as the source of its segments; name no source for memory of the device"
@@ -164,7 +161,7 @@ pub enum Error {
     /// Mapped memory has no handle of `cuIpcGetMemHandle`.
     #[error(
         "the block at {address:#x} is of the default pool, whose memory is mapped and has no legacy IPC handle: allocate it in a \
-         private pool, or export descriptors (CachingAllocator::export_block)"
+         private pool, or export descriptors (Pinned::export_posix_fds)"
     )]
     NoLegacyHandle { address: u64 },
 }
@@ -193,7 +190,7 @@ impl Error {
     }
 }
 
-/// Why private pools refused. Nothing was changed. The fields are what the text names.
+/// Why private pools refused. Nothing was changed. The fields are what the text names, sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each text names its fields")]
@@ -231,25 +228,6 @@ pub enum PoolError {
         "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
     )]
     StillRouted { id: MempoolId },
-    /// What a pool's heap refused.
-    #[error(transparent)]
-    Segment(#[from] SegmentError),
-}
-
-/// A call that cannot be right. Nothing was changed. The fields are what the text names, sizes in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each text names its fields")]
-pub enum SegmentError {
-    /// More bytes than any machine has.
-    #[error("{requested} bytes are more than a block can have; the most is {most}")]
-    TooLarge { requested: u64, most: u64 },
-    /// A block that was freed, or was never one of this heap.
-    #[error("there is no such block at {address:#x}: it was freed, or is another heap's")]
-    UnknownBlock { address: u64 },
-    /// A block is not what the call is for.
-    #[error("the block at {address:#x} is {state}; this call takes one that is {accepted}")]
-    State { address: u64, state: &'static str, accepted: &'static str },
     /// A segment that is none.
     #[error(
         "a segment of {bytes} bytes cannot be at {address:#x}: address and bytes must be multiples of 512, not 0, and fit the address space"
@@ -258,39 +236,90 @@ pub enum SegmentError {
     /// Two segments share bytes.
     #[error("the segment of {bytes} bytes at {address:#x} overlaps the one at {other:#x}")]
     Overlap { address: u64, bytes: u64, other: u64 },
-    /// As many blocks as there are numbers for.
-    #[error("the heap has {} blocks, for which alone it has numbers", u32::MAX)]
-    Full,
     /// A checkpoint cannot be taken or restored while streams still use freed blocks.
     #[error("the block at {address:#x} was freed and is still in use on other streams: complete it first")]
     Pending { address: u64 },
-    /// A checkpoint's segment is not in this heap.
-    #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the heap has no longer")]
+    /// A checkpoint's segment is not in the pool.
+    #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the pool has no longer")]
     MissingSegment { address: u64, bytes: u64 },
 }
 
-struct Version(i32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
+/// A value that an option of private pools does not take. [`Options`](crate::segments::Options) has an example, and says what each is.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each text names its fields")]
+pub enum OptionsError {
+    /// Of `large_segment_size`.
+    #[error(
+        "large_segment_size is {bytes} bytes; it must be whole MiB, more than 10 of them, and below 1 EiB"
+    )]
+    LargeSegmentSize { bytes: u64 },
+    /// Of `max_split_size`.
+    #[error("max_split_size is {bytes} bytes; it must be None or at least the large segment's {least}")]
+    MaxSplitSize { bytes: u64, least: u64 },
+    /// Of `max_non_split_rounding`.
+    #[error("max_non_split_rounding is {bytes} bytes; it must be at least the large segment's {least}")]
+    MaxNonSplitRounding { bytes: u64, least: u64 },
+    /// Of `roundup_power2_divisions`, and which of the sixteen.
+    #[error("roundup_power2_divisions[{place}] is {divisions}; it must be 0 or a power of two")]
+    RoundupPower2Divisions { place: usize, divisions: u64 },
+    /// Of `garbage_collection_threshold`.
+    #[error("garbage_collection_threshold is {threshold}; it must be None, or above 0 and below 1")]
+    GarbageCollectionThreshold { threshold: f64 },
 }
 
-struct List<'a>(&'a [i32]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.0.iter().map(i32::to_string).collect::<Vec<_>>();
-        f.write_str(if names.is_empty() { "none" } else { "" })?;
-        f.write_str(&names.join(", "))
-    }
+/// Why a tag was not put to sleep, did not wake, or cannot be used now. Nothing was changed.
+/// [`Tag`](crate::caching::Tag) has an example.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum SleepError {
+    /// An allocation in a tag that sleeps, or what else needs one that is awake.
+    #[error("the tag {tag:?} sleeps: wake it before anything is allocated in it or kept")]
+    Asleep { tag: String },
+    /// There is no backup of a tag that is awake.
+    #[error("the tag {tag:?} is awake, and has no backup to be read")]
+    Awake { tag: String },
+    /// Another thread puts the tag to sleep, wakes it or looks at it, or gives memory of it back.
+    #[error("another thread is at work with the tag {tag:?}: try again when it is done")]
+    Busy { tag: String },
+    /// A tag of another allocator.
+    #[error("the tag {tag:?} is another allocator's")]
+    OtherAllocator { tag: String },
+    /// An address is no memory of the tag, or of any tag.
+    #[error("{address:#x} is no memory of {}", tag_name(.tag.as_ref()))]
+    NotOfTag { tag: Option<String>, address: u64 },
+    /// A tag has a block that does not belong to whoever puts it to sleep.
+    #[error("the tag has a block at {address:#x} that is not among those to be put to sleep")]
+    NotOwned { address: u64 },
+    /// There is no host memory for the backup.
+    #[error("no pinned host memory of {bytes} bytes for the backup, everything is awake: {source}")]
+    NoBackup { bytes: usize, source: cuda_mem_core::Error },
+    /// There is not enough memory to wake tags. All of them sleep on.
+    #[error(
+        "waking takes {needed} bytes, of which {missing} are missing; the allocator holds {held} for what is awake: free \
+         some of it, or other processes' memory, and try again"
+    )]
+    NoMemory { needed: usize, missing: usize, held: usize },
 }
 
-struct Limit(u64);
+fn version(number: i32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, ", and the limit is {}", self.0) }
-    }
+fn list(numbers: &[i32]) -> String {
+    let names: Vec<String> = numbers.iter().map(i32::to_string).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn and_limit(limit: u64) -> String {
+    if limit == 0 { String::new() } else { format!(", and the limit is {limit}") }
+}
+
+fn and_cause(cause: Option<&cuda_mem_core::Error>) -> String {
+    cause.map_or_else(String::new, |cause| format!(": {cause}"))
+}
+
+fn tag_name(tag: Option<&String>) -> String {
+    tag.map_or_else(|| "any tag of this allocator".to_owned(), |tag| format!("the tag {tag:?}"))
 }

@@ -51,23 +51,15 @@ pub struct OutOfMemoryReport {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CachedMemory {
-    /// Which pool.
-    pub pool: CachePool,
+    /// Which private pool; [`MempoolId::NONE`] for the default one.
+    pub pool: MempoolId,
+    /// Of the default pool, the stream whose part it is.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))]
+    pub stream: Option<StreamId>,
     /// The bytes that are in no block.
     pub bytes: usize,
     /// The longest piece without a gap.
     pub largest: usize,
-}
-
-/// Whose free memory it is. [`Error`](crate::Error) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub enum CachePool {
-    /// The part of the default pool that a stream has.
-    Stream(#[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))] StreamId),
-    /// A private pool.
-    Private(MempoolId),
 }
 
 impl OutOfMemoryReport {
@@ -124,7 +116,7 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
     if pending > 0 && pending >= missing {
         advice.push(Advice::AwaitStreams { bytes: pending });
     }
-    let private = report.cached.iter().filter(|cached| matches!(cached.pool, CachePool::Private(_)));
+    let private = report.cached.iter().filter(|cached| cached.pool != MempoolId::NONE);
     let private: usize = private.map(|cached| cached.bytes).sum();
     if private > 0 && private >= missing {
         advice.push(Advice::ReleasePools { bytes: private });
@@ -150,44 +142,33 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::LargerThanDevice { total } => {
-                write!(f, "ask for less: the device has {} in all", bytes_of(total))
-            }
+        let (before, bytes, after) = match *self {
+            Self::LargerThanDevice { total } => ("ask for less: the device has", total, " in all"),
             Self::RaiseMemoryFraction { limit } => {
-                write!(
-                    f,
-                    "set a larger memory fraction: it allows {}, and the device has more",
-                    bytes_of(limit)
-                )
+                ("set a larger memory fraction: it allows", limit, ", and the device has more")
             }
-            Self::EndOthers { bytes } => {
-                write!(f, "have others on the device hold less than {}", bytes_of(bytes))
-            }
-            Self::AwaitStreams { bytes } => write!(
-                f,
-                "wait for the streams that still use {} of freed blocks, or record fewer streams on blocks",
-                bytes_of(bytes)
+            Self::EndOthers { bytes } => ("have others on the device hold less than", bytes, ""),
+            Self::AwaitStreams { bytes } => (
+                "wait for the streams that still use",
+                bytes,
+                " of freed blocks, or record fewer streams on blocks",
             ),
             Self::ReleasePools { bytes } => {
-                write!(f, "release private pools or their graphs, which have {} free", bytes_of(bytes))
+                ("release private pools or their graphs, which have", bytes, " free")
             }
-            Self::AllowMoves => f.write_str("allow moves, so that free memory becomes one piece"),
-            Self::Unpin { bytes } => {
-                write!(f, "end some of the pins that keep {} where they are", bytes_of(bytes))
+            Self::AllowMoves => return f.write_str("allow moves, so that free memory becomes one piece"),
+            Self::Unpin { bytes } => ("end some of the pins that keep", bytes, " where they are"),
+            Self::FreeNeighbours { bytes } => {
+                ("free blocks next to the", bytes, " that are free in pieces, or allocate large blocks first")
             }
-            Self::FreeNeighbours { bytes } => write!(
-                f,
-                "free blocks next to the {} that are free in pieces, or allocate large blocks first",
-                bytes_of(bytes)
+            Self::AskElsewhere { largest } => (
+                "ask again, outside of the private pool if it was for one: a block of",
+                largest,
+                " would have fitted",
             ),
-            Self::AskElsewhere { largest } => write!(
-                f,
-                "ask again, outside of the private pool if it was for one: a block of {} would have fitted",
-                bytes_of(largest)
-            ),
-            Self::FreeMore { bytes } => write!(f, "free {} more, or ask for that much less", bytes_of(bytes)),
-        }
+            Self::FreeMore { bytes } => ("free", bytes, " more, or ask for that much less"),
+        };
+        write!(f, "{before} {}{after}", bytes_of(bytes))
     }
 }
 
@@ -260,9 +241,9 @@ impl OutOfMemoryReport {
 
 impl fmt::Display for CachedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pool {
-            CachePool::Stream(stream) => write!(f, "stream {}", stream.as_raw())?,
-            CachePool::Private(id) => write!(f, "private pool {id}")?,
+        match self.stream {
+            Some(stream) => write!(f, "stream {}", stream.as_raw())?,
+            None => write!(f, "private pool {}", self.pool)?,
         }
         write!(f, ": {}, the longest piece {}", bytes_of(self.bytes), bytes_of(self.largest))
     }
@@ -279,8 +260,8 @@ mod as_number {
         device.as_raw().serialize(serializer)
     }
 
-    pub(super) fn stream<S: Serializer>(stream: &StreamId, serializer: S) -> Result<S::Ok, S::Error> {
-        stream.as_raw().serialize(serializer)
+    pub(super) fn stream<S: Serializer>(stream: &Option<StreamId>, serializer: S) -> Result<S::Ok, S::Error> {
+        stream.map(StreamId::as_raw).serialize(serializer)
     }
 
     /// Pairs of a process and its bytes.
@@ -314,7 +295,7 @@ mod tests {
         };
         let value = serde_json::to_value(&*report).unwrap();
         assert_eq!((&value["device"], &value["requested"]), (&0.into(), &(1u64 << 45).into()));
-        assert_eq!(value["cached"][0]["pool"]["Stream"], stream.id().as_raw());
+        assert_eq!(value["cached"][0]["stream"], stream.id().as_raw());
         assert_eq!(value["cached"][0]["bytes"], report.cached[0].bytes);
         assert_eq!(value["advice"][0]["LargerThanDevice"]["total"], report.total);
     }

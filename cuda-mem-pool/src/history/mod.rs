@@ -1,7 +1,6 @@
 //! What happened lately, as PyTorch records it: a ring of the last entries, and trackers that are told of each.
 
 mod options;
-mod tracker;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -10,14 +9,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cuda_mem_core::forked;
+use cuda_mem_core::{catch_panic, forked};
 pub use options::{HistoryOptions, RecordContext, backtrace};
-pub use tracker::{TraceTracker, TrackerId};
 
-use self::tracker::Trackers;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
 use crate::snapshot::{Action, Frames, TraceEntry};
@@ -38,18 +35,19 @@ const STACKS: u8 = 4;
 ///
 /// ```
 /// use cuda_mem_pool::MempoolId;
-/// use cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, backtrace};
+/// use cuda_mem_pool::history::{History, HistoryOptions, RecordContext, backtrace};
 /// use cuda_mem_pool::snapshot::Action;
 ///
 /// let history = History::new();
-/// let (address, pool) = (0x7f00_0000_0000, MempoolId::NONE);
-/// let alloc = Event { action: Action::Alloc, address, size: 500, stream: 0, pool };
-/// history.record(alloc, None); // Nobody listens.
+/// let tell = |action| history.tell(action, 0x7f00_0000_0000, 500, 0, MempoolId::NONE, None);
+/// tell(Action::Alloc); // Nobody listens.
 /// let options = HistoryOptions::default().with_max_entries(2).with_frames(RecordContext::State, backtrace);
 /// history.start(&options);
+/// let tracker = history.attach(|entry| println!("{:?} of {} bytes", entry.action, entry.size));
 /// for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
-///     history.record(Event { action, ..alloc }, None);
+///     tell(action);
 /// }
+/// assert!(history.detach(tracker));
 /// let actions: Vec<Action> = history.entries().iter().map(|entry| entry.action).collect();
 /// assert_eq!(actions, [Action::FreeRequested, Action::FreeCompleted]);
 /// ```
@@ -58,7 +56,10 @@ pub struct History {
     /// `RECORDING`, `TRACKED`, `STACKS`, or none: all that is read when nobody listens.
     listeners: AtomicU8,
     state: Mutex<State>,
-    trackers: Trackers,
+    trackers: List<dyn Fn(&TraceEntry) + Send + Sync>,
+    /// Whoever has it calls them.
+    turn: Mutex<()>,
+    panics: AtomicU64,
 }
 
 #[derive(Default)]
@@ -73,6 +74,8 @@ thread_local! {
     static COMPILE_CONTEXTS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
     /// The thread is in what tells stacks.
     static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
+    /// The thread is in a tracker.
+    static IN_TRACKER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets the text that new entries of the calling thread carry, on any device; `None` for none. PyTorch's `_set_memory_metadata`.
@@ -92,19 +95,14 @@ pub fn pop_compile_context() {
     let _ = COMPILE_CONTEXTS.try_with(|contexts| contexts.borrow_mut().pop());
 }
 
-/// Something that happened. [`History`] has an example.
+/// Something that happened, as [`TraceEntry`] has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// What.
-    pub action: Action,
-    /// As [`TraceEntry::address`].
-    pub address: u64,
-    /// As [`TraceEntry::size`].
-    pub size: u64,
-    /// The stream, by its handle.
-    pub stream: u64,
-    /// The private pool that it is of; [`MempoolId::NONE`] of the default one.
-    pub pool: MempoolId,
+pub(crate) struct Event {
+    pub(crate) action: Action,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) stream: u64,
+    pub(crate) pool: MempoolId,
 }
 
 impl History {
@@ -151,7 +149,7 @@ impl History {
         self.listeners.load(Ordering::Relaxed) & RECORDING != 0
     }
 
-    /// Whether anybody wants to know of entries: if not, [`History::record`] does nothing, after one load.
+    /// Whether anybody wants to know of entries: if not, [`History::tell`] does nothing, after one load.
     #[inline]
     #[must_use]
     pub fn is_listening(&self) -> bool {
@@ -180,7 +178,8 @@ impl History {
 
     /// Whether the calling thread is in a tracker.
     pub(crate) fn is_telling() -> bool {
-        tracker::is_telling()
+        // A thread at its end is in none.
+        IN_TRACKER.try_with(Cell::get).unwrap_or(false)
     }
 
     /// The calling stack, if it is recorded at this level. For a block that is handed out, [`RecordContext::State`]: the block
@@ -204,21 +203,62 @@ impl History {
         if IN_PROVIDER.try_with(|inside| inside.replace(true)).unwrap_or(true) {
             return None;
         }
-        let frames = self.trackers.run(move || provider());
+        let frames = self.run(move || provider());
         let _ = IN_PROVIDER.try_with(|inside| inside.set(false));
         frames
     }
 
-    /// Something happened. With listeners, waits for other threads that record, and for trackers, which are told before this
-    /// returns.
+    /// Something happened, for which the arguments are as in [`TraceEntry`]. With listeners, waits for other threads that record, and for
+    /// trackers, which are told before this returns.
+    pub fn tell(
+        &self,
+        action: Action,
+        address: u64,
+        size: u64,
+        stream: u64,
+        pool: MempoolId,
+        frames: Option<&Frames>,
+    ) {
+        self.record(Event { action, address, size, stream, pool }, frames);
+    }
+
+    /// As [`History::tell`].
     #[inline]
-    pub fn record(&self, event: Event, frames: Option<&Frames>) {
+    pub(crate) fn record(&self, event: Event, frames: Option<&Frames>) {
         if self.is_listening() && !forked() {
-            self.trackers.call_all(|| self.keep(event, frames));
+            self.record_and_tell(event, frames);
         }
     }
 
+    /// Calls every tracker, in the order in which entries are made; none if a tracker is the caller.
     #[cold]
+    fn record_and_tell(&self, event: Event, frames: Option<&Frames>) {
+        if IN_TRACKER.get() || self.trackers.all().is_empty() {
+            self.keep(event, frames);
+            return;
+        }
+        // Held until all were called.
+        let _turn = lock(&self.turn);
+        let entry = self.keep(event, frames);
+        let trackers = self.trackers.all();
+        IN_TRACKER.set(true);
+        for (_, tracker) in trackers.iter() {
+            self.run(|| tracker(&entry));
+        }
+        // One may have been detached meanwhile, and ends here.
+        self.run(|| drop(trackers));
+        IN_TRACKER.set(false);
+    }
+
+    /// Runs what is the program's. None if it panicked, which is counted.
+    fn run<R>(&self, body: impl FnOnce() -> R) -> Option<R> {
+        let result = catch_panic(body);
+        if result.is_none() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
     fn keep(&self, event: Event, frames: Option<&Frames>) -> TraceEntry {
         let mut state = lock(&self.state);
         let recorded = state.options.context >= RecordContext::Alloc;
@@ -246,9 +286,14 @@ impl History {
         if forked() { Vec::new() } else { lock(&self.state).ring.iter().cloned().collect() }
     }
 
-    /// Tells `tracker` of every entry from now on, also while nothing is recorded and of actions that are skipped.
-    pub fn attach(&self, tracker: Arc<dyn TraceTracker>) -> TrackerId {
-        let id = self.trackers.attach(tracker);
+    /// Tells `tracker` of every entry from now on, also while nothing is recorded and of actions that are skipped: in the order of the
+    /// entries, by the thread that did what the entry says, before that call returns.
+    ///
+    /// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by
+    /// whoever tells next. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
+    /// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
+    pub fn attach(&self, tracker: impl Fn(&TraceEntry) + Send + Sync + 'static) -> CallbackId {
+        let id = self.trackers.add(Arc::new(tracker));
         if !forked() {
             self.listeners.fetch_or(TRACKED, Ordering::Relaxed);
         }
@@ -256,18 +301,25 @@ impl History {
     }
 
     /// Tells a tracker no more. It may still be told of what other threads record right now. False if it was not attached.
-    pub fn detach(&self, id: TrackerId) -> bool {
-        let emptied = || {
+    pub fn detach(&self, id: CallbackId) -> bool {
+        if forked() || !self.trackers.remove(id) {
+            return false;
+        }
+        if self.trackers.all().is_empty() {
             self.listeners.fetch_and(!TRACKED, Ordering::Relaxed);
-        };
-        !forked() && self.trackers.detach(id, emptied)
+            // Another one may have come in between.
+            if !self.trackers.all().is_empty() {
+                self.listeners.fetch_or(TRACKED, Ordering::Relaxed);
+            }
+        }
+        true
     }
 
     /// How often a tracker has panicked, or what tells stacks, which then are not recorded. The panic ends there: memory must not be lost
     /// over it.
     #[must_use]
     pub fn tracker_panics(&self) -> u64 {
-        self.trackers.panics()
+        self.panics.load(Ordering::Relaxed)
     }
 }
 
@@ -288,5 +340,57 @@ impl State {
     fn drop_oldest(&mut self) {
         let surplus = self.ring.len().saturating_sub(self.options.max_entries.max(1));
         self.ring.drain(..surplus);
+    }
+}
+
+/// Names a callback of an allocator or a tracker of a [`History`]; no two in a process have the same.
+/// [`CachingAllocator::attach_oom_reclaimer`](crate::caching::CachingAllocator::attach_oom_reclaimer) has an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallbackId(u64);
+
+/// Callbacks of one kind, in the order in which they came.
+pub(crate) struct List<F: ?Sized>(Mutex<Arc<Entries<F>>>);
+
+type Entries<F> = Vec<(CallbackId, Arc<F>)>;
+
+impl<F: ?Sized> Default for List<F> {
+    fn default() -> Self {
+        Self(Mutex::new(Arc::default()))
+    }
+}
+
+impl<F: ?Sized> List<F> {
+    pub(crate) fn add(&self, callback: Arc<F>) -> CallbackId {
+        // Not one of a model's: its value goes on from one to the next.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
+        if forked() {
+            // Nothing is ever called there.
+            return id;
+        }
+        let mut list = lock(&self.0);
+        *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());
+        id
+    }
+
+    pub(crate) fn remove(&self, id: CallbackId) -> bool {
+        let mut list = lock(&self.0);
+        let left: Vec<_> = list.iter().filter(|(known, _)| *known != id).cloned().collect();
+        let found = left.len() < list.len();
+        let before = std::mem::replace(&mut *list, Arc::new(left));
+        drop(list);
+        // What a callback does when it is dropped, it does without our lock.
+        drop(before);
+        found
+    }
+
+    pub(crate) fn all(&self) -> Arc<Entries<F>> {
+        Arc::clone(&lock(&self.0))
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for List<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all().iter().map(|(id, _)| id)).finish()
     }
 }

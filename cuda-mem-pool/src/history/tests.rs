@@ -22,13 +22,14 @@ fn addresses(history: &History) -> Vec<u64> {
 #[derive(Default)]
 struct Told(Mutex<Vec<TraceEntry>>);
 
-impl TraceTracker for Told {
-    fn track(&self, entry: &TraceEntry) {
-        lock(&self.0).push(entry.clone());
-    }
-}
-
 impl Told {
+    /// Has it be told.
+    fn by(history: &History) -> (Arc<Self>, CallbackId) {
+        let told = Arc::<Self>::default();
+        let telling = told.clone();
+        (told, history.attach(move |entry| lock(&telling.0).push(entry.clone())))
+    }
+
     fn actions(&self) -> Vec<Action> {
         lock(&self.0).iter().map(|entry| entry.action).collect()
     }
@@ -98,8 +99,7 @@ fn what_a_thread_says_is_its_own() {
 #[test]
 fn trackers_are_told_of_everything() {
     let history = History::new();
-    let told = Arc::new(Told::default());
-    let id = history.attach(told.clone());
+    let (told, id) = Told::by(&history);
     history.record(event(Action::SegmentAlloc), None);
     assert!(history.entries().is_empty(), "not recording");
     history.start(&HistoryOptions::default().with_skip_actions([Action::Alloc]));
@@ -118,11 +118,11 @@ fn trackers_are_told_of_everything() {
 /// Records and detaches while it is told, and panics in the end.
 struct Meddling {
     history: Arc<History>,
-    id: Mutex<Option<TrackerId>>,
+    id: Mutex<Option<CallbackId>>,
 }
 
-impl TraceTracker for Meddling {
-    fn track(&self, _: &TraceEntry) {
+impl Meddling {
+    fn track(&self) {
         self.history.record(event(Action::Snapshot), None);
         assert!(self.history.detach(lock(&self.id).take().unwrap()));
         panic!("on purpose");
@@ -140,10 +140,10 @@ fn a_tracker_may_record_detach_itself_and_panic() {
     let history = Arc::new(History::new());
     history.start(&HistoryOptions::default());
     let meddling = Arc::new(Meddling { history: history.clone(), id: Mutex::new(None) });
-    let id = history.attach(meddling.clone());
+    let tracked = meddling.clone();
+    let id = history.attach(move |_| tracked.track());
     *lock(&meddling.id) = Some(id);
-    let told = Arc::new(Told::default());
-    history.attach(told.clone());
+    let (told, _) = Told::by(&history);
     drop(meddling);
     history.record(ALLOC, None);
     history.record(event(Action::FreeRequested), None);
@@ -159,8 +159,7 @@ fn all_threads_are_in_one_order() {
     const EACH: u64 = 500;
     let history = History::new();
     history.start(&HistoryOptions::default());
-    let told = Arc::new(Told::default());
-    history.attach(told.clone());
+    let (told, _) = Told::by(&history);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let history = &history;

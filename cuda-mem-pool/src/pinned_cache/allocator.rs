@@ -1,19 +1,19 @@
 //! The allocator's handle.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use cuda_mem_core::{Context, Error, Stream, StreamId, forked};
+use cuda_mem_core::{Context, Stream, StreamId, forked};
 
-use super::arena::Arena;
 use super::block::PinnedBlock;
-use super::error::PinnedCacheError;
 use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
+use crate::error::{PoolError, Result};
 use crate::mempool_id::MempoolId;
-use crate::primitive::Ordering;
+use crate::primitive::{Ordering, lock};
+use crate::resource::ResourceContext;
 
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
@@ -23,8 +23,8 @@ use crate::primitive::Ordering;
 ///
 /// ```
 /// use cuda_mem_core::Driver;
-/// use cuda_mem_pool::PinnedCachingAllocator;
-/// use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
+/// use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+/// use cuda_mem_pool::{Error, PinnedCachingAllocator};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let options = PinnedCacheOptions::default().with_max_cached_bytes(1 << 30);
@@ -37,16 +37,23 @@ use crate::primitive::Ordering;
 /// let statistics = allocator.statistics();
 /// assert_eq!((statistics.active_requests.current, statistics.active_requests.allocated), (1, 2));
 /// assert_eq!(statistics.host_alloc_time.count, statistics.num_host_alloc);
-/// assert!(matches!(allocator.allocate(usize::MAX), Err(PinnedCacheError::TooLarge { .. })));
+/// assert!(matches!(allocator.allocate(usize::MAX), Err(Error::TooLarge { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct PinnedCachingAllocator {
-    handle: Arc<Handle>,
+    pub(super) handle: Arc<Handle>,
 }
 
-/// What ends with the last handle.
-struct Handle(Arc<Shared>);
+/// What ends with the last handle, and with the last memory of it as a resource.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    /// For calls that name no stream.
+    pub(super) home: ResourceContext,
+    /// Set once every device is known to reach pinned memory where the host does.
+    pub(super) has_same_address: OnceLock<()>,
+}
 
 impl PinnedCachingAllocator {
     /// An allocator with the default [`PinnedCacheOptions`]. Pins nothing yet.
@@ -58,7 +65,8 @@ impl PinnedCachingAllocator {
     /// An allocator with options of one's own. Pins nothing yet.
     #[must_use]
     pub fn with_options(context: &Context, options: PinnedCacheOptions) -> Self {
-        Self { handle: Arc::new(Handle(Shared::new(context, options))) }
+        let (shared, home) = (Shared::new(context, options), ResourceContext::new(context));
+        Self { handle: Arc::new(Handle { shared, home, has_same_address: OnceLock::new() }) }
     }
 
     /// Allocates a block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
@@ -70,14 +78,14 @@ impl PinnedCachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`PinnedCacheError::OutOfHostMemory`] and [`PinnedCacheError::LimitReached`], after everything that was free had been given back;
-    /// [`PinnedCacheError::TooLarge`]; [`Error::Driver`] and [`Error::Forked`] in [`PinnedCacheError::Core`].
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), after everything that was free had been given back, also for
+    /// [`max_bytes`](PinnedCacheOptions::max_bytes); [`Error::TooLarge`](crate::Error::TooLarge); the driver's and `Forked` in [`Error::Core`](crate::Error::Core).
     #[inline]
-    pub fn allocate(&self, len: usize) -> Result<PinnedBlock, PinnedCacheError> {
+    pub fn allocate(&self, len: usize) -> Result<PinnedBlock> {
         let shared = self.shared();
         if len <= thread_cache::LARGEST
             && !forked()
-            && !shared.pools.any_route()
+            && shared.routes.load(Ordering::Acquire) == 0
             && let Some(size) = classes::block_size(len)
             && let Some(block) = thread_cache::pop(shared.id, size)
         {
@@ -93,21 +101,8 @@ impl PinnedCachingAllocator {
         len: usize,
         stream: Option<&Stream>,
         numa_id: Option<u32>,
-    ) -> Result<PinnedBlock, PinnedCacheError> {
-        let shared = self.live()?;
-        let too_large = PinnedCacheError::TooLarge { requested: len, most: classes::MAX };
-        let size = classes::block_size(len).ok_or(too_large)?;
-        let numa_id = numa_id.or(shared.options.numa_id);
-        let pool = shared.pools.route(stream.map(Stream::id));
-        let arena = shared.pools.arena(pool, numa_id, |pool| Arena::new(shared, pool, numa_id));
-        if arena.is_home
-            && let Some(block) = thread_cache::pop(shared.id, size)
-        {
-            return Ok(PinnedBlock::new(block, len));
-        }
-        let block = shared.allocate(&arena, size, len)?;
-        arena.count(block.capacity, true);
-        Ok(PinnedBlock::new(block, len))
+    ) -> Result<PinnedBlock> {
+        self.shared().block(len, stream, numa_id)
     }
 
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
@@ -139,8 +134,16 @@ impl PinnedCachingAllocator {
         &self,
         id: MempoolId,
         filter: impl Fn(Option<StreamId>) -> bool + Send + Sync + 'static,
-    ) -> Result<(), PinnedCacheError> {
-        Ok(self.live()?.pools.begin(id, Arc::new(filter))?)
+    ) -> Result<()> {
+        let shared = self.live()?;
+        let mut pools = lock(&shared.pools);
+        if pools.position(id).is_some() {
+            return Err(PoolError::AlreadyRouted { id }.into());
+        }
+        *pools.uses.entry(id).or_default() += 1;
+        pools.routes.push((id, Arc::new(filter)));
+        shared.routes.store(pools.routes.len(), Ordering::Release);
+        Ok(())
     }
 
     /// Ends what [`PinnedCachingAllocator::begin_allocate_to_pool`] began. The pool and its memory stay. Makes no driver call.
@@ -148,8 +151,16 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) if that was not begun.
-    pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
-        Ok(self.live()?.pools.end(id)?)
+    pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
+        let shared = self.live()?;
+        let mut pools = lock(&shared.pools);
+        let position = pools.position(id).ok_or(PoolError::NotRouted { id })?;
+        let route = pools.routes.remove(position);
+        shared.routes.store(pools.routes.len(), Ordering::Release);
+        drop(pools);
+        // What the filter has captured is dropped outside the lock.
+        drop(route);
+        Ok(())
     }
 
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
@@ -158,9 +169,21 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
-    pub fn release_pool(&self, id: MempoolId) -> Result<(), PinnedCacheError> {
-        let arenas = self.live()?.pools.release(id)?;
-        arenas.iter().for_each(|arena| arena.close());
+    pub fn release_pool(&self, id: MempoolId) -> Result<()> {
+        let mut pools = lock(&self.live()?.pools);
+        let is_routed = pools.position(id).is_some();
+        match pools.uses.get_mut(&id) {
+            None => return Err(PoolError::Unknown { id }.into()),
+            Some(uses) if *uses > 1 => {
+                *uses -= 1;
+                return Ok(());
+            }
+            Some(_) if is_routed => return Err(PoolError::StillRouted { id }.into()),
+            Some(_) => pools.uses.remove(&id),
+        };
+        let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
+        drop(pools);
+        released.iter().for_each(|(_, arena)| arena.close());
         Ok(())
     }
 
@@ -169,8 +192,13 @@ impl PinnedCachingAllocator {
     /// # Errors
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
-    pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64), PinnedCacheError> {
-        Ok(self.live()?.pools.in_use(id)?)
+    pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64)> {
+        let pools = lock(&self.live()?.pools);
+        if !pools.uses.contains_key(&id) {
+            return Err(PoolError::Unknown { id }.into());
+        }
+        let arenas = pools.arenas.iter().filter(|((pool, _), _)| *pool == Some(id));
+        Ok(arenas.map(|(_, arena)| arena.in_use()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
     }
 
     /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments
@@ -229,19 +257,19 @@ impl PinnedCachingAllocator {
 
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.handle.0
+        &self.handle.shared
     }
 
     /// What there is, unless it is the parent's.
-    fn live(&self) -> Result<&Arc<Shared>, Error> {
-        if forked() { Err(Error::Forked) } else { Ok(self.shared()) }
+    fn live(&self) -> Result<&Arc<Shared>> {
+        if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(self.shared()) }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         if !forked() {
-            self.0.close();
+            self.shared.close();
         }
     }
 }

@@ -6,16 +6,20 @@
 
 #![allow(unsafe_code, reason = "shares the address of memory that it owns")]
 
+use std::collections::HashMap;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, Result, Uses, forked, pointer};
+use cuda_mem_core::host::{
+    HostElements, HostMapping, MappingOptions, Pages, PinnedFlags, RegisterOptions, Registered,
+};
+use cuda_mem_core::sys::{CUdeviceptr, CUresult};
+use cuda_mem_core::{Context, Error, PinnedBuffer, Result, StreamId, Uses, forked, pointer};
 
 use super::block::{Body, FreeBlock};
 use super::heap::Heap;
-use super::memory::Memory;
 use super::shared::Shared;
 use super::thread_cache;
 use crate::engine::classes;
@@ -91,6 +95,64 @@ impl Drop for Segment {
 unsafe impl Send for Segment {}
 // SAFETY: as above; a shared segment only tells the address.
 unsafe impl Sync for Segment {}
+
+/// Pinned memory and its owner.
+#[derive(Debug)]
+enum Memory {
+    Registered(Registered<HostMapping>),
+    Allocated(PinnedBuffer<u8>),
+}
+
+impl Memory {
+    /// Pins `bytes` zeroed bytes on a NUMA node. Calls the driver.
+    ///
+    /// Under confidential computing registration is `CUDA_ERROR_NOT_SUPPORTED` for every size, and allocation by the driver is not; that is
+    /// what `refused` says from then on. Memory of the driver lies on a node of its choice.
+    fn new(context: &Context, bytes: usize, numa_id: Option<u32>, refused: &AtomicBool) -> Result<Self> {
+        if !refused.load(Ordering::Relaxed) {
+            let mut options = MappingOptions::new().pages(Pages::Transparent);
+            if let Some(node) = numa_id {
+                options = options.numa_node(node);
+            }
+            let memory = HostMapping::new(bytes, &options)?;
+            match Registered::with_options(context, memory, &RegisterOptions::new()) {
+                Ok(registered) => return Ok(Self::Registered(registered)),
+                Err(refusal) if is_unsupported(&refusal.error) => refused.store(true, Ordering::Relaxed),
+                Err(refusal) => return Err(refusal.error),
+            }
+        }
+        PinnedBuffer::zeroed(context, bytes, PinnedFlags::default()).map(Self::Allocated)
+    }
+
+    /// Where it begins.
+    fn start(&mut self) -> NonNull<u8> {
+        let start = match self {
+            Self::Registered(memory) => memory.as_mut_ptr(),
+            Self::Allocated(memory) => memory.as_mut_ptr(),
+        };
+        NonNull::new(start).unwrap_or(NonNull::dangling())
+    }
+
+    /// Has the release wait for uses of a part.
+    fn absorb(&self, uses: Uses) {
+        match self {
+            Self::Registered(memory) => memory.absorb_uses(uses),
+            Self::Allocated(memory) => memory.absorb_uses(uses),
+        }
+    }
+
+    /// Unpins it and gives its pages back; what the driver refuses stays.
+    fn close(self) -> Option<Self> {
+        match self {
+            Self::Registered(memory) => memory.close().err().map(|refusal| Self::Registered(refusal.owner)),
+            Self::Allocated(memory) => memory.close().err().map(|refusal| Self::Allocated(refusal.owner)),
+        }
+    }
+}
+
+fn is_unsupported(error: &Error) -> bool {
+    error.code() == Some(CUresult::CUDA_ERROR_NOT_SUPPORTED)
+}
 
 /// Memory that is never used for another pool or on another node.
 #[derive(Debug)]
@@ -187,7 +249,7 @@ impl Arena {
 
     /// A block of `size` bytes, which are rounded already, if one is free.
     pub(super) fn take(&self, size: usize) -> Option<FreeBlock> {
-        lock(self.heap(size)).allocate(size).map(|grant| Body::new(&grant, size))
+        lock(self.heap(size)).allocate(size).map(|grant| Body::new(grant, size))
     }
 
     /// Adds a segment and takes a block out of it before anybody else can.
@@ -199,7 +261,7 @@ impl Arena {
             drop(refused);
             return None;
         }
-        heap.allocate(size).map(|grant| Body::new(&grant, size))
+        heap.allocate(size).map(|grant| Body::new(grant, size))
     }
 
     /// Adds a segment for small blocks.
@@ -218,11 +280,11 @@ impl Arena {
     }
 
     /// Takes back a block that nothing uses any more. Whether its segment is wholly free then, and still here.
-    pub(super) fn put(&self, block: FreeBlock) -> bool {
-        let freed = lock(self.heap(block.capacity)).free(block.id);
-        // The segment may go with the block; not under the lock.
-        drop(block);
-        let whole = freed.is_ok_and(|freed| freed.whole_segment);
+    pub(super) fn put(&self, block: Body) -> bool {
+        let Body { id, capacity, segment, .. } = block;
+        let whole = lock(self.heap(capacity)).free(id);
+        // It may go with the block; not under the lock.
+        drop(segment);
         if whole && self.is_closed() {
             self.trim(|_| false);
             return false;
@@ -274,5 +336,30 @@ impl Arena {
     /// The heap for blocks of this size.
     fn heap(&self, size: usize) -> &Mutex<Heap<Arc<Segment>>> {
         if size >= classes::LARGE { &self.large } else { &self.small }
+    }
+}
+
+type Filter = dyn Fn(Option<StreamId>) -> bool + Send + Sync;
+
+/// The arenas of an allocator, and the routes to its private pools: those of graphs and of `MemPool`s.
+#[derive(Default)]
+pub(super) struct Pools {
+    /// By pool, where `None` is the default one, and by node.
+    pub(super) arenas: HashMap<(Option<MempoolId>, Option<u32>), Arc<Arena>>,
+    /// How often each private pool was begun and not released.
+    pub(super) uses: HashMap<MempoolId, u64>,
+    pub(super) routes: Vec<(MempoolId, Arc<Filter>)>,
+}
+
+impl Pools {
+    /// Which route leads to a private pool.
+    pub(super) fn position(&self, id: MempoolId) -> Option<usize> {
+        self.routes.iter().position(|(routed, _)| *routed == id)
+    }
+}
+
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools").field("routes", &self.routes.len()).finish_non_exhaustive()
     }
 }

@@ -241,7 +241,7 @@ pub(super) struct Body {
 }
 
 impl Body {
-    pub(super) fn new(grant: &Grant<'_, Arc<Segment>>, size: usize) -> FreeBlock {
+    pub(super) fn new(grant: Grant<'_, Arc<Segment>>, size: usize) -> FreeBlock {
         let arena = &grant.segment.arena;
         Box::new(Self {
             segment: Arc::clone(grant.segment),

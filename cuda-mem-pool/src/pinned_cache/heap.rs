@@ -34,12 +34,9 @@ pub(super) struct Heap<S> {
     most_used: usize,
 }
 
-/// A block that was handed out. Its number is used again, with another generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct BlockId {
-    number: u32,
-    generation: u32,
-}
+/// A block that was handed out. Whoever has it gives it back once.
+#[derive(Debug)]
+pub(super) struct BlockId(u32);
 
 #[derive(Debug)]
 pub(super) struct Grant<'h, S> {
@@ -48,17 +45,6 @@ pub(super) struct Grant<'h, S> {
     /// Where in the segment the block starts, a multiple of [`GRANULE`].
     pub(super) offset: usize,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Freed {
-    pub(super) size: usize,
-    /// Whether nothing of the segment is in use any more.
-    pub(super) whole_segment: bool,
-}
-
-/// A block was freed that is not one, any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct UnknownBlock;
 
 #[derive(Debug)]
 struct Segment<S> {
@@ -105,14 +91,13 @@ impl<S> Heap<S> {
         let number = self.free.find(&self.blocks, size)?;
         self.free.remove(&mut self.blocks, number);
         self.split(number, size);
-        let generation = self.blocks.generation(number)?;
         let record = self.blocks.get_mut(number)?;
         record.is_free = false;
         let (segment, offset, bytes) = (record.segment, record.offset, record.size);
         self.free_bytes = self.free_bytes.saturating_sub(bytes);
         self.most_used = self.most_used.max(self.bytes.saturating_sub(self.free_bytes));
         let segment = &self.segments.get(segment)?.memory;
-        Some(Grant { block: BlockId { number, generation }, segment, offset })
+        Some(Grant { block: BlockId(number), segment, offset })
     }
 
     /// Adds a free segment of `bytes` bytes, a multiple of [`GRANULE`]. The memory comes back if there are no more numbers.
@@ -134,15 +119,13 @@ impl<S> Heap<S> {
         Ok(())
     }
 
-    /// Takes a block back and joins it with its free neighbours.
-    pub(super) fn free(&mut self, block: BlockId) -> Result<Freed, UnknownBlock> {
-        let known = self.blocks.generation(block.number) == Some(block.generation);
-        let record = self.blocks.get_mut(block.number).filter(|record| known && !record.is_free);
-        let record = record.ok_or(UnknownBlock)?;
+    /// Takes a block back and joins it with its free neighbours. Whether nothing of its segment is in use any more.
+    pub(super) fn free(&mut self, block: BlockId) -> bool {
+        let BlockId(mut joined) = block;
+        let Some(record) = self.blocks.get_mut(joined) else { return false };
         record.is_free = true;
         let (size, before, after) = (record.size, record.before, record.after);
         self.free_bytes = self.free_bytes.saturating_add(size);
-        let mut joined = block.number;
         if self.is_free(after) {
             self.free.remove(&mut self.blocks, after);
             self.join(joined, after);
@@ -153,9 +136,7 @@ impl<S> Heap<S> {
             joined = before;
         }
         self.free.insert(&mut self.blocks, joined);
-        let alone =
-            self.blocks.get(joined).is_some_and(|record| record.before == NONE && record.after == NONE);
-        Ok(Freed { size, whole_segment: alone })
+        self.blocks.get(joined).is_some_and(|record| record.before == NONE && record.after == NONE)
     }
 
     /// Takes segments out that are wholly free, largest first, until `enough` says so. It is told the bytes taken so far.

@@ -6,11 +6,8 @@
 mod allocator;
 mod arena;
 mod block;
-mod error;
 mod heap;
-mod memory;
 mod pending;
-mod pools;
 mod resource;
 mod shared;
 mod statistics;
@@ -22,8 +19,6 @@ use std::time::Duration;
 
 pub use allocator::PinnedCachingAllocator;
 pub use block::PinnedBlock;
-pub use error::PinnedCacheError;
-pub use resource::PinnedCachingResource;
 pub use statistics::{DurationStat, PinnedCacheStatistics};
 pub use vec::PinnedVec;
 

@@ -1,182 +1,153 @@
 //! Keeps blocks that were freed while streams still use them, until they do not.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-
-use cuda_mem_core::{Error, Stream, StreamId, UsePoint, Uses};
+use cuda_mem_core::{Error, StreamId, UsePoint, Uses};
 
 use super::block::FreeBlock;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
 
-/// A block waits in the queue of each stream that used it; it is free when the last of them lets it go. One slow stream
-/// holds up its own queue alone.
+/// The freed blocks of all streams, in the order of their frees.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    /// How many blocks wait, so that the usual case costs one load.
-    waiting: AtomicUsize,
-    queues: Mutex<HashMap<StreamId, Arc<Queue>>>,
-    /// Blocks whose streams capture: no point can be recorded in them yet.
-    unmarked: Mutex<Vec<FreeBlock>>,
-}
+pub(super) struct Pending(Waiters<Waiting>);
 
-type Queue = StreamQueue<UsePoint, Arc<FreeBlock>>;
+/// A block and the points that it waits for, behind all of its uses. None before they could be recorded, because a stream captures.
+#[derive(Debug)]
+struct Waiting {
+    block: FreeBlock,
+    points: Option<Vec<UsePoint>>,
+    /// The stream that had not come far enough when it was last asked: it is looked at first, for many blocks may wait for it.
+    held_up_by: Option<StreamId>,
+}
 
 impl Pending {
-    /// Has `block` wait until no use runs any more. It comes back if none does.
-    pub(super) fn push(&self, block: FreeBlock) -> Option<FreeBlock> {
-        self.waiting.fetch_add(1, Ordering::Release);
-        self.mark(block)
+    /// Has `block` wait until no use runs any more. It comes back if it has none.
+    pub(super) fn push(&self, mut block: FreeBlock) -> Option<FreeBlock> {
+        let points = block.uses.points().ok();
+        if points.as_ref().is_some_and(Vec::is_empty) {
+            return Some(block);
+        }
+        self.0.push(Waiting { block, points, held_up_by: None });
+        None
     }
 
-    /// The blocks that nothing uses any more. Asks the driver, once a stream if nothing is ready.
-    pub(super) fn poll(&self) -> Vec<FreeBlock> {
-        let mut ready = Vec::new();
-        if self.waiting.load(Ordering::Acquire) == 0 {
-            return ready;
-        }
-        // Taken in a statement of its own, so that the lock is free when a block goes back into the list.
-        let unmarked = std::mem::take(&mut *lock(&self.unmarked));
-        ready.extend(unmarked.into_iter().filter_map(|block| self.mark(block)));
-        let queues: Vec<Arc<Queue>> = lock(&self.queues).values().cloned().collect();
-        for queue in &queues {
-            queue.poll(look, |share| ready.extend(self.give_up(share)));
-        }
-        lock(&self.queues).retain(|_, queue| !queue.is_empty());
-        ready
+    /// The blocks that nothing uses any more. Asks the driver, of each stream until it has not come far enough: one that is slow
+    /// holds up its own blocks alone.
+    pub(super) fn poll(&self) -> impl Iterator<Item = FreeBlock> {
+        let mut behind = Vec::new();
+        self.0.take(|waiting| waiting.is_over(&mut behind)).into_iter().map(Waiting::into_block)
     }
 
-    /// Waits for every block that has a point in each of its streams. All blocks, those without points with their uses.
+    /// Waits for every block that has its points. All blocks, those without points with their uses.
     pub(super) fn drain(&self) -> Vec<FreeBlock> {
         let mut drained = Vec::new();
-        let queues = std::mem::take(&mut *lock(&self.queues));
-        for (point, share) in queues.values().flat_map(|queue| queue.take_all()) {
-            if let Err(error @ Error::StillInUse { .. }) = point.wait() {
-                // Leaked, and its segment with it.
-                let _ = std::mem::ManuallyDrop::new(share);
+        for waiting in self.0.take_all() {
+            let Some(points) = &waiting.points else {
+                drained.push(waiting.block);
+                continue;
+            };
+            // Whatever else a wait says: nothing of it runs any more.
+            let running = points.iter().find_map(|point| match point.wait() {
+                Err(error @ Error::StillInUse { .. }) => Some((point, error)),
+                _ => None,
+            });
+            if let Some((point, error)) = running {
                 point.stream().context().driver().report_release_failure(&error);
+                // Leaked, and its segment with it.
+                let _ = std::mem::ManuallyDrop::new(waiting);
             } else {
-                // Whatever else a wait says: nothing of it runs any more.
-                drained.extend(self.give_up(share));
+                drained.push(waiting.into_block());
             }
         }
-        let unmarked = std::mem::take(&mut *lock(&self.unmarked));
-        self.waiting.fetch_sub(unmarked.len(), Ordering::Release);
-        drained.extend(unmarked);
         drained
     }
+}
 
-    /// Records the points that a block has to wait for.
-    fn mark(&self, mut block: FreeBlock) -> Option<FreeBlock> {
-        let Ok(points) = block.uses.points() else {
-            // A stream captures, or the driver refused for once.
-            lock(&self.unmarked).push(block);
-            return None;
-        };
-        // The points stand for them from here on.
-        let forgotten = std::mem::take(&mut block.uses);
-        let share = Arc::new(block);
-        let mut queues = lock(&self.queues);
-        for point in points {
-            let queue = queues.entry(point.stream().id()).or_insert_with(|| Arc::new(Queue::new()));
-            queue.push(point, Arc::clone(&share));
+impl Waiting {
+    /// Whether no use runs any more. `behind` are the streams that have not come far enough for an earlier block.
+    fn is_over(&mut self, behind: &mut Vec<StreamId>) -> bool {
+        if self.points.is_none() {
+            // A capture may have ended.
+            self.points = self.block.uses.points().ok();
         }
-        drop(queues);
-        drop(forgotten);
-        self.give_up(share)
+        let Some(points) = &self.points else { return false };
+        if self.held_up_by.is_some_and(|stream| behind.contains(&stream)) {
+            return false;
+        }
+        let mut is_known = true;
+        let is_over = points.iter().all(|point| {
+            let stream = point.stream().id();
+            self.held_up_by = Some(stream);
+            if behind.contains(&stream) {
+                return false;
+            }
+            let reached = point.is_reached();
+            is_known &= reached.is_ok();
+            if matches!(reached, Ok(false)) {
+                behind.push(stream);
+            }
+            reached.unwrap_or(false)
+        });
+        if !is_known {
+            // A capture may have had a point that ended before it was noticed: it says nothing then, however often it is asked. The
+            // next poll records later ones, unless the streams capture.
+            let later = Uses::new();
+            if points.iter().all(|point| later.record_stream(point.stream()).is_ok()) {
+                self.block.uses = later;
+            }
+            self.points = None;
+        }
+        is_over
     }
 
-    /// One stream fewer has the block: the block, if it was the last.
-    fn give_up(&self, share: Arc<FreeBlock>) -> Option<FreeBlock> {
-        let block = Arc::into_inner(share)?;
-        self.waiting.fetch_sub(1, Ordering::Release);
-        Some(block)
+    /// The block, whose uses are over.
+    fn into_block(mut self) -> FreeBlock {
+        self.block.uses = Uses::new();
+        self.block
     }
 }
 
-/// What a look at a point tells.
+/// Values that are looked at without the lock, so that others can still add; one looks at a time.
 #[derive(Debug)]
-pub(super) enum Look<P> {
-    Reached,
-    NotYet,
-    /// Nothing, and it never will; a later point stands for it.
-    Replaced(P),
-}
-
-fn look(point: &UsePoint) -> Look<UsePoint> {
-    match point.is_reached() {
-        Ok(true) => Look::Reached,
-        Ok(false) => Look::NotYet,
-        // A capture may have had the point that ended before it was noticed: it says nothing then, however often it is asked.
-        Err(_) => record(point.stream()).map_or(Look::NotYet, Look::Replaced),
-    }
-}
-
-/// A point behind all that a stream was given. None while that captures.
-fn record(stream: &Stream) -> Option<UsePoint> {
-    let mut uses = Uses::new();
-    uses.record_stream(stream).ok()?;
-    uses.points().ok()?.pop()
-}
-
-/// Values that become free one after the other, in the order of a stream's points. Whoever looks at the head asks the driver without
-/// the lock, so that others can still add; one looks at a time.
-#[derive(Debug)]
-pub(super) struct StreamQueue<P, V> {
-    entries: Mutex<VecDeque<(Arc<P>, V)>>,
+pub(super) struct Waiters<T> {
+    /// How many there are, so that the usual case costs one load.
+    count: AtomicUsize,
+    values: Mutex<Vec<T>>,
     looking: Mutex<()>,
 }
 
-impl<P, V> StreamQueue<P, V> {
-    pub(super) fn new() -> Self {
-        Self { entries: Mutex::new(VecDeque::new()), looking: Mutex::new(()) }
+impl<T> Default for Waiters<T> {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), values: Mutex::new(Vec::new()), looking: Mutex::new(()) }
+    }
+}
+
+impl<T> Waiters<T> {
+    pub(super) fn push(&self, value: T) {
+        self.count.fetch_add(1, Ordering::Release);
+        lock(&self.values).push(value);
     }
 
-    pub(super) fn push(&self, point: P, value: V) {
-        lock(&self.entries).push_back((Arc::new(point), value));
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        lock(&self.entries).is_empty()
-    }
-
-    /// Hands what is ready to `done`, up to the first that is not. Does nothing while another thread does this.
-    pub(super) fn poll(&self, look: impl Fn(&P) -> Look<P>, mut done: impl FnMut(V)) {
-        let Some(_looking) = try_lock(&self.looking) else { return };
-        let mut replaced = 0;
-        while let Some((head, count)) = self.head() {
-            let later = match look(&head) {
-                Look::Reached => None,
-                // Once each: of a driver that refuses all none is asked for ever.
-                Look::Replaced(point) if replaced < count => Some(point),
-                Look::Replaced(_) | Look::NotYet => return,
-            };
-            let Some(value) = self.pop(&head) else { return };
-            match later {
-                None => done(value),
-                Some(point) => {
-                    replaced += 1;
-                    // Behind the others, whose points may be of use.
-                    self.push(point, value);
-                }
-            }
+    /// The values that are done, the older ones first. None while another thread looks.
+    pub(super) fn take(&self, mut is_done: impl FnMut(&mut T) -> bool) -> Vec<T> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
         }
+        let Some(_looking) = try_lock(&self.looking) else { return Vec::new() };
+        let mut left = std::mem::take(&mut *lock(&self.values));
+        let done: Vec<T> = left.extract_if(.., |value| is_done(value)).collect();
+        let mut values = lock(&self.values);
+        // Behind these is what was added meanwhile.
+        left.append(&mut values);
+        *values = left;
+        drop(values);
+        self.count.fetch_sub(done.len(), Ordering::Release);
+        done
     }
 
-    /// Everything, ready or not.
-    pub(super) fn take_all(&self) -> Vec<(Arc<P>, V)> {
-        std::mem::take(&mut *lock(&self.entries)).into()
-    }
-
-    /// The first point, and how many there are.
-    fn head(&self) -> Option<(Arc<P>, usize)> {
-        let entries = lock(&self.entries);
-        entries.front().map(|(point, _)| (Arc::clone(point), entries.len()))
-    }
-
-    /// The head, if it still is the one that was asked about: another thread may have taken everything.
-    fn pop(&self, head: &Arc<P>) -> Option<V> {
-        let mut entries = lock(&self.entries);
-        let same = entries.front().is_some_and(|(point, _)| Arc::ptr_eq(point, head));
-        if same { entries.pop_front().map(|(_, value)| value) } else { None }
+    /// Everything, once nobody looks.
+    pub(super) fn take_all(&self) -> Vec<T> {
+        let _looking = lock(&self.looking);
+        let all = std::mem::take(&mut *lock(&self.values));
+        self.count.fetch_sub(all.len(), Ordering::Release);
+        all
     }
 }

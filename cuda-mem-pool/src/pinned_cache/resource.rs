@@ -1,4 +1,4 @@
-//! [`PinnedCachingResource`]: the pinned cache as a memory resource; and, behind a feature, as an allocator of collections.
+//! The pinned cache as a memory resource; and, behind a feature, as an allocator of collections.
 //!
 //! # Safety
 //!
@@ -19,19 +19,20 @@ use allocator_api2::alloc::AllocError;
 use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr};
 use cuda_mem_core::{MemorySource, Stream, forked};
 
-use super::allocator::PinnedCachingAllocator;
+use super::allocator::{Handle, PinnedCachingAllocator};
 use super::block::PinnedBlock;
-use super::error::PinnedCacheError;
 use crate::error::{Error, Result};
 use crate::resource::{
     ByAddress, DEFAULT_ALIGNMENT, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext,
 };
 
-/// A [`PinnedCachingAllocator`] as a [`MemoryResource`]: adaptors go over it, and its memory can be freed by address.
+/// As a resource, adaptors go over it, and its memory can be freed by address. Its own `allocate` needs no stream; with one it is
+/// `MemoryResource::allocate(&allocator, …)`.
 ///
 /// Memory may be used as soon as it is allocated. Given back, it comes out again once the stream that it was given back on has
-/// passed that point. Only the resource that gave it, or a clone of that, takes it back. Memory that was allocated by address and is
-/// never freed is leaked, also when the last handle to the resource is dropped.
+/// passed that point. Memory that was allocated by address and is never freed is leaked, also when the last handle to the allocator is
+/// dropped. [`Error::Unsupported`] if a device reaches pinned memory at another address than the host: blocks tell the one for each
+/// device ([`PinnedBlock::on`](super::PinnedBlock::on)).
 ///
 /// # Capture
 ///
@@ -41,14 +42,13 @@ use crate::resource::{
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::pinned_cache::PinnedCachingResource;
 /// use cuda_mem_pool::{LimitingAdaptor, MemoryResource, PinnedCachingAllocator};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = PinnedCachingAllocator::new(&context);
-/// let resource = LimitingAdaptor::new(PinnedCachingResource::new(allocator.clone())?, 1 << 20);
+/// let resource = LimitingAdaptor::new(allocator.clone(), 1 << 20);
 ///
 /// let mut block = resource.allocate(4096, &stream)?;
 /// block.as_mut_slice()?.fill(1);
@@ -59,58 +59,21 @@ use crate::resource::{
 /// assert_eq!(allocator.statistics().active_requests.current, 1);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
-#[derive(Debug, Clone)]
-pub struct PinnedCachingResource {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    allocator: PinnedCachingAllocator,
-    home: ResourceContext,
-    blocks: Blocks,
-}
-
-impl PinnedCachingResource {
-    /// Memory of this allocator, which goes on being used as it is, too.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`] if a device reaches pinned memory at another address than the host: blocks of the allocator itself
-    /// tell the one for each device ([`PinnedBlock::on`](super::PinnedBlock::on)). [`Error::Core`] of the driver.
-    pub fn new(allocator: PinnedCachingAllocator) -> Result<Self> {
-        let same_address = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
-        for device in allocator.context().driver().devices()? {
-            if !device.supports(same_address)? {
-                return Err(Error::Unsupported { device, what: "pinned memory at the host's address" });
-            }
-        }
-        let home = ResourceContext::new(allocator.context());
-        Ok(Self { inner: Arc::new(Inner { allocator, home, blocks: Blocks::default() }) })
-    }
-
-    /// The allocator: its statistics, its private pools, and ways to give memory back.
-    #[must_use]
-    pub fn allocator(&self) -> &PinnedCachingAllocator {
-        &self.inner.allocator
-    }
-}
-
-// SAFETY: the host has the blocks in its address space, and every device reaches them there, as `new` has asked.
-unsafe impl MemoryResource for PinnedCachingResource {
+// SAFETY: the host has the blocks in its address space, and every device reaches them there, as `allocate` has asked.
+unsafe impl MemoryResource for PinnedCachingAllocator {
     type Access = HostDeviceAccessible;
 
     fn raw(&self) -> Arc<dyn RawResource> {
-        Arc::clone(&self.inner) as Arc<dyn RawResource>
+        Arc::clone(&self.handle) as Arc<dyn RawResource>
     }
 
     fn resource_context(&self) -> &ResourceContext {
-        &self.inner.home
+        &self.handle.home
     }
 }
 
 // SAFETY: a block stays in the books, and nobody else is given it, until it is taken out of them here.
-unsafe impl MemorySource for Inner {
+unsafe impl MemorySource for Handle {
     unsafe fn deallocate(
         &self,
         address: CUdeviceptr,
@@ -121,10 +84,11 @@ unsafe impl MemorySource for Inner {
             // Before the lock, which a thread of the parent may have held.
             return Err(cuda_mem_core::Error::Forked);
         }
-        let block = self.blocks.take_out(address, layout.size())?;
+        let lent = &self.shared.lent;
+        let block = lent.take_out(address, layout.size())?;
         let recorded = block.record_stream(stream);
         if recorded.is_err() {
-            self.blocks.enter(address, layout.size(), block);
+            lent.enter(address, layout.size(), block);
         } else {
             drop(ManuallyDrop::into_inner(block));
         }
@@ -134,7 +98,7 @@ unsafe impl MemorySource for Inner {
 
 // SAFETY: the block is its receiver's alone, has the size, and is aligned to 256 bytes. No stream uses it any more, so it may
 // be used at once.
-unsafe impl RawResource for Inner {
+unsafe impl RawResource for Handle {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
         if layout.align() > DEFAULT_ALIGNMENT {
             return Err(Error::Alignment { asked: layout.align(), most: DEFAULT_ALIGNMENT });
@@ -142,24 +106,44 @@ unsafe impl RawResource for Inner {
         if layout.size() == 0 {
             return Ok(0);
         }
-        self.home.context().driver().reclaim();
-        let block = self.allocator.allocate_with(layout.size(), Some(stream), None)?;
-        block.admit(stream, "allocating pinned memory").map_err(PinnedCacheError::from)?;
+        self.expect_same_address()?;
+        self.shared.context.driver().reclaim();
+        let block = self.shared.block(layout.size(), Some(stream), None)?;
+        block.admit(stream, "allocating pinned memory").map_err(|error| match error {
+            cuda_mem_core::Error::Capturing { .. } => Error::Capturing,
+            error => error.into(),
+        })?;
         // Exposed: the host's slices are made of the address alone.
         let address = block.as_ptr().expose_provenance() as CUdeviceptr;
-        self.blocks.enter(address, layout.size(), ManuallyDrop::new(block));
+        self.shared.lent.enter(address, layout.size(), ManuallyDrop::new(block));
         Ok(address)
     }
 }
 
-impl PartialEq for PinnedCachingResource {
-    /// Whether both are handles to the same resource.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+impl Handle {
+    /// Asks once whether every device reaches pinned memory where the host does.
+    fn expect_same_address(&self) -> Result<()> {
+        let same_address = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        if self.has_same_address.get().is_none() {
+            for device in self.shared.context.driver().devices()? {
+                if !device.supports(same_address)? {
+                    return Err(Error::Unsupported { device, what: "pinned memory at the host's address" });
+                }
+            }
+            let _ = self.has_same_address.set(());
+        }
+        Ok(())
     }
 }
 
-impl Eq for PinnedCachingResource {}
+impl PartialEq for PinnedCachingAllocator {
+    /// Whether both are handles to the same allocator.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+}
+
+impl Eq for PinnedCachingAllocator {}
 
 /// The blocks that are out. Dropped, it leaks what is in it: somebody may have the address yet.
 pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error};
+use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId, forked};
 
-use super::arena::{Arena, Segment};
-use super::block::FreeBlock;
-use super::error::PinnedCacheError;
+use super::arena::{Arena, Pools, Segment};
+use super::block::{FreeBlock, PinnedBlock};
 use super::pending::Pending;
-use super::pools::Pools;
 use super::statistics::Figures;
 use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
 use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
+use crate::error::{Error, Result};
+use crate::mempool_id::MempoolId;
+use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -23,13 +23,14 @@ pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) options: PinnedCacheOptions,
     pub(super) figures: Figures,
-    pub(super) pools: Pools,
+    /// How many routes there are, so that the usual case costs one load.
+    pub(super) routes: AtomicUsize,
+    pub(super) pools: Mutex<Pools>,
     /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
     worker: Worker,
-    /// The blocks of collections.
-    #[cfg(feature = "allocator-api2")]
+    /// The blocks that are out by address, and those of collections.
     pub(super) lent: super::resource::Blocks,
     /// Whether the driver has refused to register memory, whatever it is.
     pub(super) is_registration_refused: AtomicBool,
@@ -46,11 +47,11 @@ impl Shared {
             context: context.clone(),
             options,
             figures: Figures::new(),
-            pools: Pools::default(),
+            routes: AtomicUsize::new(0),
+            pools: Mutex::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
             worker: Worker::default(),
-            #[cfg(feature = "allocator-api2")]
             lent: Default::default(),
             is_registration_refused: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -69,9 +70,26 @@ impl Shared {
         self.options.thread_cache_bytes.min(share)
     }
 
-    /// The default pool's arena on a node.
-    pub(super) fn arena(self: &Arc<Self>, numa_id: Option<u32>) -> Arc<Arena> {
-        self.pools.arena(None, numa_id, |pool| Arena::new(self, pool, numa_id))
+    /// The private pool that an allocation for `stream` in this thread goes to.
+    pub(super) fn route(&self, stream: Option<StreamId>) -> Option<MempoolId> {
+        if self.routes.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        // The filters are somebody else's code: they are asked without the lock. The innermost is the last one.
+        let routes = lock(&self.pools).routes.clone();
+        routes.into_iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
+    }
+
+    /// The arena of a pool on a node. That of the default pool if `pool` was released meanwhile.
+    pub(super) fn arena(self: &Arc<Self>, pool: Option<MempoolId>, numa_id: Option<u32>) -> Arc<Arena> {
+        let mut pools = lock(&self.pools);
+        let pool = pool.filter(|id| pools.uses.contains_key(id));
+        Arc::clone(pools.arenas.entry((pool, numa_id)).or_insert_with(|| Arena::new(self, pool, numa_id)))
+    }
+
+    /// The arenas of all pools.
+    fn arenas(&self) -> Vec<Arc<Arena>> {
+        lock(&self.pools).arenas.values().cloned().collect()
     }
 
     pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
@@ -136,7 +154,7 @@ impl Shared {
     }
 
     fn trim_arenas(&self, most: usize) {
-        for arena in self.pools.all() {
+        for arena in self.arenas() {
             let cached = self.cached();
             arena.trim(|given_back| cached.saturating_sub(given_back) <= most);
         }
@@ -146,7 +164,7 @@ impl Shared {
     /// something is left. The driver waits for all streams before it unpins, and meanwhile holds up whoever launches: a stream that
     /// waits for another process would so hold up the thread that could let that process go on.
     pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
-        let arenas = self.pools.all();
+        let arenas = self.arenas();
         if !arenas.iter().any(|arena| arena.has_surplus()) {
             return false;
         }
@@ -164,7 +182,8 @@ impl Shared {
         put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
         // The arenas refer to all of this: from now on only blocks keep it.
-        self.pools.take_all().iter().for_each(|arena| arena.close());
+        let arenas = std::mem::take(&mut lock(&self.pools).arenas);
+        arenas.values().for_each(|arena| arena.close());
     }
 
     fn drain_pending(&self) {
@@ -183,13 +202,30 @@ impl Shared {
         self.figures.held().saturating_sub(self.figures.in_use())
     }
 
-    /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
-    pub(super) fn allocate(
+    /// A block of at least `len` bytes: see [`PinnedCachingAllocator::allocate_with`](super::PinnedCachingAllocator::allocate_with).
+    pub(super) fn block(
         self: &Arc<Self>,
-        arena: &Arc<Arena>,
-        size: usize,
-        requested: usize,
-    ) -> Result<FreeBlock, PinnedCacheError> {
+        len: usize,
+        stream: Option<&Stream>,
+        numa_id: Option<u32>,
+    ) -> Result<PinnedBlock> {
+        if forked() {
+            return Err(CoreError::Forked.into());
+        }
+        let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
+        let arena = self.arena(self.route(stream.map(Stream::id)), numa_id.or(self.options.numa_id));
+        if arena.is_home
+            && let Some(block) = thread_cache::pop(self.id, size)
+        {
+            return Ok(PinnedBlock::new(block, len));
+        }
+        let block = self.allocate(&arena, size, len)?;
+        arena.count(block.capacity, true);
+        Ok(PinnedBlock::new(block, len))
+    }
+
+    /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
+    fn allocate(self: &Arc<Self>, arena: &Arc<Arena>, size: usize, requested: usize) -> Result<FreeBlock> {
         self.poll();
         if self.options.poll_interval.is_some() {
             self.worker.start(self);
@@ -206,7 +242,7 @@ impl Shared {
             }
         }
         let segment = match self.pin(arena, heap::segment_for(size, self.figures.held()), requested) {
-            Err(PinnedCacheError::OutOfHostMemory { .. } | PinnedCacheError::LimitReached { .. }) => {
+            Err(Error::OutOfMemory { .. }) => {
                 self.trim_to(0);
                 if let Some(block) = arena.take(size) {
                     return Ok(block);
@@ -216,35 +252,28 @@ impl Shared {
             }
             pinned => pinned?,
         };
-        let bytes = segment.bytes;
         let block = arena.add_and_take(segment, size);
         self.work_ahead(arena, size);
-        block.ok_or(PinnedCacheError::TooLarge { requested, most: bytes })
+        block.ok_or(Error::TooLarge { bytes: requested })
     }
 
     /// Pins a segment for `requested` bytes. Calls the driver.
-    pub(super) fn pin(
-        &self,
-        arena: &Arc<Arena>,
-        segment: usize,
-        requested: usize,
-    ) -> Result<Segment, PinnedCacheError> {
-        let held = self.figures.held() as u64;
+    pub(super) fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
         if !self.figures.claim(segment, self.options.max_bytes) {
-            let limit = self.options.max_bytes.unwrap_or(usize::MAX) as u64;
-            return Err(PinnedCacheError::LimitReached { requested, segment, held, limit });
+            let (used, limit) = (self.figures.held() as u64, self.options.max_bytes.unwrap_or(0) as u64);
+            return Err(Error::OutOfMemory { requested, used, limit, source: None });
         }
         Segment::new(arena, segment).map_err(|source| {
             self.figures.unclaim(segment);
-            let in_use = self.figures.in_use() as u64;
             match source {
                 // Less memory in use could help. The driver has several codes for pages that it cannot pin.
-                Error::Driver(_)
-                | Error::Io { .. }
-                | Error::NoPage { .. }
-                | Error::LockLimit { .. }
-                | Error::OutOfHostMemory { .. } => {
-                    PinnedCacheError::OutOfHostMemory { requested, segment, held, in_use, source }
+                CoreError::Driver(_)
+                | CoreError::Io { .. }
+                | CoreError::NoPage { .. }
+                | CoreError::LockLimit { .. }
+                | CoreError::OutOfHostMemory { .. } => {
+                    let used = self.figures.in_use() as u64;
+                    Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
                 }
                 source => source.into(),
             }
@@ -276,7 +305,7 @@ fn put(blocks: impl IntoIterator<Item = FreeBlock>) -> bool {
     let mut whole = false;
     for block in blocks {
         let arena = Arc::clone(block.arena());
-        whole |= arena.put(block);
+        whole |= arena.put(*block);
     }
     whole
 }

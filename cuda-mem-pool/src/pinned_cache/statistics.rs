@@ -58,39 +58,27 @@ impl DurationStat {
     }
 }
 
-impl PinnedCacheStatistics {
-    /// All figures under the keys of `torch.cuda.host_memory_stats()`; times are in microseconds, their mean rounded down.
-    #[must_use]
-    pub fn entries(&self) -> Vec<(String, u64)> {
-        let mut entries = Vec::new();
-        for (name, stat) in [
+/// A row for each figure under its key.
+impl fmt::Display for PinnedCacheStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = [
             ("allocations", self.allocations),
             ("allocated_bytes", self.allocated_bytes),
             ("active_requests", self.active_requests),
             ("active_bytes", self.active_bytes),
-        ] {
-            let Stat { current, peak, allocated, freed } = stat;
-            let figures = [("current", current), ("peak", peak), ("allocated", allocated), ("freed", freed)];
-            entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
-        }
-        entries.push(("num_host_alloc".to_owned(), self.num_host_alloc));
-        entries.push(("num_host_free".to_owned(), self.num_host_free));
-        for (name, time) in
-            [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)]
-        {
-            let DurationStat { total, max, min, count } = time;
-            let avg = total.checked_div(count).unwrap_or(0);
-            let figures = [("total", total), ("max", max), ("min", min), ("count", count), ("avg", avg)];
-            entries.extend(figures.map(|(figure, value)| (format!("{name}.{figure}"), value)));
-        }
-        entries
+        ];
+        stats.iter().try_for_each(|(name, stat)| writeln!(f, "{name:<19} {stat}"))?;
+        writeln!(f, "{:<19} {}", "num_host_alloc", self.num_host_alloc)?;
+        writeln!(f, "{:<19} {}", "num_host_free", self.num_host_free)?;
+        writeln!(f, "{:<19} {}", "host_alloc_time", self.host_alloc_time)?;
+        writeln!(f, "{:<19} {}", "host_free_time", self.host_free_time)
     }
 }
 
-/// One line for each of the [`entries`](PinnedCacheStatistics::entries).
-impl fmt::Display for PinnedCacheStatistics {
+impl fmt::Display for DurationStat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.entries().iter().try_for_each(|(name, value)| writeln!(f, "{name:<26} {value:>15}"))
+        let Self { total, max, min, count } = self;
+        write!(f, "{count} calls, {total} us in all, {min} to {max} us each")
     }
 }
 

@@ -18,8 +18,8 @@ use cuda_mem_core::host::{HostElements, HostMemory};
 
 use super::allocator::PinnedCachingAllocator;
 use super::block::PinnedBlock;
-use super::error::PinnedCacheError;
 use crate::engine::classes;
+use crate::error::Result;
 
 /// A growing array of plain data in pinned memory out of a [`PinnedCachingAllocator`], to which it goes back when it is dropped.
 ///
@@ -63,10 +63,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
     }
 
     /// An empty vector with room for `capacity` elements, which fails as [`PinnedCachingAllocator::allocate`] does.
-    pub fn with_capacity(
-        allocator: &PinnedCachingAllocator,
-        capacity: usize,
-    ) -> Result<Self, PinnedCacheError> {
+    pub fn with_capacity(allocator: &PinnedCachingAllocator, capacity: usize) -> Result<Self> {
         let mut vec = Self::new(allocator);
         vec.reserve(capacity)?;
         Ok(vec)
@@ -85,7 +82,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
     /// # Errors
     ///
     /// As [`PinnedCachingAllocator::allocate`]. The vector stays as it is.
-    pub fn reserve(&mut self, additional: usize) -> Result<(), PinnedCacheError> {
+    pub fn reserve(&mut self, additional: usize) -> Result<()> {
         let needed = self.len.saturating_add(additional);
         if needed <= self.capacity() {
             return Ok(());
@@ -102,13 +99,13 @@ impl<T: DeviceCopy> PinnedVec<T> {
 
     /// Adds an element. Fails as [`PinnedVec::reserve`] does.
     #[inline]
-    pub fn push(&mut self, value: T) -> Result<(), PinnedCacheError> {
+    pub fn push(&mut self, value: T) -> Result<()> {
         self.extend_from_slice(std::slice::from_ref(&value))
     }
 
     /// Adds all of `values`, or none if it fails as [`PinnedVec::reserve`] does.
     #[inline]
-    pub fn extend_from_slice(&mut self, values: &[T]) -> Result<(), PinnedCacheError> {
+    pub fn extend_from_slice(&mut self, values: &[T]) -> Result<()> {
         self.reserve(values.len())?;
         // SAFETY: there is room for this many elements behind the first `len`.
         let end = unsafe { self.start().add(self.len) };

@@ -16,7 +16,7 @@ use cuda_mem_core::host::{HostElements, HostMemory};
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{DeviceBuffer, DeviceCopy, DeviceRange, Refused, Stream, StreamUse};
 
-use super::{Accessibility, DeviceAccessible, HostDeviceAccessible};
+use super::{DeviceAccessible, HostDeviceAccessible};
 
 /// Memory that a [`MemoryResource`](super::MemoryResource) gave.
 ///
@@ -38,12 +38,12 @@ use super::{Accessibility, DeviceAccessible, HostDeviceAccessible};
 /// assert_eq!(device.to_vec(&stream)?, block.as_slice()?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Allocation<A: Accessibility> {
+pub struct Allocation<A> {
     buffer: DeviceBuffer<u8>,
     _access: PhantomData<A>,
 }
 
-impl<A: Accessibility> Allocation<A> {
+impl<A> Allocation<A> {
     pub(crate) fn new(buffer: DeviceBuffer<u8>) -> Self {
         Self { buffer, _access: PhantomData }
     }
@@ -182,12 +182,11 @@ unsafe impl HostElements for Allocation<HostDeviceAccessible> {
     }
 }
 
-impl<A: Accessibility> fmt::Debug for Allocation<A> {
+impl<A> fmt::Debug for Allocation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Allocation")
             .field("address", &format_args!("{:#x}", self.address()))
             .field("len", &self.len())
-            .field("host", &A::HOST)
             .finish_non_exhaustive()
     }
 }

@@ -90,8 +90,8 @@ pub unsafe trait RawResource: MemorySource {
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
-    /// Who reaches the memory.
-    type Access: Accessibility;
+    /// Who reaches the memory: [`DeviceAccessible`] or [`HostDeviceAccessible`].
+    type Access: Send + Sync + 'static;
 
     /// What gives the memory.
     fn raw(&self) -> Arc<dyn RawResource>;
@@ -274,7 +274,11 @@ impl ResourceContext {
     }
 }
 
-/// Says who reaches the memory that a resource gives: devices always, and the host or not.
+/// Devices alone reach the memory that a resource gives: its [`Access`](MemoryResource::Access).
+#[derive(Debug, Clone, Copy)]
+pub enum DeviceAccessible {}
+
+/// Host and devices reach the memory.
 ///
 /// ```
 /// use cuda_mem_pool::{HostDeviceAccessible, MemoryResource, Result};
@@ -286,28 +290,5 @@ impl ResourceContext {
 ///     Ok(block.as_slice()?[4095])
 /// }
 /// ```
-#[expect(private_bounds, reason = "nobody else implements it")]
-pub trait Accessibility: Sealed + Send + Sync + 'static {
-    /// Whether the host does.
-    const HOST: bool;
-}
-
-trait Sealed {}
-
-/// Devices alone reach the memory. [`Accessibility`] has an example.
-#[derive(Debug, Clone, Copy)]
-pub enum DeviceAccessible {}
-
-/// Host and devices reach the memory. [`Accessibility`] has an example.
 #[derive(Debug, Clone, Copy)]
 pub enum HostDeviceAccessible {}
-
-impl Sealed for DeviceAccessible {}
-impl Accessibility for DeviceAccessible {
-    const HOST: bool = false;
-}
-
-impl Sealed for HostDeviceAccessible {}
-impl Accessibility for HostDeviceAccessible {
-    const HOST: bool = true;
-}

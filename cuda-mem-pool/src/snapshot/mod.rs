@@ -40,6 +40,9 @@ pub struct Snapshot {
     pub device_traces: Vec<Vec<TraceEntry>>,
     /// How the allocator is set up.
     pub allocator_settings: AllocatorSettings,
+    /// Names of tags, each with a device and a private pool whose memory is the tag's. PyTorch's schema knows none: they are written
+    /// among its annotations, in the stage `TAG`.
+    pub tags: Vec<(u32, MempoolId, String)>,
 }
 
 /// A segment: memory that lies in one piece. Of a segment that grows by pages, each part without a gap is one.
@@ -166,7 +169,7 @@ pub struct TraceEntry {
 }
 
 /// A stack, innermost call first. Entries and blocks of one call share it.
-pub type Frames = Arc<[Frame]>;
+pub(crate) type Frames = Arc<[Frame]>;
 
 /// A call in a stack. [`Snapshot`] has an example.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

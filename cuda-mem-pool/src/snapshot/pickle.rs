@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::{Action, AllocatorSettings, BlockInfo, Frames, SegmentInfo, Snapshot, TraceEntry};
+use crate::mempool_id::MempoolId;
 use crate::statistics::PoolSize;
 
 impl Snapshot {
@@ -30,13 +31,22 @@ impl Snapshot {
         p.word("allocator_settings")?;
         p.settings(&self.allocator_settings)?;
         p.word("external_annotations")?;
-        p.list(&[(); 0], |_, ()| Ok(()))?;
+        p.list(&self.tags, |p, (device, MempoolId(first, second), name)| {
+            p.dict()?;
+            p.entries([
+                ("name", Text(name)),
+                ("stage", Word("TAG")),
+                ("device", Uint((*device).into())),
+                ("time_us", Uint(0)),
+                ("pool_id", Text(&format!("{first}, {second}"))),
+            ])?;
+            p.end_dict()
+        })?;
         p.end_dict()?;
         pickler.finish()
     }
 }
 
-/// A value of a dictionary.
 enum Value<'a> {
     Uint(u64),
     Int(i32),

@@ -76,7 +76,7 @@ fn expression(snapshot: &Snapshot) -> String {
         "{{'segments': {}, 'device_traces': {}, 'allocator_settings': {{'PYTORCH_CUDA_ALLOC_CONF': '', 'max_split_size': {}, \
          'garbage_collection_threshold': float('{:e}'), 'expandable_segments': {}, 'pinned_num_register_threads': 0, \
          'release_lock_on_cudamalloc': False, 'pinned_use_cuda_host_register': False, 'graph_capture_record_stream_reuse': {}, \
-         'roundup_power2_divisions': {{{}}}}}, 'external_annotations': []}}",
+         'roundup_power2_divisions': {{{}}}}}, 'external_annotations': {}}}",
         list(segments.into_iter().map(segment_expression)),
         list(traces),
         settings.max_split_size.map_or("-1".to_owned(), |size| size.to_string()),
@@ -84,6 +84,11 @@ fn expression(snapshot: &Snapshot) -> String {
         truth(settings.expandable_segments),
         truth(settings.graph_capture_record_stream_reuse),
         divisions.join(", "),
+        list(snapshot.tags.iter().map(|(device, MempoolId(first, second), name)| {
+            format!(
+                "{{'name': '{name}', 'stage': 'TAG', 'device': {device}, 'time_us': 0, 'pool_id': '{first}, {second}'}}"
+            )
+        })),
     )
 }
 
@@ -242,6 +247,7 @@ fn snapshot() -> impl Strategy<Value = Snapshot> {
         settings(),
     )
         .prop_map(|(segments, device_traces, allocator_settings)| Snapshot {
+            tags: vec![(1, MempoolId(9, 7), "weights".to_owned()); device_traces.len()],
             segments,
             device_traces,
             allocator_settings,

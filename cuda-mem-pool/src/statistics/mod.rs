@@ -3,17 +3,15 @@
 //! What changes with each block is counted by a counter of peaks, in a shard of each heap; what changes with a driver call is counted
 //! where that is made, in a [`DeviceStatistics`] behind the lock that is held there anyway.
 
-mod cell;
 mod device;
 mod figures;
 mod peak;
 mod shard;
 mod stat;
 
-pub(crate) use cell::CountedCell;
 pub use device::DeviceStatistics;
 pub(crate) use peak::PeakCounter;
-pub(crate) use shard::{Shard, ShardGuard};
+pub(crate) use shard::{CountedCell, Shard, ShardGuard};
 pub use stat::{PoolSize, PoolStat, Stat};
 
 #[cfg(test)]

@@ -2,6 +2,12 @@
 //!
 //! Whether the shard is active is a bit in the lock's word. Taking an active shard is one compare-exchange, giving it back one store,
 //! and counting in between plain loads and stores behind one comparison with limits.
+//!
+//! # Safety
+//!
+//! Relies on a [`Shard`] being a lock: between taking it and dropping its guard nobody else has it.
+
+#![allow(unsafe_code, reason = "shares a value under the lock that counts")]
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -14,7 +20,7 @@ use cuda_mem_core::forked;
 use super::figures::{AtomicFigures, Figures, Row, UNLIMITED};
 use super::peak::Inner;
 use super::stat::PoolSize;
-use crate::primitive::{AtomicUsize, Exclusive, Ordering, wait_a_moment};
+use crate::primitive::{AtomicUsize, Exclusive, Ordering, UnsafeCell, wait_a_moment};
 
 /// Somebody has the shard.
 const HELD: usize = 1;
@@ -172,6 +178,45 @@ impl Drop for ShardGuard<'_> {
         self.shard.cells.lock.store(left, Ordering::Release);
     }
 }
+
+/// A value and its shard: taking the value costs one compare-exchange, which serves for counting too.
+#[derive(Debug)]
+pub(crate) struct CountedCell<T> {
+    shard: Shard,
+    value: UnsafeCell<T>,
+}
+
+impl<T> CountedCell<T> {
+    pub(crate) fn new(shard: Shard, value: T) -> Self {
+        Self { shard, value: UnsafeCell::new(value) }
+    }
+
+    /// Runs `body` on the value, unless somebody has it.
+    #[inline]
+    pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> Option<R> {
+        let guard = self.shard.try_hold()?;
+        Some(self.lend(&guard, body))
+    }
+
+    /// Runs `body` on the value as soon as nobody has it.
+    #[inline]
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
+        let guard = self.shard.hold();
+        self.lend(&guard, body)
+    }
+
+    #[inline]
+    fn lend<R>(&self, guard: &ShardGuard<'_>, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
+        self.value.with_mut(|value| {
+            // SAFETY: `guard` is of this shard and was just taken by a caller above, who keeps it until `body` is over: nobody else has
+            // the value. `body` cannot put another guard in its place behind a shared reference.
+            body(unsafe { &mut *value }, guard)
+        })
+    }
+}
+
+// SAFETY: one thread at a time has the value, under the shard, and it moves between threads as a whole.
+unsafe impl<T: Send> Sync for CountedCell<T> {}
 
 /// A shard's counters. They have their cache lines to themselves.
 #[derive(Debug, Default)]

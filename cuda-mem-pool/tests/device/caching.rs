@@ -1,7 +1,7 @@
 //! The caching allocator: blocks by address and by owner.
 
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::segments::{Options, OptionsBuilder};
+use cuda_mem_pool::segments::Options;
 use cuda_mem_pool::{Error, MemoryResource};
 
 use crate::common::World;
@@ -82,17 +82,17 @@ fn sizes_are_rounded_in_steps_between_powers_of_two() {
         assert_eq!(after.0 - before.0, after.1 - before.1);
         after.0 - before.0
     };
-    let set = |options: OptionsBuilder| allocator.set_segment_options(options.build().unwrap()).unwrap();
+    let set = |options: Options| allocator.set_segment_options(options).unwrap();
     assert_eq!(take(21 << 20), 21 << 20);
-    set(Options::builder().roundup_power2_divisions([4; 16]));
+    set(Options::default().with_roundup_power2_divisions([4; 16]));
     assert_eq!([take(21 << 20), take(700_000), take(1000)], [24 << 20, 768 << 10, 1024]);
-    set(Options::builder().garbage_collection_threshold(Some(0.5)));
+    set(Options::default().with_garbage_collection_threshold(Some(0.5)));
     assert_eq!([take(21 << 20), take(1025)], [21 << 20, 1536], "a new setting is a whole one");
     let mut divisions = [8; 16];
     divisions[5..].fill(2);
-    set(Options::builder().roundup_power2_divisions(divisions));
+    set(Options::default().with_roundup_power2_divisions(divisions));
     assert_eq!([take(21 << 20), take(33 << 20)], [22 << 20, 48 << 20]);
-    set(Options::builder().roundup_power2_divisions([1; 16]));
+    set(Options::default().with_roundup_power2_divisions([1; 16]));
     assert_eq!(take(21 << 20), 21 << 20);
     let refused = allocator.allocate_by_address(usize::MAX, &world.stream);
     assert!(matches!(refused, Err(Error::TooLarge { bytes: usize::MAX })), "{refused:?}");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
+use cuda_mem_pool::caching::{Advice, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 
@@ -187,8 +187,7 @@ fn streams_are_told_apart_in_what_is_free() {
     let small = allocator.allocate(MIB / 4, &world.stream).unwrap();
     let report = report(&allocator, 80 * MIB, &world);
     for (stream, block) in [(&other, &kept), (&world.stream, &small)] {
-        let pool = CachePool::Stream(stream.id());
-        let cached = report.cached.iter().find(|cached| cached.pool == pool).unwrap();
+        let cached = report.cached.iter().find(|cached| cached.stream == Some(stream.id())).unwrap();
         // The rest of a page, at least.
         assert!(cached.bytes >= 2 * MIB - block.len() && cached.largest <= cached.bytes);
     }
@@ -206,7 +205,7 @@ fn what_private_pools_have_free_is_told() {
     drop(freed);
     let other = allocator.allocate(5 * MIB, &world.stream).unwrap();
     let refused = report(&allocator, 50 * MIB, &world);
-    let cached = refused.cached.iter().find(|cached| cached.pool == CachePool::Private(id)).unwrap();
+    let cached = refused.cached.iter().find(|cached| cached.pool == id).unwrap();
     assert_eq!((cached.bytes, cached.largest), (47 * MIB, 30 * MIB));
     assert_eq!(refused.reserved, refused.live + refused.cached_bytes());
     assert!(refused.advice.contains(&Advice::ReleasePools { bytes: 47 * MIB }), "{refused}");
@@ -264,7 +263,7 @@ fn pinned_memory_stays_when_the_cache_goes() {
     let pinned = allocator.pin(address, len, Pin::Registered).unwrap();
     let again = allocator.pin(address, 0, Pin::Graph).unwrap();
     assert_eq!(
-        allocator.pins().iter().map(|range| range.pin).collect::<Vec<_>>(),
+        allocator.pins().iter().map(|(_, pin)| *pin).collect::<Vec<_>>(),
         [Pin::Registered, Pin::Graph]
     );
     let (segments, generation) = (pinned.segments().unwrap(), allocator.generation(address, len).unwrap());

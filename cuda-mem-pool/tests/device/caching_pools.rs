@@ -8,7 +8,7 @@ use std::time::Duration;
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options, PoolError};
-use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, TrackingAdaptor};
 
 use crate::common::World;
 use crate::common::gate::Gate;
@@ -210,7 +210,7 @@ fn pools_end_in_any_order_and_what_is_out_stays_valid() {
 #[test]
 fn options_hold_as_a_whole() {
     let world = World::new();
-    let quarters = Options::builder().roundup_power2_divisions([4; 16]).build().unwrap();
+    let quarters = Options::default().with_roundup_power2_divisions([4; 16]);
     let options = CachingOptions::default().with_segments(quarters);
     let allocator = CachingAllocator::new(&world.context, &options).unwrap();
     let (stream, id) = (world.stream.clone(), MempoolId::for_user());
@@ -222,7 +222,7 @@ fn options_hold_as_a_whole() {
     };
     let (first, bytes) = take(11 * MIB);
     assert_eq!(bytes, 12 << 20);
-    let unsplit = Options::builder().max_split_size(Some(20 << 20)).build().unwrap();
+    let unsplit = Options::default().with_max_split_size(Some(20 << 20));
     allocator.set_segment_options(unsplit).unwrap();
     let (large, bytes) = take(30 * MIB);
     assert_eq!(bytes, 30 << 20);
@@ -253,7 +253,7 @@ fn blocks_that_other_streams_use_stay_away_until_those_are_done() {
     allocator.record_stream(block, &stream).unwrap();
     free(&allocator, block);
     let refused = allocator.checkpoint_pool(id).map(drop).unwrap_err();
-    assert!(matches!(refused, Error::Pool(PoolError::Segment(_))), "{refused}");
+    assert!(matches!(refused, Error::Pool(PoolError::Pending { .. })), "{refused}");
     let second = take();
     assert_ne!(second, block);
     let statistics = allocator.statistics();
@@ -350,7 +350,7 @@ fn threads_share_a_pool() {
 fn a_pool_by_value_ends_its_uses() {
     let world = World::new();
     let (allocator, stream) = (allocator(&world), world.new_stream());
-    let pool = allocator.private_pool().unwrap();
+    let pool = allocator.private_pool(None).unwrap();
     let id = pool.id();
     let route = pool.route(Filter::stream(stream.id().as_raw())).unwrap();
     assert_eq!(allocator.pool_use_count(id), 2);
@@ -358,8 +358,7 @@ fn a_pool_by_value_ends_its_uses() {
     assert!(matches!(again, Error::Pool(PoolError::AlreadyRouted { .. })), "{again}");
     let block = allocator.allocate_by_address(3 << 20, &stream).unwrap();
     assert_eq!(allocator.base_allocation(block).unwrap(), (block, 20 << 20));
-    // It may end in another thread, for it is of a stream.
-    thread::scope(|scope| drop(scope.spawn(move || drop(route))));
+    drop(route);
     assert_eq!(allocator.pool_use_count(id), 1);
     {
         let _route = pool.route_this_thread().unwrap();
@@ -381,8 +380,8 @@ fn a_pool_by_value_ends_its_uses() {
 fn a_pool_by_value_has_its_own_source() {
     let world = World::new();
     let allocator = allocator(&world);
-    let source = StatisticsAdaptor::new(device(&world));
-    let pool = allocator.private_pool_with_source(source.raw()).unwrap();
+    let source = TrackingAdaptor::new(device(&world), false);
+    let pool = allocator.private_pool(Some(source.raw())).unwrap();
     let block = {
         let _route = pool.route_this_thread().unwrap();
         allocator.allocate(100_000, &world.stream).unwrap()
@@ -392,6 +391,6 @@ fn a_pool_by_value_has_its_own_source() {
     world.stream.synchronize().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 << 20);
     assert_eq!(source.statistics().bytes.current, 0);
-    let own = allocator.private_pool_with_source(allocator.raw()).unwrap_err();
+    let own = allocator.private_pool(Some(allocator.raw())).unwrap_err();
     assert!(matches!(own, Error::OwnSource { .. }), "{own}");
 }

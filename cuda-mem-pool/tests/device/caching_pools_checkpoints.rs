@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use cuda_mem_core::{Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
-use cuda_mem_pool::segments::{Filter, PoolError, SegmentError};
-use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext};
+use cuda_mem_pool::segments::{Filter, PoolError};
+use cuda_mem_pool::snapshot::{Action, Frame, TraceEntry};
 use cuda_mem_pool::{Error, MempoolId};
 
 use crate::common::World;
@@ -57,7 +57,7 @@ fn a_capture_in_which_another_stream_used_a_freed_block_can_be_followed_by_a_che
         join(&side, &stream);
         free(&allocator, block);
         let refused = allocator.checkpoint_pool(id).map(drop).unwrap_err();
-        let pending = PoolError::Segment(SegmentError::Pending { address: block });
+        let pending = PoolError::Pending { address: block };
         assert!(matches!(&refused, Error::Pool(error) if *error == pending), "{refused}: it captures yet");
         drop(capture.end().expect("the capture survives"));
         allocator.end_allocate_to_pool(id).unwrap();
@@ -118,7 +118,7 @@ struct HoldsUp {
     goes_on: Mutex<Receiver<()>>,
 }
 
-impl TraceTracker for HoldsUp {
+impl HoldsUp {
     fn track(&self, entry: &TraceEntry) {
         if entry.action == Action::FreeCompleted {
             self.is_told.send(()).unwrap();
@@ -141,7 +141,8 @@ fn a_block_that_another_thread_is_about_to_give_back_is_waited_for() {
     gate.open();
     side.synchronize().unwrap();
     let ((is_told, told), (go_on, goes_on)) = (channel(), channel());
-    let tracker = allocator.history().attach(Arc::new(HoldsUp { is_told, goes_on: Mutex::new(goes_on) }));
+    let holds_up = HoldsUp { is_told, goes_on: Mutex::new(goes_on) };
+    let tracker = allocator.history().attach(move |entry| holds_up.track(entry));
     let outcome = thread::scope(|scope| {
         scope.spawn(|| allocator.empty_cache().unwrap());
         told.recv().unwrap();
@@ -158,14 +159,18 @@ fn a_block_that_another_thread_is_about_to_give_back_is_waited_for() {
 }
 
 /// A provider of stacks of one frame, whose line is what the test says.
-fn frames(line: &Arc<AtomicU32>) -> impl Fn() -> Frames + Send + Sync + 'static {
+fn frames(line: &Arc<AtomicU32>) -> impl Fn() -> Arc<[Frame]> + Send + Sync + 'static {
     let line = Arc::clone(line);
     move || {
-        Frames::from([Frame { filename: "here".into(), line: line.load(Ordering::SeqCst), name: "f".into() }])
+        Arc::<[Frame]>::from([Frame {
+            filename: "here".into(),
+            line: line.load(Ordering::SeqCst),
+            name: "f".into(),
+        }])
     }
 }
 
-fn line_of(frames: Option<&Frames>) -> Option<u32> {
+fn line_of(frames: Option<&Arc<[Frame]>>) -> Option<u32> {
     Some(frames?.first()?.line)
 }
 

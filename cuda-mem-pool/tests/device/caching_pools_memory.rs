@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use cuda_mem_core::Stream;
 use cuda_mem_core::ipc::MemoryHandle;
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::{BlockState, SegmentInfo};
 use cuda_mem_pool::statistics::PoolSize;
-use cuda_mem_pool::{Error, MemoryResource, MempoolId, StatisticsAdaptor};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, TrackingAdaptor};
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL};
@@ -60,7 +60,7 @@ fn memory_stays_while_its_stream_runs() {
 fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
     let world = World::new();
     let (allocator, id, stream) = (allocator(&world), MempoolId::for_user(), world.stream.clone());
-    let upstream = StatisticsAdaptor::new(device(&world));
+    let upstream = TrackingAdaptor::new(device(&world), false);
     allocator.create_or_incref_pool(id, Some(upstream.raw())).unwrap();
     allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
     let mut block = allocator.allocate(100_000, &stream).unwrap();
@@ -79,7 +79,7 @@ fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
 fn a_released_pool_without_memory_lets_its_source_go() {
     let world = World::new();
     let allocator = allocator(&world);
-    let source = StatisticsAdaptor::new(self::allocator(&world));
+    let source = TrackingAdaptor::new(self::allocator(&world), false);
     let (raw, id) = (source.raw(), MempoolId::for_user());
     let before = Arc::strong_count(&raw);
     allocator.create_or_incref_pool(id, Some(Arc::clone(&raw))).unwrap();
@@ -96,7 +96,7 @@ fn an_allocator_is_no_source_of_its_own() {
     let refused = allocator.create_or_incref_pool(id, Some(allocator.raw())).unwrap_err();
     assert!(matches!(refused, Error::OwnSource { .. }), "{refused}");
     // An adaptor hides it until it is asked.
-    let hidden = StatisticsAdaptor::new(allocator.clone());
+    let hidden = TrackingAdaptor::new(allocator.clone(), false);
     allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
     allocator.end_allocate_to_pool(id).unwrap();
     let other = MempoolId::for_user();
@@ -193,8 +193,8 @@ fn private_memory_has_legacy_handles_also_while_a_stream_captures() {
     let refused = handle_of(&allocator, common).unwrap_err();
     assert!(matches!(refused, Error::NoLegacyHandle { address } if address == common), "{refused}");
     assert!(refused.to_string().contains("private pool"), "{refused}");
-    let refused = allocator.export_block(first).unwrap_err();
-    assert!(refused.to_string().contains("ipc_handle"), "{refused}");
+    let refused = allocator.pin(first, 1, Pin::Exported).unwrap_err();
+    assert!(matches!(refused, Error::UnknownAddress { address } if address == first), "{refused}");
     [first, second, common].into_iter().for_each(|block| free(&allocator, block));
     let refused = handle_of(&allocator, first).unwrap_err();
     assert!(matches!(refused, Error::UnknownAddress { .. }), "{refused}");

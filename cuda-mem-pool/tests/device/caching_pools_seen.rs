@@ -8,7 +8,7 @@ use cuda_mem_pool::MempoolId;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, Frame, Frames};
+use cuda_mem_pool::snapshot::{Action, Frame};
 
 use crate::common::World;
 
@@ -30,7 +30,7 @@ impl Seen {
     fn record(&self, context: RecordContext) {
         let line = Arc::clone(&self.line);
         let frames = move || {
-            Frames::from([Frame {
+            Arc::<[Frame]>::from([Frame {
                 filename: "here".into(),
                 line: line.load(Ordering::SeqCst),
                 name: "f".into(),
@@ -73,7 +73,7 @@ impl Seen {
     }
 }
 
-fn line_of(frames: Option<&Frames>) -> Option<u32> {
+fn line_of(frames: Option<&Arc<[Frame]>>) -> Option<u32> {
     Some(frames?.first()?.line)
 }
 

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
 use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::TraceTracker;
 use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::snapshot::{Action, TraceEntry};
-use cuda_mem_pool::{Error, MemoryResource, MempoolId, RawResource, StatisticsAdaptor};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, RawResource, TrackingAdaptor};
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL, exchange_mode, thread_mode};
@@ -116,10 +115,10 @@ fn a_source_may_make_calls_that_captures_forbid() {
 #[test]
 fn segments_of_the_device_are_whole_pages() {
     let world = World::new();
-    let segments = Options::builder().large_segment_size(21 << 20).build().unwrap();
+    let segments = Options::default().with_large_segment_size(21 << 20);
     let allocator =
         CachingAllocator::new(&world.context, &CachingOptions::default().with_segments(segments)).unwrap();
-    let (stream, upstream) = (world.stream.clone(), StatisticsAdaptor::new(device(&world)));
+    let (stream, upstream) = (world.stream.clone(), TrackingAdaptor::new(device(&world), false));
     let [own, others] = [MempoolId::for_user(), MempoolId::for_user()];
     allocator.create_or_incref_pool(own, None).unwrap();
     allocator.create_or_incref_pool(others, Some(upstream.raw())).unwrap();
@@ -161,7 +160,7 @@ impl Heard {
     }
 }
 
-impl TraceTracker for Heard {
+impl Heard {
     fn track(&self, entry: &TraceEntry) {
         match entry.action {
             Action::SegmentFree => self.add("segment ends"),
@@ -243,7 +242,8 @@ fn trackers_hear_of_a_segments_end_before_its_source_has_it() {
     let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
     let returns = [Return::Refuses, Return::Takes];
     let (id, heard) = released_pool(&allocator, &world, 1, &returns);
-    let tracker = allocator.history().attach(heard.clone());
+    let tracking = heard.clone();
+    let tracker = allocator.history().attach(move |entry| tracking.track(entry));
     allocator.empty_pool_cache(id).unwrap_err();
     assert_eq!(heard.take(), ["segment ends", "segment begins"], "it was refused");
     assert_eq!(allocator.reserved_bytes(), 2 * MIB);

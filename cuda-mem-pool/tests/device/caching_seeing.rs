@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker, backtrace};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Frames, Snapshot, TraceEntry};
+use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Snapshot, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
-use cuda_mem_pool::trace::{self, Header, Trace};
+use cuda_mem_pool::trace::{self, Trace};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
 
@@ -366,11 +366,11 @@ fn stacks_come_with_entries_and_blocks() {
     allocator.history().start(&options);
     let block = allocator.allocate(2000, &world.stream).unwrap();
     // A test executable without symbols has stacks without names.
-    let is_here = |frames: &Frames| {
+    let is_here = |frames: &Arc<[Frame]>| {
         frames.iter().any(|frame| frame.name.contains("stacks_come_with_entries_and_blocks"))
     };
     let has_names = is_here(&backtrace());
-    let here = |frames: Option<&Frames>| {
+    let here = |frames: Option<&Arc<[Frame]>>| {
         frames.is_some_and(|frames| !frames.is_empty() && is_here(frames) == has_names)
     };
     let snapshot = allocator.snapshot();
@@ -407,7 +407,7 @@ fn a_free_is_told_with_the_stack_of_its_allocation_unless_it_has_its_own() {
             let line = Arc::clone(&line);
             move || {
                 let line = line.load(Ordering::Relaxed);
-                Frames::from([Frame { filename: "here".into(), line, name: "told".into() }])
+                Arc::<[Frame]>::from([Frame { filename: "here".into(), line, name: "told".into() }])
             }
         };
         let mut blocks = Blocks::new(&allocator);
@@ -445,7 +445,7 @@ fn stacks_stay_with_blocks_when_a_recording_ends() {
     let allocator = allocator(&world);
     let told = || {
         let frame = Frame { filename: "here".into(), line: 1, name: "told".into() };
-        Frames::from([frame])
+        Arc::<[Frame]>::from([frame])
     };
     allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, told));
     let mut blocks = Blocks::new(&allocator);
@@ -589,7 +589,7 @@ fn blocks_in_use_are_never_told_of_as_unmapped() {
 #[test]
 fn what_is_too_large_to_be_cut_up_is_counted() {
     let world = World::new();
-    let options = Options::builder().max_split_size(Some(32 << 20)).build().unwrap();
+    let options = Options::default().with_max_split_size(Some(32 << 20));
     let options = CachingOptions::default().with_segments(options);
     let (allocator, user) = (CachingAllocator::new(&world.context, &options).unwrap(), world.new_stream());
     let mut blocks = Blocks::new(&allocator);
@@ -640,11 +640,11 @@ fn a_snapshot_tells_how_the_allocator_is_set_up() {
         ..AllocatorSettings::default()
     };
     assert_eq!(settings(&allocator), default);
-    let options = Options::builder()
-        .max_split_size(Some(64 << 20))
-        .garbage_collection_threshold(Some(0.5))
-        .roundup_power2_divisions([4; 16]);
-    allocator.set_segment_options(options.build().unwrap()).unwrap();
+    let options = Options::default()
+        .with_max_split_size(Some(64 << 20))
+        .with_garbage_collection_threshold(Some(0.5))
+        .with_roundup_power2_divisions([4; 16]);
+    allocator.set_segment_options(options).unwrap();
     // SAFETY: nothing is captured.
     unsafe { allocator.set_graph_capture_record_stream_reuse(true) }.unwrap();
     let set = AllocatorSettings {
@@ -683,8 +683,8 @@ struct Meddler {
     stream: Stream,
 }
 
-impl TraceTracker for Meddler {
-    fn track(&self, _entry: &TraceEntry) {
+impl Meddler {
+    fn track(&self) {
         let allocator = self.allocator.lock().unwrap().clone();
         if let Some(allocator) = allocator {
             for bytes in [700, 5 << 20] {
@@ -703,7 +703,8 @@ fn a_tracker_may_allocate() {
     let (stream, other) = (world.new_stream(), world.new_stream());
     let meddler =
         Arc::new(Meddler { allocator: Mutex::new(Some(allocator.clone())), stream: stream.clone() });
-    let id = allocator.history().attach(meddler.clone());
+    let tracking = meddler.clone();
+    let id = allocator.history().attach(move |_| tracking.track());
     std::thread::scope(|scope| {
         for stream in [&stream, &other] {
             let allocator = &allocator;
@@ -748,7 +749,7 @@ fn a_recorded_run_replays_as_it_was() {
     let (allocator, other) = (allocator(&world), world.new_stream());
     let before = allocator.allocate(9000, &world.stream).unwrap();
     let written = Written::default();
-    let recording = allocator.record_trace(written.clone(), &Header::default()).unwrap();
+    let recording = allocator.record_trace(written.clone(), &Default::default()).unwrap();
     let mut blocks = Blocks::new(&allocator);
     for round in 0..40 {
         let stream = if round % 3 == 0 { &other } else { &world.stream };
@@ -768,14 +769,14 @@ fn a_recorded_run_replays_as_it_was() {
     let text = written.0.lock().unwrap().clone();
     let trace = Trace::read(&*text).unwrap();
     let threads: std::collections::HashSet<_> =
-        trace.events().iter().map(|event| event.thread.unwrap()).collect();
+        trace.events.iter().map(|event| event.thread.unwrap()).collect();
     assert_eq!(threads.len(), 2);
-    assert!(trace.events().iter().map(|event| event.time_us.unwrap()).is_sorted());
+    assert!(trace.events.iter().map(|event| event.time_us.unwrap()).is_sorted());
 
     // The same again, on an allocator of its own.
     let again = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
     let mut replayed: HashMap<u64, u64> = HashMap::new();
-    for event in trace.events() {
+    for event in trace.events {
         let stream = if event.stream == 0 { &other } else { &world.stream };
         match event.action {
             trace::Action::Allocate { size } => {

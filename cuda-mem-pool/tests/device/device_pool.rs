@@ -1,7 +1,5 @@
 //! `DeviceMemoryResource`.
 
-use std::os::fd::AsFd;
-
 use cuda_mem_core::raw_pool::MemoryPool;
 use cuda_mem_core::sys::CUmemPool_attribute;
 use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
@@ -85,11 +83,11 @@ fn an_ipc_pool_is_exported_once_and_imported() {
     assert!(matches!(device(&world).allocation_handle(), Err(Error::NotIpcEnabled)));
     let options = DeviceMemoryResourceOptions::default().with_ipc_enabled(true);
     let shared = DeviceMemoryResource::new(&world.context, &options).unwrap();
-    let handle = shared.allocation_handle().unwrap();
-    let mapped = DeviceMemoryResource::from_allocation_handle(&world.context, handle.as_fd(), None).unwrap();
+    let (handle, uuid) = (shared.allocation_handle().unwrap(), shared.uuid().unwrap());
+    let mapped = DeviceMemoryResource::from_allocation_handle(&world.context, handle, None).unwrap();
     assert!(mapped.is_mapped() && mapped.is_handle_owned());
     assert!(matches!(mapped.allocate(64, None), Err(Error::Mapped)));
-    assert_eq!(mapped.register(handle.uuid()).unwrap(), mapped);
-    assert_eq!(DeviceMemoryResource::from_registry(handle.uuid()).unwrap(), mapped);
+    assert_eq!(mapped.register(uuid).unwrap(), mapped);
+    assert_eq!(DeviceMemoryResource::from_registry(uuid).unwrap(), mapped);
     shared.trim_to(0).unwrap();
 }

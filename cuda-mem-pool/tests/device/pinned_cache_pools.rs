@@ -1,9 +1,9 @@
 //! Private pools of `PinnedCachingAllocator`, and captures.
 
-use cuda_mem_core::{Error, StreamId};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
+use cuda_mem_core::{Error as CoreError, StreamId};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::segments::PoolError;
-use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
+use cuda_mem_pool::{Error, MempoolId, PinnedCachingAllocator};
 
 use crate::common::World;
 use crate::common::capture::{Capture, RELAXED};
@@ -92,12 +92,12 @@ fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     for _ in 0..2 {
         allocator.begin_allocate_to_pool(POOL, everything).unwrap();
         let twice = allocator.begin_allocate_to_pool(POOL, everything).unwrap_err();
-        assert!(matches!(twice, PinnedCacheError::Pool(PoolError::AlreadyRouted { id: POOL })));
+        assert!(matches!(twice, Error::Pool(PoolError::AlreadyRouted { id: POOL })));
         allocator.end_allocate_to_pool(POOL).unwrap();
     }
     assert!(matches!(
         allocator.end_allocate_to_pool(POOL).unwrap_err(),
-        PinnedCacheError::Pool(PoolError::NotRouted { id: POOL })
+        Error::Pool(PoolError::NotRouted { id: POOL })
     ));
     allocator.begin_allocate_to_pool(POOL, everything).unwrap();
     let mut block = allocator.allocate(3 * MIB).unwrap();
@@ -106,7 +106,7 @@ fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     allocator.release_pool(POOL).unwrap();
     assert!(matches!(
         allocator.release_pool(POOL).unwrap_err(),
-        PinnedCacheError::Pool(PoolError::StillRouted { id: POOL })
+        Error::Pool(PoolError::StillRouted { id: POOL })
     ));
     allocator.end_allocate_to_pool(POOL).unwrap();
     assert_eq!(allocator.statistics().allocations.current, 2);
@@ -132,7 +132,7 @@ fn a_graph_takes_blocks_of_a_private_pool_alone_and_keeps_them() {
     let capture = Capture::begin(&stream, RELAXED);
     for refused in [common.on(&stream).map(drop), common.record_stream(&stream)] {
         assert!(
-            matches!(refused.unwrap_err(), Error::Capturing { call } if call.starts_with("PinnedBlock::"))
+            matches!(refused.unwrap_err(), CoreError::Capturing { call } if call.starts_with("PinnedBlock::"))
         );
     }
     let captured = allocator.allocate(MIB).unwrap();

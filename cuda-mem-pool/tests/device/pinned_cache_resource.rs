@@ -6,8 +6,7 @@ use std::thread;
 
 use cuda_mem_core::Error::{NotAllocated, WrongSize};
 use cuda_mem_core::{Error as CoreError, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, PinnedCachingResource};
-use cuda_mem_pool::segments::PoolError;
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator};
 
 use crate::common::capture::{Capture, RELAXED};
@@ -22,8 +21,8 @@ fn layout(bytes: usize) -> Layout {
 }
 
 /// How many blocks the allocator has out, and their bytes.
-pub(crate) fn out(resource: &PinnedCachingResource) -> (u64, u64) {
-    let stats = resource.allocator().statistics();
+pub(crate) fn out(resource: &PinnedCachingAllocator) -> (u64, u64) {
+    let stats = resource.statistics();
     (stats.active_requests.current, stats.active_bytes.current)
 }
 
@@ -32,13 +31,13 @@ fn an_allocation_takes_part_in_copies_both_ways() {
     let world = World::new();
     let resource = cached(&world);
     let bytes = pattern(100_000, 3);
-    let mut source = resource.allocate(bytes.len(), &world.stream).unwrap();
+    let mut source = MemoryResource::allocate(&resource, bytes.len(), &world.stream).unwrap();
     assert_eq!(source.address() % 256, 0);
     source.as_mut_slice().unwrap().copy_from_slice(&bytes);
     let middle = device(&world).allocate(bytes.len(), &world.stream).unwrap().into_buffer::<u8>().unwrap();
     let source = Transfer::upload(&world.stream, source, &middle.whole()).unwrap().wait().unwrap();
     assert_eq!(source.as_slice().unwrap(), bytes);
-    let target = resource.allocate(bytes.len(), None).unwrap();
+    let target = MemoryResource::allocate(&resource, bytes.len(), None).unwrap();
     let target = Transfer::download(&world.stream, &middle.whole(), target).unwrap().wait().unwrap();
     assert_eq!(target.as_slice().unwrap(), bytes);
 }
@@ -47,7 +46,7 @@ fn an_allocation_takes_part_in_copies_both_ways() {
 fn a_device_reaches_it_as_its_own() {
     let world = World::new();
     let resource = cached(&world);
-    let mut block = resource.allocate(MIB, &world.stream).unwrap();
+    let mut block = MemoryResource::allocate(&resource, MIB, &world.stream).unwrap();
     let other = world.new_stream();
     block.as_device_range().fill_bytes(&world.stream, 1).unwrap();
     block.as_device_range().fill_bytes(&other, 9).unwrap();
@@ -64,12 +63,15 @@ fn a_device_reaches_it_as_its_own() {
 fn every_device_reaches_it_at_the_same_address() {
     let world = World::new();
     let resource = cached(&world);
-    let mut block = resource.allocate(5000, None).unwrap();
+    let mut block = MemoryResource::allocate(&resource, 5000, None).unwrap();
     for (value, device) in (1..).zip(world.driver.devices().unwrap()) {
         let stream = Stream::new(&device.primary_context().unwrap()).unwrap();
         block.as_device_range().fill_bytes(&stream, value).unwrap();
         assert_eq!(block.as_slice().unwrap(), [value; 5000]);
-        assert_eq!(resource.allocate(100, &stream).unwrap().as_mut_slice().unwrap().len(), 100);
+        assert_eq!(
+            MemoryResource::allocate(&resource, 100, &stream).unwrap().as_mut_slice().unwrap().len(),
+            100
+        );
     }
 }
 
@@ -79,7 +81,7 @@ fn memory_of_a_threads_own_stream_may_be_dropped_in_another() {
     let resource = cached(&world);
     let thread = || {
         let own = Stream::per_thread(&world.context).unwrap();
-        let mut block = resource.allocate(5000, &own).unwrap();
+        let mut block = MemoryResource::allocate(&resource, 5000, &own).unwrap();
         block.as_device_range().fill_bytes(&own, 9).unwrap();
         (block, resource.allocate_raw(5000, &own).unwrap())
     };
@@ -117,7 +119,7 @@ fn by_address_with_and_without_a_stream() {
     let address = resource.allocate_raw(0, None).unwrap();
     // SAFETY: nothing is there.
     unsafe { resource.deallocate(address, 0, None) }.unwrap();
-    assert_eq!((address, resource.allocator().statistics().active_requests.allocated), (0, 2));
+    assert_eq!((address, resource.statistics().active_requests.allocated), (0, 2));
 }
 
 #[test]
@@ -131,8 +133,8 @@ fn a_free_that_is_wrong_frees_nothing() {
         panic!("{refused}")
     };
     assert_eq!(named, address);
-    // Within the block, in the cache of another resource over the same allocator, and nobody's.
-    let other = PinnedCachingResource::new(resource.allocator().clone()).unwrap();
+    // Within the block, in another allocator, and nobody's.
+    let other = cached(&world);
     assert_ne!(other, resource);
     for (owner, wrong) in [(&resource, address + 256), (&other, address), (&resource, 256)] {
         // SAFETY: refused, because nothing begins there.
@@ -161,11 +163,11 @@ fn what_is_given_back_comes_out_behind_the_stream_that_it_was_given_back_on() {
     // SAFETY: as above.
     unsafe { resource.deallocate(ready, 2 * MIB, &quick) }.unwrap();
     quick.synchronize().unwrap();
-    let next = resource.allocate(2 * MIB, &quick).unwrap();
+    let next = MemoryResource::allocate(&resource, 2 * MIB, &quick).unwrap();
     assert_eq!(next.address(), ready);
     gate.open();
     slow.synchronize().unwrap();
-    assert_eq!(resource.allocate(2 * MIB, &quick).unwrap().address(), held_up);
+    assert_eq!(MemoryResource::allocate(&resource, 2 * MIB, &quick).unwrap().address(), held_up);
 }
 
 #[test]
@@ -174,15 +176,15 @@ fn what_is_dropped_comes_out_behind_all_that_used_it() {
     let resource = cached(&world);
     let (slow, home) = (world.new_stream(), world.new_stream());
     let gate = Gate::before(&slow);
-    let mut block = resource.allocate(2 * MIB, &home).unwrap();
+    let mut block = MemoryResource::allocate(&resource, 2 * MIB, &home).unwrap();
     let held_up = block.address();
     block.as_device_range().fill_bytes(&slow, 7).unwrap();
     drop(block);
-    let other = resource.allocate(2 * MIB, &home).unwrap();
+    let other = MemoryResource::allocate(&resource, 2 * MIB, &home).unwrap();
     assert_ne!(other.address(), held_up, "handed out under a stream that writes it");
     gate.open();
     home.synchronize().unwrap();
-    let again = resource.allocate(2 * MIB, &home).unwrap();
+    let again = MemoryResource::allocate(&resource, 2 * MIB, &home).unwrap();
     assert_eq!(again.address(), held_up);
     assert_eq!(again.as_slice().unwrap()[2 * MIB - 1], 7);
 }
@@ -199,11 +201,11 @@ fn sizes_and_alignments_that_are_given_and_refused() {
     assert!(matches!(refused, Err(Error::Alignment { asked: 512, most: 256 })));
     let most = isize::MAX as usize - 255;
     for bytes in [most, usize::MAX] {
-        let refused = resource.allocate(bytes, &world.stream);
+        let refused = MemoryResource::allocate(&resource, bytes, &world.stream);
         assert!(matches!(refused, Err(Error::TooLarge { bytes: named }) if named == bytes));
     }
-    let kept = resource.allocate(3 * MIB, None).unwrap();
-    let refused = resource.allocate(1 << 45, None).unwrap_err();
+    let kept = MemoryResource::allocate(&resource, 3 * MIB, None).unwrap();
+    let refused = MemoryResource::allocate(&resource, 1 << 45, None).unwrap_err();
     let Error::OutOfMemory { requested, used, limit: 0, source: Some(_) } = refused else {
         panic!("{refused}")
     };
@@ -216,10 +218,10 @@ fn a_capturing_stream_gets_memory_of_a_private_pool_alone() {
     let world = World::new();
     let resource = cached(&world);
     let stream = Stream::new(&world.context).unwrap();
-    let kept = resource.allocate(2 * MIB, &stream).unwrap();
+    let kept = MemoryResource::allocate(&resource, 2 * MIB, &stream).unwrap();
     let by_address = resource.allocate_raw(2 * MIB, &stream).unwrap();
     let capture = Capture::begin(&stream, RELAXED);
-    assert!(matches!(resource.allocate(2 * MIB, &stream), Err(Error::Capturing)));
+    assert!(matches!(MemoryResource::allocate(&resource, 2 * MIB, &stream), Err(Error::Capturing)));
     drop(kept);
     // SAFETY: allocated above and not used.
     let refused = unsafe { resource.deallocate(by_address, 2 * MIB, None) };
@@ -227,7 +229,7 @@ fn a_capturing_stream_gets_memory_of_a_private_pool_alone() {
     assert_eq!(out(&resource).0, 2, "taken back under a capture");
 
     let pool = MempoolId(0, 1);
-    let (allocator, captured) = (resource.allocator(), stream.id());
+    let (allocator, captured) = (&resource, stream.id());
     allocator.begin_allocate_to_pool(pool, move |stream| stream == Some(captured)).unwrap();
     let private = resource.allocate_raw(2 * MIB, &stream).unwrap();
     assert_eq!(allocator.pool_in_use(pool).unwrap().0, 1);
@@ -235,7 +237,7 @@ fn a_capturing_stream_gets_memory_of_a_private_pool_alone() {
     // SAFETY: allocated above and not used.
     unsafe { resource.deallocate(private, 2 * MIB, None) }.unwrap();
     stream.synchronize().unwrap();
-    let next = resource.allocate(2 * MIB, &stream).unwrap();
+    let next = MemoryResource::allocate(&resource, 2 * MIB, &stream).unwrap();
     assert_ne!(next.address(), private, "a graph has captured it");
     drop(next);
     allocator.end_allocate_to_pool(pool).unwrap();
@@ -243,7 +245,7 @@ fn a_capturing_stream_gets_memory_of_a_private_pool_alone() {
     // What waited for the capture comes back with the next allocation.
     // SAFETY: allocated above and not used; the free before was refused.
     unsafe { resource.deallocate(by_address, 2 * MIB, None) }.unwrap();
-    drop(resource.allocate(100, None).unwrap());
+    drop(MemoryResource::allocate(&resource, 100, None).unwrap());
     assert_eq!(out(&resource), (0, 0));
 }
 
@@ -274,7 +276,7 @@ fn memory_may_be_freed_by_its_address_in_another_thread() {
             }
         });
     });
-    let stats = resource.allocator().statistics();
+    let stats = resource.statistics();
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (800, 800));
     assert_eq!(out(&resource), (0, 0));
 }
@@ -283,9 +285,8 @@ fn memory_may_be_freed_by_its_address_in_another_thread() {
 fn memory_keeps_the_resource_and_the_resource_the_allocator() {
     let world = World::new();
     let options = PinnedCacheOptions::default().with_grow_ahead(false);
-    let allocator = PinnedCachingAllocator::with_options(&world.context, options);
-    let resource = PinnedCachingResource::new(allocator).unwrap();
-    let (mut block, clone) = (resource.allocate(5000, None).unwrap(), resource.clone());
+    let resource = PinnedCachingAllocator::with_options(&world.context, options);
+    let (mut block, clone) = (MemoryResource::allocate(&resource, 5000, None).unwrap(), resource.clone());
     assert_eq!(clone, resource);
     drop((resource, clone));
     block.as_mut_slice().unwrap().fill(5);
@@ -293,15 +294,4 @@ fn memory_keeps_the_resource_and_the_resource_the_allocator() {
     buffer.buffer().copy_from_slice(&world.stream, block.as_slice().unwrap()).unwrap();
     assert_eq!(buffer.buffer().to_vec(&world.stream).unwrap(), [5; 5000]);
     block.close().unwrap();
-}
-
-#[test]
-fn errors_of_the_cache_stay_what_they_are() {
-    let pool = MempoolId(0, 9);
-    let error = Error::from(PinnedCacheError::Pool(PoolError::Unknown { id: pool }));
-    assert!(matches!(error, Error::Pool(PoolError::Unknown { id }) if id == pool));
-    let error = Error::from(PinnedCacheError::TooLarge { requested: 5, most: 4 });
-    assert!(matches!(error, Error::TooLarge { bytes: 5 }));
-    let error = Error::from(PinnedCacheError::Core(CoreError::Forked));
-    assert!(matches!(error, Error::Core(CoreError::Forked)));
 }

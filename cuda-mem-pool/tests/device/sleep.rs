@@ -345,18 +345,17 @@ fn owned_allocations_sleep_without_a_promise_if_they_are_all_that_their_tag_has(
     let other = allocator.allocate(1000, stream).unwrap();
     drop(scope);
     buffers[0].as_device_range().fill_bytes(stream, 8).unwrap();
-    let refused = Asleep::new(&allocator, buffers, Backup::Pinned).unwrap_err();
+    let (refused, mut buffers) = Asleep::new(&allocator, buffers, Backup::Pinned).unwrap_err();
     let address = other.address();
-    assert!(matches!(refused.error, Error::Sleep(SleepError::NotOwned { address: of }) if of == address));
-    let mut buffers = refused.buffers;
+    assert!(matches!(refused, Error::Sleep(SleepError::NotOwned { address: of }) if of == address));
     buffers.push(other);
     let asleep = Asleep::new(&allocator, buffers, Backup::Pinned).unwrap();
     assert_eq!((asleep.slept().freed, tag.state().awake_bytes), (22 * MIB, 0));
     let buffers = asleep.wake(Restore::Backup).unwrap();
     assert_eq!(values(stream, buffers[0].address(), 3 * MIB), BTreeSet::from([8]));
     let untagged = vec![allocator.allocate(100, stream).unwrap()];
-    let refused = Asleep::new(&allocator, untagged, Backup::Discard).unwrap_err();
-    assert!(matches!(refused.error, Error::Sleep(SleepError::NotOfTag { tag: None, .. })));
+    let (refused, _) = Asleep::new(&allocator, untagged, Backup::Discard).unwrap_err();
+    assert!(matches!(refused, Error::Sleep(SleepError::NotOfTag { tag: None, .. })));
 }
 
 #[test]
@@ -386,7 +385,7 @@ fn owned_allocations_are_waited_for_whoever_uses_them() {
             // The other one may be on its way back yet.
             let buffers = match sleeping.join().unwrap() {
                 Ok(asleep) => asleep.wake(Restore::Nothing).unwrap(),
-                Err(refused) => refused.buffers,
+                Err((_, buffers)) => buffers,
             };
             assert_eq!(buffers[0].address(), address);
         });

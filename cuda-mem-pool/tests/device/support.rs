@@ -2,7 +2,7 @@
 
 use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdevice_attribute;
-use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedCachingResource};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{
     DeviceMemoryResource, DeviceMemoryResourceOptions, Error, PinnedCachingAllocator, PinnedMemoryResource,
     PinnedMemoryResourceOptions,
@@ -22,10 +22,9 @@ pub(crate) fn device(world: &World) -> DeviceMemoryResource {
 }
 
 /// A pinned cache of its own, in which nothing works ahead.
-pub(crate) fn cached(world: &World) -> PinnedCachingResource {
+pub(crate) fn cached(world: &World) -> PinnedCachingAllocator {
     let options = PinnedCacheOptions::default().with_grow_ahead(false);
-    let allocator = PinnedCachingAllocator::with_options(&world.context, options);
-    PinnedCachingResource::new(allocator).unwrap()
+    PinnedCachingAllocator::with_options(&world.context, options)
 }
 
 /// A pinned pool of its own. Where the driver has none, that it says so is what is tested, and there is none.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall, Pin, Pinned};
-use cuda_mem_pool::history::{Event, HistoryOptions, RecordContext, TraceTracker};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, TraceEntry};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
@@ -321,15 +321,6 @@ fn a_forked_child_waits_for_no_lock_of_its_parent() {
     });
 }
 
-/// Is told of nothing, because it is attached in a forked child.
-struct Never;
-
-impl TraceTracker for Never {
-    fn track(&self, entry: &TraceEntry) {
-        panic!("{entry:?} in a forked child");
-    }
-}
-
 /// Calls what takes locks of an allocator.
 fn in_a_forked_child(
     allocator: &CachingAllocator,
@@ -350,7 +341,6 @@ fn in_a_forked_child(
     refused("set_memory_fraction", allocator.set_memory_fraction(0.5))?;
     refused("begin_allocate_to_pool", allocator.begin_allocate_to_pool(id, Filter::new(|_| true)))?;
     refused("base_allocation", allocator.base_allocation(address))?;
-    refused("export_block", allocator.export_block(address))?;
     refused("segment", allocator.segment(address))?;
     refused("generation", allocator.generation(address, MIB))?;
     refused("largest_free_block", allocator.largest_free_block())?;
@@ -378,8 +368,8 @@ fn in_a_forked_child(
     }
     let history = allocator.history();
     history.start(&HistoryOptions::default().with_max_entries(1));
-    history.record(Event { action: Action::Alloc, address, size: 1, stream: 0, pool: MempoolId::NONE }, None);
-    let tracker = history.attach(Arc::new(Never));
+    history.tell(Action::Alloc, address, 1, 0, MempoolId::NONE, None);
+    let tracker = history.attach(|entry| panic!("{entry:?} in a forked child"));
     if history.frames(RecordContext::State).is_some()
         || !history.entries().is_empty()
         || history.detach(tracker)

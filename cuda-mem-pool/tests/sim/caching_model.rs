@@ -75,7 +75,7 @@ fn options() -> impl Strategy<Value = CachingOptions> {
     let divisions = prop_oneof![2 => Just([0; 16]), 1 => uniform16(select(vec![0, 1, 2, 4, 64, 1 << 40]))];
     let fractions = select(vec![1.0, 1.0, 0.5]);
     (prop::bool::weighted(0.8), fractions, divisions).prop_map(|(moves, fraction, divisions)| {
-        let segments = Options::builder().roundup_power2_divisions(divisions).build().unwrap();
+        let segments = Options::default().with_roundup_power2_divisions(divisions);
         let options = CachingOptions::default().with_moves(moves);
         options.with_memory_fraction(fraction).with_segments(segments)
     })

@@ -7,7 +7,7 @@ use std::thread;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, DriverError, Event, Stream};
-use cuda_mem_pool::caching::{Advice, CachePool, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
+use cuda_mem_pool::caching::{Advice, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
 
@@ -78,8 +78,7 @@ fn two_gib_on_a_full_device_of_four() {
             assert_eq!(refused.live, 2 * GIB + rest.len() * 64 * MIB, "{text}");
             assert_eq!(refused.reserved, refused.live + refused.pending + refused.cached_bytes(), "{text}");
             assert!(refused.reserved + 64 * MIB > free_at_first, "{text}");
-            let cached =
-                refused.cached.iter().find(|cached| cached.pool == CachePool::Stream(one.id())).unwrap();
+            let cached = refused.cached.iter().find(|cached| cached.stream == Some(one.id())).unwrap();
             assert!(cached.bytes >= 64 * MIB && refused.pinned >= 64 * MIB, "{text}");
             assert!(refused.largest < 2 * GIB, "{text}");
             assert!(refused.advice.iter().any(|advice| matches!(advice, Advice::FreeMore { .. })), "{text}");
@@ -447,6 +446,45 @@ fn no_stream_is_held_up_while_there_is_more_memory() {
         assert_eq!(after, before);
         assert_ne!(own, used);
         [next, own].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+/// Asking the driver what is free takes as long as making memory: each allocation asks once, however far up the ladder it comes.
+#[test]
+fn an_allocation_that_needs_memory_asks_once_what_the_device_has_left() {
+    on(machine(GIB), |sim, context| {
+        let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let asked = || sim.log().count("cuMemGetInfo");
+        let grown = || sim.log().count("cuMemCreate") + sim.log().count("cuMemMap");
+        let mut live = Vec::new();
+        let (mut growths, mut most, mut most_refused) = (0, 0, 0);
+        // More and more, and from half on less again: at the brim handles are moved, waited for and given back.
+        for step in 0..400_usize {
+            let stream = if step % 3 == 0 { &other } else { &one };
+            let (before, held) = (asked(), grown());
+            match allocator.allocate_by_address((1 + step * 7 % 23) * MIB, stream) {
+                Ok(block) => {
+                    live.push(block);
+                    most = most.max(asked() - before);
+                    growths += usize::from(grown() > held);
+                }
+                Err(Error::DeviceOutOfMemory(_)) => {
+                    most_refused = most_refused.max(asked() - before);
+                    let half = live.len() / 2;
+                    live.drain(half..).for_each(|block| free(&allocator, block).unwrap());
+                }
+                Err(error) => panic!("{error}"),
+            }
+            if step % 5 == 0 && !live.is_empty() {
+                free(&allocator, live.swap_remove(step % live.len())).unwrap();
+            }
+        }
+        assert!(growths > 50, "{growths} growths");
+        assert_eq!(most, 1, "questions in one allocation");
+        // The error says what is free then.
+        assert_eq!(most_refused, 2, "questions in one that is refused");
+        live.into_iter().for_each(|block| free(&allocator, block).unwrap());
     });
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext};
-use cuda_mem_pool::snapshot::Frames;
+use cuda_mem_pool::snapshot::Frame;
 use cuda_mem_sim::Sim;
 
 use crate::caching_oom::{climb, expect_whole};
@@ -93,7 +93,7 @@ fn a_provider_of_stacks_that_panics_does_no_harm() {
                 let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
                 let frames = move || {
                     panics.call();
-                    Frames::from([])
+                    Arc::<[Frame]>::from([])
                 };
                 allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, frames));
                 allocator

@@ -111,7 +111,7 @@ fn the_fraction_is_of_all_memory_together() {
 #[test]
 fn garbage_goes_at_the_threshold() {
     small(|_, context, stream| {
-        let segments = Options::builder().garbage_collection_threshold(Some(0.5)).build().unwrap();
+        let segments = Options::default().with_garbage_collection_threshold(Some(0.5));
         let options = CachingOptions::default().with_memory_fraction(0.8).with_segments(segments);
         let allocator = CachingAllocator::new(context, &options).unwrap();
         let id = MempoolId::for_user();
@@ -129,7 +129,7 @@ fn garbage_goes_at_the_threshold() {
 #[test]
 fn segments_that_are_not_cut_make_room() {
     small(|_, context, stream| {
-        let segments = Options::builder().max_split_size(Some(20 << 20)).build().unwrap();
+        let segments = Options::default().with_max_split_size(Some(20 << 20));
         let allocator =
             CachingAllocator::new(context, &CachingOptions::default().with_segments(segments)).unwrap();
         let id = MempoolId::for_user();

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
-use cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
+use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::Filter;
-use cuda_mem_pool::snapshot::{Action, Frame, Frames, TraceEntry};
+use cuda_mem_pool::snapshot::{Action, Frame, TraceEntry};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -56,7 +56,7 @@ const FREED: [Action; 2] = [Action::FreeRequested, Action::FreeCompleted];
 #[derive(Default)]
 struct Told(Mutex<Vec<TraceEntry>>);
 
-impl TraceTracker for Told {
+impl Told {
     fn track(&self, entry: &TraceEntry) {
         self.0.lock().unwrap().push(entry.clone());
     }
@@ -85,7 +85,7 @@ fn a_watcher_meets_no_lock(context: &Context, listen: impl FnOnce(&CachingAlloca
             allocator.generation(change.address, 1).map(|_| ()),
             allocator.empty_cache().map(|_| ()),
             allocator.set_memory_fraction(0.5),
-            allocator.export_block(kept).map(|_| ()),
+            allocator.pin(kept, 1, Pin::Exported).map(|_| ()),
         ]);
         // What needs no lock answers.
         assert!(allocator.base_allocation(kept).is_ok());
@@ -135,7 +135,8 @@ fn a_watcher_meets_no_lock_where_a_tracker_is_told() {
     on_small(|context| {
         let told = Arc::new(Told::default());
         let mine = a_watcher_meets_no_lock(context, |allocator| {
-            allocator.history().attach(told.clone());
+            let telling = told.clone();
+            allocator.history().attach(move |entry| telling.track(entry));
         });
         assert_eq!(actions(&told.0.lock().unwrap(), mine), FREED);
     });
@@ -146,7 +147,7 @@ fn a_watcher_meets_no_lock_where_a_tracker_is_told() {
 fn a_watcher_gets_what_a_private_pool_has_and_no_more() {
     on_small(|context| {
         let all = Holes::new(context);
-        all.allocator.history().attach(Arc::new(Told::default()));
+        all.allocator.history().attach(|_| ());
         let (allocator, stream) = (all.allocator.clone(), all.stream.clone());
         let other = Stream::new(context).unwrap();
         let id = MempoolId::for_user();
@@ -198,7 +199,7 @@ struct Allocates {
     told: Told,
 }
 
-impl TraceTracker for Allocates {
+impl Allocates {
     fn track(&self, entry: &TraceEntry) {
         self.told.track(entry);
         if self.armed.swap(false, Ordering::SeqCst) {
@@ -233,7 +234,8 @@ fn a_watcher_waits_for_no_tracker() {
             is_watching: Mutex::new(is_watching),
             told: Told::default(),
         });
-        let attached = allocator.history().attach(tracker.clone());
+        let tracking = tracker.clone();
+        let attached = allocator.history().attach(move |entry| tracking.track(entry));
         let freed = AtomicBool::new(false);
         let watcher = allocator.clone();
         let watching = allocator.attach_backing_watcher(move |_| {
@@ -304,7 +306,7 @@ fn what_tells_stacks_may_allocate() {
             }
             depth.store(before, Ordering::SeqCst);
             let frame = Frame { filename: "here".into(), line: before as u32, name: "told".into() };
-            Frames::from([frame])
+            Arc::<[Frame]>::from([frame])
         };
         allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::All, frames));
         let block = allocator.allocate(8 * MIB, &stream).unwrap();

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, FenceLine, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
-use cuda_mem_pool::{MempoolId, PinnedCachingAllocator};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, Transfer};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+use cuda_mem_pool::{Error, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -100,8 +100,8 @@ fn without_memory_everything_free_goes_back_before_it_is_an_error() {
         sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let refused = allocator.allocate(700_000).unwrap_err();
         assert!(
-            matches!(&refused, PinnedCacheError::OutOfHostMemory { requested: 700_000, held, in_use, source, .. }
-                if *held == (12 * MIB) as u64 && held == in_use && source.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
+            matches!(&refused, Error::OutOfMemory { requested: 700_000, used, limit: 0, source: Some(source) }
+                if *used == (12 * MIB) as u64 && source.code() == Some(CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
             "{refused}"
         );
         drop(block);
@@ -195,13 +195,15 @@ fn what_fits_nothing_goes_back_though_some_stream_is_always_busy() {
     });
 }
 
-fn scenario(context: &Context) -> Result<(), PinnedCacheError> {
+fn scenario(context: &Context) -> Result<(), Error> {
     let allocator = allocator(context);
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);
     let device = DeviceBuffer::<u8>::zeroed(&one, 5000)?;
     let block = allocator.allocate(5000)?;
-    let block =
-        Transfer::upload(&one, block, &device.whole()).map_err(Error::from)?.wait().map_err(Error::from)?;
+    let block = Transfer::upload(&one, block, &device.whole())
+        .map_err(CoreError::from)?
+        .wait()
+        .map_err(CoreError::from)?;
     drop(block.on(&one)?);
     block.record_stream(&two)?;
     drop(block);
@@ -238,8 +240,8 @@ fn every_call_may_fail() {
                 break;
             };
             match outcome {
-                Ok(()) | Err(PinnedCacheError::OutOfHostMemory { .. }) => {}
-                Err(PinnedCacheError::Core(Error::Driver(error))) if error.code() == code => {}
+                Ok(()) | Err(Error::OutOfMemory { .. }) => {}
+                Err(Error::Core(CoreError::Driver(error))) if error.code() == code => {}
                 Err(error) => panic!("call {nth}, {}: {error:?}", struck.function),
             }
             assert_eq!(driver.release_failures(), 0, "call {nth}, {}", struck.function);
@@ -257,14 +259,14 @@ fn a_forked_child_is_told_so_and_gives_nothing_back() {
         drop(kept);
         let block = std::mem::ManuallyDrop::new((allocator.allocate(7000).unwrap(), allocator.clone()));
         child::forked(|| {
-            if !matches!(allocator.allocate(5000), Err(PinnedCacheError::Core(Error::Forked))) {
+            if !matches!(allocator.allocate(5000), Err(Error::Core(CoreError::Forked))) {
                 return Err("a cached block in a forked child".to_owned());
             }
             if allocator.begin_allocate_to_pool(MempoolId(0, 1), |_| true).is_ok() {
                 return Err("a pool in a forked child".to_owned());
             }
             let in_use = allocator.pool_in_use(MempoolId(0, 1));
-            if !matches!(in_use, Err(PinnedCacheError::Core(Error::Forked))) {
+            if !matches!(in_use, Err(Error::Core(CoreError::Forked))) {
                 return Err("a forked child took a lock of its parent's".to_owned());
             }
             allocator.empty_cache();

@@ -1,8 +1,8 @@
-//! `PinnedCachingResource`: which driver calls it makes, and how it ends.
+//! The pinned cache as a resource: which driver calls it makes, and how it ends.
 
 use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
-use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedCachingResource};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
@@ -11,9 +11,9 @@ use crate::rig::{log_of, on_simulator, text};
 
 const MIB: usize = 1 << 20;
 
-fn resource(context: &Context) -> PinnedCachingResource {
+fn resource(context: &Context) -> PinnedCachingAllocator {
     let options = PinnedCacheOptions::default().with_grow_ahead(false);
-    PinnedCachingResource::new(PinnedCachingAllocator::with_options(context, options)).unwrap()
+    PinnedCachingAllocator::with_options(context, options)
 }
 
 #[test]
@@ -21,8 +21,10 @@ fn a_device_that_needs_another_address_is_named() {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
     let sim = Sim::builder().devices(2).attribute(attribute, 0).build();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
-    let refused = PinnedCachingResource::new(PinnedCachingAllocator::new(&context)).unwrap_err();
+    let allocator = PinnedCachingAllocator::new(&context);
+    let refused = allocator.allocate_raw(100, None).unwrap_err();
     assert!(matches!(refused, Error::Unsupported { device, .. } if device == context.device()), "{refused}");
+    assert_eq!(allocator.allocate(100).unwrap().len(), 100, "a block tells each device's own");
 }
 
 #[test]
@@ -49,10 +51,10 @@ fn a_cached_pair_by_address_pins_nothing_and_waits_for_nothing() {
 fn without_memory_the_error_says_how_much_there_was_and_what_the_driver_said() {
     on_simulator(|sim, context| {
         let resource = resource(context);
-        let kept = resource.allocate(3 * MIB, None).unwrap();
+        let kept = MemoryResource::allocate(&resource, 3 * MIB, None).unwrap();
         sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         sim.fail_call("cuMemHostRegister", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        let refused = resource.allocate(700_000, None).unwrap_err();
+        let refused = MemoryResource::allocate(&resource, 700_000, None).unwrap_err();
         let Error::OutOfMemory { requested: 700_000, used, limit: 0, .. } = refused else {
             panic!("{refused}")
         };
@@ -71,8 +73,8 @@ fn a_stream_of_another_driver_gets_and_frees_nothing() {
         let foreign = Driver::over(other.table()).unwrap().device(0).unwrap().primary_context().unwrap();
         let foreign = Stream::new(&foreign).unwrap();
         let is_foreign = |error: &Error| matches!(error, Error::Core(CoreError::ForeignContext { .. }));
-        assert!(is_foreign(&resource.allocate(5000, &foreign).unwrap_err()));
-        assert_eq!(resource.allocator().statistics().active_requests.current, 0);
+        assert!(is_foreign(&MemoryResource::allocate(&resource, 5000, &foreign).unwrap_err()));
+        assert_eq!(resource.statistics().active_requests.current, 0);
         let address = resource.allocate_raw(5000, None).unwrap();
         // SAFETY: refused, because of the stream.
         let refused = unsafe { resource.deallocate(address, 5000, &foreign) }.unwrap_err();
@@ -92,11 +94,11 @@ fn a_free_that_fails_leaves_the_memory_allocated() {
         // SAFETY: allocated above and not used.
         let refused = unsafe { resource.deallocate(address, 5000, None) };
         assert!(matches!(refused, Err(Error::Core(CoreError::Driver(_)))));
-        assert_eq!(resource.allocator().statistics().active_requests.current, 1);
-        assert_ne!(resource.allocate(5000, None).unwrap().address(), address);
+        assert_eq!(resource.statistics().active_requests.current, 1);
+        assert_ne!(MemoryResource::allocate(&resource, 5000, None).unwrap().address(), address);
         // SAFETY: as above; the free before failed.
         unsafe { resource.deallocate(address, 5000, None) }.unwrap();
-        assert_eq!(resource.allocator().statistics().active_requests.current, 0);
+        assert_eq!(resource.statistics().active_requests.current, 0);
     });
 }
 
@@ -127,9 +129,12 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         let resource = resource(context);
         let stream = Stream::new(context).unwrap();
         let address = resource.allocate_raw(5000, &stream).unwrap();
-        let block = std::mem::ManuallyDrop::new(resource.allocate(7000, &stream).unwrap());
+        let block = std::mem::ManuallyDrop::new(MemoryResource::allocate(&resource, 7000, &stream).unwrap());
         child::forked(|| {
-            if !matches!(resource.allocate(5000, &stream), Err(Error::Core(CoreError::Forked))) {
+            if !matches!(
+                MemoryResource::allocate(&resource, 5000, &stream),
+                Err(Error::Core(CoreError::Forked))
+            ) {
                 return Err("memory in a forked child".to_owned());
             }
             let layout = std::alloc::Layout::from_size_align(5000, 256).unwrap();
@@ -150,6 +155,6 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         drop(std::mem::ManuallyDrop::into_inner(block));
         // SAFETY: allocated above and not used; the child's free was refused.
         unsafe { resource.deallocate(address, 5000, None) }.unwrap();
-        assert_eq!(resource.allocator().statistics().active_requests.current, 0);
+        assert_eq!(resource.statistics().active_requests.current, 0);
     });
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions};
-use cuda_mem_pool::{MempoolId, PinnedBlock, PinnedCachingAllocator};
+use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+use cuda_mem_pool::{Error, MempoolId, PinnedBlock, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::rig::expect_clean;
@@ -70,7 +70,7 @@ fn work(
     stop: &AtomicBool,
     steps: &RwLock<()>,
     others: &mpsc::Sender<PinnedBlock>,
-) -> Result<(), PinnedCacheError> {
+) -> Result<(), Error> {
     let mut numbers = Numbers(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let stream = Stream::new(context)?;
     let device = DeviceBuffer::<u8>::zeroed(&stream, 4 << 20)?;

@@ -1,7 +1,7 @@
 //! Vectors in pinned memory.
 
 use cuda_mem_core::{Context, DeviceBuffer, Stream, Transfer};
-use cuda_mem_pool::pinned_cache::{PinnedCacheError, PinnedCacheOptions, PinnedVec};
+use cuda_mem_pool::pinned_cache::{PinnedCacheOptions, PinnedVec};
 use cuda_mem_pool::{Error, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 use proptest::prelude::*;
@@ -108,10 +108,10 @@ fn a_vector_that_cannot_grow_stays_as_it_is() {
         let mut bytes = PinnedVec::new(&allocator);
         bytes.extend_from_slice(&[7u8; 3 * MIB]).unwrap();
         let refused = bytes.extend_from_slice(&[8; MIB]);
-        let Err(PinnedCacheError::LimitReached { limit, held, .. }) = refused else { panic!("{refused:?}") };
-        assert_eq!((limit, held), (4 << 20, 3 << 20));
+        let Err(Error::OutOfMemory { limit, used, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!((limit, used), (4 << 20, 3 << 20));
         let mut wide = PinnedVec::<u64>::new(&allocator);
-        assert!(matches!(wide.reserve(usize::MAX), Err(PinnedCacheError::TooLarge { .. })));
+        assert!(matches!(wide.reserve(usize::MAX), Err(Error::TooLarge { .. })));
         assert!(bytes.len() == 3 * MIB && bytes.iter().all(|byte| *byte == 7));
     });
 }
@@ -123,7 +123,7 @@ fn no_more_is_pinned_than_the_limit() {
         let allocator = allocator(context, PinnedCacheOptions::default().with_max_bytes(8 * MIB));
         let (one, other) = (allocator.allocate(3 * MIB).unwrap(), allocator.allocate(4 * MIB).unwrap());
         let refused = allocator.allocate(2 * MIB).unwrap_err();
-        assert!(Error::from(refused.clone()).is_out_of_memory(), "{refused}");
+        assert!(refused.is_out_of_memory(), "{refused}");
         drop(other);
         let larger = allocator.allocate(5 * MIB).unwrap();
         let statistics = allocator.statistics();

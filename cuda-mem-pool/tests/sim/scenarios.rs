@@ -8,15 +8,12 @@ mod caching_pools;
 mod pinned_cache;
 mod sleep;
 
-use std::os::fd::AsFd;
-
 use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
 use cuda_mem_pool::{
     AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
     FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor, ManagedMemoryResource,
-    MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result, StatisticsAdaptor,
-    TrackingAdaptor,
+    MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result, TrackingAdaptor,
 };
 
 use crate::common::pattern;
@@ -137,10 +134,10 @@ fn device_pool_shared(context: &Context) -> Result<()> {
     let options = DeviceMemoryResourceOptions::default().with_ipc_enabled(true).with_max_size(64 << 20);
     let resource = DeviceMemoryResource::new(context, &options)?;
     serves(&resource)?;
-    let handle = resource.allocation_handle()?;
-    let mapped = DeviceMemoryResource::from_allocation_handle(context, handle, handle.uuid())?;
-    assert_eq!(mapped.register(handle.uuid())?, mapped);
-    assert_eq!(DeviceMemoryResource::from_registry(handle.uuid())?, mapped);
+    let (handle, uuid) = (resource.allocation_handle()?, resource.uuid().unwrap());
+    let mapped = DeviceMemoryResource::from_allocation_handle(context, handle, uuid)?;
+    assert_eq!(mapped.register(uuid)?, mapped);
+    assert_eq!(DeviceMemoryResource::from_registry(uuid)?, mapped);
     assert!(matches!(mapped.allocate(LEN, None), Err(Error::Mapped | Error::Core(_))));
     Ok(())
 }
@@ -195,11 +192,11 @@ fn pinned_pool_shared(context: &Context) -> Result<()> {
     let options = PinnedMemoryResourceOptions::default().with_ipc_enabled(true);
     let resource = PinnedMemoryResource::new(context, &options)?;
     pinned_works(&resource)?;
-    let handle = resource.allocation_handle()?;
-    let mapped = PinnedMemoryResource::from_allocation_handle(context, handle.as_fd(), None)?;
-    assert_eq!(mapped.register(handle.uuid())?, mapped);
-    let again = PinnedMemoryResource::from_allocation_handle(context, handle, handle.uuid())?;
-    assert_eq!(again.register(handle.uuid())?, mapped);
+    let (handle, uuid) = (resource.allocation_handle()?, resource.uuid().unwrap());
+    let mapped = PinnedMemoryResource::from_allocation_handle(context, handle, None)?;
+    assert_eq!(mapped.register(uuid)?, mapped);
+    let again = PinnedMemoryResource::from_allocation_handle(context, handle, uuid)?;
+    assert_eq!(again.register(uuid)?, mapped);
     Ok(())
 }
 
@@ -277,7 +274,7 @@ fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
     let aligned = AlignedAdaptor::new(resource, 1024, 1000)?;
     let tracking = TrackingAdaptor::new(aligned, false);
     let limiting = LimitingAdaptor::new(tracking.clone(), 1 << 20);
-    let statistics = StatisticsAdaptor::new(limiting.clone());
+    let statistics = TrackingAdaptor::new(limiting.clone(), false);
     let logging = LoggingAdaptor::new(statistics.clone(), std::io::sink());
     let resource = FailureCallbackAdaptor::new(logging, |_, _| false);
     let result = serves(&resource);

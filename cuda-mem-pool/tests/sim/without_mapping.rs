@@ -2,7 +2,7 @@
 
 use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Driver, Stream};
-use cuda_mem_pool::caching::{CachePool, CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -92,8 +92,8 @@ fn a_report_there_has_what_is_free_by_stream() {
         let kept = allocator.allocate_by_address(3 * MIB, stream).unwrap();
         let refused = allocator.allocate_by_address(250 * MIB, stream).unwrap_err();
         let Error::DeviceOutOfMemory(report) = &refused else { panic!("{refused}") };
-        let cached: Vec<_> = report.cached.iter().map(|one| (one.pool, one.bytes, one.largest)).collect();
-        assert_eq!(cached, [(CachePool::Stream(stream.id()), 17 * MIB, 17 * MIB)], "{refused}");
+        let cached: Vec<_> = report.cached.iter().map(|one| (one.stream, one.bytes, one.largest)).collect();
+        assert_eq!(cached, [(Some(stream.id()), 17 * MIB, 17 * MIB)], "{refused}");
         assert_eq!((report.reserved, report.live), (20 * MIB, 3 * MIB));
         free(&allocator, kept);
     });

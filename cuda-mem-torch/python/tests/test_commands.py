@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,7 @@ class Top(unittest.TestCase):
         at = next(place for place, line in enumerate(lines) if line.split()[:1] == [str(os.getpid())])
         self.assertIn("test_commands.py", lines[at])
         self.assertIn("default stream", lines[at + 1])
-        live = lines[at + 1].split()[-2:]
+        live = lines[at + 1].split()[2:4]
         self.assertEqual(live[1], "MiB")
         self.assertGreaterEqual(float(live[0]), 48)
 
@@ -137,6 +138,16 @@ class Top(unittest.TestCase):
         with mock.patch.object(_library, "load", lambda: library), contextlib.redirect_stderr(said):
             code = _command_top.run(types.SimpleNamespace(once=True, interval=1.0))
         self.assertEqual((code, said.getvalue()), (3, "error: no GPU can be seen\n"))
+
+    @unittest.skipIf(Path("/dev/nvidiactl").exists(), "there is a driver")
+    def test_without_a_driver_it_says_so_and_ends_with_3(self):
+        # In a network of its own no other process of ours is found.
+        alone = ["unshare", "--map-root-user", "--net"]
+        if shutil.which(alone[0]) is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+            self.skipTest("no network of its own can be had")
+        done = subprocess.run([*alone, sys.executable, "-m", "cuda_mem_torch", "top", "--once"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertRegex(done.stderr, r"^error: no GPU can be seen: .*libnvidia-ml.*Is the driver installed, and passed into this container\?\n$")
 
     def test_an_interval_is_a_number_of_seconds(self):
         self.assertIn("0.001 is not from 0.1 to 3600", command("top", "--interval", "0.001", code=2))

@@ -1,4 +1,4 @@
-//! Measures the page of a large snapshot: seconds, anonymous memory, bytes of the page, and how long the page takes to follow the pointer.
+//! Measures the page of a large snapshot: seconds, those of a processor, anonymous memory, bytes of the page, and how long the page takes to follow the pointer.
 //!
 //! ```text
 //! cargo bench -p cuda-mem-report --bench large -- [EVENTS] [FOLDER]
@@ -36,7 +36,7 @@ fn main() -> Result<(), Failure> {
             }
         }
     });
-    let start = Instant::now();
+    let (start, used) = (Instant::now(), processor());
     let options = Options { page: Some(page.clone()), ..Options::default() };
     let mut said = String::new();
     let written = write(&[Input::file(&snapshot)], &options, &mut |progress| {
@@ -50,7 +50,7 @@ fn main() -> Result<(), Failure> {
     let _ = watch.join();
     let written = written?;
     out(&format!("snapshot: {bytes} bytes, {events} events, {} allocations", written.figures[0].allocations));
-    out(&format!("seconds: {seconds:.1}"));
+    out(&format!("seconds: {seconds:.1}, of a processor: {:.1}", processor() - used));
     out(&format!("anonymous memory: {} MiB", highest.load(Ordering::Relaxed) >> 20));
     out(&format!("page: {} bytes", written.page_bytes));
     if let Some(browser) = std::env::var_os("CHROMIUM") {
@@ -70,6 +70,13 @@ fn anonymous() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
+}
+
+/// Seconds of a processor that the process took, of a hundredth each.
+fn processor() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
+    fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// A pickle in protocol 4, as Python's `pickle.dump` writes a snapshot of PyTorch: keys and frames by reference, events one by one.

@@ -104,7 +104,7 @@ fn encode_space(space: &Space, share: usize, used: &Used) -> Value {
 
 fn label_json(label: &Label) -> Value {
     let pool = label.pool.map(|(first, second)| [first, second]);
-    json!([label.said, label.compiled, pool])
+    json!([label.said, label.compiled, pool, label.tag])
 }
 
 /// Values as differences.

@@ -126,6 +126,8 @@ pub(super) struct Taken {
     pub(super) annotations: Vec<Annotation>,
     pub(super) streams: Vec<i64>,
     pub(super) tags: Vec<Tag>,
+    /// Names of the tags that can sleep, as texts of the store, by device and private pool.
+    pub(super) sleepers: HashMap<(i64, (i64, i64)), u32>,
     stream_places: HashMap<i64, u32, Fast>,
     tag_places: HashMap<Tag, u32, Fast>,
 }
@@ -328,7 +330,17 @@ impl Taken {
             Value::Int(device) => device,
             _ => -1,
         };
-        let begins = store.string(fields.get(key::STAGE), "stage")? == "START";
+        let stage = store.string(fields.get(key::STAGE), "stage")?;
+        if stage == "TAG" {
+            // A pool whose memory is a tag's, as cuda-mem says it: two numbers.
+            let pool = store.string(fields.get(key::POOL_ID), "pool_id")?.split_once(", ");
+            let pool = pool.and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
+            if let (Some(pool), true) = (pool, self.sleepers.len() < MAX_TAGS) {
+                self.sleepers.insert((device, pool), name);
+            }
+            return Ok(Value::Run { kind: Kind::Annotation, start, count: 1 });
+        }
+        let begins = stage == "START";
         if let (Value::Int(time), true) = (fields.get(key::TIME_US), self.annotations.len() < MAX_ANNOTATIONS)
         {
             let time = u64::try_from(time).context("time_us is negative")?;

@@ -27,6 +27,8 @@ pub(super) struct Label {
     pub(super) said: String,
     pub(super) compiled: String,
     pub(super) pool: Option<(i64, i64)>,
+    /// The tag that the pool's memory sleeps and wakes with.
+    pub(super) tag: String,
 }
 
 /// All that the page shows of one memory.
@@ -380,6 +382,7 @@ fn annotations(
 /// What is said with blocks, each once.
 struct Labels<'s> {
     taken: &'s Taken,
+    device: Option<i64>,
     /// Where pools have segments, by address.
     pools: Vec<(u64, u64, (i64, i64))>,
     list: Vec<Label>,
@@ -393,7 +396,7 @@ impl<'s> Labels<'s> {
         let mut pools: Vec<_> = pools.collect();
         pools.sort_unstable();
         let list = vec![Label::default()];
-        Self { taken, pools, list, places: HashMap::from([(Label::default(), 0)]) }
+        Self { taken, device: part.device, pools, list, places: HashMap::from([(Label::default(), 0)]) }
     }
 
     fn of(&mut self, resolver: &Resolver<'_>, block: &Block) -> u32 {
@@ -405,13 +408,16 @@ impl<'s> Labels<'s> {
         let (first, later) = (tag(block.tag), tag(block.note));
         let spoken =
             [later.map(|tag| tag.metadata), first.map(|tag| tag.metadata), first.map(|tag| tag.internal)];
+        let pool = match first.map(|tag| tag.pool) {
+            Some(Value::List(pair)) => pair_of(resolver.store.items(pair)),
+            _ => self.pool_at(block.address.unwrap_or(0)),
+        };
+        let sleeper = self.device.zip(pool).and_then(|place| self.taken.sleepers.get(&place));
         let label = Label {
             said: spoken.into_iter().map(text).find(|text| !text.is_empty()).unwrap_or_default(),
             compiled: text(first.map(|tag| tag.compiled)),
-            pool: match first.map(|tag| tag.pool) {
-                Some(Value::List(pair)) => pair_of(resolver.store.items(pair)),
-                _ => self.pool_at(block.address.unwrap_or(0)),
-            },
+            pool,
+            tag: sleeper.map(|name| resolver.store.text_of(*name).to_owned()).unwrap_or_default(),
         };
         if let Some(place) = self.places.get(&label) {
             return *place;

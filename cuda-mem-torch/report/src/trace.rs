@@ -29,19 +29,19 @@ pub(super) struct Program {
 pub(super) fn read(text: &str) -> Result<Program> {
     let trace = Trace::read(text.as_bytes())?;
     let mut program = Program {
-        history: History::empty("allocations and frees", Moment::try_from(trace.events().len())?),
+        history: History::empty("allocations and frees", Moment::try_from(trace.events.len())?),
         by_id: HashMap::new(),
     };
     for (key, id, name) in REFERENCES {
-        if let Some(bytes) = trace.header().bytes(key)? {
+        if let Some(bytes) = trace.number(key)? {
             program.history.references.push(Reference {
                 id,
                 name: name.to_owned(),
-                bytes: checked(bytes, key)?,
+                bytes: checked(bytes as u64, key)?,
             });
         }
     }
-    for (before, event) in (0..).zip(trace.events()) {
+    for (before, event) in (0..).zip(&trace.events) {
         program.follow(before + 1, event.id, event.stream, event.action)?;
     }
     for block in &mut program.history.blocks {
@@ -56,10 +56,10 @@ pub(super) fn read(text: &str) -> Result<Program> {
 
 /// Microseconds since the first event at each moment, where every event has its time.
 fn times(trace: &Trace) -> Option<Vec<u64>> {
-    let first = trace.events().first()?.time_us?;
+    let first = trace.events.first()?.time_us?;
     let mut times = vec![0];
     let mut last = 0;
-    for event in trace.events() {
+    for event in &trace.events {
         // Threads write their events in the order of a lock and not of the clock.
         last = event.time_us?.saturating_sub(first).max(last);
         times.push(last);

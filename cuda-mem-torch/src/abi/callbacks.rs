@@ -7,11 +7,8 @@
 #![allow(unsafe_code, reason = "calls functions of C")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator;
-use cuda_mem_ipc::cuda_mem_pool::history::TraceTracker;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::TraceEntry;
 
 use super::devices::{all, set_up};
 use super::error::{Failure, entry};
@@ -40,21 +37,6 @@ pub(super) enum Listeners {
     Registrant(u64, RegistrantFunction, Data),
 }
 
-struct Tracker {
-    track: unsafe extern "C" fn(*mut c_void, *const cuda_mem_torch_trace_entry),
-    data: Data,
-    device: c_int,
-}
-
-impl TraceTracker for Tracker {
-    fn track(&self, entry: &TraceEntry) {
-        with_trace(self.device, entry, |told| {
-            // SAFETY: what was promised when it was attached.
-            unsafe { (self.track)(self.data.raw(), told) };
-        });
-    }
-}
-
 impl Listeners {
     pub(super) fn attach(self, device: c_int, caching: &CachingAllocator) {
         match self {
@@ -73,7 +55,12 @@ impl Listeners {
                 });
             }
             Self::Tracker(track, data) => {
-                caching.history().attach(Arc::new(Tracker { track, data, device }));
+                caching.history().attach(move |entry| {
+                    with_trace(device, entry, |told| {
+                        // SAFETY: what was promised when it was attached.
+                        unsafe { track(data.raw(), told) };
+                    });
+                });
             }
             Self::Registrant(number, call, data) => sleep::attach(number, call, data, device, caching),
         }

@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use cuda_mem_ipc::cuda_mem_pool::snapshot::{Frame, Frames};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::Frame;
 
 use super::pointers::Data;
 
@@ -52,14 +52,14 @@ fn table() -> MutexGuard<'static, Option<Table>> {
 pub(super) fn gather(
     gather: unsafe extern "C" fn() -> *mut c_void,
     release: cuda_mem_torch_release_context,
-) -> Frames {
+) -> Arc<[Frame]> {
     // SAFETY: the caller's promise for the function.
     let raw = unsafe { gather() };
     if raw.is_null() {
-        return Frames::from([]);
+        return Arc::<[Frame]>::from([]);
     }
-    let frames: Frames = [Frame { filename: "".into(), line: 0, name: "??".into() }].into();
-    let entry = (std::sync::Arc::downgrade(&frames), Context { raw: Data::new(raw), release });
+    let frames: Arc<[Frame]> = [Frame { filename: "".into(), line: 0, name: "??".into() }].into();
+    let entry = (Arc::downgrade(&frames), Context { raw: Data::new(raw), release });
     let gone = {
         let mut table = table();
         let table = table.get_or_insert_default();
@@ -72,7 +72,7 @@ pub(super) fn gather(
 }
 
 /// The program's pointer for frames; null without one. It stays as long as the frames do.
-pub(super) fn of(frames: Option<&Frames>) -> *mut c_void {
+pub(super) fn of(frames: Option<&Arc<[Frame]>>) -> *mut c_void {
     let Some(frames) = frames.filter(|frames| !frames.is_empty()) else { return std::ptr::null_mut() };
     let table = table();
     let found = table.as_ref().and_then(|table| table.by_frames.get(&frames.as_ptr().addr()));

@@ -10,8 +10,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::SleepError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
-use cuda_mem_ipc::cuda_mem_pool::pinned_cache::PinnedCacheError;
-use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError, SegmentError};
+use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
 use super::source::SourceFailed;
 use crate::HandleError;
@@ -207,7 +206,7 @@ impl From<Error> for Failure {
         let pool = match &error {
             Error::Pool(PoolError::AlreadyRouted { .. }) => CUDA_MEM_TORCH_POOL_BEGUN,
             Error::Pool(PoolError::NotRouted { .. }) => CUDA_MEM_TORCH_POOL_NOT_BEGUN,
-            Error::Pool(PoolError::Segment(SegmentError::Pending { .. })) => CUDA_MEM_TORCH_POOL_PENDING,
+            Error::Pool(PoolError::Pending { .. }) => CUDA_MEM_TORCH_POOL_PENDING,
             _ => CUDA_MEM_TORCH_POOL_OTHER,
         };
         Self { driver, pool, ..Self::new(code, error.to_string()) }
@@ -238,21 +237,14 @@ impl From<PinError> for Failure {
     }
 }
 
-impl From<PinnedCacheError> for Failure {
-    /// As CUDA's runtime refuses: `cudaHostAlloc` has the code of the driver.
-    fn from(error: PinnedCacheError) -> Self {
-        let message = error.to_string();
-        let is_shortage = matches!(
-            error,
-            PinnedCacheError::OutOfHostMemory { .. }
-                | PinnedCacheError::LimitReached { .. }
-                | PinnedCacheError::TooLarge { .. }
-        );
-        if is_shortage {
+impl Failure {
+    /// Why there is no pinned memory, as CUDA's runtime says it: `cudaHostAlloc` has the code of the driver.
+    pub(super) fn without_pinned(error: Error) -> Self {
+        if matches!(error, Error::OutOfMemory { .. } | Error::TooLarge { .. }) {
             let driver = CUresult::CUDA_ERROR_OUT_OF_MEMORY.0.cast_signed();
-            return Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, message) };
+            return Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, error.to_string()) };
         }
-        Self { message, ..Error::from(error).into() }
+        error.into()
     }
 }
 

@@ -16,9 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
-use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{
-    DurationStat, PinnedBlock, PinnedCacheError, PinnedCacheStatistics,
-};
+use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{DurationStat, PinnedBlock, PinnedCacheStatistics};
 
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{Data, write};
@@ -120,7 +118,7 @@ pub extern "C" fn cuda_mem_torch_pinned_open(device: c_int) -> c_int {
 pub unsafe extern "C" fn cuda_mem_torch_pinned_malloc(bytes: usize, address: *mut *mut c_void) -> c_int {
     entry(|| {
         give_back_parked();
-        let block = cache()?.allocate(bytes)?;
+        let block = cache()?.allocate(bytes).map_err(Failure::without_pinned)?;
         let start = block.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the caller's promise.
         unsafe { write(address, start, "address") }?;
@@ -369,9 +367,10 @@ pub extern "C" fn cuda_mem_torch_pinned_end_allocate_to_pool(pool: cuda_mem_torc
 /// [`CUDA_MEM_TORCH_NOT_OURS`].
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_pinned_release_pool(pool: cuda_mem_torch_pool_id) -> c_int {
+    use cuda_mem_ipc::cuda_mem_pool::Error;
     use cuda_mem_ipc::cuda_mem_pool::segments::PoolError;
     entry(|| match cache()?.release_pool(pool.into()) {
-        Err(PinnedCacheError::Pool(error @ PoolError::Unknown { .. })) => {
+        Err(Error::Pool(error @ PoolError::Unknown { .. })) => {
             Err(Failure::new(CUDA_MEM_TORCH_NOT_OURS, error.to_string()))
         }
         released => Ok(released?),

@@ -17,6 +17,7 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
 use super::devices::{Device, some};
 use super::error::{Failure, entry};
 use super::pointers::{self, pointer, read};
+use super::sleep::c_text;
 use super::{contexts, cuda_mem_torch_pool_id};
 
 /// A segment.
@@ -105,6 +106,15 @@ pub struct cuda_mem_torch_visitor {
     pub block: Option<unsafe extern "C" fn(data: *mut c_void, block: *const cuda_mem_torch_block)>,
     /// An entry of the history, the oldest first.
     pub trace: Option<unsafe extern "C" fn(data: *mut c_void, entry: *const cuda_mem_torch_trace_entry)>,
+    /// A private pool whose memory is a tag's, with the tag's name. Comes with the history.
+    pub tag: Option<
+        unsafe extern "C" fn(
+            data: *mut c_void,
+            device: c_int,
+            pool: cuda_mem_torch_pool_id,
+            name: *const c_char,
+        ),
+    >,
 }
 
 /// Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
@@ -133,6 +143,7 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
             segments.into_iter().for_each(|segment| visitor.tell_segment(device, segment));
             if include_traces {
                 snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
+                snapshot.tags.iter().for_each(|(_, id, name)| visitor.tell_tag(device, *id, name));
             }
         }
         // Once nothing is recorded any more nobody else looks for those of blocks that were freed since.
@@ -155,6 +166,7 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
         for device in some(super::CUDA_MEM_TORCH_ALL_DEVICES)? {
             let one = device.caching.snapshot();
             whole.segments.extend(one.segments);
+            whole.tags.extend(one.tags);
             let traces = one.device_traces.len().max(whole.device_traces.len());
             whole.device_traces.resize(traces, Vec::new());
             for (trace, more) in whole.device_traces.iter_mut().zip(one.device_traces) {
@@ -229,6 +241,14 @@ impl cuda_mem_torch_visitor {
             };
             // SAFETY: as above.
             unsafe { tell(self.data, &raw const told) };
+        }
+    }
+
+    fn tell_tag(&self, device: &Device, MempoolId(first, second): MempoolId, name: &str) {
+        if let Some(tell) = self.tag {
+            let pool = cuda_mem_torch_pool_id { first, second };
+            // SAFETY: the caller's promise for the visitor.
+            unsafe { tell(self.data, device.ordinal, pool, c_text(name).as_ptr()) };
         }
     }
 

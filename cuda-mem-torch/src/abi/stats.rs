@@ -110,7 +110,7 @@ fn statistics(device: &Device) -> DeviceStatistics {
 
 /// What a device that is made later finds.
 fn option() -> Result<Option<u64>, Failure> {
-    set_up(|setup| Ok(setup.options.max_split_size()))
+    set_up(|setup| Ok(setup.options.max_split_size))
 }
 
 /// Has the peaks of a device, or of all, start anew from what there is now.

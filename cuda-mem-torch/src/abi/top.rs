@@ -29,17 +29,21 @@ fn figures() -> ProcessFigures {
 
 fn of_device(device: &Device) -> DeviceFigures {
     let statistics = device.caching.statistics();
+    let tags = device.caching.tags();
+    let tag_of = |id: &MempoolId| tags.iter().find(|tag| tag.pools().contains(id));
     let mut parts = BTreeMap::new();
     for segment in device.caching.segments() {
-        let MempoolId(first, second) = segment.segment_pool_id;
-        let part: &mut (u64, u64) = parts.entry((segment.stream, first, second)).or_default();
-        part.0 = part.0.saturating_add(segment.total_size);
+        let (id, address) = (segment.segment_pool_id, segment.address);
+        let part: &mut (u64, u64) = parts.entry((segment.stream, id)).or_default();
+        // What sleeps has its addresses alone.
+        let is_asleep = tag_of(&id).is_some_and(|tag| tag.is_asleep_at(address));
+        part.0 = part.0.saturating_add(if is_asleep { 0 } else { segment.total_size });
         part.1 = part.1.saturating_add(segment.allocated_size);
     }
-    let part = |((stream, first, second), (reserved, live))| Part {
+    let part = |((stream, id), (reserved, live)): ((_, MempoolId), _)| Part {
         stream,
-        pool: ((first, second) != (0, 0)).then_some((first, second)),
-        tag: None,
+        pool: (id != MempoolId::NONE).then_some((id.0, id.1)),
+        tag: tag_of(&id).map(|tag| tag.name().to_owned()),
         reserved,
         live,
     };
@@ -57,7 +61,7 @@ fn of_device(device: &Device) -> DeviceFigures {
     }
 }
 
-/// Gives `write` a table of who uses which GPU: by process, and by stream and pool for processes of this library and of this user.
+/// Gives `write` a table of who uses which GPU: by process, and by stream, pool and tag for processes of this library and of this user.
 ///
 /// `CUDA_MEM_TORCH_UNSUPPORTED` where there is no GPU or no driver, and no such process.
 ///

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
-use cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
@@ -21,6 +21,7 @@ use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
 use super::memory::copy_data;
 use super::sealed::Sealed;
+use super::telling::TraceTracker;
 use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, RawDeleter};
 use crate::error::{OutOfMemoryObserver, Result};
 use crate::ipc::{IpcDevPtr, ShareableHandle};
@@ -395,7 +396,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// None of its own.
-    fn attach_allocator_trace_tracker(&self, tracker: Arc<dyn TraceTracker>) -> Result<()> {
+    fn attach_allocator_trace_tracker(&self, tracker: TraceTracker) -> Result<()> {
         self.native().caches.attach_allocator_trace_tracker(&tracker)
     }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, OutOfMemoryReport};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
-use cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
-use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
+use cuda_mem_ipc::cuda_mem_pool::history::{History, HistoryOptions};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{Snapshot, TraceEntry};
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 
 use super::caches::Caches;
@@ -62,22 +62,31 @@ impl Caches {
         Ok(())
     }
 
-    pub(crate) fn attach_allocator_trace_tracker(&self, tracker: &Arc<dyn TraceTracker>) -> Result<()> {
+    pub(crate) fn attach_allocator_trace_tracker(&self, tracker: &TraceTracker) -> Result<()> {
         let devices = self.all()?;
         let _making = lock(&self.making);
         lock(&self.listeners.trackers).push(Arc::clone(tracker));
         for device in devices {
-            device.caching.history().attach(Arc::clone(tracker));
+            attach(device.caching.history(), tracker);
         }
         Ok(())
     }
+}
+
+/// Is told of each entry of a history.
+pub(crate) type TraceTracker = Arc<dyn Fn(&TraceEntry) + Send + Sync>;
+
+/// Has one tracker be told of the entries of a history more.
+pub(crate) fn attach(history: &History, tracker: &TraceTracker) {
+    let tracker = Arc::clone(tracker);
+    history.attach(move |entry| tracker(entry));
 }
 
 /// Who is told, also by devices that are yet to be initialised.
 #[derive(Default)]
 pub(super) struct Listeners {
     observers: Mutex<Vec<OutOfMemoryObserver>>,
-    trackers: Mutex<Vec<Arc<dyn TraceTracker>>>,
+    trackers: Mutex<Vec<TraceTracker>>,
     /// What is recorded, if anything is.
     history: Mutex<Option<HistoryOptions>>,
 }
@@ -86,7 +95,7 @@ impl Listeners {
     pub(super) fn attach_all(&self, cache: &CachingAllocator) {
         lock(&self.observers).iter().for_each(|observer| observe(cache, observer));
         for tracker in lock(&self.trackers).iter() {
-            cache.history().attach(Arc::clone(tracker));
+            attach(cache.history(), tracker);
         }
         if let Some(options) = &*lock(&self.history) {
             record(cache, Some(options));

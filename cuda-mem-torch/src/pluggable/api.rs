@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver, Stream};
-use cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
@@ -20,7 +20,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 use super::functions::Functions;
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
-    CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, expect_stream_of, refuse_forked,
+    CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, TraceTracker, expect_stream_of, refuse_forked,
 };
 use crate::devices::PerDevice;
 use crate::error::{Error, OutOfMemoryObserver, Result};
@@ -288,7 +288,7 @@ impl CudaAllocator for PluggableAllocator {
         Ok(())
     }
 
-    fn attach_allocator_trace_tracker(&self, tracker: Arc<dyn TraceTracker>) -> Result<()> {
+    fn attach_allocator_trace_tracker(&self, tracker: TraceTracker) -> Result<()> {
         self.inner.native.caches.attach_allocator_trace_tracker(&tracker)?;
         self.inner.histories.attach(&tracker);
         Ok(())

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
-use cuda_mem_ipc::cuda_mem_pool::history::{Event, History, HistoryOptions, RecordContext, TraceTracker};
+use cuda_mem_ipc::cuda_mem_pool::history::{History, HistoryOptions, RecordContext};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frames};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frame};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
 
+use crate::allocator::{TraceTracker, attach};
 use crate::lock::lock;
 
 /// An allocation: what `free` is told of it, and who else uses it.
@@ -20,7 +21,7 @@ pub(super) struct Block {
     pub(super) device: Device,
     pub(super) stream: Stream,
     pub(super) uses: Uses,
-    pub(super) frames: Option<Frames>,
+    pub(super) frames: Option<Arc<[Frame]>>,
 }
 
 /// An allocation that was freed while other streams used it.
@@ -167,7 +168,7 @@ pub(super) struct Histories(Mutex<Devices>);
 #[derive(Default)]
 struct Devices {
     histories: BTreeMap<i32, Arc<History>>,
-    trackers: Vec<Arc<dyn TraceTracker>>,
+    trackers: Vec<TraceTracker>,
     /// What is recorded, if anything is.
     recording: Option<HistoryOptions>,
 }
@@ -181,7 +182,7 @@ impl Histories {
         }
         let history = Arc::new(History::new());
         for tracker in &devices.trackers {
-            history.attach(Arc::clone(tracker));
+            attach(&history, tracker);
         }
         if let Some(options) = &devices.recording {
             history.start(options);
@@ -194,10 +195,10 @@ impl Histories {
         lock(&self.0).histories.clone()
     }
 
-    pub(super) fn attach(&self, tracker: &Arc<dyn TraceTracker>) {
+    pub(super) fn attach(&self, tracker: &TraceTracker) {
         lock(&self.0).trackers.push(Arc::clone(tracker));
         for history in self.all().values() {
-            history.attach(Arc::clone(tracker));
+            attach(history, tracker);
         }
     }
 
@@ -221,12 +222,12 @@ impl Histories {
         }
         for &action in actions {
             let (size, stream, pool) = (block.size as u64, block.raw_stream(), MempoolId::NONE);
-            let event = Event { action, address, size, stream, pool };
             let own = match action {
                 Action::FreeRequested | Action::FreeCompleted => history.frames(RecordContext::All),
                 _ => None,
             };
-            history.record(event, own.as_ref().or(block.frames.as_ref()));
+            let frames = own.as_ref().or(block.frames.as_ref());
+            history.tell(action, address, size, stream, pool, frames);
         }
     }
 }

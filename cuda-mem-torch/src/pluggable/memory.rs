@@ -2,7 +2,7 @@
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
-use cuda_mem_ipc::cuda_mem_pool::history::{Event, RecordContext};
+use cuda_mem_ipc::cuda_mem_pool::history::RecordContext;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Action;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 
@@ -219,14 +219,8 @@ impl Inner {
         };
         let free = report.free.unwrap_or(0) as u64;
         let stream = stream.as_raw() as usize as u64;
-        let event = Event {
-            action: Action::Oom,
-            address: free,
-            size: requested as u64,
-            stream,
-            pool: MempoolId::NONE,
-        };
-        self.histories.of(device).record(event, None);
+        let history = self.histories.of(device);
+        history.tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
         let observers = lock(&self.observers).clone();
         for observer in observers {
             observer(&report);

@@ -49,7 +49,8 @@ fn call_back(from: &'static str) {
     note("empty_cache", unsafe {
         cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, NO_POOL, null_mut())
     });
-    let nobody = cuda_mem_torch_visitor { data: null_mut(), segment: None, block: None, trace: None };
+    let nobody =
+        cuda_mem_torch_visitor { data: null_mut(), segment: None, block: None, trace: None, tag: None };
     // SAFETY: no functions.
     note("snapshot", unsafe { cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, NO_POOL, true, &nobody) });
     let mut count = 0;
@@ -153,8 +154,13 @@ fn use_all() {
     succeed(unsafe { cuda_mem_torch_restore_pool(0, checkpoint, null_mut(), Some(told), Some(told)) });
     // SAFETY: given back once.
     unsafe { cuda_mem_torch_free_checkpoint(checkpoint) };
-    let visitor =
-        cuda_mem_torch_visitor { data: null_mut(), segment: Some(see_segment), block: None, trace: None };
+    let visitor = cuda_mem_torch_visitor {
+        data: null_mut(),
+        segment: Some(see_segment),
+        block: None,
+        trace: None,
+        tag: None,
+    };
     // SAFETY: a function that may be called.
     succeed(unsafe { cuda_mem_torch_snapshot(0, NO_POOL, true, &visitor) });
     // What the device could have if nobody else had any.

@@ -29,7 +29,7 @@ int main(void)
     void *block = NULL;
     size_t live = 0;
     cuda_mem_torch_device_stats stats;
-    cuda_mem_torch_visitor visitor = {&live, NULL, count_block, NULL};
+    cuda_mem_torch_visitor visitor = {&live, NULL, count_block, NULL, NULL};
 
     expect(cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION, "version");
     expect(cuda_mem_torch_init(2) == CUDA_MEM_TORCH_OK, "init");

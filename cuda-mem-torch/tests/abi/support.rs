@@ -181,6 +181,7 @@ pub(crate) fn snapshot(pool: cuda_mem_torch_pool_id) -> Seen {
         segment: Some(segment),
         block: Some(block),
         trace: Some(trace),
+        tag: None,
     };
     // SAFETY: functions that may be called.
     succeed(unsafe { cuda_mem_torch_snapshot(0, pool, true, &visitor) });

@@ -41,6 +41,26 @@ fn a_process_says_what_its_streams_and_pools_have() {
 }
 
 #[test]
+fn memory_of_a_tag_has_its_name() {
+    let _turn = turn();
+    let (stream, tag) = (new_stream().as_raw(), c"shown weights");
+    let part = || {
+        let figures = cuda_mem_top::ask(std::process::id()).unwrap();
+        let mut parts = figures.devices.into_iter().flat_map(|device| device.parts);
+        parts.find(|part| part.tag.as_deref() == tag.to_str().ok()).unwrap()
+    };
+    // SAFETY: text.
+    succeed(unsafe { cuda_mem_torch_enter_tag(0, tag.as_ptr()) });
+    let block = allocate(30 * MIB, stream);
+    // SAFETY: text.
+    succeed(unsafe { cuda_mem_torch_leave_tag(0, tag.as_ptr()) });
+    let awake = part();
+    assert_eq!((awake.stream, awake.live), (stream.addr() as u64, 30 * MIB as u64));
+    assert!(awake.pool.is_some() && awake.reserved >= awake.live, "{awake:?}");
+    delete(block);
+}
+
+#[test]
 fn the_table_has_this_process_where_there_is_no_gpu() {
     unsafe extern "C" fn keep(data: *mut c_void, text: *const c_char) {
         // SAFETY: the library's text.

@@ -9,8 +9,7 @@ use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_core::{DeviceBuffer, PinnedBuffer, Stream};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{
-    DeviceMemoryResource, ManagedMemoryResource, MemoryResource, PinnedCachingAllocator,
-    PinnedCachingResource, PinnedMemoryResource,
+    DeviceMemoryResource, ManagedMemoryResource, MemoryResource, PinnedCachingAllocator, PinnedMemoryResource,
 };
 use cuda_mem_torch::dlpack::{
     Borrowed, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor,
@@ -160,8 +159,8 @@ fn memory_of_resources_is_lent_as_what_it_is() {
     let device = DeviceMemoryResource::new(&world.context, None).unwrap();
     let block = device.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
     assert_eq!(lent(block), DLDevice { device_type: DL_CUDA, device_id: own });
-    let cached = PinnedCachingResource::new(PinnedCachingAllocator::new(&world.context)).unwrap();
-    let block = cached.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
+    let cached = PinnedCachingAllocator::new(&world.context);
+    let block = MemoryResource::allocate(&cached, 64, &world.stream).unwrap().into_buffer().unwrap();
     assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_HOST, device_id: 0 });
     if world.driver.version() < 13000 {
         return;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::{Event, Stream};
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, TraceTracker};
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, TraceEntry};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
@@ -119,20 +119,14 @@ fn the_fraction_limits_and_observers_hear_of_it() {
     assert_eq!(allocator.device_stats(device).unwrap().num_ooms, 1);
 }
 
-struct Tracker(Mutex<Vec<Action>>);
-
-impl TraceTracker for Tracker {
-    fn track(&self, entry: &TraceEntry) {
-        self.0.lock().unwrap().push(entry.action);
-    }
-}
-
 #[test]
 fn history_and_trackers_are_those_of_all_devices() {
     let world = World::new();
     let (allocator, device) = (NativeAllocator::new(world.driver), world.context.device());
-    let tracker = Arc::new(Tracker(Mutex::default()));
-    allocator.attach_allocator_trace_tracker(tracker.clone()).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = told.clone();
+    let tracker = move |entry: &TraceEntry| telling.lock().unwrap().push(entry.action);
+    allocator.attach_allocator_trace_tracker(Arc::new(tracker)).unwrap();
     allocator.record_history(true, &HistoryOptions::default()).unwrap();
     // Devices that come later record and tell too.
     allocator.init(world.driver.device_count().unwrap()).unwrap();
@@ -143,7 +137,7 @@ fn history_and_trackers_are_those_of_all_devices() {
     assert!(snapshot.segments.iter().any(|segment| segment.requested_size == 1000));
     assert!(snapshot.allocator_settings.expandable_segments);
     free(&allocator, block);
-    let heard = tracker.0.lock().unwrap().clone();
+    let heard = told.lock().unwrap().clone();
     assert!(heard.ends_with(&[Action::FreeRequested, Action::FreeCompleted]), "{heard:?}");
     allocator.record_history(false, &HistoryOptions::default()).unwrap();
     assert!(allocator.snapshot(MempoolId::NONE).unwrap().device_traces.iter().all(Vec::is_empty));

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_torch::CudaAllocator;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, RecordContext, TraceTracker};
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, BlockState, Frame, TraceEntry};
 
@@ -62,23 +62,16 @@ fn a_snapshot_has_each_allocation_as_a_segment() {
     free(&*allocator, live);
 }
 
-#[derive(Default)]
-struct Tracker(Mutex<Vec<(Action, u64)>>);
-
-impl TraceTracker for Tracker {
-    fn track(&self, entry: &TraceEntry) {
-        self.0.lock().unwrap().push((entry.action, entry.size));
-    }
-}
-
 #[test]
 fn the_history_has_what_happened_and_who_asked() {
     let world = World::new();
     let (program, device) = (Program::new(), world.context.device());
     let allocator = program.allocator(&world);
     // Before the device was used: it is told all the same.
-    let tracker = Arc::new(Tracker::default());
-    allocator.attach_allocator_trace_tracker(tracker.clone()).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = told.clone();
+    let tracker = move |entry: &TraceEntry| telling.lock().unwrap().push((entry.action, entry.size));
+    allocator.attach_allocator_trace_tracker(Arc::new(tracker)).unwrap();
     let frame = Frame { filename: "train.py".into(), line: 7, name: "forward".into() };
     let frames = Arc::from([frame]);
     let options = HistoryOptions::default()
@@ -105,7 +98,7 @@ fn the_history_has_what_happened_and_who_asked() {
     ];
     assert_eq!(recorded, expected);
     assert!(trace[1].frames.is_some());
-    assert_eq!(*tracker.0.lock().unwrap().iter().copied().filter(own).collect::<Vec<_>>(), expected);
+    assert_eq!(*told.lock().unwrap().iter().copied().filter(own).collect::<Vec<_>>(), expected);
     allocator.record_history(false, &HistoryOptions::default()).unwrap();
     let traces = allocator.snapshot(MempoolId::NONE).unwrap().device_traces;
     assert!(traces.iter().all(Vec::is_empty));
@@ -116,8 +109,10 @@ fn what_pools_do_is_in_the_same_history() {
     let world = World::new();
     let (device, id) = (world.context.device(), MempoolId::for_user());
     let allocator = Program::new().allocator(&world);
-    let tracker = Arc::new(Tracker::default());
-    allocator.attach_allocator_trace_tracker(tracker.clone()).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = told.clone();
+    let tracker = move |entry: &TraceEntry| telling.lock().unwrap().push((entry.action, entry.size));
+    allocator.attach_allocator_trace_tracker(Arc::new(tracker)).unwrap();
     allocator.record_history(true, &HistoryOptions::default()).unwrap();
     allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
     let inside = allocator.malloc(1000, device, &world.stream).unwrap();
@@ -127,7 +122,7 @@ fn what_pools_do_is_in_the_same_history() {
     let allocs: Vec<_> =
         trace.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.size).collect();
     assert_eq!(allocs, [1000, 2000]);
-    let told = tracker.0.lock().unwrap().clone();
+    let told = told.lock().unwrap().clone();
     assert!(
         told.contains(&(Action::SegmentAlloc, 2 << 20)) && told.contains(&(Action::Alloc, 2000)),
         "{told:?}"

@@ -129,9 +129,7 @@ mod tests {
     #[test]
     fn a_terminal_shows_devices_processes_and_streams() {
         let screen = drawn(State { details: true, top: 0 });
-        for text in
-            ["NVIDIA H100", "37 % busy", "python train.py", "stream 0x7f10 pool 0.2 kv", "every 1.5 s"]
-        {
+        for text in ["NVIDIA H100", "37 % busy", "python train.py", "stream 0x7f10 tag kv", "every 1.5 s"] {
             assert!(screen.contains(text), "{text}\n{screen}");
         }
         assert!(!drawn(State { details: false, top: 0 }).contains("0x7f10"));

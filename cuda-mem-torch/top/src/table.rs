@@ -90,7 +90,7 @@ fn add_parts(lines: &mut Vec<Line>, parts: &[Part]) {
     parts.sort_by_key(|part| (std::cmp::Reverse(part.reserved), part.stream));
     let (shown, rest) = parts.split_at(parts.len().min(PARTS));
     let mut add = |name: &str, reserved: u64, live: u64| {
-        let text = format!("{:>9}  {name:<23} {:>10} {:>10}", "", size(reserved), size(live));
+        let text = row(["", "", "", &size(reserved), &size(live), "", "", ""], name);
         lines.push(Line { kind: Kind::Part, text });
     };
     for part in shown {
@@ -109,11 +109,11 @@ fn name(part: &Part) -> String {
         2 => "thread's stream".to_owned(),
         stream => format!("stream {stream:#x}"),
     };
-    if let Some((first, second)) = part.pool {
-        let _ = write!(text, " pool {first}.{second}");
-    }
     if let Some(tag) = &part.tag {
-        let _ = write!(text, " {tag}");
+        // Its pool is its own.
+        let _ = write!(text, " tag {tag}");
+    } else if let Some((first, second)) = part.pool {
+        let _ = write!(text, " pool {first}.{second}");
     }
     text
 }
@@ -156,10 +156,18 @@ mod tests {
             told[2],
             "       71  alice         10.00 GiB   9.00 GiB   7.00 GiB   8.00 GiB       0     0  python train.py"
         );
-        assert_eq!(told[3], "           default stream            8.00 GiB   6.00 GiB");
-        assert_eq!(told[4], "           stream 0x7f10 pool 0.2 kv   1.00 GiB   1.00 GiB");
+        assert_eq!(
+            told[3],
+            "                                     8.00 GiB   6.00 GiB                           default stream"
+        );
+        assert_eq!(
+            told[4],
+            "                                     1.00 GiB   1.00 GiB                           stream 0x7f10 tag kv"
+        );
         assert_eq!(told[5], "a note");
         assert_eq!(lines(&view, false).len(), 4, "without streams and pools");
+        let pool = Part { tag: None, ..view.devices[0].processes[0].own.as_ref().unwrap().parts[1].clone() };
+        assert_eq!(name(&pool), "stream 0x7f10 pool 0.2");
     }
 
     #[test]

@@ -65,11 +65,11 @@ impl Plan {
             blocks: Vec::new(),
             peak_live: 0,
             peak_active: 0,
-            wall: trace.header().number("wall_s")?.filter(|wall| *wall > 0.0),
+            wall: trace.number("wall_s")?.filter(|wall| *wall > 0.0),
         };
         let mut places = HashMap::new();
         let mut ends = Vec::new();
-        for event in trace.events() {
+        for event in &trace.events {
             if let Action::Allocate { size: size @ 1.. } = event.action {
                 places.insert(event.id, plan.blocks.len());
                 plan.operations.push(Operation::Allocate(plan.blocks.len()));

@@ -11,12 +11,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Way;
 use super::board::Posted;
-use super::patience::Patience;
-use super::ring::{Flight, Ring, Waited};
+use super::ring::{Flight, Patience, Ring, Waited};
 use super::task::{Host, Task};
 use super::tuning::{chunk, part};
-use super::way::Way;
 use crate::buffer::DeviceBytes;
 use crate::driver::Relaxed;
 use crate::error::{Error, Result};

@@ -3,9 +3,9 @@
 //! The driver copies pageable memory with one thread, at a fifth of what the link carries. Here several threads move it through
 //! a ring of pinned slots: they fill slots, or empty them, while the link works on others.
 //!
-//! - `board`: who may touch which slot and which part of it. It knows no memory, and has models for loom.
+//! - `board`: who may touch which slot and which part of it, and the threads. It knows no memory, and has models for loom.
 //! - `ring`: the memory, and the copies of the link.
-//! - `task`, `pool`: what the threads do, and the threads.
+//! - `task`: what the threads do.
 //! - `upload`, `download`: the two directions.
 //! - `tuning`: every figure that was chosen.
 //!
@@ -16,35 +16,31 @@
 #![allow(unsafe_code, reason = "has threads copy borrowed memory")]
 
 mod board;
-mod builder;
 mod download;
 mod past_cache;
-mod patience;
-mod pool;
 mod primitive;
 mod ring;
 mod task;
 mod tuning;
 mod upload;
-mod way;
 
-use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::thread;
 
-pub use builder::StagerBuilder;
-
-use self::board::Board;
+use self::board::{Board, Pool};
 use self::download::Download;
-use self::pool::Pool;
 use self::ring::Ring;
 use self::task::{Host, HostBytes, Task};
-use self::tuning::STRAIGHT;
+use self::tuning::{
+    PAGE, SLOT_BYTES, SLOT_BYTES_ACCEPTED, SLOTS, SLOTS_ACCEPTED, STRAIGHT, THREADS, THREADS_ACCEPTED,
+};
 use self::upload::Upload;
-use self::way::Way;
-use crate::buffer::{DeviceBytes, DeviceRange, expect_equal};
+use crate::buffer::{DeviceRange, expect_equal};
 use crate::driver::{Context, refuse_forked};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
@@ -68,7 +64,8 @@ use crate::stream::Stream;
 ///
 /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
 /// let stream = Stream::new(&context)?;
-/// let stager = Stager::new(&context)?;
+/// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
+/// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
 ///
 /// let mut host: Vec<u32> = (0..1 << 20).collect();
 /// let device = DeviceBuffer::<u32>::uninit(&stream, host.len())?;
@@ -102,10 +99,7 @@ fn copy_parts(board: &Board<Task>) {
 impl Stager {
     /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
     /// processors, and 8 slots of 4 MiB.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`StagerBuilder::build`].
+    /// Errors: those of [`StagerBuilder::build`].
     pub fn new(context: &Context) -> Result<Self> {
         Self::builder(context).build()
     }
@@ -147,9 +141,8 @@ impl Stager {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], [`Error::ForeignContext`] for another driver's stream, those of
-    /// [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::CopyCancelled`], [`Error::Driver`]. The bytes of `target` are
-    /// unspecified then, and the device does not read `source` any more.
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::CopyCancelled`]. The bytes of `target`
+    /// are unspecified then, and the device does not read `source` any more.
     pub fn upload<T: DeviceCopy>(
         &self,
         stream: &Stream,
@@ -162,8 +155,10 @@ impl Stager {
             self.begin(stream, "Stager::upload")?.go_on(0, bytes)?;
             return target.copy_from_slice(stream, source);
         }
-        // SAFETY: the source is borrowed for this call.
-        unsafe { self.upload_bytes(stream, host_bytes(source), target.bytes()) }
+        let host = Host::Source(HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), bytes));
+        let upload = Upload { way: self.begin(stream, "Stager::upload")?, target: target.bytes() };
+        // SAFETY: the source is borrowed for this call, and as long as the target.
+        unsafe { upload.run(&Arc::new(host)) }
     }
 
     /// Copies `source` to `target`, which must have as many elements. Returns when the bytes are there.
@@ -187,8 +182,10 @@ impl Stager {
             self.begin(stream, "Stager::download")?.go_on(0, bytes)?;
             return source.copy_to_slice(stream, target);
         }
-        // SAFETY: the target is borrowed mutably for this call, and its elements take any bytes.
-        unsafe { self.download_bytes(stream, source.bytes(), host_bytes_mut(target)) }
+        let host = Host::Target(HostBytes::new(target.as_mut_ptr().cast::<u8>(), bytes));
+        let download = Download { way: self.begin(stream, "Stager::download")?, source: source.bytes() };
+        // SAFETY: the target is borrowed mutably for this call, as long as the source, and its elements take any bytes.
+        unsafe { download.run(&Arc::new(host)) }
     }
 
     /// Copies the file's bytes from `offset` on, as many as `target` has. Returns when they are read.
@@ -246,34 +243,6 @@ impl Stager {
         Upload { way, target: target.bytes() }.read(source)
     }
 
-    /// # Safety
-    ///
-    /// The source must be as long as the target, and readable until this returns or unwinds.
-    unsafe fn upload_bytes<'s>(
-        &'s self,
-        stream: &'s Stream,
-        source: HostBytes,
-        target: DeviceBytes<'s>,
-    ) -> Result<()> {
-        let upload = Upload { way: self.begin(stream, "Stager::upload")?, target };
-        // SAFETY: the caller's promise.
-        unsafe { upload.run(&Arc::new(Host::Source(source))) }
-    }
-
-    /// # Safety
-    ///
-    /// The target must be as long as the source, and nobody else may touch it until this returns or unwinds.
-    unsafe fn download_bytes<'s>(
-        &'s self,
-        stream: &'s Stream,
-        source: DeviceBytes<'s>,
-        target: HostBytes,
-    ) -> Result<()> {
-        let download = Download { way: self.begin(stream, "Stager::download")?, source };
-        // SAFETY: the caller's promise.
-        unsafe { download.run(&Arc::new(Host::Target(target))) }
-    }
-
     /// What every copy begins with.
     fn begin<'s>(&'s self, stream: &'s Stream, call: &'static str) -> Result<Way<'s>> {
         refuse_forked()?;
@@ -286,20 +255,84 @@ impl Stager {
     }
 }
 
-fn host_bytes<T: DeviceCopy>(source: &[T]) -> HostBytes {
-    HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), size_of_val(source))
+shown!(Stager, |it| threads: it.threads(), slots: it.slots(), slot_bytes: it.slot_bytes());
+
+/// How many threads a [`Stager`] has, and how large its ring is. From [`Stager::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "it makes a stager when it is built"]
+pub struct StagerBuilder<'c> {
+    context: &'c Context,
+    threads: usize,
+    slots: usize,
+    slot_bytes: usize,
 }
 
-fn host_bytes_mut<T: DeviceCopy>(target: &mut [T]) -> HostBytes {
-    HostBytes::new(target.as_mut_ptr().cast::<u8>(), size_of_val(target))
+impl<'c> StagerBuilder<'c> {
+    fn new(context: &'c Context) -> Self {
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
+        Self { context, threads, slots: SLOTS, slot_bytes: SLOT_BYTES }
+    }
+
+    /// How many threads copy, the one that calls among them: with 1, none is started. By default 9, or as many as the process
+    /// may run at once if that is less.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// How many pieces are on their way at a time. By default 8.
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// The largest piece in bytes, rounded up to whole pages of 4 KiB. By default 4 MiB.
+    pub fn slot_bytes(mut self, slot_bytes: usize) -> Self {
+        self.slot_bytes = slot_bytes;
+        self
+    }
+
+    /// Allocates the ring and starts the threads.
+    ///
+    /// Wraps [`cuMemHostAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAccepted`] for a value that is not, [`Error::Io`] if a thread cannot be started.
+    pub fn build(self) -> Result<Stager> {
+        refuse_forked()?;
+        expect("threads", self.threads, THREADS_ACCEPTED)?;
+        expect("slots", self.slots, SLOTS_ACCEPTED)?;
+        expect("slot_bytes", self.slot_bytes, SLOT_BYTES_ACCEPTED)?;
+        let ring = Ring::new(self.context, self.slots, self.slot_bytes.next_multiple_of(PAGE))?;
+        let pool = Pool::start(ring.board(), self.threads.saturating_sub(1), copy_parts)
+            .map_err(|error| Error::Io { call: "pthread_create", source: error.into() })?;
+        Ok(Stager { inner: Arc::new(Inner { pool, ring }), cancel: None })
+    }
 }
 
-impl fmt::Debug for Stager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stager")
-            .field("threads", &self.threads())
-            .field("slots", &self.slots())
-            .field("slot_bytes", &self.slot_bytes())
-            .finish_non_exhaustive()
+fn expect(option: &'static str, value: usize, accepted: RangeInclusive<usize>) -> Result<()> {
+    if accepted.contains(&value) { Ok(()) } else { Err(Error::NotAccepted { option, value, accepted }) }
+}
+
+/// Where a copy goes along.
+#[derive(Clone, Copy)]
+struct Way<'s> {
+    ring: &'s Ring,
+    stream: &'s Stream,
+    cancel: Option<&'s CancelToken>,
+    /// How many threads copy, the caller among them.
+    threads: usize,
+}
+
+impl Way<'_> {
+    /// An error if the copy was cancelled when `done` of its bytes had been copied.
+    fn go_on(&self, done: usize, total: usize) -> Result<()> {
+        match self.cancel {
+            Some(token) if token.is_cancelled() => {
+                Err(Error::CopyCancelled { done: done as u64, total: total as u64 })
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -11,14 +11,15 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::board::{Board, Shared, Slot, Turn};
-use super::patience::Patience;
 use super::task::{Host, Task};
-use super::tuning::STALLED;
+use super::tuning::{BUSY, SLEEP, STALLED};
 use crate::buffer::{DeviceBytes, Enqueued};
-use crate::driver::{Context, Driver, Handle, fork};
+use crate::driver::{Context, Driver, Handle, fork, lock};
 use crate::error::{Error, Result};
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
 use crate::stream::{Marker, Quiet, Stream};
@@ -208,16 +209,12 @@ impl Ring {
 
     /// Whether the link copies between the ring and memory on `stream`.
     fn is_used_by(&self, stream: &Stream) -> bool {
-        self.flights().iter().any(|flight| flight.marker.stream() == stream)
+        lock(&self.flights).iter().any(|flight| flight.marker.stream() == stream)
     }
 
     /// Keeps slots until the link is done with them, for callers that are not interested any more.
     pub(super) fn adopt(&self, flights: impl IntoIterator<Item = Flight>) {
-        self.flights().extend(flights);
-    }
-
-    fn flights(&self) -> MutexGuard<'_, VecDeque<Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.flights).extend(flights);
     }
 
     fn address(&self, slot: &Slot<Task>) -> *mut u8 {
@@ -252,7 +249,7 @@ impl Ring {
             // the stream has passed the copy.
             unsafe { target.part(range).upload(stream, from) }
         })?;
-        self.flights().push_back(flight);
+        lock(&self.flights).push_back(flight);
         Ok(())
     }
 
@@ -288,6 +285,34 @@ impl Ring {
             flight.ended(marked)?;
         }
         Ok(flight)
+    }
+}
+
+/// A wait for a device that tells nobody: busy at first, so that short waits stay short.
+pub(super) struct Patience {
+    since: Instant,
+    sleep: Duration,
+}
+
+impl Patience {
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), sleep: *SLEEP.start() }
+    }
+
+    /// How long it has lasted.
+    pub(super) fn lasted(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Lets a moment pass.
+    pub(super) fn pause(&mut self) {
+        if self.lasted() < BUSY {
+            (0..32).for_each(|_| std::hint::spin_loop());
+            thread::yield_now();
+        } else {
+            thread::sleep(self.sleep);
+            self.sleep = self.sleep.saturating_mul(2).min(*SLEEP.end());
+        }
     }
 }
 

@@ -12,11 +12,11 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Way;
 use super::board::{Failure, Posted, Slot};
 use super::ring::Waited;
 use super::task::{Host, Task, read};
 use super::tuning::{STRAIGHT, chunk, part};
-use super::way::Way;
 use crate::buffer::DeviceBytes;
 use crate::driver::Relaxed;
 use crate::error::{Error, Result};

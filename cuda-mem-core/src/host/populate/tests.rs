@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::host::{HostMapping, MappingOptions};
 
@@ -153,4 +155,28 @@ fn pages_of_a_reserve_are_asked_for_and_not_touched() {
     assert!(touched);
     let population = Population::of(&mut OfReserve(fresh()), RegisterFlags::PORTABLE).unwrap();
     assert_eq!(ways(population), (false, advice));
+}
+
+proptest! {
+    #[test]
+    fn pieces_are_the_range_cut_at_multiples(start in 0..100_000usize, len in 0..100_000usize, size in 1..5000usize) {
+        let pieces = Pieces::new(start..start + len, size);
+        let all: Vec<_> = (0..pieces.count()).map(|index| pieces.get(index).unwrap()).collect();
+        prop_assert_eq!(pieces.get(pieces.count()), None);
+        let mut at = start;
+        for piece in &all {
+            prop_assert_eq!(piece.start, at);
+            prop_assert!(!piece.is_empty() && piece.len() <= size);
+            prop_assert!(piece.end.is_multiple_of(size) || piece.end == start + len);
+            at = piece.end;
+        }
+        prop_assert_eq!(at, start + len);
+    }
+}
+
+#[test]
+fn pieces_at_the_end_of_the_address_space() {
+    let last = usize::MAX - 4095..usize::MAX;
+    let pieces = Pieces::new(last.clone(), 1 << 20);
+    assert_eq!((pieces.count(), pieces.get(0), pieces.get(1)), (1, Some(last), None));
 }

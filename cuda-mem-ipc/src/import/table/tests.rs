@@ -35,7 +35,7 @@ impl Drop for Memory {
     }
 }
 
-fn share(table: &Arc<Table<u32, Memory>>, driver: &StdArc<Driver>) -> (Held<u32, Memory>, Arc<Memory>) {
+fn share(table: &Arc<Table<u32, Memory>>, driver: &StdArc<Driver>) -> (Held<Memory>, Arc<Memory>) {
     let import = |departure| Ok::<_, ()>(Memory::import(driver, departure));
     match Table::import(table, &7, LONG, || {}, import) {
         Ok((value, held)) => (held, value),

@@ -14,7 +14,7 @@ use crate::shared::reaper::{self, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::{Point, ReleaseFence};
-use crate::shared::{Heard, MOST_AT_A_TIME, heard, ring};
+use crate::shared::{Heard, MOST_AT_A_TIME, heard, protocol, ring};
 use crate::transport::Connection;
 
 #[derive(Default)]
@@ -92,10 +92,8 @@ impl ExportLink {
     /// The lease that has ended. Its buffer, and all that the buffer has, may end with it and wait for streams: not here.
     fn take_release(&self, release: Release) -> Result<Lease> {
         let Release { sequence, line, generation } = release;
-        let Some(lease) = self.end_lease(sequence) else {
-            let (pid, what) = (self.connection.peer().pid(), "it releases what it does not have");
-            return Err(Error::Protocol { pid, what });
-        };
+        let none = || protocol(&self.connection, "it releases what it does not have");
+        let lease = self.end_lease(sequence).ok_or_else(none)?;
         if generation > 0 {
             let (words, point) = (Arc::clone(&self.words), Point { line, generation });
             words.expect(point);
@@ -106,10 +104,8 @@ impl ExportLink {
 
     /// Nobody there has it any more.
     fn take_slab(&self, segment: u64) -> Result<()> {
-        let Some(slab) = lock(&self.slabs).remove(&segment) else {
-            let (pid, what) = (self.connection.peer().pid(), "it lets go of what it does not have");
-            return Err(Error::Protocol { pid, what });
-        };
+        let slab = lock(&self.slabs).remove(&segment);
+        let slab = slab.ok_or_else(|| protocol(&self.connection, "it lets go of what it does not have"))?;
         // If it does so of its own accord, it has to be told anew.
         self.forget(&mut lock(&self.announced), segment);
         drop_in_background(slab);
@@ -126,16 +122,16 @@ impl ExportLink {
 
     /// What has come by the ring.
     fn take_releases(&self) -> Result<()> {
-        let pid = self.connection.peer().pid();
+        let (connection, pid) = (&self.connection, self.connection.peer().pid());
         let mut releases = lock(&self.releases);
         let mut take = || {
             let what = "it has put more into the ring than there is room for";
-            let Some(entry) = releases.peek().map_err(|_| Error::Protocol { pid, what })? else {
+            let Some(entry) = releases.peek().map_err(|_| protocol(connection, what))? else {
                 return Ok(None);
             };
             releases.advance();
-            let release = Release::of_entry(entry).map_err(|source| Error::Wire { pid, source });
-            release.and_then(|release| self.take_release(release)).map(Some)
+            let wrong = |source| connection.breaks(Error::Wire { pid, source });
+            Release::of_entry(entry).map_err(wrong).and_then(|release| self.take_release(release)).map(Some)
         };
         let (mut ended, mut taken) = (Vec::new(), Ok(()));
         for _ in 0..MOST_AT_A_TIME {
@@ -143,7 +139,7 @@ impl ExportLink {
                 Ok(Some(lease)) => ended.push(lease),
                 Ok(None) => break,
                 Err(error) => {
-                    taken = Err(self.connection.breaks(error));
+                    taken = Err(error);
                     break;
                 }
             }
@@ -158,15 +154,11 @@ impl ExportLink {
                 Err(error) if error.is_timeout() => return Ok(()),
                 result => result?,
             };
-            let taken = match message {
-                wire::Message::Ring if descriptors.is_empty() => Ok(()),
-                wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment),
-                _ => Err(Error::Protocol {
-                    pid: self.connection.peer().pid(),
-                    what: "an importer does not say that",
-                }),
-            };
-            taken.map_err(|error| self.connection.breaks(error))?;
+            match message {
+                wire::Message::Ring if descriptors.is_empty() => {}
+                wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment)?,
+                _ => return Err(protocol(&self.connection, "an importer does not say that")),
+            }
         }
         Ok(())
     }

@@ -144,50 +144,24 @@ impl ImportLink {
         }
     }
 
-    /// Gives a buffer back, now or as soon as it can be.
-    pub(in crate::shared) fn give_back(&self, mut returned: Returned) {
+    /// Gives a buffer back, now or as soon as it can be. Once the exporter is gone, its uses go to the segment, whose release waits for them.
+    pub(in crate::shared) fn give_back(self: &Arc<Self>, mut returned: Returned) {
         if returned.is_sent(self) {
-            self.gone_back();
-            return;
+            return self.gone_back();
         }
-        let count = {
-            let mut unsent = lock(&self.unsent);
-            unsent.push(returned);
-            unsent.len()
-        };
-        if count > MOST_UNHEARD {
+        if self.unsent.fetch_add(1, Ordering::SeqCst) >= MOST_UNHEARD {
             // Of one that is broken everything counts as given back.
             let _ = self.breaks("it does not take what is given back");
         }
-        if self.is_over() {
-            // The thread may have looked for the last time.
-            self.settle_unsent();
-        } else {
-            reaper::wake();
-        }
-    }
-
-    /// Gives back what could not be before. Once the exporter is gone, that is all of it: its uses go to the segments, whose
-    /// release waits for them.
-    fn settle_unsent(&self) {
-        let unsent = std::mem::take(&mut *lock(&self.unsent));
-        for mut returned in unsent {
-            if returned.is_sent(self) {
-                self.gone_back();
-            } else {
-                lock(&self.unsent).push(returned);
+        let link = Arc::clone(self);
+        background::until(move || {
+            let is_sent = returned.is_sent(&link);
+            if is_sent {
+                link.unsent.fetch_sub(1, Ordering::SeqCst);
+                link.gone_back();
             }
-        }
-    }
-
-    /// As [`settle_unsent`](Self::settle_unsent), by a thread that may be held up: it gives streams work.
-    fn settle_in_turn(&self) {
-        self.settle_unsent();
-        if self.is_over() {
-            // What was on its way when the exporter's end was looked after.
-            self.settle_unsent();
-        }
-        self.is_settling.store(false, Ordering::SeqCst);
+            is_sent
+        });
     }
 
     fn gone_back(&self) {
@@ -216,10 +190,6 @@ impl Watched for ImportLink {
         if self.is_to_wake.swap(false, Ordering::SeqCst) {
             self.wake_exporter();
         }
-        if !lock(&self.unsent).is_empty() && !self.is_settling.swap(true, Ordering::SeqCst) {
-            let link = Arc::clone(&self);
-            background::run(move || link.settle_in_turn());
-        }
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
@@ -234,27 +204,19 @@ impl Watched for ImportLink {
     }
 
     fn is_restless(&self) -> bool {
-        let is_to_wake = self.is_to_wake.load(Ordering::SeqCst);
-        let is_settling = self.is_settling.load(Ordering::SeqCst);
-        is_to_wake
-            || is_settling
-            || !lock(&self.unsent).is_empty()
-            || self.is_let_go()
-            || self.has_slabs_to_let_go()
+        self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go() || self.has_slabs_to_let_go()
     }
 
     fn is_done(&self) -> bool {
         // Its end is what tells the exporter that the words will not be written any more.
         let has_slabs = self.slabs.load(Ordering::SeqCst) > 0;
-        self.is_let_go() && lock(&self.unsent).is_empty() && !has_slabs && self.words.own_are_reached()
+        self.is_let_go() && !has_slabs && self.words.own_are_reached()
     }
 
     fn end(self: Arc<Self>) {
         let _ = self.ended.set(Error::PeerExited { pid: self.connection.peer().pid() });
         self.is_over.store(true, Ordering::SeqCst);
         self.words.end();
-        // Before the segments are forgotten.
-        self.settle_unsent();
         // Otherwise whoever receives the last buffer does so.
         self.forget_if_last();
         self.wake_readers();

@@ -1,8 +1,9 @@
 //! The segments that an exporter has announced: how they are heard of, mapped, and let go of.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, forked};
@@ -29,25 +30,12 @@ const IMPORT: Duration = Duration::from_secs(10);
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
 /// A segment that the exporter has announced.
-pub(super) enum Known {
-    /// No buffer of it came yet.
-    Ahead(Ahead),
-    Mapped(Imported<Segment>),
-    /// It could not be imported, for this reason. Its buffers go back at once.
-    Refused {
-        error: Error,
-        is_slab: bool,
-    },
-}
-
-/// A segment of which no buffer came yet. Dropped, it waits for an import that is under way.
-pub(super) struct Ahead(Arc<Announced>);
-
-struct Announced {
+pub(super) struct Known {
     link: Weak<ImportLink>,
     said: wire::Segment,
-    /// Its place among those that are mapped before their first buffer comes; none if there were too many.
-    early: Option<Counted>,
+    /// Whether no buffer of it came yet, and whether it is mapped before one does.
+    is_ahead: AtomicBool,
+    is_early: bool,
     /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
     state: Mutex<State>,
 }
@@ -58,9 +46,8 @@ enum State {
         /* of so many that wait */
         #[allow(dead_code, reason = "it counts until it is dropped")] Counted,
     ),
-    Known(Known),
-    /// It is its taker's, or nobody's any more.
-    Gone,
+    /// Its memory, or why it could not be imported: its buffers go back at once.
+    Known(Result<Imported<Segment>>),
 }
 
 /// Some of so many.
@@ -80,65 +67,49 @@ impl Drop for Counted {
 }
 
 impl Known {
-    fn is_slab(&self) -> bool {
-        match self {
-            Self::Ahead(ahead) => ahead.0.said.place.is_in_a_pool(),
-            Self::Mapped(segment) => segment.slab().is_some(),
-            Self::Refused { is_slab, .. } => *is_slab,
-        }
-    }
-
-    fn memory(&self) -> Option<Result<Imported<Segment>>> {
-        match self {
-            Self::Ahead(_) => None,
-            Self::Mapped(segment) => Some(Ok(segment.clone())),
-            Self::Refused { error, .. } => Some(Err(error.clone())),
-        }
-    }
-}
-
-impl Announced {
-    /// Imports it, unless somebody has.
-    fn imported(&self, link: &Arc<ImportLink>) -> MutexGuard<'_, State> {
+    /// Its memory, or why there is none. It is imported now, unless somebody has done so.
+    fn memory(&self, link: &Arc<ImportLink>) -> Result<Imported<Segment>> {
         let mut state = lock(&self.state);
-        if let State::Waiting(descriptors, _) = &mut *state {
-            let descriptors = std::mem::take(descriptors);
-            *state = State::Known(link.import(&self.said, descriptors));
-            // There may be room for more.
-            reaper::wake();
+        match &mut *state {
+            State::Known(memory) => memory.clone(),
+            State::Waiting(descriptors, _) => {
+                let memory = link.import(&self.said, std::mem::take(descriptors));
+                *state = State::Known(memory.clone());
+                // There may be room for more.
+                reaper::wake();
+                memory
+            }
         }
-        state
     }
-}
 
-impl Announced {
-    /// Whether it has descriptors, or somebody is about to use them.
+    fn is_in_a_pool(&self) -> bool {
+        self.said.place.is_in_a_pool()
+    }
+
+    /// Whether it counts against what is mapped ahead.
+    fn counts(&self) -> bool {
+        self.is_early && self.is_ahead.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has descriptors, or somebody is about to use them: one that is being imported is locked.
     fn is_waiting(&self) -> bool {
         self.state.try_lock().map_or(true, |state| matches!(*state, State::Waiting(..)))
     }
-}
 
-impl Ahead {
     fn is_mapped(&self) -> bool {
-        // One that is being imported is locked.
-        self.0.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Known::Mapped(_))))
+        self.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Ok(_))))
     }
 }
 
-impl Drop for Ahead {
+impl Drop for Known {
     fn drop(&mut self) {
-        // Before the lock: what is imported is the parent's.
-        if forked() {
-            return;
-        }
-        let state = std::mem::replace(&mut *lock(&self.0.state), State::Gone);
-        let was_not_imported = matches!(state, State::Waiting(..) | State::Known(Known::Refused { .. }));
-        // What was imported says so itself.
-        if was_not_imported
-            && self.0.said.place.is_in_a_pool()
-            && let Some(link) = self.0.link.upgrade()
+        // What was imported says so itself. In a child all of it is the parent's.
+        if self.is_in_a_pool()
+            && !forked()
+            && !self.is_mapped()
+            && let Some(link) = self.link.upgrade()
         {
-            link.slab_is_gone(self.0.said.segment);
+            link.slab_is_gone(self.said.segment);
         }
     }
 }
@@ -181,12 +152,12 @@ impl ImportLink {
     fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<()> {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
-        let early = (is_wanted && self.has_room_for(said.bytes)).then(|| Counted::new(&self.early, 1));
-        let is_early = early.is_some();
+        let is_early = is_wanted && self.has_room_for(said.bytes);
         let waiting = Counted::new(&self.waiting, descriptors.len());
         let state = Mutex::new(State::Waiting(descriptors, waiting));
-        let segment = Arc::new(Announced { link: Arc::downgrade(self), said, early, state });
-        if said.place.is_in_a_pool() {
+        let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
+        let known = Arc::new(Known { link, said, is_ahead, is_early, state });
+        if known.is_in_a_pool() {
             self.slabs.fetch_add(1, Ordering::SeqCst);
         }
         let refused = {
@@ -194,7 +165,7 @@ impl ImportLink {
             let is_full = segments.len() >= MOST_SEGMENTS;
             match segments.entry(said.segment) {
                 Entry::Vacant(place) if !is_full => {
-                    place.insert(Known::Ahead(Ahead(Arc::clone(&segment))));
+                    place.insert(Arc::clone(&known));
                     None
                 }
                 Entry::Vacant(_) => Some("it announces more segments than are accepted"),
@@ -206,8 +177,8 @@ impl ImportLink {
         }
         if is_early {
             background::run(move || {
-                if let Some(link) = segment.link.upgrade() {
-                    drop(segment.imported(&link));
+                if let Some(link) = known.link.upgrade() {
+                    drop(known.memory(&link));
                 }
             });
         }
@@ -216,45 +187,45 @@ impl ImportLink {
 
     fn has_room_for(&self, bytes: u64) -> bool {
         let segments = lock(&self.segments);
-        let early = segments.values().filter_map(|known| match known {
-            Known::Ahead(Ahead(segment)) if segment.early.is_some() => Some(segment.said.bytes),
-            _ => None,
-        });
-        let all = early.fold(bytes, u64::saturating_add);
-        self.early.load(Ordering::SeqCst) < self.ahead_limit.segments && all <= self.ahead_limit.bytes
+        let early = segments.values().filter(|known| known.counts()).map(|known| known.said.bytes);
+        let (count, all) =
+            early.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
+        count < self.ahead_limit.segments && all <= self.ahead_limit.bytes
     }
 
     /// How many segments are mapped of which no buffer came.
     pub(super) fn mapped_ahead(&self) -> usize {
-        let segments = lock(&self.segments);
-        segments.values().filter(|known| matches!(known, Known::Ahead(ahead) if ahead.is_mapped())).count()
+        let is_ahead = |known: &&Arc<Known>| known.is_ahead.load(Ordering::SeqCst) && known.is_mapped();
+        lock(&self.segments).values().filter(is_ahead).count()
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
-    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Known {
+    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Imported<Segment>> {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
-        let error = match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
-            Ok(segment) if segment.info().is_as(said) => {
+        match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
+            Ok(segment) if segment.info.is_as(said) => {
                 if let Some(slab) = segment.slab() {
                     slab.tell(Arc::downgrade(self), said.segment);
                 }
-                return Known::Mapped(segment);
+                Ok(segment)
             }
             // Somebody else's import of what the peer now says is something else.
-            Ok(_) => self.breaks("it announces a segment otherwise than before"),
-            Err(ImportError::Failed(error)) => error,
-            Err(ImportError::Timeout(_)) => Error::ImportBusy,
-            Err(ImportError::Forked) => core::Error::Forked.into(),
-        };
-        Known::Refused { error, is_slab: said.place.is_in_a_pool() }
+            Ok(_) => Err(self.breaks("it announces a segment otherwise than before")),
+            Err(ImportError::Failed(error)) => Err(error),
+            Err(ImportError::Timeout(_)) => Err(Error::ImportBusy),
+            Err(ImportError::Forked) => Err(core::Error::Forked.into()),
+        }
     }
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
     pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Imported<Segment>> {
         loop {
-            if let Some(memory) = self.known(number) {
-                return memory;
+            // Without the lock behind this, which others need for other segments.
+            let known = lock(&self.segments).get(&number).cloned();
+            if let Some(known) = known {
+                known.is_ahead.store(false, Ordering::SeqCst);
+                return known.memory(self);
             }
             // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
             let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
@@ -273,32 +244,12 @@ impl ImportLink {
 
     /// Makes room for another message: imports a segment that waits.
     fn import_one(self: &Arc<Self>) {
-        let waiting = lock(&self.segments).values().find_map(|known| match known {
-            Known::Ahead(Ahead(segment)) if segment.is_waiting() => Some(Arc::clone(segment)),
-            _ => None,
-        });
+        let waiting = lock(&self.segments).values().find(|known| known.is_waiting()).cloned();
         match waiting {
-            Some(segment) => drop(segment.imported(self)),
+            Some(known) => drop(known.memory(self)),
             // Those that wait are just being let go of.
             None => std::thread::sleep(Duration::from_millis(1)),
         }
-    }
-
-    fn known(self: &Arc<Self>, number: u64) -> Option<Result<Imported<Segment>>> {
-        let announced = match lock(&self.segments).get(&number)? {
-            Known::Ahead(Ahead(announced)) => Arc::clone(announced),
-            known => return known.memory(),
-        };
-        // Without the lock, which others need for other segments.
-        let state = std::mem::replace(&mut *announced.imported(self), State::Gone);
-        let State::Known(known) = state else {
-            // Another receiver was first.
-            return lock(&self.segments).get(&number).and_then(Known::memory);
-        };
-        let memory = known.memory();
-        let before = lock(&self.segments).insert(number, known);
-        drop(before);
-        memory
     }
 
     /// The exporter may free a segment.
@@ -318,54 +269,40 @@ impl ImportLink {
     fn forget(&self, segment: u64) -> Result<()> {
         let known = lock(&self.segments).remove(&segment);
         match known {
-            // It was not imported, so that nobody has it.
-            Some(Known::Refused { is_slab: true, .. }) => self.slab_is_gone(segment),
             Some(known) => {
-                let is_slab = known.is_slab();
+                let is_in_a_pool = known.is_in_a_pool();
                 // It may be being mapped.
                 drop_in_background(known);
-                if is_slab {
+                if is_in_a_pool {
                     // From here on the thread looks whether its free was reached.
                     reaper::wake();
                 }
+                Ok(())
             }
             // They were let go of before their exporter heard of it.
-            None if self.has_let_go.load(Ordering::SeqCst) => {}
-            None => return Err(self.breaks("it retires a segment that it did not announce")),
+            None if self.has_let_go.load(Ordering::SeqCst) => Ok(()),
+            None => Err(self.breaks("it retires a segment that it did not announce")),
         }
-        Ok(())
     }
 
     /// Nothing more will come of any segment. Their release waits for streams.
     pub(super) fn forget_all(&self) {
-        let segments = std::mem::take(&mut *lock(&self.segments));
-        if !segments.is_empty() {
-            drop_in_background(segments);
-        }
+        forget_all(&mut lock(&self.segments));
     }
 
     /// Whether some are used no more that the exporter has not heard the end of.
     pub(super) fn has_slabs_to_let_go(&self) -> bool {
         let slabs = self.slabs.load(Ordering::SeqCst);
-        slabs > 0 && slabs > lock(&self.segments).values().filter(|known| known.is_slab()).count()
+        slabs > 0 && slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count()
     }
 
     /// Tells the exporter which segments are gone here, and has those go that can.
     pub(super) fn let_go_of_slabs(&self) {
         if self.is_let_go() {
             // The exporter need not say that they are used no more.
-            let segments = {
-                let mut segments = lock(&self.segments);
-                self.has_let_go.store(true, Ordering::SeqCst);
-                std::mem::take(&mut *segments)
-            };
-            let refused = |(segment, known): (&u64, &Known)| {
-                matches!(known, Known::Refused { is_slab: true, .. }).then_some(*segment)
-            };
-            lock(&self.let_go).extend(segments.iter().filter_map(refused));
-            if !segments.is_empty() {
-                drop_in_background(segments);
-            }
+            let mut segments = lock(&self.segments);
+            self.has_let_go.store(true, Ordering::SeqCst);
+            forget_all(&mut segments);
         }
         // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
         if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
@@ -392,6 +329,12 @@ impl Drop for ImportLink {
             // Nobody has a buffer of it any more.
             self.forget_all();
         }
+    }
+}
+
+fn forget_all(segments: &mut BTreeMap<u64, Arc<Known>>) {
+    if !segments.is_empty() {
+        drop_in_background(std::mem::take(segments));
     }
 }
 

@@ -15,7 +15,7 @@ fn message() -> impl Strategy<Value = Message> {
     ];
     let segment = (any::<u64>(), any::<u64>(), 1..=isize::MAX as u64, place);
     prop_oneof![
-        Just(Message::Offer(Offer::OURS)),
+        Just(Message::Offer),
         any::<(u64, u64)>().prop_map(|(segments, bytes)| Message::Accept(Accept { segments, bytes })),
         Just(Message::Ring),
         segment.prop_map(|(segment, generation, bytes, place)| {

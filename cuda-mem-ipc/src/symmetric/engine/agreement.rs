@@ -129,47 +129,31 @@ impl Calls {
     }
 
     /// Returns rank 0's id once all ranks are alike and about to start.
-    pub(super) fn start(
-        &mut self,
-        exchange: &dyn Exchange,
-        backend: &'static str,
-        ours: &Introduction,
-        timeout: Duration,
-    ) -> Result<[u8; 128]> {
+    pub(super) fn start(&mut self, talk: Talk<'_>, ours: &Introduction) -> Result<[u8; 128]> {
         let words = ours.words().into_iter().flat_map(u32::to_le_bytes);
-        let told = exchange.all_gather(&words.chain(ours.id).collect::<Vec<_>>(), timeout)?;
-        let id = ours.compare(&told, backend)?;
+        let told = talk.exchange.all_gather(&words.chain(ours.id).collect::<Vec<_>>(), talk.timeout)?;
+        let id = ours.compare(&told, talk.backend)?;
         let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
-        self.agree(exchange, backend, start, timeout).map(|_| id)
+        self.agree(talk, start).map(|_| id)
     }
 
     /// Returns once all ranks are about to make the same call.
-    pub(super) fn agree(
-        &mut self,
-        exchange: &dyn Exchange,
-        backend: &'static str,
-        proposal: Proposal,
-        timeout: Duration,
-    ) -> Result<Agreed> {
+    pub(super) fn agree(&mut self, talk: Talk<'_>, proposal: Proposal) -> Result<Agreed> {
         if self.is_closed {
-            return Err(Error::EngineClosed { backend });
+            return Err(Error::EngineClosed { backend: talk.backend });
         }
         if let Some(ended) = &self.ended {
             return Err(ended.clone());
         }
-        let (number, rank, ranks) = (self.agreements, exchange.rank(), exchange.world_size());
         let Proposal { kind, size, sequence, mut retired } = proposal;
         retired.truncate(FREED);
-        let head = |kind| [VERSION, number, rank as u64, ranks as u64, kind, size, sequence];
-        let told = exchange.all_gather(&encode(&head(kind as u64), &retired), timeout);
-        let said = told.and_then(|told| parse(&told, backend, ranks)).inspect_err(|error| self.end(error))?;
+        let number = self.agreements;
+        let said = talk.hear([number, kind as u64, size, sequence], &retired);
+        let said = said.inspect_err(|error| self.end(error))?;
         self.agreements += 1;
-        let compared = compare(&said, rank, kind);
         // All ranks compare the same messages: when they differ nobody comes to the second exchange.
-        let agreed = compared?;
-        let told = exchange.all_gather(&encode(&head(GO), &[]), timeout);
-        let gone = told.and_then(|told| expect(&told, backend, ranks, number, GO));
-        gone.inspect_err(|error| self.end(error))?;
+        let agreed = compare(&said, talk.exchange.rank(), kind)?;
+        talk.expect([number, GO, size, sequence]).inspect_err(|error| self.end(error))?;
         Ok(agreed)
     }
 
@@ -177,18 +161,13 @@ impl Calls {
     /// have to undo together, which is the caller's to do unless there are [no more calls](Self::has_ended).
     pub(super) fn settle<T>(
         &mut self,
-        exchange: &dyn Exchange,
-        backend: &'static str,
+        talk: Talk<'_>,
         call: &'static str,
         made: Result<T>,
         leaves: bool,
-        timeout: Duration,
     ) -> Result<T> {
-        let (number, rank, ranks) = (self.agreements, exchange.rank(), exchange.world_size());
-        let (failed, leaves) = (u64::from(made.is_err()), u64::from(leaves));
-        let head = [VERSION, number, rank as u64, ranks as u64, DONE, failed, leaves];
-        let told = exchange.all_gather(&encode(&head, &[]), timeout);
-        let said = told.and_then(|told| expect(&told, backend, ranks, number, DONE));
+        let (backend, leaves) = (talk.backend, u64::from(leaves));
+        let said = talk.expect([self.agreements, DONE, u64::from(made.is_err()), leaves]);
         let error = match said.inspect_err(|error| self.end(error)) {
             Ok(said) => {
                 let Some(rank) = said.iter().position(|said| said.size != 0) else { return made };
@@ -233,16 +212,16 @@ struct Said {
 
 impl Said {
     fn told(&self) -> String {
+        const START: u64 = Kind::Start as u64;
+        const ALLOC: u64 = Kind::Alloc as u64;
+        const RENDEZVOUS: u64 = Kind::Rendezvous as u64;
+        const CLOSE: u64 = Kind::Close as u64;
         let Self { number, size, sequence, .. } = self;
         match self.kind {
-            kind if kind == Kind::Start as u64 => format!("call {number}, its start"),
-            kind if kind == Kind::Alloc as u64 => {
-                format!("call {number}, allocation {sequence} of {size} bytes")
-            }
-            kind if kind == Kind::Rendezvous as u64 => {
-                format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes")
-            }
-            kind if kind == Kind::Close as u64 => format!("call {number}, its end"),
+            START => format!("call {number}, its start"),
+            ALLOC => format!("call {number}, allocation {sequence} of {size} bytes"),
+            RENDEZVOUS => format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes"),
+            CLOSE => format!("call {number}, its end"),
             kind => format!("call {number}, of kind {kind}"),
         }
     }
@@ -252,42 +231,48 @@ fn encode(head: &[u64; HEAD], retired: &[u64]) -> Vec<u8> {
     head.iter().chain(retired).flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What the ranks said, each as the rank that it is.
-fn parse(told: &[Vec<u8>], backend: &'static str, ranks: usize) -> Result<Vec<Said>> {
-    if told.len() != ranks {
-        return Err(Error::NoMessage { rank: told.len().min(ranks), backend });
-    }
-    let message = |(rank, bytes): (usize, &Vec<u8>)| {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let words = words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
-        match words.as_slice() {
-            [VERSION, number, said_rank, said_ranks, kind, size, sequence, retired @ ..]
-                if rest.is_empty()
-                    && *said_rank == rank as u64
-                    && *said_ranks == ranks as u64
-                    && retired.len() <= FREED =>
-            {
-                let retired = retired.to_vec();
-                Ok(Said { number: *number, kind: *kind, size: *size, sequence: *sequence, retired })
-            }
-            _ => Err(Error::NoMessage { rank, backend }),
-        }
-    };
-    told.iter().enumerate().map(message).collect()
+/// What ranks agree over, for whom, and for how long they are waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Talk<'e> {
+    pub(super) exchange: &'e dyn Exchange,
+    pub(super) backend: &'static str,
+    pub(super) timeout: Duration,
 }
 
-/// What the ranks said, each in a message of this call and kind.
-fn expect(
-    told: &[Vec<u8>],
-    backend: &'static str,
-    ranks: usize,
-    number: u64,
-    kind: u64,
-) -> Result<Vec<Said>> {
-    let said = parse(told, backend, ranks)?;
-    match said.iter().position(|said| said.number != number || said.kind != kind) {
-        Some(rank) => Err(Error::NoMessage { rank, backend }),
-        None => Ok(said),
+impl Talk<'_> {
+    /// Says a message, by its number, kind, size and sequence, and returns what the ranks said, each as the rank that it is.
+    fn hear(self, [number, kind, size, sequence]: [u64; 4], retired: &[u64]) -> Result<Vec<Said>> {
+        let (rank, ranks) = (self.exchange.rank() as u64, self.exchange.world_size());
+        let head = [VERSION, number, rank, ranks as u64, kind, size, sequence];
+        let told = self.exchange.all_gather(&encode(&head, retired), self.timeout)?;
+        let nothing = |rank| Error::NoMessage { rank, backend: self.backend };
+        if told.len() != ranks {
+            return Err(nothing(told.len().min(ranks)));
+        }
+        let message = |(rank, bytes): (usize, &Vec<u8>)| {
+            let (words, rest) = bytes.as_chunks::<8>();
+            let words = words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
+            match words.as_slice() {
+                &[VERSION, number, said_rank, said_ranks, kind, size, sequence, ref retired @ ..]
+                    if rest.is_empty()
+                        && (said_rank, said_ranks) == (rank as u64, ranks as u64)
+                        && retired.len() <= FREED =>
+                {
+                    Ok(Said { number, kind, size, sequence, retired: retired.to_vec() })
+                }
+                _ => Err(nothing(rank)),
+            }
+        };
+        told.iter().enumerate().map(message).collect()
+    }
+
+    /// As [`hear`](Self::hear), of messages of the same call and kind.
+    fn expect(self, head: [u64; 4]) -> Result<Vec<Said>> {
+        let said = self.hear(head, &[])?;
+        match said.iter().position(|said| [said.number, said.kind] != head[..2]) {
+            Some(rank) => Err(Error::NoMessage { rank, backend: self.backend }),
+            None => Ok(said),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One allocation of this rank, and what becomes of it when it is freed.
+//! One allocation of this rank, what becomes of it when it is freed, and what a rank has of it after the rendezvous.
 //!
 //! Behind the data, from a multiple of 512 bytes on, lie the signal pad and the words of the library's signals. Both are zero when
 //! all ranks have come to the rendezvous.
@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{
-    Context, DeviceBuffer, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
+    Context, DeviceBuffer, Driver, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
 };
 
 use super::{Engine, Opened, Words};
-use crate::primitive::lock;
-use crate::symmetric::{Allocated, CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
+use crate::primitive::{lock, refuse_forked};
+use crate::symmetric::memory::{self, Used};
+use crate::symmetric::{Allocated, CHANNELS, Error, Exchange, Result, SIGNAL_PAD_BYTES, SymmetricMemory};
 
 /// The signal pad begins at a multiple of this.
 const GRANULE: usize = 512;
@@ -330,3 +331,118 @@ impl Drop for Allocation {
 fn words_bytes(ranks: usize) -> usize {
     2 * CHANNELS * ranks * 8
 }
+
+pub(super) struct EngineMemory {
+    allocation: Arc<Allocation>,
+    exchange: Arc<dyn Exchange>,
+    layout: memory::Layout,
+}
+
+/// A rank's memory, as this process uses it.
+#[derive(Debug)]
+struct View {
+    allocation: Arc<Allocation>,
+    rank: usize,
+}
+
+impl Used for View {
+    fn driver(&self) -> Driver {
+        self.allocation.shared.context.driver()
+    }
+
+    fn uses(&self) -> &Uses {
+        // As many as ranks, of which this is one.
+        &self.allocation.uses[self.rank]
+    }
+}
+
+impl EngineMemory {
+    pub(super) fn new(allocation: Arc<Allocation>, exchange: Arc<dyn Exchange>, offset: usize) -> Self {
+        let shared = &allocation.shared;
+        let (rank, ranks, size) = (shared.rank, shared.ranks, allocation.size);
+        let layout =
+            memory::Layout::new(
+                rank,
+                ranks,
+                shared.context.device(),
+                (size, offset),
+                |rank| match allocation.addresses().get(rank) {
+                    None | Some(0) => [0; 2],
+                    Some(address) => [*address, address + allocation.pad as u64],
+                },
+            );
+        Self { allocation, exchange, layout }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.allocation.shared
+    }
+
+    /// What must hold before anything is put into a stream.
+    fn begin(
+        &self,
+        call: &'static str,
+        stream: &Stream,
+        rank: usize,
+        channel: usize,
+        timeout: Option<Duration>,
+    ) -> Result<&dyn Engine> {
+        refuse_forked()?;
+        let engine = &*self.shared().engine;
+        self.layout.begin(call, stream, rank, (channel, engine.channels()))?;
+        if timeout.is_some() {
+            let what = "timeout of a stream's wait, which only the library could end";
+            return Err(Error::NotSupported { backend: engine.name(), what });
+        }
+        if stream.context() != &self.shared().context {
+            return Err(CoreError::ForeignContext { what: "the stream" }.into());
+        }
+        self.check()?;
+        Ok(engine)
+    }
+
+    /// Calls the library, as a user of this rank's memory.
+    fn enqueue(&self, stream: &Stream, body: impl FnOnce() -> Result<()>) -> Result<()> {
+        let open = self.allocation.uses[self.rank()].on(self.allocation.address, stream)?;
+        let done = self.shared().context.with_current(body).map_err(Error::from).and_then(|done| done);
+        drop(open);
+        done
+    }
+}
+
+impl SymmetricMemory for EngineMemory {
+    fn layout(&self) -> &memory::Layout {
+        &self.layout
+    }
+
+    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>> {
+        Ok(Arc::new(View { allocation: Arc::clone(&self.allocation), rank }))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.exchange.check()
+    }
+
+    fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
+        let engine = self.begin("barrier", stream, self.rank(), channel, timeout)?;
+        self.enqueue(stream, || engine.barrier(&self.allocation.words, stream, channel))
+    }
+
+    fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
+        let engine = self.begin("put_signal", stream, to, channel, None)?;
+        self.enqueue(stream, || engine.signal(&self.allocation.words, stream, to, channel))
+    }
+
+    fn wait_signal(
+        &self,
+        stream: &Stream,
+        from: usize,
+        channel: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        let engine = self.begin("wait_signal", stream, from, channel, timeout)?;
+        self.enqueue(stream, || engine.wait(&self.allocation.words, stream, from, channel))
+    }
+}
+
+crate::shown!(EngineMemory, |it| engine: it.shared().engine, allocation: it.allocation.sequence, layout: it.layout);

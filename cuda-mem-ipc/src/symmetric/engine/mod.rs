@@ -11,7 +11,6 @@
 
 mod agreement;
 mod allocation;
-mod memory;
 #[cfg(feature = "nccl")]
 mod nccl;
 #[cfg(feature = "nvshmem")]
@@ -29,9 +28,8 @@ use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
 use crate::primitive::{lock, refuse_forked};
-use agreement::{Calls, Kind};
-use allocation::{Allocation, Ground, Shared};
-use memory::EngineMemory;
+use agreement::{Agreed, Calls, Kind, Proposal, Talk};
+use allocation::{Allocation, EngineMemory, Ground, Shared};
 
 /// How a backend over a library works. All ranks pass the same. The constructors of [`EngineBackend`] have examples.
 #[derive(Debug, Clone)]
@@ -175,7 +173,8 @@ impl EngineBackend {
             // Half of what the others wait, so that they hear of it.
             let retired = self.shared.ready(self.options.timeout / 2);
             let in_use = self.shared.count().saturating_sub(retired.len() as u64);
-            let agreed = self.agree(&mut calls, Kind::Close, in_use, 0, retired)?;
+            let proposal = Proposal { kind: Kind::Close, size: in_use, sequence: 0, retired };
+            let agreed = self.agree(&mut calls, proposal)?;
             if let Some((rank, &allocations)) =
                 agreed.sizes.iter().enumerate().find(|(_, in_use)| **in_use > 0)
             {
@@ -189,24 +188,15 @@ impl EngineBackend {
         self.shared.close()
     }
 
-    /// Has all ranks agree on a call, and gives back what all have freed.
-    fn agree(
-        &self,
-        calls: &mut Calls,
-        kind: Kind,
-        size: u64,
-        sequence: u64,
-        retired: Vec<u64>,
-    ) -> Result<agreement::Agreed> {
-        let proposal = agreement::Proposal { kind, size, sequence, retired };
-        let agreed = calls.agree(&*self.exchange, self.shared.name(), proposal, self.options.timeout)?;
-        self.shared.give_back(&agreed.freed);
-        Ok(agreed)
+    fn talk(&self) -> Talk<'_> {
+        Talk { exchange: &*self.exchange, backend: self.shared.name(), timeout: self.options.timeout }
     }
 
-    /// Has all ranks hear what became of a call; see [`Calls::settle`].
-    fn settle<T>(&self, calls: &mut Calls, call: &'static str, made: Result<T>, leaves: bool) -> Result<T> {
-        calls.settle(&*self.exchange, self.shared.name(), call, made, leaves, self.options.timeout)
+    /// Has all ranks agree on a call, and gives back what all have freed.
+    fn agree(&self, calls: &mut Calls, proposal: Proposal) -> Result<Agreed> {
+        let agreed = calls.agree(self.talk(), proposal)?;
+        self.shared.give_back(&agreed.freed);
+        Ok(agreed)
     }
 
     /// Brings the ranks together over an allocation, all of them being at it.
@@ -214,7 +204,7 @@ impl EngineBackend {
         let registered = allocation.register();
         let window = registered.as_ref().ok().copied().flatten();
         let opened = registered.and_then(|window| allocation.look_up(window));
-        let opened = self.settle(calls, "rendezvous", opened, window.is_some());
+        let opened = calls.settle(self.talk(), "rendezvous", opened, window.is_some());
         let opened = opened.and_then(|opened| self.connect(calls, allocation).map(|()| opened));
         if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
             // SAFETY: registered above, and no rank has opened it: all have heard of the failure, and are here.
@@ -230,7 +220,7 @@ impl EngineBackend {
             let connected = allocation.connect(calls.connected());
             // A stream may wait for a rank that failed: nothing undoes that but the library's end.
             let leaves = connected.is_ok();
-            self.settle(calls, "connect", connected, leaves)?;
+            calls.settle(self.talk(), "connect", connected, leaves)?;
             allocation.pass_connected()?;
             calls.has_connected();
         }
@@ -274,14 +264,15 @@ unsafe impl SymmetricBackend for EngineBackend {
         let layout = self.shared.layout(size)?;
         let mut calls = lock(&self.calls);
         let sequence = calls.allocated();
-        self.agree(&mut calls, Kind::Alloc, size as u64, sequence, self.shared.ready(Duration::ZERO))?;
+        let (size, retired) = (size as u64, self.shared.ready(Duration::ZERO));
+        self.agree(&mut calls, Proposal { kind: Kind::Alloc, size, sequence, retired })?;
         calls.has_allocated();
         // From here on the number is taken on all ranks: without memory it is one that was freed.
         let made = Shared::allocate(&self.shared, layout, sequence);
         let leaves = made.is_ok() && !self.shared.engine.frees_alone();
         let made = made.and_then(|allocation| allocation.clear().map(|()| allocation));
         // If it is dropped, it was freed: on all ranks.
-        let allocation = self.settle(&mut calls, "alloc", made, leaves)?;
+        let allocation = calls.settle(self.talk(), "alloc", made, leaves)?;
         let allocated = allocation.allocated();
         lock(&self.allocations).insert(allocated.address, Arc::new(allocation));
         Ok(allocated)
@@ -341,7 +332,8 @@ unsafe impl SymmetricBackend for EngineBackend {
             // Another thread may have been faster.
             if !allocation.is_open() {
                 let (size, sequence) = (allocation.size as u64, allocation.sequence);
-                self.agree(&mut calls, Kind::Rendezvous, size, sequence, self.shared.ready(Duration::ZERO))?;
+                let retired = self.shared.ready(Duration::ZERO);
+                self.agree(&mut calls, Proposal { kind: Kind::Rendezvous, size, sequence, retired })?;
                 self.open(&mut calls, &allocation)?;
             }
         }
@@ -359,11 +351,4 @@ fn address(memory: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }
 
-impl fmt::Debug for EngineBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineBackend")
-            .field("engine", &self.shared.engine)
-            .field("exchange", &self.exchange)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(EngineBackend, |it| engine: it.shared.engine, exchange: it.exchange);

@@ -17,7 +17,7 @@ use cuda_mem_pool::cuda_mem_core::sys::nccl::{
 };
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
-use super::agreement::{Calls, Introduction};
+use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
 use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
@@ -103,7 +103,8 @@ impl EngineBackend {
         }
         let ours = Introduction { version: table.version(), is_initialised: None, id: id.to_bytes() };
         let mut calls = Calls::default();
-        let id = ncclUniqueId::from_bytes(&calls.start(&*exchange, NAME, &ours, options.timeout)?);
+        let talk = Talk { exchange: &*exchange, backend: NAME, timeout: options.timeout };
+        let id = ncclUniqueId::from_bytes(&calls.start(talk, &ours)?);
         let mut communicator = ptr::null_mut();
         let (rank, number) = (number(rank), number(ranks));
         // SAFETY: a communicator to write, an id that all ranks pass; all of them are at this call, with a device current.
@@ -113,7 +114,7 @@ impl EngineBackend {
         if made.is_ok() {
             *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
         }
-        let settled = calls.settle(&*exchange, NAME, "ncclCommInitRank", made, false, options.timeout);
+        let settled = calls.settle(talk, "ncclCommInitRank", made, false);
         if let Err(error) = settled {
             // Each rank ends its own: no rank is asked. It fails with the context, and then there is nothing to end either.
             let _ = context.with_current(|| engine.abandon());

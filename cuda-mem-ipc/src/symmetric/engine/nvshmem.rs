@@ -16,7 +16,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Table, nvshmemx_uniqueid_v1};
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
-use super::agreement::{Calls, Introduction};
+use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
 use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
@@ -110,7 +110,8 @@ impl EngineBackend {
             id: id.to_bytes(),
         };
         let mut calls = Calls::default();
-        let id = calls.start(&*exchange, NAME, &ours, options.timeout)?;
+        let talk = Talk { exchange: &*exchange, backend: NAME, timeout: options.timeout };
+        let id = calls.start(talk, &ours)?;
         let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
         let begun = if engine.is_ours {
             let id = nvshmemx_uniqueid_v1::from_bytes(&id);
@@ -120,7 +121,7 @@ impl EngineBackend {
         };
         let leaves = begun.is_ok() && engine.is_ours;
         let begun = begun.and_then(|()| engine.expect_members(rank));
-        let settled = calls.settle(&*exchange, NAME, "the initialisation", begun, leaves, options.timeout);
+        let settled = calls.settle(talk, "the initialisation", begun, leaves);
         if let Err(error) = settled {
             // An instance that only some ranks have stays: its end is a call of all.
             if leaves && !calls.has_ended() {

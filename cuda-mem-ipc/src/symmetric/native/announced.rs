@@ -1,18 +1,18 @@
-//! What ranks have announced and not mapped yet: each of it is a descriptor of whoever has it before it.
+//! What ranks have announced, and what of it is mapped: what is not, each is a descriptor of whoever has it before it.
 //!
 //! A program may allocate a lot before its first rendezvous. So a rank that makes something itself maps what has come of the others
 //! but for the last few, and says in the directory how much it has mapped. It announces no more than that and so many behind it, and
 //! waits for the others before.
 
-use std::sync::{Arc, Mutex, TryLockError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 
 use super::group::Inner;
 use super::lookup::Patience;
-use super::queue::Queue;
-use super::segment::Segment;
-use super::state::{AnnouncedPiece, AnnouncedSegment};
-use super::words::Piece;
+use super::state::SLICE;
+use crate::primitive::lock;
 use crate::symmetric::{Error, Result, Why};
+use crate::transport::Descriptors;
 
 /// How many segments of a rank may be announced and not mapped elsewhere yet, and how many pieces of words.
 pub(super) const ANNOUNCED: usize = 256;
@@ -23,76 +23,123 @@ pub(super) const LEFT_ALONE: usize = 16;
 /// The most segments of a rank that are believed in, and the most pieces of words.
 pub(super) const MAX_NUMBER: u64 = 1 << 16;
 
-/// What can be announced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Segment,
-    Piece,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Segment => "segments",
-            Self::Piece => "pieces of words for signals",
-        }
-    }
-}
-
 /// Something of another rank, which is announced before it is mapped.
 pub(super) trait Announced: Sized {
-    type Announcement;
-    const KIND: Kind;
-    /// What an error says of its number.
-    const NUMBER: &'static str;
+    type Info;
+    /// Where in the directory ranks say how many they have mapped, in bytes behind the others.
+    const PLACE: usize;
+    /// What an error says of many, of a number, and of what a rank did not do.
+    const TEXTS: [&'static str; 3];
 
-    fn number(announcement: &Self::Announcement) -> u64;
+    fn number(info: &Self::Info) -> u64;
 
-    fn open(own: &Inner, announcement: Self::Announcement, rank: usize) -> Result<Self>;
+    fn open(own: &Inner, info: Self::Info, memory: Descriptors, rank: usize) -> Result<Self>;
 }
 
-impl Announced for Segment {
-    type Announcement = AnnouncedSegment;
-    const KIND: Kind = Kind::Segment;
-    const NUMBER: &'static str = "the number of a segment";
+/// What of one kind a rank has announced and is not mapped here, and what is, by number.
+pub(super) struct Row<T: Announced> {
+    announced: Queue<(T::Info, Descriptors)>,
+    pub(super) mapped: Mutex<Vec<Arc<T>>>,
+}
 
-    fn number(announcement: &AnnouncedSegment) -> u64 {
-        announcement.info.number
+crate::shown!([T: Announced] Row<T>, |it| announced: it.len());
+
+impl<T: Announced> Row<T> {
+    pub(super) fn new() -> Self {
+        Self { announced: Queue::new(ANNOUNCED), mapped: Mutex::default() }
     }
 
-    fn open(own: &Inner, announcement: AnnouncedSegment, rank: usize) -> Result<Self> {
-        Self::import(&own.context, announcement, rank)
+    /// Keeps an announcement; false if it is none, or one too many.
+    pub(super) fn announce(&self, info: Option<T::Info>, memory: Descriptors) -> bool {
+        info.is_some_and(|info| memory.len() == 1 && self.announced.push((info, memory)))
+    }
+
+    /// How many are announced and not mapped.
+    pub(super) fn len(&self) -> usize {
+        lock(&self.announced.kept).len()
+    }
+
+    /// Unmaps all of them.
+    pub(super) fn clear(&self) {
+        let mapped = std::mem::take(&mut *lock(&self.mapped));
+        drop(mapped);
+    }
+
+    /// One by its number, mapped now if it was not yet.
+    pub(super) fn get(&self, own: &Inner, rank: usize, number: u64, patience: &Patience) -> Result<Arc<T>> {
+        let [_, what, call] = T::TEXTS;
+        let index = usize::try_from(number).ok().filter(|_| number < MAX_NUMBER);
+        let index = index.ok_or(Error::Invalid { rank, what, value: number, most: MAX_NUMBER })?;
+        let mut mapped = lock(&self.mapped);
+        loop {
+            if let Some(found) = mapped.get(index) {
+                return Ok(Arc::clone(found));
+            }
+            match self.announced.next() {
+                Some(announced) => Self::map_next(own, rank, &mut mapped, announced)?,
+                None => own.wait_for(rank, call, patience)?,
+            }
+        }
+    }
+
+    /// Maps all but the last few.
+    fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
+        let mut mapped = match self.mapped.try_lock() {
+            Ok(mapped) => mapped,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Who has it maps what comes, and may wait for that.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        while self.len() > LEFT_ALONE
+            && let Some(next) = self.announced.next()
+        {
+            Self::map_next(own, rank, &mut mapped, next)?;
+        }
+        Ok(())
+    }
+
+    /// Maps what a rank has announced next.
+    pub(super) fn map_next(
+        own: &Inner,
+        rank: usize,
+        mapped: &mut Vec<Arc<T>>,
+        (info, memory): (T::Info, Descriptors),
+    ) -> Result<()> {
+        let (number, expected) = (T::number(&info), mapped.len() as u64);
+        if number != expected || number >= MAX_NUMBER {
+            own.state.break_by(rank, Why::Unreachable);
+            return Err(Error::Invalid { rank, what: T::TEXTS[1], value: number, most: MAX_NUMBER });
+        }
+        // It cannot be asked for once more, and those behind it are of no use without it.
+        mapped.push(Arc::new(T::open(own, info, memory, rank).inspect_err(|error| {
+            match error {
+                Error::Invalid { .. } => own.state.break_by(rank, Why::Unreachable),
+                _ => own.state.break_by(own.state.rank, Why::Failed),
+            };
+        })?));
+        own.state.directory.mapped(own.state.rank, rank, T::PLACE)?.store(expected + 1, ORDER);
+        Ok(())
     }
 }
 
-impl Announced for Piece {
-    type Announcement = AnnouncedPiece;
-    const KIND: Kind = Kind::Piece;
-    const NUMBER: &'static str = "the number of words for signals";
-
-    fn number(announcement: &AnnouncedPiece) -> u64 {
-        announcement.info.number
-    }
-
-    fn open(own: &Inner, announcement: AnnouncedPiece, rank: usize) -> Result<Self> {
-        let room = own.options.segment_allocations;
-        Self::open(&own.context, announcement, rank, own.state.ranks(), room)
-    }
-}
+const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
 
 impl Inner {
     /// Returns when all ranks have room for one more announcement, of this number; so nothing was announced if they have not.
-    pub(super) fn make_room(&self, kind: Kind, number: u64) -> Result<()> {
+    pub(super) fn make_room<T: Announced>(&self, number: u64) -> Result<()> {
         if number >= MAX_NUMBER {
-            let (group, what) = (self.state.group.clone(), kind.name());
+            let (group, what) = (self.state.group.clone(), T::TEXTS[0]);
             return Err(Error::GroupFull { group, what, most: MAX_NUMBER });
         }
         let patience = Patience::new(self.options.timeout);
         for (rank, _) in self.state.others() {
             loop {
                 // Others may wait for this rank likewise.
-                self.map_ahead()?;
-                let mapped = self.state.directory.mapped(rank, self.state.rank, kind)?;
+                for (rank, peer) in self.state.others() {
+                    peer.segments.map_ahead(self, rank)?;
+                    peer.pieces.map_ahead(self, rank)?;
+                }
+                let mapped = self.state.directory.mapped(rank, self.state.rank, T::PLACE)?.load(ORDER);
                 if number.saturating_sub(mapped) < ANNOUNCED as u64 || self.state.directory.has_left(rank) {
                     break;
                 }
@@ -102,57 +149,37 @@ impl Inner {
         }
         Ok(())
     }
+}
 
-    /// Maps what the others have announced, but for the last few.
-    fn map_ahead(&self) -> Result<()> {
-        for ((rank, peer), mapped) in self.state.others().filter_map(|of| Some((of, self.mapped.get(of.0)?)))
-        {
-            self.map_all_but_some(rank, &mapped.segments, &peer.segments)?;
-            self.map_all_but_some(rank, &mapped.pieces, &peer.pieces)?;
-        }
-        Ok(())
+/// What another rank has sent and this one has not used yet.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    most: usize,
+    kept: Mutex<VecDeque<T>>,
+    came: Condvar,
+}
+
+impl<T> Queue<T> {
+    /// One that keeps no more than so many.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, kept: Mutex::default(), came: Condvar::new() }
     }
 
-    fn map_all_but_some<T: Announced>(
-        &self,
-        rank: usize,
-        mapped: &Mutex<Vec<Arc<T>>>,
-        announced: &Queue<T::Announcement>,
-    ) -> Result<()> {
-        let mut mapped = match mapped.try_lock() {
-            Ok(mapped) => mapped,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Who has it maps what comes, and may wait for that.
-            Err(TryLockError::WouldBlock) => return Ok(()),
-        };
-        while announced.len() > LEFT_ALONE
-            && let Some(next) = announced.next()
-        {
-            self.map_next(rank, &mut mapped, next)?;
+    /// Keeps one more; `false` when there are too many.
+    pub(super) fn push(&self, one: T) -> bool {
+        let mut kept = lock(&self.kept);
+        let has_room = kept.len() < self.most;
+        if has_room {
+            kept.push_back(one);
+            self.came.notify_all();
         }
-        Ok(())
+        has_room
     }
 
-    /// Maps what a rank has announced next.
-    pub(super) fn map_next<T: Announced>(
-        &self,
-        rank: usize,
-        mapped: &mut Vec<Arc<T>>,
-        announced: T::Announcement,
-    ) -> Result<()> {
-        let (number, expected) = (T::number(&announced), mapped.len() as u64);
-        if number != expected || number >= MAX_NUMBER {
-            self.state.break_by(rank, Why::Unreachable);
-            return Err(Error::Invalid { rank, what: T::NUMBER, value: number, most: MAX_NUMBER });
-        }
-        // It cannot be asked for once more, and those behind it are of no use without it.
-        mapped.push(Arc::new(T::open(self, announced, rank).inspect_err(|error| {
-            match error {
-                Error::Invalid { .. } => self.state.break_by(rank, Why::Unreachable),
-                _ => self.state.break_by(self.state.rank, Why::Failed),
-            };
-        })?));
-        self.state.directory.set_mapped(self.state.rank, rank, T::KIND, expected + 1)?;
-        Ok(())
+    /// The next, if there is one within a moment.
+    pub(super) fn next(&self) -> Option<T> {
+        let kept = lock(&self.kept);
+        let waited = self.came.wait_timeout_while(kept, SLICE, |kept| kept.is_empty());
+        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 }

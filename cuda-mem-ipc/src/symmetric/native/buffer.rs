@@ -1,6 +1,5 @@
 //! Memory of a group for Rust programs: typed, without a registry of backends.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -102,8 +101,4 @@ impl<T> Drop for GroupBuffer<T> {
     }
 }
 
-impl<T> fmt::Debug for GroupBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupBuffer").field("len", &self.count).finish_non_exhaustive()
-    }
-}
+crate::shown!([T] GroupBuffer<T>, |it| len: it.count);

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Result};
 
-use super::announced::Kind;
 use crate::symmetric::Why;
 
 /// The most ranks of a group.
@@ -113,19 +112,9 @@ impl Directory {
         }
     }
 
-    /// How much of rank `of` rank `by` says that it has mapped.
-    pub(super) fn mapped(&self, by: usize, of: usize, kind: Kind) -> Result<u64> {
-        Ok(self.word(self.place_of_mapped(by, of, kind))?.load(Ordering::SeqCst))
-    }
-
-    pub(super) fn set_mapped(&self, by: usize, of: usize, kind: Kind, count: u64) -> Result<()> {
-        self.word(self.place_of_mapped(by, of, kind))?.store(count, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn place_of_mapped(&self, by: usize, of: usize, kind: Kind) -> usize {
-        let pair = mapped(self.ranks) + 16 * (by * self.ranks + of);
-        pair + if kind == Kind::Segment { 0 } else { 8 }
+    /// How much of rank `of` rank `by` says that it has mapped, of what has this place.
+    pub(super) fn mapped(&self, by: usize, of: usize, place: usize) -> Result<&AtomicU64> {
+        self.word(mapped(self.ranks) + 16 * (by * self.ranks + of) + place)
     }
 
     pub(super) fn publish(&self, rank: usize, entry: Entry) -> Result<()> {

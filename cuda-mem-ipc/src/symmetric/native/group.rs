@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,8 +10,7 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
 
-use super::allocation::Allocation;
-use super::announced::Kind;
+use super::lookup::Allocation;
 use super::memory::NativeMemory;
 use super::message;
 use super::segment::{OwnSegment, Segment};
@@ -72,15 +70,6 @@ pub(super) struct Inner {
     barrier: Mutex<Option<Allocated>>,
     /// One exchange at a time: the order is the ranks' order.
     pub(super) exchanging: Mutex<()>,
-    /// What of each rank is mapped here.
-    pub(super) mapped: Vec<Mapped>,
-}
-
-/// What of another rank is mapped here, by number.
-#[derive(Default)]
-pub(super) struct Mapped {
-    pub(super) segments: Mutex<Vec<Arc<Segment>>>,
-    pub(super) pieces: Mutex<Vec<Arc<Piece>>>,
 }
 
 /// What allocations are made of.
@@ -151,7 +140,6 @@ impl Group {
             group: state.group.clone(),
             source: crate::Error::System { call: "starting a thread", source: source.into() },
         })?;
-        let mapped = state.peers.iter().map(|_| Mapped::default()).collect();
         let inner = Inner {
             context: context.clone(),
             stream,
@@ -163,7 +151,6 @@ impl Group {
             words: Arc::default(),
             barrier: Mutex::default(),
             exchanging: Mutex::default(),
-            mapped,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -311,7 +298,7 @@ impl Inner {
 
     /// A new segment, which all ranks are told of.
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
-        self.make_room(Kind::Segment, number)?;
+        self.make_room::<Segment>(number)?;
         let bytes = self.options.segment_bytes.max(len);
         let pads = self.options.segment_allocations;
         let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
@@ -324,7 +311,7 @@ impl Inner {
         if let Some(words) = self.words.take() {
             return Ok(words);
         }
-        self.make_room(Kind::Piece, self.words.pieces())?;
+        self.make_room::<Piece>(self.words.pieces())?;
         let (room, ranks) = (self.options.segment_allocations, self.state.ranks());
         let (piece, info) = self.words.create(&self.context, room, ranks)?;
         self.announce(message::WORDS, &info.encode(), piece.as_fd())?;
@@ -359,7 +346,10 @@ impl Drop for Inner {
         *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = Own::default();
         *self.making.get_mut().unwrap_or_else(PoisonError::into_inner) = Making::default();
         self.words.clear();
-        self.mapped.clear();
+        for (_, peer) in self.state.others() {
+            peer.segments.clear();
+            peer.pieces.clear();
+        }
         self.state.stop();
         if let Some(watch) = self.watch.take() {
             // It does not panic; and if it did, it is gone all the same.
@@ -370,12 +360,4 @@ impl Drop for Inner {
     }
 }
 
-impl fmt::Debug for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
-            .field("name", &self.name())
-            .field("rank", &self.rank())
-            .field("world_size", &self.world_size())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Group, |it| name: it.name(), rank: it.rank(), world_size: it.world_size());

@@ -1,18 +1,20 @@
-//! What the other ranks have of an allocation.
+//! One allocation, of this rank and as it lies on the others.
 
 use std::cell::OnceCell;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::allocation::{Allocation, Remote, place};
-use super::announced::{Announced, MAX_NUMBER};
+use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Uses, forked};
+
 use super::directory::{Entry, Found, KEPT};
 use super::group::Inner;
-use super::queue::Queue;
+use super::segment::{OwnSegment, Segment};
+use super::space::Block;
 use super::state::SLICE;
-use super::words;
-use crate::primitive::lock;
-use crate::symmetric::{Error, Result};
+use super::words::{self, Piece, Words};
+use crate::symmetric::{Allocated, Error, Result};
 
 /// How long a rank that is about to allocate is waited for awake.
 const AWAKE: Duration = Duration::from_micros(100);
@@ -51,13 +53,11 @@ impl Inner {
         let mut remotes = vec![None; self.state.ranks()];
         for (rank, peer) in self.state.others() {
             let entry = self.entry(rank, allocation, &patience)?;
-            let Some(mapped) = self.mapped.get(rank) else { continue };
-            let (segments, pieces) = ((&mapped.segments, &peer.segments), (&mapped.pieces, &peer.pieces));
-            let segment = self.mapped(rank, entry.segment, segments, "announce a segment", &patience)?;
+            let segment = peer.segments.get(self, rank, entry.segment, &patience)?;
             let invalid = |(what, value, most)| Error::Invalid { rank, what, value, most };
             let (offset, pad) = place(&entry, &segment).map_err(invalid)?;
             let (number, index) = words::of_place(entry.words);
-            let piece = self.mapped(rank, number, pieces, "announce words for signals", &patience)?;
+            let piece = peer.pieces.get(self, rank, number, &patience)?;
             let most = (piece.room as u64).saturating_sub(1);
             let words = usize::try_from(index).ok().filter(|words| *words < piece.room);
             let words = words.ok_or_else(|| invalid(("the place of an allocation's words", index, most)))?;
@@ -91,30 +91,6 @@ impl Inner {
         }
     }
 
-    /// Something of a rank by its number, mapped now if it was not yet.
-    fn mapped<T: Announced>(
-        &self,
-        rank: usize,
-        number: u64,
-        (mapped, announced): (&Mutex<Vec<Arc<T>>>, &Queue<T::Announcement>),
-        call: &'static str,
-        patience: &Patience,
-    ) -> Result<Arc<T>> {
-        let index = usize::try_from(number).ok().filter(|_| number < MAX_NUMBER);
-        let invalid = Error::Invalid { rank, what: T::NUMBER, value: number, most: MAX_NUMBER };
-        let index = index.ok_or(invalid)?;
-        let mut mapped = lock(mapped);
-        loop {
-            if let Some(found) = mapped.get(index) {
-                return Ok(Arc::clone(found));
-            }
-            match announced.next() {
-                Some(announced) => self.map_next(rank, &mut mapped, announced)?,
-                None => self.wait_for(rank, call, patience)?,
-            }
-        }
-    }
-
     /// Whether waiting for a rank makes sense.
     pub(super) fn wait_for(&self, rank: usize, what: &'static str, patience: &Patience) -> Result<()> {
         self.state.check()?;
@@ -122,6 +98,93 @@ impl Inner {
             return Err(Error::Missing { ranks: vec![rank], what, waited: self.options.timeout });
         }
         Ok(())
+    }
+}
+
+/// Memory of this rank. Its piece goes back to the segment with the last handle.
+#[derive(Debug)]
+pub(super) struct Allocation {
+    pub(super) segment: Arc<OwnSegment>,
+    pub(super) block: Block,
+    pub(super) words: Words,
+    pub(super) size: usize,
+    pub(super) sequence: u64,
+    /// No other one of the process has it, of whatever group.
+    serial: u64,
+    pub(super) uses: Uses,
+    /// The same allocation on each rank, once all have been looked at; none for this one.
+    pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
+}
+
+/// Where another rank has it.
+#[derive(Debug, Clone)]
+pub(super) struct Remote {
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: usize,
+    pub(super) pad: usize,
+    pub(super) piece: Arc<Piece>,
+    /// Which words of the piece.
+    pub(super) words: usize,
+}
+
+/// What a rank publishes of a size is checked against this before an offset is believed.
+pub(super) fn place(entry: &Entry, segment: &Segment) -> Result<(usize, usize), (&'static str, u64, u64)> {
+    let bytes = segment.mapping.bytes() as u64;
+    let data = segment.data() as u64;
+    if entry.pad >= segment.pads as u64 {
+        return Err(("the number of a signal pad", entry.pad, (segment.pads as u64).saturating_sub(1)));
+    }
+    let last = bytes.saturating_sub(entry.size);
+    if entry.size > bytes || entry.offset < data || entry.offset > last {
+        return Err(("the offset of an allocation", entry.offset, last));
+    }
+    // Both are below the segment's bytes, which are a `usize`.
+    Ok((usize::try_from(entry.offset).unwrap_or(0), usize::try_from(entry.pad).unwrap_or(0)))
+}
+
+impl Allocation {
+    pub(super) fn new(
+        segment: Arc<OwnSegment>,
+        block: Block,
+        words: Words,
+        size: usize,
+        sequence: u64,
+    ) -> Self {
+        static SERIALS: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
+        Self { segment, block, words, size, sequence, serial, uses: Uses::new(), remotes: OnceLock::new() }
+    }
+
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.segment.segment.mapping.as_raw() + self.block.offset as u64
+    }
+
+    pub(super) fn allocated(&self) -> Allocated {
+        Allocated { address: self.address(), serial: self.serial }
+    }
+
+    /// Whether an address lies in it. One without bytes has its own.
+    pub(super) fn has(&self, address: CUdeviceptr) -> bool {
+        address.checked_sub(self.address()).is_some_and(|offset| offset < self.size.max(1) as u64)
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        Entry {
+            sequence: self.sequence,
+            size: self.size as u64,
+            segment: self.segment.number,
+            offset: self.block.offset as u64,
+            pad: self.block.pad as u64,
+            words: self.words.place(),
+        }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if !forked() {
+            self.segment.give_back(self.block, std::mem::take(&mut self.uses));
+        }
     }
 }
 

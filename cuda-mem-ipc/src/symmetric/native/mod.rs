@@ -2,37 +2,36 @@
 //!
 //! # Safety
 //!
-//! Relies on the books of a group's segments giving no byte to two allocations at a time.
+//! Relies on the books of a group's segments giving no byte to two allocations at a time; and on each connection being one process's, checked
+//! when the group was joined, whose messages come in order.
 
-#![allow(unsafe_code, reason = "implements an unsafe trait")]
+#![allow(unsafe_code, reason = "implements unsafe traits")]
 
-mod allocation;
 mod announced;
 mod buffer;
 mod directory;
-mod exchange;
 mod group;
 mod join;
 mod lookup;
 mod memory;
 mod message;
-mod queue;
 mod segment;
-mod signals;
 mod space;
 mod state;
 mod watch;
 mod words;
 
-use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 
-use super::{Allocated, Error, Result, SymmetricBackend, SymmetricMemory};
+use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory, Why};
 use crate::primitive::{lock, refuse_forked};
-use allocation::Allocation;
+use crate::transport::Deadline;
+use lookup::Allocation;
 
 pub use buffer::GroupBuffer;
 pub use group::{Freed, Group, GroupOptions};
@@ -208,8 +207,68 @@ unsafe impl SymmetricBackend for NativeBackend {
     }
 }
 
-impl fmt::Debug for NativeBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NativeBackend").field("groups", &self.names()).finish()
+crate::shown!(NativeBackend, |it| groups: it.names());
+
+/// The n-th message of a rank belongs to the n-th of every other.
+// SAFETY: the n-th call takes the n-th message of every rank's own connection.
+unsafe impl Exchange for Group {
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn rank(&self) -> usize {
+        self.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.world_size()
+    }
+
+    /// A rank that says nothing in time breaks the group, for all ranks: those that heard everybody must not go on alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broken`], [`Error::Left`], which name the rank; [`Error::Transport`] for more bytes than a message has.
+    fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        refuse_forked()?;
+        let _turn = lock(&self.inner.exchanging);
+        let (state, deadline) = (self.state(), Deadline::after(timeout));
+        state.check()?;
+        for (rank, peer) in state.others() {
+            let sent = peer.connection.send(message::SAID, bytes, &[], deadline);
+            sent.map_err(|error| match error {
+                // Nothing has gone out, to nobody.
+                source @ crate::Error::PayloadTooLong { .. } => Error::Transport { rank, source },
+                error => state.unsent(rank, &error),
+            })?;
+        }
+        let mut said = Vec::with_capacity(self.world_size());
+        for rank in 0..self.world_size() {
+            let Some(Some(peer)) = state.peers.get(rank) else {
+                said.push(bytes.to_vec());
+                continue;
+            };
+            said.push(loop {
+                // Asked before the queue: what a rank said before it went is in it.
+                let is_gone = peer.is_gone.load(Ordering::Acquire);
+                if let Some(heard) = peer.said.next() {
+                    break heard;
+                }
+                state.check()?;
+                if is_gone {
+                    return Err(Error::Left { rank });
+                }
+                if deadline.has_passed() {
+                    return Err(state.break_by(rank, Why::TimedOut));
+                }
+            });
+        }
+        // Somebody may have given up meanwhile, who would not do what all have said.
+        state.check()?;
+        Ok(said)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.check()
     }
 }

@@ -17,11 +17,13 @@ use cuda_mem_pool::cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, Uses, copy};
 
 use super::SIGNAL_PAD_BYTES;
+use super::announced::Announced;
+use super::group;
 use super::message::SegmentInfo;
 use super::space::{Block, GRANULE, Space};
-use super::state::AnnouncedSegment;
 use crate::primitive::lock;
 use crate::symmetric::Error;
+use crate::transport::Descriptors;
 
 /// Memory of one rank, mapped here.
 #[derive(Debug)]
@@ -66,8 +68,12 @@ impl Segment {
     }
 
     /// Maps what rank `rank` announced, for the context's device to reach.
-    pub(super) fn import(context: &Context, announced: AnnouncedSegment, rank: usize) -> Result<Self, Error> {
-        let AnnouncedSegment { info, memory } = announced;
+    fn import(
+        context: &Context,
+        info: &SegmentInfo,
+        memory: &Descriptors,
+        rank: usize,
+    ) -> Result<Self, Error> {
         let (device, driver) = (context.device(), context.driver());
         let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
         let pad_bytes = SIGNAL_PAD_BYTES as u64;
@@ -91,6 +97,20 @@ impl Segment {
         // Below the bytes, which are a `usize`.
         let pads = usize::try_from(info.pads).unwrap_or(0);
         Ok(Self { mapping, pads, pad_bytes: SIGNAL_PAD_BYTES })
+    }
+}
+
+impl Announced for Segment {
+    type Info = SegmentInfo;
+    const PLACE: usize = 0;
+    const TEXTS: [&'static str; 3] = ["segments", "the number of a segment", "announce a segment"];
+
+    fn number(info: &SegmentInfo) -> u64 {
+        info.number
+    }
+
+    fn open(own: &group::Inner, info: SegmentInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
+        Self::import(&own.context, &info, &memory, rank)
     }
 }
 

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
 
-use super::announced::ANNOUNCED;
+use super::announced::{Queue, Row};
 use super::directory::Directory;
-use super::message::{self, PieceInfo, SegmentInfo};
-use super::queue::Queue;
+use super::message;
+use super::segment::Segment;
+use super::words::Piece;
 use crate::error::Error as TransportError;
 use crate::primitive::lock;
 use crate::symmetric::{Error, Result, Why};
-use crate::transport::{Connection, Deadline, Descriptors};
+use crate::transport::{Connection, Deadline};
 
 /// How often it is looked whether somebody broke the group, by those who wait.
 pub(super) const SLICE: Duration = Duration::from_millis(2);
@@ -43,25 +44,10 @@ pub(super) struct Peer {
     pub(super) connection: Connection,
     /// Whether it has closed its end.
     pub(super) is_gone: AtomicBool,
-    /// What it has announced and is not mapped here yet.
-    pub(super) segments: Queue<AnnouncedSegment>,
-    pub(super) pieces: Queue<AnnouncedPiece>,
+    pub(super) segments: Row<Segment>,
+    pub(super) pieces: Row<Piece>,
     /// What it has said in exchanges that this rank has not ended yet.
     pub(super) said: Queue<Vec<u8>>,
-}
-
-/// A segment of another rank.
-#[derive(Debug)]
-pub(super) struct AnnouncedSegment {
-    pub(super) info: SegmentInfo,
-    pub(super) memory: Descriptors,
-}
-
-/// Words of another rank.
-#[derive(Debug)]
-pub(super) struct AnnouncedPiece {
-    pub(super) info: PieceInfo,
-    pub(super) words: Descriptors,
 }
 
 /// The waits that streams were given.
@@ -96,7 +82,7 @@ impl Waiting {
 impl Peer {
     pub(super) fn new(connection: Connection) -> Self {
         let is_gone = AtomicBool::new(false);
-        let (segments, pieces, said) = (Queue::new(ANNOUNCED), Queue::new(ANNOUNCED), Queue::new(SAID));
+        let (segments, pieces, said) = (Row::new(), Row::new(), Queue::new(SAID));
         Self { connection, is_gone, segments, pieces, said }
     }
 }

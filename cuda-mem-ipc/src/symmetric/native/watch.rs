@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::message::{self, PieceInfo, SegmentInfo};
-use super::state::{AnnouncedPiece, AnnouncedSegment, Peer, State};
+use super::state::{Peer, State};
 use crate::error::Error as TransportError;
 use crate::symmetric::Why;
 use crate::transport::{Deadline, Message, Poller};
@@ -111,26 +111,15 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
 }
 
 fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
+    let expect = |is_kept| if is_kept { Ok(()) } else { Err(Why::Unreachable) };
     match message.kind {
         message::SEGMENT => {
-            let info = SegmentInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
-            let memory = Some(message.descriptors).filter(|all| all.len() == 1).ok_or(Why::Unreachable)?;
-            let kept = peer.segments.push(AnnouncedSegment { info, memory });
-            if kept { Ok(()) } else { Err(Why::Unreachable) }
+            expect(peer.segments.announce(SegmentInfo::parse(&message.payload), message.descriptors))
         }
         message::WORDS => {
-            let info = PieceInfo::parse(&message.payload).ok_or(Why::Unreachable)?;
-            let words = Some(message.descriptors).filter(|all| all.len() == 1).ok_or(Why::Unreachable)?;
-            let kept = peer.pieces.push(AnnouncedPiece { info, words });
-            if kept { Ok(()) } else { Err(Why::Unreachable) }
+            expect(peer.pieces.announce(PieceInfo::parse(&message.payload), message.descriptors))
         }
-        message::SAID if message.descriptors.is_empty() => {
-            if peer.said.push(message.payload) {
-                Ok(())
-            } else {
-                Err(Why::Unreachable)
-            }
-        }
+        message::SAID => expect(message.descriptors.is_empty() && peer.said.push(message.payload)),
         message::BROKEN => {
             if let Some((culprit, why)) = state.directory.broken(state.ranks()) {
                 state.break_by(culprit, why);

@@ -13,12 +13,14 @@ use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
 use super::CHANNELS;
+use super::announced::Announced;
+use super::group;
 use super::message::PieceInfo;
-use super::state::AnnouncedPiece;
 use crate::LARGEST_PAGE;
 use crate::memory_file::{self, bytes_there};
 use crate::primitive::lock;
 use crate::symmetric::Error;
+use crate::transport::Descriptors;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
@@ -52,15 +54,14 @@ impl Piece {
         Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
     }
 
-    /// Opens what rank `rank` announced, in a group whose pieces have room for `room` allocations.
-    pub(super) fn open(
+    /// Maps what rank `rank` announced, in a group whose pieces have room for `room` allocations.
+    fn import(
         context: &Context,
-        announced: AnnouncedPiece,
+        info: &PieceInfo,
+        words: Descriptors,
         rank: usize,
-        ranks: usize,
-        room: usize,
+        (ranks, room): (usize, usize),
     ) -> Result<Self, Error> {
-        let AnnouncedPiece { info, words } = announced;
         let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
         // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
         if info.room != room as u64 {
@@ -109,6 +110,22 @@ impl Piece {
 
     pub(super) fn word(&self, allocation: usize, word: usize) -> Result<&AtomicU64> {
         self.words.mapping().word((allocation * stride(self.ranks) + word) * PLACE)
+    }
+}
+
+impl Announced for Piece {
+    type Info = PieceInfo;
+    const PLACE: usize = 8;
+    const TEXTS: [&'static str; 3] =
+        ["pieces of words for signals", "the number of words for signals", "announce words for signals"];
+
+    fn number(info: &PieceInfo) -> u64 {
+        info.number
+    }
+
+    fn open(own: &group::Inner, info: PieceInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
+        let of = (own.state.ranks(), own.options.segment_allocations);
+        Self::import(&own.context, &info, memory, rank, of)
     }
 }
 

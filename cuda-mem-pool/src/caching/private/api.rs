@@ -14,6 +14,7 @@ use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
 
 use super::PoolState;
+use super::graph::Restored;
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{refuse_forked, refuse_watchers};
 use crate::caching::sleep::Tag;
@@ -21,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::{MemoryResource, RawResource};
-use crate::segments::{Checkpoint, Filter, Options, Restored};
+use crate::segments::{Checkpoint, Filter, Options};
 
 /// Private pools: memory that serves nobody else, in segments that never move, with PyTorch's names and rules. What refuses a call
 /// for the pool's sake is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
@@ -36,11 +37,13 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 ///
-/// let pool = allocator.private_pool()?;
+/// let pool = allocator.private_pool(None)?;
 /// let route = pool.route_this_thread()?;
 /// let block = allocator.allocate(3 << 20, &stream)?; // of the pool
 /// drop(route);
 /// assert_eq!(allocator.reserved_bytes(), 20 << 20); // its segment
+/// // SAFETY: nobody opens it.
+/// assert_eq!(unsafe { allocator.ipc_handle(block.address()) }?.len(), 3 << 20);
 /// drop(block);
 /// drop(pool);
 /// assert_eq!(allocator.empty_cache()?, 20 << 20);
@@ -49,32 +52,21 @@ use crate::segments::{Checkpoint, Filter, Options, Restored};
 ///
 /// # Capture
 ///
-/// No call disturbs a capture. A block that was allocated while its stream captured may be used by the graph, wherever that is
-/// launched: the pool keeps its memory until the last [`release_pool`](Self::release_pool), whatever was freed meanwhile. A block that
-/// was allocated before the capture is freed behind the graph's last launch ([`free_by_address`](Self::free_by_address)). Blocks that
-/// wait for other streams ([`record_stream`](Self::record_stream)) stay away as long as allocations go to their pool, if a graph may be
-/// captured from it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
+/// No call disturbs a capture. A block that was allocated while its stream captured may be used by the graph until the last
+/// [`release_pool`](Self::release_pool), whatever was freed meanwhile; one that was allocated before is freed behind the graph's last launch.
+/// Blocks that wait for other streams ([`record_stream`](Self::record_stream)) stay away as long as allocations go to their pool, if a graph
+/// may be captured from it, unless [`set_graph_capture_record_stream_reuse`](Self::set_graph_capture_record_stream_reuse) is on.
 impl CachingAllocator {
-    /// Makes a private pool, which is in use until the result is dropped. Its segments are memory of `cuMemAlloc`, of which there
-    /// are [legacy handles](Self::ipc_handle).
-    ///
-    /// # Errors
-    ///
-    /// `Forked` in [`Error::Core`].
-    pub fn private_pool(&self) -> Result<PrivatePool> {
-        let id = MempoolId::for_user();
-        self.create_or_incref_pool(id, None)?;
-        Ok(PrivatePool { allocator: self.clone(), id })
-    }
-
-    /// Makes a private pool with segments from another source, as [`create_or_incref_pool`](Self::create_or_incref_pool).
+    /// Makes a private pool, which is in use until the result is dropped. Its segments are from a source, as
+    /// [`create_or_incref_pool`](Self::create_or_incref_pool) says; without one, memory of `cuMemAlloc`, of which there are
+    /// [legacy handles](Self::ipc_handle).
     ///
     /// # Errors
     ///
     /// [`Error::OwnSource`] if the source is this allocator; `Forked` in [`Error::Core`].
-    pub fn private_pool_with_source(&self, source: Arc<dyn RawResource>) -> Result<PrivatePool> {
+    pub fn private_pool(&self, source: Option<Arc<dyn RawResource>>) -> Result<PrivatePool> {
         let id = MempoolId::for_user();
-        self.create_or_incref_pool(id, Some(source))?;
+        self.create_or_incref_pool(id, source)?;
         Ok(PrivatePool { allocator: self.clone(), id })
     }
 
@@ -196,14 +188,15 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// `Forked` in [`Error::Core`].
+    /// [`Error::Options`]; `Forked` in [`Error::Core`].
     pub fn set_segment_options(&self, options: Options) -> Result<()> {
+        options.check()?;
         let shared = self.shared();
         let mut state = self.pool_state()?;
         state.pools.set_options(options);
         shared.rounding.set(&options);
         drop(state);
-        shared.source.set_garbage_threshold(options.garbage_collection_threshold());
+        shared.source.set_garbage_threshold(options.garbage_collection_threshold);
         Ok(())
     }
 
@@ -261,10 +254,9 @@ impl CachingAllocator {
     /// Sets whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended:
     /// PyTorch's `graph_capture_record_stream_reuse`, which is off at first.
     ///
-    /// A block may if each stream that used it was [recorded](Self::record_stream) while it took part in the capture that the
-    /// block's own stream is part of when the block is freed. It is free again for its own stream once that stream comes, by the
-    /// edges of the graph, after all that those streams had been given by then: the next allocation looks. Where that cannot be
-    /// told, and where this is off, it waits until the capture has ended.
+    /// It may if each such stream was [recorded](Self::record_stream) in the capture that the block's own stream is part of when the block is
+    /// freed. It is free again for its own stream once that comes, by the edges of the graph, after all that those streams had been given by
+    /// then: the next allocation looks. Where that cannot be told, it waits until the capture has ended.
     ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) and
     /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html), once for each node.
@@ -280,7 +272,7 @@ impl CachingAllocator {
     /// what a stream's next node comes after, leaves what came before a node before it.
     pub unsafe fn set_graph_capture_record_stream_reuse(&self, reuse: bool) -> Result<()> {
         refuse_forked()?;
-        self.shared().private.captures.set_reused(reuse);
+        self.shared().private.captures.reused.store(reuse, Ordering::Relaxed);
         Ok(())
     }
 
@@ -328,16 +320,16 @@ impl PrivatePool {
     /// As [`CachingAllocator::begin_allocate_to_pool`]: a pool has one route at a time.
     pub fn route(&self, filter: Filter) -> Result<PoolRoute<'_>> {
         self.allocator.begin_allocate_to_pool(self.id, filter)?;
-        Ok(PoolRoute { pool: self })
+        Ok(PoolRoute { pool: self, _not_send: PhantomData })
     }
 
-    /// Has allocations of the calling thread go to the pool until the result is dropped, which stays in this thread.
+    /// Has allocations of the calling thread go to the pool until the result is dropped.
     ///
     /// # Errors
     ///
     /// As [`PrivatePool::route`].
-    pub fn route_this_thread(&self) -> Result<ThreadRoute<'_>> {
-        Ok(ThreadRoute { _route: self.route(Filter::this_thread())?, _not_send: PhantomData })
+    pub fn route_this_thread(&self) -> Result<PoolRoute<'_>> {
+        self.route(Filter::this_thread())
     }
 }
 
@@ -348,11 +340,13 @@ impl Drop for PrivatePool {
     }
 }
 
-/// Allocations go to a private pool until this is dropped. [`CachingAllocator::private_pool`] has an example.
+/// Allocations go to a private pool until this is dropped, which stays in its thread: the filter may be that thread's.
+/// [`CachingAllocator::private_pool`] has an example.
 #[derive(Debug)]
 #[must_use = "the route ends when this is dropped"]
 pub struct PoolRoute<'p> {
     pool: &'p PrivatePool,
+    _not_send: PhantomData<*mut ()>,
 }
 
 impl Drop for PoolRoute<'_> {
@@ -363,13 +357,4 @@ impl Drop for PoolRoute<'_> {
             let _ = allocator.release_pool(*id);
         }
     }
-}
-
-/// Allocations of this thread go to a private pool until this is dropped. [`CachingAllocator::private_pool`] has an example.
-#[derive(Debug)]
-#[must_use = "the route ends when this is dropped"]
-pub struct ThreadRoute<'p> {
-    _route: PoolRoute<'p>,
-    /// The filter is this thread's.
-    _not_send: PhantomData<*mut ()>,
 }

@@ -7,30 +7,20 @@ use cuda_mem_core::{Error as CoreError, Stream};
 
 use super::graph::PoolPending;
 use super::{PoolState, PrivatePools};
+use crate::caching::callbacks::{Inside, is_set};
 use crate::caching::pending::Freed;
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{BlockNumber, SLAB, Tier};
-use crate::engine::segments::{Allocation, Block, BlockId, SegmentRequest};
+use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::RawResource;
-use crate::segments::{PoolError, SegmentError};
 use crate::snapshot::Action;
-use crate::statistics::PoolSize;
 
 /// What stands for a heap and a number where blocks wait that are found by their addresses.
 const NO_HEAP: u32 = u32::MAX;
-
-/// A block that is not free.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) pool: MempoolId,
-    pub(super) block: BlockId,
-    /// The stream that it belongs to, by id.
-    pub(super) stream: u64,
-}
 
 /// A request that goes to a private pool.
 #[derive(Debug, Clone, Copy)]
@@ -54,24 +44,9 @@ thread_local! {
     static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is in somebody's upstream or filter. What that allocates goes to no private pool, which would ask it
-/// again.
-#[derive(Debug)]
-pub(super) struct Unrouted {
-    before: bool,
-}
-
-impl Unrouted {
-    pub(super) fn enter() -> Self {
-        // A thread at its end has routes as it had.
-        Self { before: IN_FOREIGN_CODE.try_with(|inside| inside.replace(true)).unwrap_or(false) }
-    }
-}
-
-impl Drop for Unrouted {
-    fn drop(&mut self) {
-        let _ = IN_FOREIGN_CODE.try_with(|inside| inside.set(self.before));
-    }
+/// Says that the thread is in an upstream or a filter, whose allocations go to no private pool: that would ask it again.
+pub(super) fn in_foreign_code() -> Inside {
+    Inside::new(&IN_FOREIGN_CODE)
 }
 
 impl<'s> PrivatePools<'s> {
@@ -101,13 +76,13 @@ impl<'s> PrivatePools<'s> {
     fn route(self, stream: u64) -> Option<MempoolId> {
         let state = lock(&self.private.state);
         let default = state.pools.get(MempoolId::NONE).is_ok().then_some(MempoolId::NONE);
-        if IN_FOREIGN_CODE.try_with(Cell::get).unwrap_or(false) {
+        if is_set(&IN_FOREIGN_CODE) {
             return default;
         }
         // Filters are the program's code: they are asked, and dropped, without the lock.
         let routes = Arc::clone(state.pools.routes());
         drop(state);
-        let _unrouted = Unrouted::enter();
+        let _inside = in_foreign_code();
         routes.find(stream).or(default)
     }
 
@@ -133,13 +108,14 @@ impl<'s> PrivatePools<'s> {
             return Err(self.shared.tags.asleep(id));
         }
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
-        match found.map_err(|error| refused(error, requested))? {
+        match found.ok_or(Error::TooLarge { bytes: requested })? {
             Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
             Allocation::Hit(block) => {
-                self.add_live(&mut state, id, block, stream);
+                state.streams.add(stream);
+                self.add_live(&mut state, id, &block);
                 drop(state);
-                self.tell(Action::Alloc, id, block.address(), requested, Some(stream));
-                Ok(Found::Block(block.address()))
+                self.tell(Action::Alloc, id, block.address, requested, Some(stream));
+                Ok(Found::Block(block.address))
             }
         }
     }
@@ -148,16 +124,23 @@ impl<'s> PrivatePools<'s> {
     pub(super) fn extend(
         self,
         routed: Routed<'_>,
-        wanted: SegmentRequest,
+        mut wanted: SegmentRequest,
         source: Option<&Arc<dyn RawResource>>,
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
         // What is not used of a page is held all the same.
-        let wanted = if source.is_some() { wanted } else { wanted.in_pieces_of(SLAB as u64) };
+        wanted.bytes = wanted.bytes.next_multiple_of(if source.is_some() { 1 } else { SLAB as u64 });
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
-        let Some((address, claim)) = memory.acquire(bytes, source, claim)? else { return Ok(None) };
+        let Some(address) = memory.acquire(bytes, source)? else { return Ok(None) };
+        if source.is_some()
+            && let Err(error) = memory.settle()
+        {
+            // The first error is the one to tell.
+            let _ = memory.release_claimed(address, claim);
+            return Err(error);
+        }
         if self.shared.map.find(address).is_some() {
             // The address is a block's of this allocator, and stands for that block.
             memory.release_claimed(address, claim)?;
@@ -172,19 +155,19 @@ impl<'s> PrivatePools<'s> {
                 drop(state);
                 memory.release_claimed(address, claim)?;
                 return match refusal {
-                    Some(Err(error)) => Err(refused(error, requested)),
+                    Some(Err(error)) => Err(error.into()),
                     _ => Ok(Some(Found::Gone)),
                 };
             }
         };
-        self.add_live(&mut state, id, block, stream);
-        let kind = state.pools.get(id).ok().and_then(|pool| pool.heap.get(block)).map(|block| block.kind);
+        state.streams.add(stream);
+        self.add_live(&mut state, id, &block);
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
         }
         drop(state);
         claim.keep();
-        self.shared.figures.add_segment(kind.unwrap_or(PoolSize::Large), bytes as u64);
+        self.shared.figures.add_segment(block.kind, bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, Some(stream));
@@ -198,47 +181,45 @@ impl<'s> PrivatePools<'s> {
         }
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
-        let Some((id, block)) = lent.map_err(|error| refused(error, requested))? else { return Ok(None) };
-        self.add_live(&mut state, id, block, stream);
+        let Some((id, block)) = lent else { return Ok(None) };
+        state.streams.add(stream);
+        self.add_live(&mut state, id, &block);
         drop(state);
-        self.tell(Action::Alloc, id, block.address(), requested, Some(stream));
-        Ok(Some(block.address()))
+        self.tell(Action::Alloc, id, block.address, requested, Some(stream));
+        Ok(Some(block.address))
     }
 
     /// Enters and counts an allocated block.
-    pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: BlockId, stream: &Stream) {
-        let entry = Entry { pool, block, stream: stream.id().as_raw() };
-        state.streams.add(stream);
-        state.live.insert(block.address(), entry);
-        if let Some(block) = state.block(entry) {
-            let (size, requested) = sizes(&block);
-            self.shared.count_in(&self.private.shard, block.kind, size, requested);
-            self.private.active.fetch_add(size, Ordering::Relaxed);
-        }
+    pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: &Block) {
+        state.owners.insert(block.address, pool);
+        let (size, requested) = sizes(block);
+        self.shared.count_in(&self.private.shard, block.kind, size, requested);
+        self.private.active.fetch_add(size, Ordering::Relaxed);
     }
 
     /// Frees a block, ordered on its own stream, or behind another that used it last.
     #[cold]
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
         let mut state = lock(&self.private.state);
-        let entry = state.live.remove(&address).ok_or(Error::UnknownAddress { address })?;
-        let owner = state.streams.get(entry.stream);
-        let found = state.block(entry).zip(state.pending(entry.pool));
+        let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
+        let owner = state.streams.get(block.stream);
+        let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
+        // Nobody else frees it meanwhile.
+        state.owners.remove(&address);
         drop(state);
-        let Some((block, deferred)) = found else { return Err(Error::UnknownAddress { address }) };
-        if let Some(other) = stream.filter(|stream| stream.id().as_raw() != entry.stream)
+        if let Some(other) = stream.filter(|stream| stream.id().as_raw() != block.stream)
             && let Err(error) = deferred.pending.record_stream(address, other, self.capture_of(other))
         {
-            lock(&self.private.state).live.insert(address, entry);
+            lock(&self.private.state).owners.insert(address, id);
             return Err(error);
         }
         let uses = if deferred.pending.is_empty() { None } else { deferred.pending.take_uses(address) };
         let (size, requested) = sizes(&block);
-        self.tell(Action::FreeRequested, entry.pool, address, requested, owner.as_ref());
+        self.tell(Action::FreeRequested, id, address, requested, owner.as_ref());
         let Some(mut used) = uses else {
-            self.tell(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
+            self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
             let mut state = lock(&self.private.state);
-            state.pools.get_mut(entry.pool)?.heap.free(entry.block).map_err(PoolError::from)?;
+            state.pools.get_mut(id)?.heap.free(address).ok_or(Error::UnknownAddress { address })?;
             self.private.shard.hold().free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
             return Ok(());
@@ -247,9 +228,9 @@ impl<'s> PrivatePools<'s> {
         // Until it is among the pending blocks, a checkpoint waits for it.
         let _moving = deferred.moving();
         let mut state = lock(&self.private.state);
-        state.pools.get_mut(entry.pool)?.heap.free_pending(entry.block).map_err(PoolError::from)?;
-        state.freed.insert(address, entry);
-        self.private.pending_blocks.store(state.freed.len(), Ordering::Relaxed);
+        state.pools.get_mut(id)?.heap.free_pending(address).ok_or(Error::UnknownAddress { address })?;
+        state.owners.insert(address, id);
+        self.private.pending_blocks.fetch_add(1, Ordering::Relaxed);
         self.private.shard.hold().request_free(block.kind, size);
         drop(state);
         let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
@@ -260,10 +241,10 @@ impl<'s> PrivatePools<'s> {
     /// Enters a stream as a user of a block.
     pub(in crate::caching) fn record_stream(self, address: u64, stream: &Stream) -> Result<()> {
         let state = lock(&self.private.state);
-        let entry = state.live.get(&address).copied().ok_or(Error::UnknownAddress { address })?;
-        let deferred = state.pending(entry.pool).ok_or(Error::UnknownAddress { address })?;
+        let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
+        let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
         drop(state);
-        if entry.stream == stream.id().as_raw() {
+        if block.stream == stream.id().as_raw() {
             return Ok(());
         }
         deferred.pending.record_stream(address, stream, self.capture_of(stream))
@@ -279,8 +260,7 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// The pending blocks of the pools that no graph is captured from: those that were never captured from, or that no allocations
-    /// go to.
+    /// The pending blocks of the pools that were never captured from, or that no allocations go to.
     pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
         if self.private.pending_blocks.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -293,21 +273,18 @@ impl<'s> PrivatePools<'s> {
 
     /// Completes the free of a block whose uses are over.
     pub(super) fn complete(self, address: u64) {
-        let mut state = lock(&self.private.state);
-        let Some(entry) = state.freed.remove(&address) else { return };
-        self.private.pending_blocks.store(state.freed.len(), Ordering::Relaxed);
-        let Some(block) = state.block(entry) else { return };
+        let state = lock(&self.private.state);
+        let Some((id, block)) = state.block(address) else { return };
         let (size, requested) = sizes(&block);
-        if self.shared.record.history.awaits_frees() {
-            let owner = state.streams.get(entry.stream);
-            drop(state);
-            // Before anybody else may have it.
-            self.tell(Action::FreeCompleted, entry.pool, address, requested, owner.as_ref());
-            state = lock(&self.private.state);
-        }
-        if let Ok(pool) = state.pools.get_mut(entry.pool)
-            && pool.heap.complete(entry.block).is_ok()
-        {
+        let owner = state.streams.get(block.stream);
+        drop(state);
+        // Before anybody else may have it.
+        self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
+        let mut state = lock(&self.private.state);
+        let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
+        if completed.is_some() {
+            state.owners.remove(&address);
+            self.private.pending_blocks.fetch_sub(1, Ordering::Relaxed);
             self.private.shard.hold().complete_free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
@@ -326,13 +303,4 @@ impl<'s> PrivatePools<'s> {
 /// A block's bytes, and those that were asked for. Blocks are of this machine's memory, so they fit.
 pub(super) fn sizes(block: &Block) -> (usize, usize) {
     (block.size as usize, block.requested as usize)
-}
-
-/// A heap's refusal as the error of a request.
-fn refused(error: SegmentError, requested: usize) -> Error {
-    match error {
-        SegmentError::TooLarge { .. } => Error::TooLarge { bytes: requested },
-        SegmentError::Full => Error::TooManyBlocks,
-        error => Error::Pool(error.into()),
-    }
 }

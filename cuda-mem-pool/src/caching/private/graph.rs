@@ -15,24 +15,33 @@ use std::time::Duration;
 
 use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
-use super::blocks::{Entry, sizes};
+use super::blocks::sizes;
 use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::{is_watching, refuse_forked};
 use crate::caching::pending::{Captured, Pending, Used};
 use crate::caching::slot::shown_handle;
-use crate::engine::segments::{Block, BlockId};
+use crate::engine::segments::Block;
 use crate::error::Result;
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};
-use crate::segments::{Checkpoint, Restored};
+use crate::segments::Checkpoint;
 use crate::snapshot::{Action, Frames};
 
-/// What is known of captures.
+/// What bringing a checkpoint back did.
+/// [`CachingAllocator::checkpoint_pool`](crate::caching::CachingAllocator::checkpoint_pool) has an example.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Where the blocks begin that were allocated before. None of these may be freed any more.
+    pub freed: Vec<u64>,
+    /// Where the blocks begin that were allocated at the checkpoint, and are again. Some are where freed ones were.
+    pub allocated: Vec<u64>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     /// Whether blocks may serve the capture again.
-    reused: AtomicBool,
+    pub(super) reused: AtomicBool,
     /// What comes before where streams stand, by their ids.
     pasts: Mutex<HashMap<u64, CapturePast>>,
 }
@@ -40,10 +49,6 @@ pub(super) struct Captures {
 impl Captures {
     pub(super) fn are_reused(&self) -> bool {
         self.reused.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_reused(&self, reused: bool) {
-        self.reused.store(reused, Ordering::Relaxed);
     }
 
     /// Forgets what is known, which is found out again where it is needed.
@@ -138,7 +143,7 @@ impl PrivatePools<'_> {
 
     pub(super) fn checkpoint(self, id: MempoolId) -> Result<Checkpoint> {
         self.end_uses(id)?;
-        Ok(lock(&self.private.state).pools.checkpoint(id)?)
+        Ok(lock(&self.private.state).pools.in_use(id)?.heap.checkpoint()?)
     }
 
     pub(super) fn restore(self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
@@ -150,34 +155,26 @@ impl PrivatePools<'_> {
             // What it allocated again was not saved.
             return Err(self.shared.tags.asleep(id));
         }
-        let before: Vec<Block> = {
-            let entries = state.live.values().filter(|entry| entry.pool == id);
-            entries.filter_map(|&entry| state.block(entry)).collect()
-        };
-        let [freed, allocated] = state.pools.restore(id, checkpoint)?;
+        let [freed, allocated] = state.pools.in_use(id)?.heap.restore(checkpoint)?;
         let deferred = state.pending(id);
-        for was in &before {
-            state.live.remove(&was.address);
+        for was in &freed {
+            state.owners.remove(&was.address);
             let (size, requested) = sizes(was);
             self.private.shard.hold().free(was.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
-        let mut after = Vec::with_capacity(allocated.len());
-        for &block in &allocated {
-            let Some(now) = state.block(Entry { pool: id, block, stream: 0 }) else { continue };
-            let Some(stream) = state.streams.get(now.stream) else { continue };
-            self.add_live(&mut state, id, block, &stream);
-            after.push(now);
+        for block in &allocated {
+            self.add_live(&mut state, id, block);
         }
         // Under the lock, so that the history has nobody's block before its free.
-        self.note_restored(&state, id, &before, &after, frames.as_ref());
+        self.note_restored(&state, id, &freed, &allocated, frames.as_ref());
         drop(state);
         self.shared.record.tell_moves();
-        for was in &before {
+        for was in &freed {
             // What was recorded of blocks that are no more goes without the lock.
             drop(deferred.as_ref().and_then(|deferred| deferred.pending.take_uses(was.address)));
         }
-        let addresses = |blocks: Vec<BlockId>| blocks.into_iter().map(|block| block.address()).collect();
+        let addresses = |blocks: Vec<Block>| blocks.iter().map(|block| block.address).collect();
         Ok(Restored { freed: addresses(freed), allocated: addresses(allocated) })
     }
 
@@ -204,9 +201,8 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Waits for the streams that still use freed blocks. What cannot be waited for waits on, and that is not an error unless the driver
-    /// has one: it is known by its blocks.
-    fn end_all(self, deferred: &PoolPending) -> Result<()> {
+    /// Waits for the streams that still use freed blocks. What cannot be waited for stays pending, which is no error but the driver's.
+    pub(super) fn end_all(self, deferred: &PoolPending) -> Result<()> {
         let _moving = deferred.moving();
         let mut result = Ok(());
         for mut waiting in deferred.pending.take_all() {

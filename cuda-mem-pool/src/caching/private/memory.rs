@@ -16,13 +16,12 @@ use std::sync::Arc;
 use cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle};
 use cuda_mem_core::{Context, Device, Error as CoreError, Stream, catch_panic};
 
-use super::blocks::Unrouted;
+use super::blocks::in_foreign_code;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
-/// The memory of all segments.
 #[derive(Debug)]
 pub(in crate::caching) struct SegmentMemory {
     context: Context,
@@ -55,22 +54,21 @@ impl SegmentMemory {
         }
     }
 
-    /// Gets memory of `bytes` bytes: whole pages without a source. None if there is not as much. The claim is kept if there is memory that
-    /// cannot be had, nor given back.
-    pub(super) fn acquire<'s>(
-        &self,
-        bytes: usize,
-        source: Option<&Arc<dyn RawResource>>,
-        claim: Claim<'s>,
-    ) -> Result<Option<(u64, Claim<'s>)>> {
+    /// Gets memory of `bytes` bytes: whole pages without a source, else memory to be [settled](Self::settle). None if there is not as much.
+    pub(super) fn acquire(&self, bytes: usize, source: Option<&Arc<dyn RawResource>>) -> Result<Option<u64>> {
         let acquired = match source {
-            None => self.allocate(bytes).map(|address| (address, claim)).map_err(Error::Core),
-            Some(source) => self.ask(bytes, source, claim),
+            None => self.allocate(bytes).map_err(Error::Core),
+            Some(source) => self.ask(bytes, source),
         };
         match acquired {
             Err(error) if error.is_out_of_memory() => Ok(None),
             acquired => acquired.map(Some),
         }
+    }
+
+    /// Waits for the upstreams' stream, which has nothing else to do: memory is for all streams, and one that captures could not wait.
+    pub(super) fn settle(&self) -> Result<()> {
+        Ok(self.home.stream()?.synchronize()?)
     }
 
     fn allocate(&self, bytes: usize) -> cuda_mem_core::Result<u64> {
@@ -81,32 +79,19 @@ impl SegmentMemory {
     }
 
     /// Every resource aligns as much as is asked for here; the books refuse what is not aligned as they need it.
-    ///
-    /// The host waits for the upstream's stream, which has nothing else to do: the memory is for all streams, and one that
-    /// captures could not wait.
-    fn ask<'s>(
-        &self,
-        bytes: usize,
-        source: &Arc<dyn RawResource>,
-        claim: Claim<'s>,
-    ) -> Result<(u64, Claim<'s>)> {
+    fn ask(&self, bytes: usize, source: &Arc<dyn RawResource>) -> Result<u64> {
         let layout =
             Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
         let stream = self.home.stream()?;
         let address = self.call(|| source.allocate(layout, stream))??;
         let segment = Segment::Upstream { source: Arc::clone(source), layout, stream: stream.clone() };
         lock(&self.segments).insert(address, segment);
-        if let Err(error) = stream.synchronize() {
-            // The first error is the one to tell.
-            let _ = self.release_claimed(address, claim);
-            return Err(error.into());
-        }
-        Ok((address, claim))
+        Ok(address)
     }
 
     /// Calls an upstream, which may call what a capture under way, the requesting stream's own or another, would be lost by.
     fn call<R>(&self, upstream: impl FnOnce() -> R) -> cuda_mem_core::Result<R> {
-        let _unrouted = Unrouted::enter();
+        let _inside = in_foreign_code();
         self.context.driver().in_relaxed_capture_mode(upstream)
     }
 

@@ -5,21 +5,21 @@
 //! lock that nobody has while the driver, an upstream, a filter or a tracker is called.
 
 mod api;
-mod asleep;
 mod blocks;
 mod graph;
 mod memory;
 mod reclaim;
 mod streams;
 
-pub use api::{PoolRoute, PrivatePool, ThreadRoute};
+pub use api::{PoolRoute, PrivatePool};
+pub use graph::Restored;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_mem_core::Context;
 
-use self::blocks::Entry;
 use self::graph::{Captures, PoolPending};
 use self::memory::SegmentMemory;
 pub(super) use self::streams::PoolStreams;
@@ -27,7 +27,7 @@ use super::shared::DeviceCache;
 use super::slot::shown_handle;
 use crate::engine::paged::SLAB;
 use crate::engine::segments::{Block, PoolTable, SegmentView};
-use crate::error::{CachePool, CachedMemory};
+use crate::error::{CachedMemory, PoolError, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
@@ -55,14 +55,11 @@ pub(super) struct Private {
 #[derive(Debug)]
 struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
-    /// Allocated blocks by address.
-    live: HashMap<u64, Entry>,
-    /// Freed blocks that streams still use.
-    freed: HashMap<u64, Entry>,
+    /// The pool of each block that is not free, by address.
+    owners: HashMap<u64, MempoolId>,
     /// The streams that blocks belong to.
     streams: Arc<PoolStreams>,
-    /// The stacks of the requests that segments were made for, by address. They stay when a recording ends, as long as the segment
-    /// does.
+    /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
 }
 
@@ -72,9 +69,14 @@ impl PoolState {
         self.pools.get(id).is_ok_and(|pool| pool.is_captured)
     }
 
-    /// A block that is not free.
-    fn block(&self, entry: Entry) -> Option<Block> {
-        self.pools.get(entry.pool).ok()?.heap.get(entry.block)
+    /// The block that begins at an address, and its pool, unless it is free.
+    fn block(&self, address: u64) -> Option<(MempoolId, Block)> {
+        let id = *self.owners.get(&address)?;
+        Some((id, self.pools.get(id).ok()?.heap.get(address)?))
+    }
+
+    fn live(&self, address: u64) -> Option<(MempoolId, Block)> {
+        self.block(address).filter(|(_, block)| block.state == BlockState::ActiveAllocated)
     }
 
     fn pending(&self, id: MempoolId) -> Option<Arc<PoolPending>> {
@@ -84,10 +86,6 @@ impl PoolState {
     fn segments(&self) -> impl Iterator<Item = (MempoolId, SegmentView<'_>)> {
         self.pools.iter().flat_map(|(id, pool)| pool.heap.segments().map(move |segment| (id, segment)))
     }
-
-    fn blocks(&self) -> impl Iterator<Item = Block> {
-        self.segments().flat_map(|(_, segment)| segment.blocks())
-    }
 }
 
 impl Private {
@@ -95,8 +93,7 @@ impl Private {
         let streams = Arc::<PoolStreams>::default();
         let state = PoolState {
             pools: PoolTable::new(options),
-            live: HashMap::new(),
-            freed: HashMap::new(),
+            owners: HashMap::new(),
             streams: Arc::clone(&streams),
             segment_stacks: HashMap::new(),
         };
@@ -134,26 +131,23 @@ impl Private {
 
     /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        let state = lock(&self.state);
-        (state.live.capacity() + state.freed.capacity()) * size_of::<(u64, Entry)>()
+        lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
     }
 
-    /// The option of that name, as it is now.
     pub(super) fn max_split_size(&self) -> Option<u64> {
-        lock(&self.state).pools.options().max_split_size()
+        lock(&self.state).pools.options().max_split_size
     }
 
-    /// How the allocator is set up now.
     pub(super) fn settings(&self) -> AllocatorSettings {
         let state = lock(&self.state);
         let options = state.pools.options();
         AllocatorSettings {
-            max_split_size: options.max_split_size(),
-            garbage_collection_threshold: options.garbage_collection_threshold().unwrap_or(0.0),
+            max_split_size: options.max_split_size,
+            garbage_collection_threshold: options.garbage_collection_threshold.unwrap_or(0.0),
             // Only the default pool grows by pages, and it always does where memory is mapped.
             expandable_segments: state.pools.get(MempoolId::NONE).is_err(),
             graph_capture_record_stream_reuse: self.captures.are_reused(),
-            roundup_power2_divisions: options.roundup_power2_divisions().to_vec(),
+            roundup_power2_divisions: options.roundup_power2_divisions.to_vec(),
         }
     }
 
@@ -182,14 +176,13 @@ impl Private {
         let state = lock(&self.state);
         let mut all = Vec::<CachedMemory>::new();
         for (id, segment) in state.segments() {
-            let pool = match state.streams.get(segment.stream) {
-                Some(stream) if id == MempoolId::NONE => CachePool::Stream(stream.id()),
-                _ => CachePool::Private(id),
-            };
+            let of = || state.streams.get(segment.stream).map(|stream| stream.id());
+            let stream = if id == MempoolId::NONE { of() } else { None };
             for block in segment.blocks().filter(|block| block.state == BlockState::Inactive) {
-                let at = all.iter().position(|cached| cached.pool == pool).unwrap_or(all.len());
+                let is_it = |cached: &CachedMemory| (cached.pool, cached.stream) == (id, stream);
+                let at = all.iter().position(is_it).unwrap_or(all.len());
                 if at == all.len() {
-                    all.push(CachedMemory { pool, bytes: 0, largest: 0 });
+                    all.push(CachedMemory { pool: id, stream, bytes: 0, largest: 0 });
                 }
                 let (cached, size) = (&mut all[at], block.size as usize);
                 (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));
@@ -201,13 +194,12 @@ impl Private {
     /// The block that begins at an address, and the first address and the bytes of its segment.
     pub(super) fn block_at(&self, address: u64) -> Option<(Block, u64, usize)> {
         let state = lock(&self.state);
-        let entry = *state.live.get(&address)?;
-        let segment = state.pools.get(entry.pool).ok()?.heap.segment_at(address)?;
-        Some((state.block(entry)?, segment.address, segment.bytes as usize))
+        let (id, block) = state.live(address)?;
+        let segment = state.pools.get(id).ok()?.heap.segment_at(address)?;
+        Some((block, segment.address, segment.bytes as usize))
     }
 
-    /// The largest block that a stream would get of a private pool, when there is so much room for a segment of the device's own
-    /// memory; for [`MempoolId::NONE`] of those that lend in need too.
+    /// The largest block that a stream would get of a private pool, with so much room for a segment, or of those that lend in need.
     pub(super) fn largest(&self, id: MempoolId, stream: u64, room: usize) -> usize {
         let state = lock(&self.state);
         let is_default = id == MempoolId::NONE;
@@ -221,30 +213,68 @@ impl Private {
         lent.max(own) as usize
     }
 
-    /// The largest block that is free in any pool.
-    pub(super) fn largest_free(&self) -> usize {
-        let state = lock(&self.state);
-        let free = state.blocks().filter(|block| block.state == BlockState::Inactive);
-        free.map(|block| block.size as usize).max().unwrap_or(0)
-    }
-
-    /// How many allocated blocks, and how many segments, have `least` bytes or more.
-    pub(super) fn oversize(&self, least: u64) -> (u64, u64) {
-        let state = lock(&self.state);
-        let blocks =
-            state.blocks().filter(|block| block.state == BlockState::ActiveAllocated && block.size >= least);
-        (blocks.count() as u64, state.segments().filter(|(_, segment)| segment.bytes >= least).count() as u64)
-    }
-
     /// How many free blocks there are beside others, and their bytes, in small segments and in large ones.
     pub(super) fn splits(&self) -> [(u64, u64); 2] {
         let state = lock(&self.state);
         [PoolSize::Small, PoolSize::Large].map(|kind| {
-            let totals = state.pools.iter().map(|(_, pool)| pool.heap.totals_of(kind));
-            totals.fold((0, 0), |(count, bytes), totals| {
-                (count + totals.inactive_splits, bytes + totals.inactive_split)
-            })
+            let splits = state.pools.iter().map(|(_, pool)| pool.heap.splits(kind));
+            splits.fold((0, 0), |(count, bytes), splits| (count + splits.0, bytes + splits.1))
         })
+    }
+}
+
+/// What tags need: pools that hand nothing out for a while, and what is live in them.
+impl Private {
+    /// Has pools hand nothing out and give nothing back, or do so again.
+    pub(in crate::caching) fn set_asleep(&self, ids: &[MempoolId], is_asleep: bool) {
+        let mut state = lock(&self.state);
+        for id in ids {
+            if let Ok(pool) = state.pools.get_mut(*id) {
+                pool.is_asleep = is_asleep;
+            }
+        }
+    }
+
+    /// The segments of these pools by address. Those that are on their way in or out are not among them.
+    pub(in crate::caching) fn segment_kinds(&self, ids: &[MempoolId]) -> HashMap<u64, PoolSize> {
+        let state = lock(&self.state);
+        let pools = ids.iter().filter_map(|id| state.pools.get(*id).ok());
+        pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()
+    }
+
+    /// What is live in these pools in the order of addresses, all of a pool that a graph may use, and where each block begins.
+    pub(in crate::caching) fn live(&self, ids: &[MempoolId]) -> (Vec<Range<u64>>, Vec<u64>) {
+        let state = lock(&self.state);
+        let (mut live, mut blocks) = (Vec::new(), Vec::new());
+        for pool in ids.iter().filter_map(|id| state.pools.get(*id).ok()) {
+            for segment in pool.heap.segments() {
+                if pool.is_captured {
+                    live.push(segment.address..segment.address + segment.bytes);
+                }
+                for block in segment.blocks().filter(|block| block.state != BlockState::Inactive) {
+                    if !pool.is_captured {
+                        live.push(block.address..block.address + block.size);
+                    }
+                    blocks.push(block.address);
+                }
+            }
+        }
+        live.sort_unstable_by_key(|range| range.start);
+        (live, blocks)
+    }
+
+    /// Gives a pool, which is made if there is none, a source. [`PoolError::HasMemory`] if it has memory or a source.
+    pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.pools.get(id).is_err() {
+            return Ok(state.pools.create_or_incref(id, Some(source))?);
+        }
+        let pool = state.pools.in_use(id)?;
+        if pool.source.is_some() || pool.is_leaving() || !pool.heap.is_empty() {
+            return Err(PoolError::HasMemory { id }.into());
+        }
+        pool.source = Some(source);
+        Ok(())
     }
 }
 

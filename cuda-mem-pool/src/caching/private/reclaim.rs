@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::{Stream, Uses};
 
 use super::blocks::{Found, Routed};
-use super::graph::PoolPending;
 use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
 use crate::caching::owner::{End, Served, wait_for};
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{Climb, climb};
-use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
+use crate::engine::segments::{FreeSegment, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
@@ -25,17 +24,9 @@ use crate::snapshot::{Action, Frames};
 struct Leaving {
     taken: TakenSegment,
     is_captured: bool,
-    /// The stream of its blocks.
     owner: Option<Stream>,
     /// The stack of the request that it was made for.
     stack: Option<Frames>,
-}
-
-/// Whether to wait on the host for work that may use a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
-    No,
-    Yes,
 }
 
 impl PrivatePools<'_> {
@@ -66,17 +57,23 @@ impl PrivatePools<'_> {
         refused.map(Found::Block)
     }
 
-    /// Gives back what is free elsewhere. A block that came meanwhile.
-    fn make_room(self, routed: Routed<'_>, wait: Wait) -> Result<Option<Found>> {
+    /// Gives back what is free elsewhere, with a wait on the host for what may use it or without. A block that came meanwhile.
+    fn make_room(self, routed: Routed<'_>, waits: bool) -> Result<Option<Found>> {
         let wanted = match self.look(routed)? {
             Found::Miss(wanted, _) => wanted,
             found => return Ok(Some(found)),
         };
-        let leaving = self.take_available(routed.pool, &wanted);
-        self.give_back(leaving, wait)?;
+        // Segments that are too large to be cut for the request go, so that there is room for one that is not. Not those of graphs, which go
+        // on using what was freed while they were captured.
+        let mut state = lock(&self.private.state);
+        let is_captured = state.is_captured(routed.pool);
+        let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
+        let leaving = leaving(&mut state, taken);
+        drop(state);
+        self.give_back(leaving, waits)?;
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.empty_cache())?;
-        unless_lost(self.reclaim(MempoolId::NONE, wait))?;
+        unless_lost(self.reclaim(MempoolId::NONE, waits))?;
         Ok(None)
     }
 
@@ -91,19 +88,7 @@ impl PrivatePools<'_> {
         }
     }
 
-    /// Takes segments out of the pool that are too large to be cut for the request, so that there is room for one that is not.
-    /// Not those of graphs: a graph goes on using what was freed while it was captured.
-    fn take_available(self, id: MempoolId, wanted: &SegmentRequest) -> Vec<Leaving> {
-        let mut state = lock(&self.private.state);
-        if state.is_captured(id) {
-            return Vec::new();
-        }
-        let taken = state.pools.take_available(id, wanted);
-        leaving(&mut state, taken)
-    }
-
-    /// Waits for all streams but those that capture, which nobody can wait for, and for what others do with freed blocks of the
-    /// default pool: a stream that never asked for memory has no heap.
+    /// Waits for all streams but those that capture, and for what others, which may have no heap, do with freed blocks.
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         for slot in self.shared.slots.iter() {
@@ -123,18 +108,8 @@ impl PrivatePools<'_> {
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
     fn wait_for_uses(self) {
-        self.uncaptured().iter().for_each(|deferred| self.wait_for_pending(deferred));
-    }
-
-    fn wait_for_pending(self, deferred: &PoolPending) {
-        let _moving = deferred.moving();
-        for waiting in deferred.pending.take_marked() {
-            if waiting.wait().is_ok() {
-                self.complete(waiting.block.address);
-            } else {
-                deferred.pending.put_back(waiting);
-            }
-        }
+        // What cannot be waited for waits on.
+        self.uncaptured().iter().for_each(|deferred| _ = self.end_all(deferred));
     }
 
     /// Gives back the free segments of one released pool, after a wait on the host for what may use them; how many bytes.
@@ -144,9 +119,10 @@ impl PrivatePools<'_> {
             state.pools.get(id).ok().filter(|pool| pool.is_freeable()).map(|pool| pool.notes.clone())
         };
         if let Some(pending) = pending {
-            self.wait_for_pending(&pending);
+            // What cannot be waited for waits on.
+            let _ = self.end_all(&pending);
         }
-        self.reclaim(id, Wait::Yes)
+        self.reclaim(id, true)
     }
 
     /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
@@ -155,30 +131,24 @@ impl PrivatePools<'_> {
             return false;
         }
         self.wait_for_uses();
-        self.reclaim(MempoolId::NONE, Wait::Yes).is_ok_and(|bytes| bytes > 0)
+        self.reclaim(MempoolId::NONE, true).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Gives back what released pools have and nothing uses; how many bytes.
-    pub(in crate::caching) fn reclaim_released(self) -> Result<usize> {
-        self.reclaim(MempoolId::NONE, Wait::No)
-    }
-
-    /// Gives the segments back that nothing is in and nothing uses, of one released pool or, for [`MempoolId::NONE`], of
-    /// all; how many bytes.
-    fn reclaim(self, id: MempoolId, wait: Wait) -> Result<usize> {
+    /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
+    pub(in crate::caching) fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let mut state = lock(&self.private.state);
         let (taken, over) = state.pools.take_cached(id);
         let leaving = leaving(&mut state, taken);
         drop(state);
-        let released = self.give_back(leaving, wait);
+        let released = self.give_back(leaving, waits);
         // The last handle to an upstream is somebody else's code.
         drop(over);
         released
     }
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
-    fn give_back(self, leaving: Vec<Leaving>, wait: Wait) -> Result<usize> {
+    fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
         if leaving.is_empty() {
             self.forget_streams_without_pools();
             return Ok(0);
@@ -186,11 +156,11 @@ impl PrivatePools<'_> {
         let until = Instant::now() + REACHED;
         let (mut bytes, mut result) = (0usize, Ok(()));
         for leaving in leaving {
-            let users = self.users(&leaving, wait);
+            let users = self.users(&leaving, waits);
             // Of another thread's default stream nothing can be asked.
             let asked: Vec<&Stream> =
                 users.iter().filter(|user| !self.private.streams.has_ended(user)).collect();
-            let outcome = if !users.is_empty() && are_quiet(&asked, wait, until) {
+            let outcome = if !users.is_empty() && are_quiet(&asked, waits, until) {
                 self.release(leaving)
             } else {
                 self.put_back(leaving).map(|()| 0)
@@ -202,7 +172,7 @@ impl PrivatePools<'_> {
         }
         self.forget_streams_without_pools();
         if bytes > 0 {
-            self.forget_abandoned();
+            self.forget_without_memory(&self.abandoned_streams());
         }
         result.map(|()| bytes)
     }
@@ -241,8 +211,7 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Forgets the streams when there are no pools. A graph may run on any of them while its pool is there, which it is until its
-    /// last segment has gone.
+    /// Forgets the streams when there are no pools: until then graphs of them may run on any.
     fn forget_streams_without_pools(self) {
         let state = lock(&self.private.state);
         let none = state.pools.iter().next().is_none();
@@ -251,9 +220,8 @@ impl PrivatePools<'_> {
         drop(gone);
     }
 
-    /// The streams whose work may use a segment. A graph may have been launched on any. None if it was launched on one that has ended
-    /// and may run yet.
-    fn users(self, leaving: &Leaving, wait: Wait) -> Vec<Stream> {
+    /// The streams that may use a segment, a graph's on any. None if one of them has ended and may run yet.
+    fn users(self, leaving: &Leaving, waits: bool) -> Vec<Stream> {
         let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
         if !leaving.is_captured {
             return users;
@@ -266,9 +234,9 @@ impl PrivatePools<'_> {
                     true
                 }
                 Served::Nobody(End::Done) => true,
-                Served::Nobody(End::At(point)) if wait == Wait::Yes => point.synchronize().is_ok(),
+                Served::Nobody(End::At(point)) if waits => point.synchronize().is_ok(),
                 Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
-                Served::Nobody(End::Unknown | End::Lost) => false,
+                Served::Nobody(End::Lost) => false,
             };
             if !is_done {
                 return Vec::new();
@@ -278,7 +246,8 @@ impl PrivatePools<'_> {
     }
 }
 
-/// A request that climbs the ladder.
+/// A request that climbs the ladder: released pools give theirs back with what is free elsewhere, and what a stream is made to wait for
+/// is still in use, so that it cannot go.
 struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,
@@ -290,24 +259,14 @@ impl Climb for Climber<'_> {
     type Error = Error;
 
     fn take_elsewhere(&mut self) -> Result<bool> {
-        self.found = self.pools.make_room(self.routed, Wait::No)?;
+        self.found = self.pools.make_room(self.routed, false)?;
         Ok(true)
-    }
-
-    /// They gave theirs back with what is free elsewhere.
-    fn take_released_pools(&mut self) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// What a stream is made to wait for is still in use: it cannot go.
-    fn take_pending(&mut self) -> Result<bool> {
-        Ok(false)
     }
 
     fn wait(&mut self) -> Result<bool> {
         self.pools.wait_for_streams()?;
         self.pools.wait_for_uses();
-        self.found = self.pools.make_room(self.routed, Wait::Yes)?;
+        self.found = self.pools.make_room(self.routed, true)?;
         Ok(true)
     }
 
@@ -337,17 +296,16 @@ fn leaving(state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
 
-/// Whether streams run nothing of what they were given so far. Not asked of themselves, where a capture may begin meanwhile, which
-/// the question would end. Of one that captures nothing can be said.
-fn are_quiet(users: &[&Stream], wait: Wait, until: Instant) -> bool {
+/// Whether streams are known to have done all that they were given, by events: a question to the stream ends a capture.
+fn are_quiet(users: &[&Stream], waits: bool, until: Instant) -> bool {
     let mut uses = Uses::new();
     if users.iter().any(|user| uses.record_stream(user).is_err()) {
         return false;
     }
     loop {
-        match wait {
-            Wait::Yes => return uses.wait().is_ok(),
-            Wait::No => match uses.are_over() {
+        match waits {
+            true => return uses.wait().is_ok(),
+            false => match uses.are_over() {
                 Ok(false) if Instant::now() < until => hint::spin_loop(),
                 answer => return answer.unwrap_or(false),
             },

@@ -116,8 +116,7 @@ impl PoolStreams {
 }
 
 impl PrivatePools<'_> {
-    /// Looks again with the pool's memory of streams that nobody has, of one after the other until that will do. The host waits for
-    /// nothing.
+    /// Looks again with the pool's memory of each stream that nobody has, until that will do. Waits for nothing.
     pub(super) fn look_at_abandoned(self, routed: Routed<'_>) -> Result<Option<Found>> {
         let abandoned = self.abandoned_streams();
         let found = abandoned.iter().find_map(|&from| {
@@ -128,12 +127,8 @@ impl PrivatePools<'_> {
         found.transpose()
     }
 
-    /// Forgets those of the streams that nobody has that have no memory either.
-    pub(super) fn forget_abandoned(self) {
-        self.forget_without_memory(&self.abandoned_streams());
-    }
-
-    fn forget_without_memory(self, abandoned: &[u64]) {
+    /// Forgets those of these streams that have no memory.
+    pub(super) fn forget_without_memory(self, abandoned: &[u64]) {
         if abandoned.is_empty() {
             return;
         }
@@ -144,9 +139,8 @@ impl PrivatePools<'_> {
         drop(gone);
     }
 
-    /// The streams that nobody else has any more and that are done, by id. They stay so, but for that of a thread: a destructor that
-    /// runs late there may use it.
-    fn abandoned_streams(self) -> Vec<u64> {
+    /// The streams, by id, that are done and nobody else has any more, but for late destructors of their threads.
+    pub(super) fn abandoned_streams(self) -> Vec<u64> {
         let known = &self.private.streams;
         let _alone = lock_over_calls(&known.looking);
         // One handle is with the pools and one with a heap, if the stream has any.
@@ -175,9 +169,6 @@ impl PrivatePools<'_> {
             return false;
         }
         pool.heap.adopt(from, to);
-        let state = &mut *state;
-        let entries = state.live.values_mut().chain(state.freed.values_mut());
-        entries.filter(|entry| entry.pool == id && entry.stream == from).for_each(|entry| entry.stream = to);
         state.streams.add(stream);
         true
     }

@@ -49,15 +49,8 @@ impl BackupMemory {
         Ok(Self { memory, bytes, ranges: Vec::new() })
     }
 
-    /// The bytes that there is room for.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// The same memory with nothing in it.
-    pub(super) fn emptied(mut self) -> Self {
-        self.ranges.clear();
-        self
     }
 
     /// Puts copies of these ranges into a stream, in the order of their addresses, and waits for them.
@@ -132,8 +125,7 @@ impl BackupMemory {
     }
 }
 
-/// How many bytes the control groups of the process may still take, where they have a limit: who takes more is killed. None without one, and
-/// where it is not known.
+/// How many bytes the control groups of the process may still take; None without a known limit. Who takes more is killed.
 fn room_in_group() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;

@@ -22,10 +22,10 @@ use cuda_mem_core::vmm::PhysicalMemory;
 use cuda_mem_core::{Context, Stream, catch_panic};
 
 use super::backup::{BackupMemory, joined, len};
-use super::mapped::{Segment, Unmapped};
+use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::refuse_watchers;
+use crate::caching::callbacks::{Registrant, refuse_watchers};
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result, SleepError};
@@ -38,9 +38,8 @@ const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 impl Tag {
     /// Puts tags to sleep: their memory goes back to the driver, and their addresses stay.
     ///
-    /// Waits for the whole device first, because memory that is in use may be used by streams that nobody recorded. That ends a capture that
-    /// the allocator does not know of. What has to stay ([`Tag::keep`]) is named. Memory in a tag that sleeps already is put to sleep as
-    /// far as it stayed awake. [`Tag`] has an example.
+    /// Waits for the whole device first, because streams may use the memory that nobody recorded. That ends a capture that the allocator does
+    /// not know of. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far as it stayed awake. [`Tag`] has an example.
     ///
     /// # Errors
     ///
@@ -69,13 +68,14 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
         let shared = allocator.shared();
-        for stream in shared.known_streams() {
+        let served = shared.slots.iter().filter_map(|slot| slot.owner.stream());
+        for stream in served.chain(shared.private.streams.all()) {
             if stream.is_capturing()? {
                 return Err(Error::Capturing);
             }
         }
-        let mut cycles = tags.iter().map(|tag| tag.shared.begin()).collect::<Result<Vec<_>>>()?;
-        let quiet: Vec<Quiet> = cycles.iter().map(|cycle| Quiet::new(shared, cycle)).collect();
+        let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
+        cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.pools(), true));
         shared.context.synchronize()?;
         for peer in shared.private.memory.peers() {
             // What peers run may use the memory too.
@@ -93,7 +93,11 @@ impl Tag {
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
-            slept.saved = unsafe { save_all(shared, &cycles, &plans) }?;
+            let saved = unsafe { save_all(shared, &cycles, &plans) }?;
+            for (cycle, backup) in cycles.iter().zip(saved) {
+                lock(&cycle.tag.backups).extend(backup);
+            }
+            slept.saved = plans.iter().map(Plan::saved_bytes).sum();
         }
         // From here on what fails is told.
         for (cycle, plan) in cycles.iter().zip(&plans) {
@@ -112,15 +116,12 @@ impl Tag {
             // Registrants took it for gone.
             slept.told.extend(tell(shared, cycle.tag, false, &stayed));
         }
-        quiet.into_iter().for_each(Quiet::stay);
         slept.missing = before.map_or(0, |before| missing(&shared.context, before, slept.freed));
         Ok(slept)
     }
 
-    /// Wakes tags: their memory comes back at the same addresses, for all devices that had it. All of them or none. Takes what the allocator
-    /// has free first. Nothing of a tag that is awake. [`Tag`] has an example.
-    ///
-    /// What registrants did, who are told when all of it is there.
+    /// Wakes tags: their memory comes back at the same addresses, for all devices that had it, all of them or none. Takes what the allocator has
+    /// free first. What registrants did, who are told when all of it is there. [`Tag`] has an example.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Vec::new()) };
         let shared = allocator.shared();
-        let mut cycles = tags.iter().map(|tag| tag.shared.begin()).collect::<Result<Vec<_>>>()?;
+        let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
         cycles.retain(|cycle| cycle.began == ASLEEP);
         if cycles.is_empty() {
             return Ok(Vec::new());
@@ -138,8 +139,8 @@ impl Tag {
         let stream = Stream::new(&shared.context)?;
         let (claim, memory) = obtain(shared, &cycles)?;
         let before = cycles.iter().map(|cycle| cycle.tag.lacking(shared)).collect();
-        let (cycles_of, claim) = (&cycles, Some(claim));
-        let waking = Waking { shared, stream: &stream, cycles: cycles_of, before, claim, is_settled: false };
+        let claim = Some(claim);
+        let waking = Waking { shared, stream: &stream, cycles: &cycles, before, claim, is_settled: false };
         let woken = waking.map(memory, restore)?;
         stream.synchronize()?;
         waking.settle();
@@ -163,9 +164,10 @@ impl Tag {
     }
 }
 
-/// A tag that somebody puts to sleep, wakes or looks at. When it ends the tag has the phase `end`.
+/// A tag that somebody puts to sleep, wakes or looks at. When it ends the tag has the phase `end`, and awake its pools hand memory out.
 #[derive(Debug)]
 pub(super) struct Cycle<'t> {
+    shared: &'t DeviceCache,
     tag: &'t TagShared,
     began: u32,
     end: u32,
@@ -173,42 +175,17 @@ pub(super) struct Cycle<'t> {
 
 impl Drop for Cycle<'_> {
     fn drop(&mut self) {
-        // Release: what was done to the tag is done for whoever begins next.
-        self.tag.phase.store(self.end, Ordering::Release);
-    }
-}
-
-/// The pools of a tag hand nothing out. Unless they stay so they do again when this is dropped, if the tag was awake.
-#[derive(Debug)]
-struct Quiet<'s> {
-    shared: &'s DeviceCache,
-    tag: &'s TagShared,
-    was_asleep: bool,
-}
-
-impl<'s> Quiet<'s> {
-    fn new(shared: &'s DeviceCache, cycle: &Cycle<'s>) -> Self {
-        shared.private.set_asleep(&cycle.tag.pools(), true);
-        Self { shared, tag: cycle.tag, was_asleep: cycle.began == ASLEEP }
-    }
-
-    fn stay(mut self) {
-        self.was_asleep = true;
-    }
-}
-
-impl Drop for Quiet<'_> {
-    fn drop(&mut self) {
-        if !self.was_asleep {
+        if self.end == AWAKE {
             self.shared.private.set_asleep(&self.tag.pools(), false);
         }
+        // Release: what was done to the tag is done for whoever begins next.
+        self.tag.phase.store(self.end, Ordering::Release);
     }
 }
 
 /// What is to be done with a tag.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The pieces that go, each with its segment.
     pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
     /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
     stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
@@ -245,13 +222,13 @@ impl Plan {
         for (segment, piece) in self.pieces.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
             match unsafe { segment.put_to_sleep(piece.start) } {
-                Ok(Unmapped::Released) => freed += len(piece),
-                Ok(Unmapped::Refused(error)) | Err(error) => refused.push((piece.clone(), error.into())),
+                Ok(()) => freed += len(piece),
+                Err(error) => refused.push((piece.clone(), error.into())),
             }
         }
         let after = tag.lacking(shared);
         shared.source.unclaim(after.bytes().saturating_sub(before.bytes()));
-        after.count(&before, shared);
+        after.count(before, shared);
         freed
     }
 }
@@ -261,18 +238,17 @@ impl Plan {
 struct Lacking([usize; 2]);
 
 impl Lacking {
-    fn bytes(&self) -> usize {
+    fn bytes(self) -> usize {
         self.0.iter().sum()
     }
 
     /// Counts that so much has no memory now, of which `before` had none before.
-    fn count(&self, before: &Self, shared: &DeviceCache) {
+    fn count(self, before: Self, shared: &DeviceCache) {
         shared.figures.change(|counts| {
-            for (pool, (now, before)) in
-                [PoolSize::Small, PoolSize::Large].into_iter().zip(self.0.iter().zip(before.0))
-            {
-                counts.reserved_bytes.decrease(pool, now.saturating_sub(before) as u64);
-                counts.reserved_bytes.increase(pool, before.saturating_sub(*now) as u64);
+            for pool in [PoolSize::Small, PoolSize::Large] {
+                let (now, before) = (self.0[pool as usize] as u64, before.0[pool as usize] as u64);
+                counts.reserved_bytes.decrease(pool, now.saturating_sub(before));
+                counts.reserved_bytes.increase(pool, before.saturating_sub(now));
             }
             let asleep = counts.asleep_bytes + self.bytes() as u64;
             counts.asleep_bytes = asleep.saturating_sub(before.bytes() as u64);
@@ -282,19 +258,19 @@ impl Lacking {
 
 impl TagShared {
     /// Makes the tag busy, unless somebody else has.
-    pub(super) fn begin(&self) -> Result<Cycle<'_>> {
+    pub(super) fn begin<'t>(&'t self, shared: &'t DeviceCache) -> Result<Cycle<'t>> {
         for began in [AWAKE, ASLEEP] {
             // Acquire: what was done to it before is seen.
             if self.phase.compare_exchange(began, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Ok(Cycle { tag: self, began, end: began });
+                return Ok(Cycle { shared, tag: self, began, end: began });
             }
         }
         Err(SleepError::Busy { tag: self.name.clone() }.into())
     }
 
     /// As [`TagShared::begin`], of a tag in this phase.
-    pub(super) fn begin_in(&self, phase: u32) -> Result<Cycle<'_>> {
-        let cycle = self.begin()?;
+    pub(super) fn begin_in<'t>(&'t self, shared: &'t DeviceCache, phase: u32) -> Result<Cycle<'t>> {
+        let cycle = self.begin(shared)?;
         let tag = || self.name.clone();
         match (cycle.began == phase, phase) {
             (true, _) => Ok(cycle),
@@ -319,13 +295,12 @@ impl TagShared {
         self.memory.segments().iter().flat_map(|segment| segment.lacking()).collect()
     }
 
-    /// How much has no memory.
     fn lacking(&self, shared: &DeviceCache) -> Lacking {
         let kinds = shared.private.segment_kinds(&self.pools());
         let mut lacking = Lacking::default();
         for segment in self.memory.segments() {
-            let is_large = kinds.get(&segment.address()) != Some(&PoolSize::Small);
-            lacking.0[usize::from(is_large)] += segment.lacking().iter().sum::<usize>();
+            let kind = kinds.get(&segment.address()).copied().unwrap_or(PoolSize::Large);
+            lacking.0[kind as usize] += segment.lacking().iter().sum::<usize>();
         }
         lacking
     }
@@ -360,14 +335,11 @@ impl TagShared {
 
     /// Has host memory of so many bytes at hand for the next sleep.
     pub(super) fn reserve_backup(&self, context: &Context, bytes: usize) -> Result<()> {
-        let mut backups = lock(&self.backups);
-        if backups.iter().any(|backup| backup.bytes() == bytes) {
-            return Ok(());
-        }
-        // The old one goes first: there may not be room for both.
-        backups.clear();
-        if bytes > 0 {
-            backups.push(BackupMemory::new(context, bytes)?);
+        let mut spare = lock(&self.spare);
+        if spare.as_ref().map_or(0, BackupMemory::bytes) != bytes {
+            // The old one goes first: there may not be room for both.
+            *spare = None;
+            *spare = if bytes > 0 { Some(BackupMemory::new(context, bytes)?) } else { None };
         }
         Ok(())
     }
@@ -383,64 +355,38 @@ impl TagShared {
         if bytes == 0 {
             return Ok(None);
         }
-        // What is there of a tag that is awake is nobody's copy.
-        let is_spare = self.memory.segments().iter().all(|segment| segment.pieces(false).is_empty());
-        let spare = if is_spare { lock(&self.backups).pop() } else { None };
+        let spare = lock(&self.spare).take();
         let mut backup = match spare.filter(|spare| spare.bytes() >= bytes) {
             Some(spare) => spare,
             None => BackupMemory::new(context, bytes)?,
         };
         // SAFETY: the caller's promise.
-        match unsafe { backup.save(&ranges, stream) } {
-            Ok(()) => Ok(Some(backup)),
-            Err(error) => {
-                self.put_back(backup, is_spare);
-                Err(error)
-            }
-        }
-    }
-
-    /// Has memory of a backup that nobody needs serve the next sleep.
-    fn put_back(&self, backup: BackupMemory, is_spare: bool) {
-        if is_spare {
-            lock(&self.backups).push(backup.emptied());
-        }
+        unsafe { backup.save(&ranges, stream) }?;
+        Ok(Some(backup))
     }
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
     fn keep_largest_backup(&self) {
-        let mut backups = lock(&self.backups);
-        let largest = backups.drain(..).max_by_key(BackupMemory::bytes);
-        backups.extend(largest.map(BackupMemory::emptied));
+        let mut spare = lock(&self.spare);
+        let backups = std::mem::take(&mut *lock(&self.backups));
+        *spare = backups.into_iter().chain(spare.take()).max_by_key(BackupMemory::bytes);
     }
 }
 
-/// Copies what is live of all plans; how many bytes. After an error the tags are as they were.
+/// Copies what is live of all plans. After an error the tags are as they were.
 ///
 /// # Safety
 ///
 /// As for [`TagShared::save`].
-unsafe fn save_all(shared: &DeviceCache, cycles: &[Cycle<'_>], plans: &[Plan]) -> Result<usize> {
+unsafe fn save_all(
+    shared: &DeviceCache,
+    cycles: &[Cycle<'_>],
+    plans: &[Plan],
+) -> Result<Vec<Option<BackupMemory>>> {
     let stream = Stream::new(&shared.context)?;
-    let mut saved = Vec::new();
-    for (cycle, plan) in cycles.iter().zip(plans) {
-        // SAFETY: the caller's promise.
-        match unsafe { cycle.tag.save(&shared.context, plan, &stream) } {
-            Ok(backup) => saved.push(backup),
-            Err(error) => {
-                for (cycle, backup) in cycles.iter().zip(saved) {
-                    if let Some(backup) = backup {
-                        cycle.tag.put_back(backup, cycle.began == AWAKE);
-                    }
-                }
-                return Err(error);
-            }
-        }
-    }
-    for (cycle, backup) in cycles.iter().zip(saved) {
-        lock(&cycle.tag.backups).extend(backup);
-    }
-    Ok(plans.iter().map(Plan::saved_bytes).sum())
+    // SAFETY: the caller's promise.
+    let save = |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
+    cycles.iter().zip(plans).map(save).collect()
 }
 
 /// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
@@ -540,7 +486,7 @@ impl Drop for Waking<'_> {
         let mut lacking = 0;
         for (cycle, before) in self.cycles.iter().zip(&self.before) {
             let after = cycle.tag.lacking(self.shared);
-            after.count(before, self.shared);
+            after.count(*before, self.shared);
             lacking += after.bytes();
         }
         if let Some(claim) = self.claim.take() {
@@ -559,8 +505,8 @@ fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<
     if ranges.is_empty() {
         return Vec::new();
     }
-    let registrants = cache.tags.registrants.all();
-    let tell = |(id, registrant): &(_, Arc<super::Registrant>)| {
+    let registrants = cache.callbacks.registrants.all();
+    let tell = |(id, registrant): &(_, Arc<Registrant>)| {
         let began = Instant::now();
         let event = BackingEvent { tag: &tag.name, is_leaving, ranges };
         let error = match catch_panic(|| registrant(&event)) {

@@ -11,7 +11,6 @@
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
@@ -32,13 +31,14 @@ const PIECE: usize = 32 << 20;
 pub(super) struct MappedSegments {
     context: Context,
     options: CreateOptions,
-    /// Devices that reach the memory: its own, and peers that were let in.
-    reached_by: Mutex<Vec<Device>>,
+    /// Devices that reach the memory beside its own, as all tags have them.
+    peers: Arc<Mutex<Vec<Device>>>,
     /// By address. A segment is shared with whoever works at it, so that no call of the driver is made under this lock.
     segments: Mutex<BTreeMap<CUdeviceptr, Arc<Segment>>>,
 }
 
 /// A range of addresses, and its pieces.
+#[derive(Debug)]
 pub(super) struct Segment {
     range: AddressRange,
     pieces: Mutex<Vec<Piece>>,
@@ -54,22 +54,12 @@ struct Piece {
     is_stale: bool,
 }
 
-/// What became of the memory of a piece that was unmapped.
-#[derive(Debug)]
-pub(super) enum Unmapped {
-    /// The driver has it back.
-    Released,
-    /// The driver took the mapping, and refused the memory.
-    Refused(CoreError),
-}
-
 impl MappedSegments {
-    pub(super) fn new(context: &Context, peers: Vec<Device>) -> Result<Self> {
-        let device = context.device();
+    pub(super) fn new(context: &Context, peers: &Arc<Mutex<Vec<Device>>>) -> Result<Self> {
         Ok(Self {
             context: context.clone(),
-            options: CreateOptions::supported_by(device)?,
-            reached_by: Mutex::new([device].into_iter().chain(peers).collect()),
+            options: CreateOptions::supported_by(context.device())?,
+            peers: Arc::clone(peers),
             segments: Mutex::default(),
         })
     }
@@ -79,24 +69,15 @@ impl MappedSegments {
         lock(&self.segments).values().cloned().collect()
     }
 
-    /// The segment that a range lies in.
     pub(super) fn segment_of(&self, range: &Range<CUdeviceptr>) -> Option<Arc<Segment>> {
         let segments = lock(&self.segments);
         let (_, segment) = segments.range(..=range.start).next_back()?;
         (range.end <= segment.range.address() + segment.range.bytes() as u64).then(|| Arc::clone(segment))
     }
 
-    /// Lets a peer reach all that is awake, and what comes. After an error it reaches nothing that comes.
-    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        // Before the segments are looked at: what is mapped meanwhile is for it too.
-        if !lock(&self.reached_by).contains(&peer) {
-            lock(&self.reached_by).push(peer);
-        }
-        let outcome = self.segments().iter().try_for_each(|segment| segment.let_in(&[peer]));
-        if outcome.is_err() {
-            lock(&self.reached_by).retain(|device| *device != peer);
-        }
-        outcome
+    /// Lets a peer reach all that is mapped.
+    pub(super) fn let_in(&self, peer: Device) -> cuda_mem_core::Result<()> {
+        self.segments().iter().try_for_each(|segment| segment.let_in(&[peer]))
     }
 
     /// Makes memory of these sizes, which is mapped nowhere yet. None if the driver has not as much.
@@ -113,7 +94,8 @@ impl MappedSegments {
     }
 
     fn devices(&self) -> Vec<Device> {
-        lock(&self.reached_by).clone()
+        let peers = lock(&self.peers);
+        [self.context.device()].into_iter().chain(peers.iter().copied()).collect()
     }
 }
 
@@ -149,25 +131,21 @@ impl Segment {
         pieces.iter().filter(|piece| piece.is_stale).map(|piece| self.at(piece)).collect()
     }
 
-    /// Unmaps a piece that has memory, and gives that back. After an error it is as it was.
+    /// Unmaps a piece that has memory, and gives that back. After an error of the first it is as it was, after one of the second it sleeps.
     ///
     /// # Safety
     ///
     /// Nothing uses it.
-    pub(super) unsafe fn put_to_sleep(&self, at: CUdeviceptr) -> cuda_mem_core::Result<Unmapped> {
+    pub(super) unsafe fn put_to_sleep(&self, at: CUdeviceptr) -> cuda_mem_core::Result<()> {
         let mut pieces = lock_over_calls(&self.pieces);
         let found = pieces.iter_mut().find(|piece| self.at(piece).start == at && piece.memory.is_some());
         let piece = found.ok_or(CoreError::NotAllocated { address: at })?;
         // SAFETY: the caller's promise.
         unsafe { self.range.unmap(piece.offset, piece.bytes) }?;
         piece.is_stale = false;
-        let Some(memory) = piece.memory.take() else { return Ok(Unmapped::Released) };
-        // Once more, because the driver reports older errors of others in any call.
-        match memory.close().or_else(|refused| refused.owner.close()) {
-            Ok(()) => Ok(Unmapped::Released),
-            // Mapped nowhere. The owner's drop counts what the driver refuses.
-            Err(refused) => Ok(Unmapped::Refused(refused.error)),
-        }
+        let Some(memory) = piece.memory.take() else { return Ok(()) };
+        // Once more, because the driver reports older errors of others in any call. The owner's drop counts what the driver refuses.
+        memory.close().or_else(|refused| refused.owner.close()).map_err(|refused| refused.error)
     }
 
     /// Maps memory at the pieces that have none, and lets all devices reach it. Nobody may use them before [`Segment::settle`]; what an error
@@ -232,12 +210,6 @@ impl Drop for Segment {
                 let _ = memory.into_raw();
             }
         }
-    }
-}
-
-impl fmt::Debug for Segment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segment").field("range", &self.range).finish_non_exhaustive()
     }
 }
 

@@ -21,9 +21,9 @@ use cuda_mem_core::{Context, Device, forked};
 
 use self::backup::BackupMemory;
 use self::mapped::MappedSegments;
-pub use self::owned::{Asleep, SleepRefused};
+pub use self::owned::Asleep;
 use super::CachingAllocator;
-use super::callbacks::{CallbackId, List, refuse_forked, refuse_watchers};
+use super::callbacks::{CallbackId, refuse_forked, refuse_watchers};
 use crate::error::{Error, Result, SleepError};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
@@ -92,7 +92,7 @@ pub struct Slept {
     pub told: Vec<Told>,
 }
 
-/// A change behind addresses of a tag. [`CachingAllocator::on_backing_change`] has an example.
+/// A change behind addresses of a tag. [`Tag`] has an example.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BackingEvent<'e> {
@@ -117,18 +117,13 @@ pub struct TagState {
     pub backup_bytes: usize,
 }
 
-pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
-
-/// The tags of an allocator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tags {
     by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
-    pub(super) registrants: List<Registrant>,
     /// Peers that reach the memory of all tags.
-    peers: Mutex<Vec<Device>>,
+    peers: Arc<Mutex<Vec<Device>>>,
 }
 
-/// What all handles of a tag share.
 #[derive(Debug)]
 struct TagShared {
     name: String,
@@ -141,8 +136,10 @@ struct TagShared {
     /// How many threads are in a scope of it: with the first one requests are asked where they go.
     scopes: Mutex<usize>,
     keeps: Mutex<BTreeMap<u64, (Range<CUdeviceptr>, String)>>,
-    /// One for each time that a part was put to sleep; of a tag that is awake at most one, for the next time.
+    /// One for each time that a part was put to sleep.
     backups: Mutex<Vec<BackupMemory>>,
+    /// Host memory for the next time.
+    spare: Mutex<Option<BackupMemory>>,
 }
 
 /// The phases of a tag.
@@ -157,19 +154,21 @@ thread_local! {
 }
 
 impl Tags {
-    pub(super) fn new() -> Self {
-        Self { by_name: Mutex::default(), registrants: List::new(), peers: Mutex::default() }
-    }
-
     fn all(&self) -> Vec<Arc<TagShared>> {
         lock(&self.by_name).values().cloned().collect()
     }
 
+    /// All pools whose memory is a tag's, with its name.
+    pub(super) fn pools(&self) -> Vec<(MempoolId, String)> {
+        let of_tag = |tag: Arc<TagShared>| tag.pools().into_iter().map(move |id| (id, tag.name.clone()));
+        self.all().into_iter().flat_map(of_tag).collect()
+    }
+
     /// Lets a peer reach the memory of all tags, and of those that come.
     pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        // Before the tags are looked at: one that is made meanwhile is for it too.
+        // Before the tags are looked at: what is made and mapped meanwhile is for it too.
         lock(&self.peers).push(peer);
-        let outcome = self.all().iter().try_for_each(|tag| tag.memory.add_peer(peer));
+        let outcome = self.all().iter().try_for_each(|tag| tag.memory.let_in(peer));
         if outcome.is_err() {
             lock(&self.peers).retain(|device| *device != peer);
         }
@@ -182,10 +181,6 @@ impl Tags {
         SleepError::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }.into()
     }
 
-    pub(super) fn detach(&self, id: CallbackId) -> bool {
-        self.registrants.remove(id)
-    }
-
     /// Keeps the memory of all tags until the process ends.
     pub(super) fn leak(&self) {
         for tag in self.all() {
@@ -195,7 +190,7 @@ impl Tags {
 }
 
 impl TagShared {
-    fn new(context: &Context, name: &str, peers: Vec<Device>) -> Result<Self> {
+    fn new(context: &Context, name: &str, peers: &Arc<Mutex<Vec<Device>>>) -> Result<Self> {
         let id = MempoolId::for_tag();
         Ok(Self {
             name: name.to_owned(),
@@ -206,6 +201,7 @@ impl TagShared {
             scopes: Mutex::new(0),
             keeps: Mutex::default(),
             backups: Mutex::default(),
+            spare: Mutex::default(),
         })
     }
 
@@ -220,8 +216,12 @@ impl TagShared {
 /// reserved, so that tensors, and graphs that were captured before, go on after waking.
 ///
 /// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
 /// use cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
+/// use cuda_mem_pool::Error;
+/// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
@@ -231,13 +231,23 @@ impl TagShared {
 /// let scope = weights.enter()?;
 /// let _block = allocator.allocate_by_address(100 << 20, &stream)?;
 /// drop(scope);
+/// let told = Arc::new(AtomicUsize::new(0));
+/// let count = Arc::clone(&told);
+/// allocator.on_backing_change(move |event| {
+///     count.fetch_add(if event.is_leaving { 1 } else { 10 }, Ordering::Relaxed);
+///     Ok(())
+/// });
 ///
 /// // SAFETY: nothing that uses the block is queued before it is woken.
 /// let slept = unsafe { Tag::sleep(&[&weights], Backup::Pinned) }?;
 /// assert_eq!((slept.freed, slept.kept.len(), slept.missing), (100 << 20, 0, 0));
 /// assert_eq!(allocator.reserved_bytes(), 0);
+/// let scope = weights.enter()?;
+/// let refused = allocator.allocate_by_address(1000, &stream);
+/// assert!(matches!(refused, Err(Error::Sleep(SleepError::Asleep { tag })) if tag == "weights"));
 /// Tag::wake(&[&weights], Restore::Backup)?;
-/// assert_eq!(weights.state().awake_bytes, 100 << 20);
+/// assert_eq!((weights.state().awake_bytes, told.load(Ordering::Relaxed)), (100 << 20, 11));
+/// # drop(scope);
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -255,8 +265,7 @@ impl Tag {
         if let Some(shared) = by_name.get(name) {
             return Ok(Self { allocator: allocator.clone(), shared: Arc::clone(shared) });
         }
-        let peers = lock(&cache.tags.peers).clone();
-        let shared = Arc::new(TagShared::new(&cache.context, name, peers)?);
+        let shared = Arc::new(TagShared::new(&cache.context, name, &cache.tags.peers)?);
         allocator.create_or_incref_pool(shared.id, Some(Arc::clone(&shared.memory) as Arc<_>))?;
         by_name.insert(name.to_owned(), Arc::clone(&shared));
         Ok(Self { allocator: allocator.clone(), shared })
@@ -271,6 +280,12 @@ impl Tag {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The private pools whose memory is the tag's: its own, which serves its scopes, and those that were given to it.
+    #[must_use]
+    pub fn pools(&self) -> Vec<MempoolId> {
+        self.shared.pools()
     }
 
     /// Whether memory of the tag is there.
@@ -325,7 +340,7 @@ impl Tag {
     /// forked child.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         refuse_forked()?;
-        let _busy = self.shared.begin_in(AWAKE)?;
+        let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let source = Arc::clone(&self.shared.memory);
         self.allocator.shared().private.give_source(id, source as Arc<_>)?;
         lock(&self.shared.pools).push(id);
@@ -339,7 +354,7 @@ impl Tag {
     /// [`SleepError::NotOfTag`] if a part of it is no memory of the tag; [`SleepError::Asleep`] if a part of it sleeps.
     pub fn keep(&self, address: CUdeviceptr, bytes: usize, reason: &str) -> Result<Keep> {
         let range = address..address.saturating_add(bytes.max(1) as u64);
-        let busy = self.shared.begin()?;
+        let busy = self.shared.begin(self.allocator.shared())?;
         self.shared.expect_awake(&range)?;
         let mut keeps = lock(&self.shared.keeps);
         let number = keeps.last_key_value().map_or(0, |(number, _)| number + 1);
@@ -355,11 +370,12 @@ impl Tag {
         let segments = self.shared.memory.segments();
         let asleep_bytes = segments.iter().flat_map(|segment| segment.lacking()).sum();
         let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
+        let spare = lock(&self.shared.spare).as_ref().map_or(0, BackupMemory::bytes);
         TagState {
             is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
             awake_bytes: all_bytes.saturating_sub(asleep_bytes),
             asleep_bytes,
-            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum(),
+            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum::<usize>() + spare,
         }
     }
 
@@ -370,7 +386,7 @@ impl Tag {
     /// [`SleepError::NoBackup`] if the system has not as much; [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn prepare(&self) -> Result<usize> {
         refuse_watchers()?;
-        let _busy = self.shared.begin_in(AWAKE)?;
+        let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let shared = self.allocator.shared();
         let bytes = self.shared.plan(shared).saved_bytes();
         self.shared.reserve_backup(&shared.context, bytes)?;
@@ -383,9 +399,9 @@ impl Tag {
     ///
     /// [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn release_backup(&self) -> Result<usize> {
-        let _busy = self.shared.begin_in(AWAKE)?;
-        let spare = std::mem::take(&mut *lock(&self.shared.backups));
-        Ok(spare.iter().map(BackupMemory::bytes).sum())
+        let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
+        let spare = lock(&self.shared.spare).take();
+        Ok(spare.map_or(0, |spare| spare.bytes()))
     }
 
     /// Copies what the backup has of the bytes from an address on, as many as it has in a row; how many.
@@ -394,7 +410,7 @@ impl Tag {
     ///
     /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
-        let _busy = self.shared.begin_in(ASLEEP)?;
+        let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
         let backups = lock(&self.shared.backups);
         // What was saved last comes first.
         for backup in backups.iter().rev() {

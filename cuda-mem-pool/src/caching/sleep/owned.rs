@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "puts to sleep what it owns")]
 
 use std::collections::HashSet;
-use std::fmt;
 
 use super::{Backup, Restore, Slept, Tag};
 use crate::caching::CachingAllocator;
@@ -32,7 +31,7 @@ use crate::resource::{Allocation, DeviceAccessible};
 /// let buffers = vec![allocator.allocate(10 << 20, &stream)?, allocator.allocate(1000, &stream)?];
 /// drop(scope);
 ///
-/// let asleep = Asleep::new(&allocator, buffers, Backup::Pinned).map_err(|refused| refused.error)?;
+/// let asleep = Asleep::new(&allocator, buffers, Backup::Pinned).map_err(|(error, _buffers)| error)?;
 /// assert_eq!((asleep.slept().freed, allocator.reserved_bytes()), (12 << 20, 0));
 /// let buffers = asleep.wake(Restore::Backup).map_err(|(error, _asleep)| error)?;
 /// assert_eq!(buffers.len(), 2);
@@ -44,23 +43,6 @@ pub struct Asleep {
     slept: Slept,
     buffers: Vec<Allocation<DeviceAccessible>>,
 }
-
-/// Why allocations were not put to sleep, and they.
-#[derive(Debug)]
-pub struct SleepRefused {
-    /// Why.
-    pub error: Error,
-    /// What was to sleep, as it was.
-    pub buffers: Vec<Allocation<DeviceAccessible>>,
-}
-
-impl fmt::Display for SleepRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for SleepRefused {}
 
 impl Asleep {
     /// Puts the tags of these allocations to sleep. They must be all that the tags have.
@@ -74,10 +56,10 @@ impl Asleep {
         allocator: &CachingAllocator,
         buffers: Vec<Allocation<DeviceAccessible>>,
         backup: Backup,
-    ) -> Result<Self, SleepRefused> {
+    ) -> Result<Self, (Error, Vec<Allocation<DeviceAccessible>>)> {
         match Self::put_to_sleep(allocator, &buffers, backup) {
             Ok((tags, slept)) => Ok(Self { tags, slept, buffers }),
-            Err(error) => Err(SleepRefused { error, buffers }),
+            Err(error) => Err((error, buffers)),
         }
     }
 

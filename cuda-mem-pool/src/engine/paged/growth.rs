@@ -6,8 +6,7 @@ use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
 use super::memory::Memory;
 use super::moving::{Free, Plan};
-use super::policy::{Hold, PARTS, Policy};
-use super::sizes::{BlockIndex, GRANULE, MEDIUM, SLAB};
+use super::sizes::{BlockIndex, GRANULE, Hold, MEDIUM, PARTS, Policy, SLAB};
 use super::timeline::Timeline;
 use super::window::Search;
 
@@ -356,7 +355,8 @@ impl<B: Backend> PageSource<B> {
         let fit = Policy::for_memory(room).handle_bytes;
         if fit.saturating_mul(2) <= self.policy.handle_bytes {
             fit
-        } else if mine >= Policy::LARGE_FROM_BYTES && room >= Policy::LARGE_HANDLE_BYTES.saturating_mul(PARTS) {
+        } else if mine >= Policy::LARGE_FROM_BYTES && room >= Policy::LARGE_HANDLE_BYTES.saturating_mul(PARTS)
+        {
             Policy::LARGE_HANDLE_BYTES
         } else {
             self.policy.handle_bytes

@@ -68,8 +68,7 @@ impl StreamHeap {
         Self { large: Spans::new(None), medium, small, now: 0 }
     }
 
-    /// Allocates a block of `size` bytes, a multiple of 512, out of what is free here; `unused` of them were not asked for. None
-    /// sends to the page source.
+    /// Allocates a block of `size` bytes, `unused` of which were not asked for, out of what is free here.
     #[inline]
     pub(crate) fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
         match self.take_quick(size, unused) {
@@ -83,8 +82,8 @@ impl StreamHeap {
     pub(crate) fn take_quick(&mut self, size: usize, unused: usize) -> Option<Block> {
         let tier = Tier::of(size);
         let (number, address) = match tier {
-            Tier::Small => self.small.take_quick(size, unused),
-            Tier::Medium => self.medium.take_quick(size, unused),
+            Tier::Small => self.small.blocks.take_quick(size, unused),
+            Tier::Medium => self.medium.blocks.take_quick(size, unused),
             Tier::Large => self.large.take_quick(size, unused),
         }?;
         Some(Block { number: BlockNumber::new(tier, number), address, size })
@@ -169,8 +168,7 @@ impl StreamHeap {
         true
     }
 
-    /// Joins all blocks of the quick lists with their free neighbours and gives empty slabs back to the ranges, so that what is free can serve
-    /// any size. Whether there were any.
+    /// Joins all quick blocks with their free neighbours, and gives empty slabs back to the ranges. Whether there were any.
     pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) -> bool {
         let quick =
             self.small.blocks.quick_bytes() + self.medium.blocks.quick_bytes() + self.large.quick_bytes();
@@ -181,7 +179,6 @@ impl StreamHeap {
         quick > 0
     }
 
-    /// A block that is in use.
     #[inline]
     pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
         let (tier, inner) = number.parts();

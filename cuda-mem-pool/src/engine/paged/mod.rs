@@ -10,10 +10,8 @@
 mod backend;
 mod growth;
 mod heap;
-mod ladder;
 mod memory;
 mod moving;
-mod policy;
 mod quick;
 mod replay;
 mod sizes;
@@ -23,15 +21,13 @@ mod timeline;
 mod trim;
 mod window;
 
-pub use backend::Backend;
+pub use backend::{Backend, Climb, climb};
 pub(crate) use growth::{GrowError, Heaps, Load, PageSource, Wanted};
 pub(crate) use heap::{BlockNumber, StreamHeap};
-pub use ladder::{Climb, climb};
 pub(crate) use memory::Backing;
-pub use policy::Hold;
-pub(crate) use policy::Policy;
 pub use replay::Replay;
-pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, SLAB, SlabKind, Tier, block_size, small_class};
+pub use sizes::Hold;
+pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, SlabKind, Tier, block_size, small_class};
 pub(crate) use spans::Piece;
 
 #[cfg(any(test, loom))]

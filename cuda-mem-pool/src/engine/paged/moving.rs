@@ -22,7 +22,6 @@ const IDLE_BYTES: usize = 32 << 20;
 pub(super) struct Free {
     pub(super) handle: u32,
     pub(super) heap: u32,
-    /// Where it is active.
     pub(super) address: u64,
     pub(super) bytes: usize,
     /// The free span that it is in, as long as nothing before it in the span is taken.
@@ -53,7 +52,7 @@ impl Plan {
     /// Offers the window's memory to its heap. The number of the free span that has it.
     pub(super) fn offer(&self, mine: &mut StreamHeap) -> Option<u32> {
         let freed_at = if self.came { mine.tick() } else { self.freed_at };
-        let parts = self.window.parts.iter().map(|part| (part.address, part.bytes));
+        let parts = self.window.parts.iter().map(|part| (part.address, part.size));
         let mut pieces: Vec<(u64, usize)> =
             parts.chain(self.filled.iter().map(|slot| (*slot, self.window.unit))).collect();
         pieces.sort_unstable();
@@ -80,7 +79,7 @@ impl<B: Backend> PageSource<B> {
         // Those that were freed first are wanted again last, as far as anybody can tell.
         free.sort_unstable_by_key(|free| (free.freed_at, free.address));
         free.truncate(lacks - new);
-        let parts = window.parts.iter().map(|part| (part.span, part.address, part.bytes));
+        let parts = window.parts.iter().map(|part| (part.number, part.address, part.size));
         let handles = free.iter().chain(&returns).map(|free| (free.span, free.address, free.bytes));
         let mut taken: Vec<(u32, u64, usize)> = parts.chain(handles).collect();
         // From the end of each span on: what is left before keeps its number.

@@ -6,7 +6,6 @@
 use super::sizes::GRANULE;
 use crate::engine::slab::NONE;
 
-/// The heads of the lists.
 #[derive(Debug)]
 pub(super) struct QuickLists {
     /// The first block of each list, and a bit for each list that may have any. Made when the first block is kept.

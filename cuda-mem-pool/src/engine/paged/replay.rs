@@ -5,7 +5,7 @@ use std::fmt;
 use super::backend::Backend;
 use super::growth::{GrowError, Heaps, Load, PageSource, Wanted};
 use super::heap::{Block, BlockNumber, StreamHeap};
-use super::policy::Policy;
+use super::sizes::Policy;
 use super::sizes::{NoIndex, block_size};
 
 /// A page source and heaps that go by numbers from 0, without threads. `cargo xtask replay` drives it.
@@ -17,7 +17,6 @@ pub struct Replay<B: Backend> {
     load: Load,
 }
 
-/// The heaps by number.
 #[derive(Debug)]
 struct AllHeaps(Vec<StreamHeap>);
 

@@ -1,4 +1,4 @@
-//! How large blocks are, where they live by their size, and who learns where they begin.
+//! How large blocks and handles are, who learns where blocks begin, and the knobs of growth, each with its unit.
 
 /// Blocks are multiples of this many bytes and start at multiples of it.
 pub(crate) const GRANULE: usize = 512;
@@ -56,33 +56,89 @@ pub(crate) enum SlabKind {
     Medium,
 }
 
-/// Learns where blocks and slabs begin, from the holder of the heap. Numbers are those within a tier. What begins is refused (false) where
-/// there is no room for it.
+/// Learns where blocks and slabs begin, by numbers within a tier. What there is no room for is refused (false).
 pub(crate) trait BlockIndex {
-    fn set_large(&self, address: u64, number: u32) -> bool;
-    fn clear_large(&self, address: u64, number: u32);
-    fn add_slab(&self, address: u64, kind: SlabKind) -> bool;
+    fn set_large(&self, _address: u64, _number: u32) -> bool {
+        true
+    }
+    fn clear_large(&self, _address: u64, _number: u32) {}
+    fn add_slab(&self, _address: u64, _kind: SlabKind) -> bool {
+        true
+    }
     /// A slab is no longer there, nor is a block in it.
-    fn remove_slab(&self, address: u64);
-    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool;
-    fn clear_in_slab(&self, address: u64, kind: SlabKind);
+    fn remove_slab(&self, _address: u64) {}
+    fn set_in_slab(&self, _address: u64, _kind: SlabKind, _number: u32, _size: usize) -> bool {
+        true
+    }
+    fn clear_in_slab(&self, _address: u64) {}
 }
 
 /// An index for a caller that keeps its blocks by number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoIndex;
 
-impl BlockIndex for NoIndex {
-    fn set_large(&self, _: u64, _: u32) -> bool {
-        true
+impl BlockIndex for NoIndex {}
+
+/// How much free memory an allocator keeps while others could use it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Hold {
+    /// Memory that nobody else wants is held: pages move only when the headroom is used up.
+    Ample,
+    /// At most so many times the most bytes that were ever active at once are held, for devices that are shared. Pages move beyond that.
+    Tight {
+        /// The factor, from 1.0 on.
+        over_peak: f64,
+    },
+}
+
+/// A handle is about such a part of the memory, from 2 MiB on.
+pub(super) const PARTS: usize = 640;
+
+/// How a [`PageSource`](super::PageSource) gets memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Policy {
+    /// The size of every new handle, a multiple of 2 MiB. The driver's time goes with the number of handles, and what a
+    /// block leaves of a handle cannot be moved.
+    pub(crate) handle_bytes: usize,
+    /// What is left to others on the device: libraries, lazily loaded modules, graphs, neighbours. It is used when nothing else helps.
+    pub(crate) reserve_bytes: usize,
+    /// How much is held while others could use it.
+    pub(crate) hold: Hold,
+    /// Whether free pages may be mapped elsewhere at all.
+    pub(crate) moves: bool,
+    /// The driver's time for moving pages within one second beyond which the reserve is used rather than more pages moved.
+    pub(crate) moves_us_per_s: u64,
+    /// Free handles of idle streams are taken before new ones are made beyond so many thousandths of the peak of active bytes.
+    pub(crate) idle_permille: usize,
+}
+
+impl Policy {
+    /// The size of the handles of a heap that has [`LARGE_FROM_BYTES`](Self::LARGE_FROM_BYTES) and goes on growing, where the memory is
+    /// enough for [`PARTS`] of them.
+    pub(super) const LARGE_HANDLE_BYTES: usize = 64 << 20;
+    /// From here on what a large handle may leave unused is at most a 20th of what the heap has.
+    pub(super) const LARGE_FROM_BYTES: usize = 20 * Self::LARGE_HANDLE_BYTES;
+
+    /// For an allocator that may hold so many bytes: the device's memory, or the limit where that is less.
+    ///
+    /// Handles have about a 640th of the memory, 20 MiB from 12 GiB on. Smaller ones would take more calls to fill a device, larger ones
+    /// leave more that cannot be moved because a block is in it.
+    pub(crate) fn for_memory(bytes: usize) -> Self {
+        let handle_bytes = (bytes / PARTS).next_multiple_of(SLAB).clamp(SLAB, 20 << 20);
+        let hold = Hold::Ample;
+        Self {
+            handle_bytes,
+            reserve_bytes: 0,
+            hold,
+            moves: true,
+            moves_us_per_s: 20_000,
+            idle_permille: 1500,
+        }
     }
-    fn clear_large(&self, _: u64, _: u32) {}
-    fn add_slab(&self, _: u64, _: SlabKind) -> bool {
-        true
+
+    /// The reserve that a device of so many bytes gets if nobody says another: a hundredth, from 256 MiB to 1 GiB.
+    pub(crate) fn reserve_of(total_bytes: usize) -> usize {
+        (total_bytes / 100).clamp(256 << 20, 1 << 30)
     }
-    fn remove_slab(&self, _: u64) {}
-    fn set_in_slab(&self, _: u64, _: SlabKind, _: u32, _: usize) -> bool {
-        true
-    }
-    fn clear_in_slab(&self, _: u64, _: SlabKind) {}
 }

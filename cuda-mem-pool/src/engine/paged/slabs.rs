@@ -15,7 +15,6 @@ const QUICK_BYTES: usize = 80 << 20;
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
 const JOINS_FROM_BYTES: usize = 96 << 20;
 
-/// The slabs of one kind.
 #[derive(Debug)]
 pub(super) struct Slabs {
     kind: SlabKind,
@@ -33,12 +32,6 @@ impl Slabs {
             SlabKind::Medium => MEDIUM,
         };
         Self { kind, blocks: Spans::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
-    }
-
-    /// A block from a quick list, as it is in the index: its number and address.
-    #[inline]
-    pub(super) fn take_quick(&mut self, size: usize, unused: usize) -> Option<(u32, u64)> {
-        self.blocks.take_quick(size, unused)
     }
 
     /// Cuts a block from a slab, of one more slab if need be.
@@ -99,7 +92,7 @@ impl Slabs {
     #[inline(never)]
     fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
-        index.clear_in_slab(address, self.kind);
+        index.clear_in_slab(address);
         if let Some(slab) = self.blocks.release(number, freed_at) {
             self.spare.push(slab);
             if self.spare.len() > SPARE {
@@ -122,7 +115,6 @@ impl Slabs {
         self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
     }
 
-    /// The bytes of all slabs.
     pub(super) fn slab_bytes(&self) -> usize {
         self.numbers.len().saturating_mul(SLAB)
     }

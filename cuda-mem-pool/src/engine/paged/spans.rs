@@ -19,9 +19,10 @@ pub(super) struct Spans {
     records: Slab<Span>,
     free: FreeLists,
     quick: QuickLists,
-    runs: Slab<Run>,
-    /// The runs by their first address.
-    by_start: BTreeMap<u64, u32>,
+    /// The first span of each run by its address, and the last one by the address behind it. Slabs, which join nothing, have no ends.
+    starts: BTreeMap<u64, u32>,
+    ends: BTreeMap<u64, u32>,
+    are_slabs: bool,
     free_bytes: usize,
     used_bytes: usize,
 }
@@ -40,7 +41,6 @@ enum State {
 struct Span {
     address: u64,
     size: usize,
-    run: u32,
     state: State,
     /// The neighbours in the run.
     before: u32,
@@ -64,15 +64,6 @@ impl Span {
     const fn free(&self, number: u32) -> Free {
         Free { number, address: self.address, size: self.size, freed_at: self.mark }
     }
-}
-
-/// Addresses without a gap.
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    start: u64,
-    end: u64,
-    first: u32,
-    last: u32,
 }
 
 /// A free span, for who looks for some.
@@ -106,7 +97,6 @@ pub(crate) struct Piece {
     pub(crate) size: usize,
     /// The bytes that were asked for of a block; None for what is free.
     pub(crate) requested: Option<usize>,
-    /// Whether it lies in a slab.
     pub(crate) in_slab: bool,
 }
 
@@ -117,8 +107,9 @@ impl Spans {
             records: Slab::default(),
             free: FreeLists::new(if most.is_some() { SLAB } else { MAX }),
             quick: QuickLists::new(most),
-            runs: Slab::default(),
-            by_start: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            are_slabs: most.is_some(),
             free_bytes: 0,
             used_bytes: 0,
         }
@@ -135,7 +126,7 @@ impl Spans {
 
     /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
-        self.records.bytes() + self.runs.bytes() + self.free.bytes() + self.quick.metadata_bytes()
+        self.records.bytes() + self.free.bytes() + self.quick.metadata_bytes()
     }
 
     /// A free span of at least `size` bytes, about the smallest.
@@ -222,17 +213,16 @@ impl Spans {
         Some((span.address, span.size))
     }
 
-    /// Adds a free range, which overlaps none that is here, and joins it with its neighbours. The number of the free span that has it; None
-    /// if there are no more numbers.
+    /// Adds a free range and joins it with its neighbours. The number of its free span; None if there are no more.
     pub(super) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
-        let (number, run) = self.add(address, size, freed_at)?;
-        let before = self.by_start.range(..address).next_back().map(|(_, run)| *run);
-        let before = before.filter(|run| self.runs.get(*run).is_some_and(|run| run.end == address));
-        let run = before.map_or(run, |before| self.append(before, run));
-        if let Some(after) = self.by_start.get(&address.saturating_add(size as u64)).copied() {
-            self.append(run, after);
+        let (number, end) = self.add(address, size, freed_at)?;
+        let before = self.ends.remove(&address).unwrap_or(NONE);
+        let after = self.starts.remove(&end).unwrap_or(NONE);
+        if let Some(span) = self.records.get_mut(number) {
+            (span.before, span.after) = (before, after);
         }
-        let (before, after) = self.records.get(number).map_or((NONE, NONE), |span| (span.before, span.after));
+        self.set_after(before, number);
+        self.set_before(after, number);
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
         Some(joined)
@@ -241,51 +231,41 @@ impl Spans {
     /// Adds a free range that stays a run of its own. None if there are no more numbers.
     pub(super) fn offer_alone(&mut self, address: u64, size: usize) -> Option<()> {
         let (number, _) = self.add(address, size, 0)?;
+        self.starts.insert(address, number);
         self.free.insert(&mut self.records, number);
         Some(())
     }
 
-    /// A run of one free span, which is in no list.
-    fn add(&mut self, address: u64, size: usize, freed_at: u64) -> Option<(u32, u32)> {
+    /// A free span, which is in no list and no run, and the address behind it.
+    fn add(&mut self, address: u64, size: usize, mark: u64) -> Option<(u32, u64)> {
         let end = address.checked_add(size as u64)?;
-        let run = self.runs.insert(Run { start: address, end, first: NONE, last: NONE }).ok()?;
-        let links = Links::NONE;
-        let span =
-            Span { address, size, run, state: State::Free, before: NONE, after: NONE, links, mark: freed_at };
-        let Ok(number) = self.records.insert(span) else {
-            self.runs.remove(run);
-            return None;
-        };
-        if let Some(run) = self.runs.get_mut(run) {
-            (run.first, run.last) = (number, number);
-        }
-        self.by_start.insert(address, run);
+        let (before, after, links) = (NONE, NONE, Links::NONE);
+        let span = Span { address, size, state: State::Free, before, after, links, mark };
+        let number = self.records.insert(span).ok()?;
         self.free_bytes = self.free_bytes.saturating_add(size);
-        Some((number, run))
+        Some((number, end))
     }
 
-    /// Takes a range away that lies in a free span of this number. False, and nothing is done, if it does not. What is left before it keeps
-    /// the number.
+    /// Takes a range out of a free span, which keeps its number for what is left before it. False if it is not in that.
     pub(super) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
         self.isolate(number, address, size).map(|part| self.remove(part)).is_some()
     }
 
     /// As [`Spans::withdraw`], of a range that was offered alone and is wholly free.
     pub(super) fn withdraw_alone(&mut self, address: u64, size: usize) -> bool {
-        let number = self.by_start.get(&address).and_then(|run| self.runs.get(*run)).map(|run| run.first);
-        number.is_some_and(|number| self.withdraw(number, address, size))
+        self.starts.get(&address).copied().is_some_and(|number| self.withdraw(number, address, size))
     }
 
     /// The runs that begin from `from` on and before `to`, in the order of their addresses.
     pub(super) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = RunView> {
-        self.by_start.range(from..to).filter_map(|(_, run)| {
-            let run = self.runs.get(*run)?;
-            Some(RunView {
-                start: run.start,
-                end: run.end,
-                head: self.free_span(run.first),
-                tail: self.free_span(run.last),
-            })
+        let starts = self.starts.range(from..to);
+        let first = starts.clone().next().map_or(u64::MAX, |(start, _)| start + 1);
+        // Runs do not overlap: their ends come in the order of their beginnings.
+        starts.zip(self.ends.range(first..)).map(|((start, first), (end, last))| RunView {
+            start: *start,
+            end: *end,
+            head: self.free_span(*first),
+            tail: self.free_span(*last),
         })
     }
 
@@ -312,8 +292,7 @@ impl Spans {
         layout
     }
 
-    /// Cuts a span, which is in no list, to `size` bytes. The number of the rest, which is as free and in no list; without
-    /// a number for it the span stays as it is.
+    /// Cuts a span, which is in no list, to `size` bytes. The number of the rest, in no list; None, uncut, without one.
     fn cut(&mut self, number: u32, size: usize) -> Option<u32> {
         debug_assert!(size.is_multiple_of(GRANULE));
         let span = self.records.get(number)?;
@@ -324,21 +303,32 @@ impl Spans {
             links: Links::NONE,
             ..*span
         };
-        let (run, after) = (span.run, span.after);
+        let after = span.after;
         let rest = self.records.insert(rest).ok()?;
         if let Some(span) = self.records.get_mut(number) {
             (span.size, span.after) = (size, rest);
         }
-        self.set_before(after, rest, run);
+        self.set_before(after, rest);
         Some(rest)
     }
 
     /// Enters which span comes before another one, or is the last of its run.
-    fn set_before(&mut self, number: u32, before: u32, run: u32) {
+    fn set_before(&mut self, number: u32, before: u32) {
         if let Some(span) = self.records.get_mut(number) {
             span.before = before;
-        } else if let Some(run) = self.runs.get_mut(run) {
-            run.last = before;
+        } else if !self.are_slabs
+            && let Some(last) = self.records.get(before)
+        {
+            self.ends.insert(last.end(), before);
+        }
+    }
+
+    /// Enters which span comes behind another one, or is the first of its run.
+    fn set_after(&mut self, number: u32, after: u32) {
+        if let Some(span) = self.records.get_mut(number) {
+            span.after = after;
+        } else if let Some(first) = self.records.get(after) {
+            self.starts.insert(first.address, after);
         }
     }
 
@@ -368,59 +358,23 @@ impl Spans {
             span.after = gone.after;
             span.mark = span.mark.max(gone.mark);
         }
-        self.set_before(gone.after, number, gone.run);
-    }
-
-    /// Makes one run of two neighbours; the first one's number.
-    fn append(&mut self, run: u32, next: u32) -> u32 {
-        let Some(gone) = self.runs.remove(next) else { return run };
-        self.by_start.remove(&gone.start);
-        let Some(joined) = self.runs.get_mut(run) else { return run };
-        let last = std::mem::replace(&mut joined.last, gone.last);
-        joined.end = gone.end;
-        if let Some(last) = self.records.get_mut(last) {
-            last.after = gone.first;
-        }
-        self.enter_run(run, gone.first, last);
-        run
-    }
-
-    /// Enters a span, which comes behind `before`, and all behind it in a run.
-    fn enter_run(&mut self, run: u32, first: u32, before: u32) {
-        if let Some(span) = self.records.get_mut(first) {
-            span.before = before;
-        }
-        let mut number = first;
-        while let Some(span) = self.records.get_mut(number) {
-            span.run = run;
-            number = span.after;
-        }
+        self.set_before(gone.after, number);
     }
 
     /// Takes a span, which is in no list, out of its run, which ends there and begins again behind it.
     fn remove(&mut self, number: u32) {
         let Some(gone) = self.records.remove(number) else { return };
         self.free_bytes = self.free_bytes.saturating_sub(gone.size);
-        let end = gone.address + gone.size as u64;
-        let Some(run) = self.runs.get_mut(gone.run) else { return };
-        let whole = *run;
         if gone.before == NONE {
-            self.by_start.remove(&whole.start);
-            self.runs.remove(gone.run);
-        } else {
-            (run.end, run.last) = (gone.address, gone.before);
-            if let Some(before) = self.records.get_mut(gone.before) {
-                before.after = NONE;
-            }
+            self.starts.remove(&gone.address);
         }
         if gone.after == NONE {
-            return;
+            self.ends.remove(&gone.end());
         }
-        let rest = Run { start: end, end: whole.end, first: gone.after, last: whole.last };
-        // One was just removed or there is room: numbers of runs are fewer than those of spans.
-        let Ok(rest) = self.runs.insert(rest) else { return };
-        self.by_start.insert(end, rest);
-        self.enter_run(rest, gone.after, NONE);
+        self.set_after(gone.before, NONE);
+        self.set_before(gone.after, NONE);
+        self.set_before(NONE, gone.before);
+        self.set_after(NONE, gone.after);
     }
 }
 

@@ -23,8 +23,7 @@ impl<P> Default for Timeline<P> {
 }
 
 impl<P> Timeline<P> {
-    /// Makes a point behind the frees up to `now`, unless there is one. None is made if the backend cannot: the frees are then not known to
-    /// be done, which costs memory and breaks nothing.
+    /// Makes a point behind the frees up to `now`, unless there is one, or the backend cannot, which only costs memory.
     pub(super) fn make<B: Backend<Point = P>>(&mut self, heap: u32, now: u64, backend: &mut B) {
         if self.done < now
             && self.points.back().is_none_or(|(count, _)| *count < now)

@@ -15,16 +15,6 @@ use std::collections::HashSet;
 use super::memory::{Content, Memory, Range};
 use super::spans::{Free, Spans};
 
-/// Free bytes of the heap in a window.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
-    /// The free span that they are in.
-    pub(super) span: u32,
-    pub(super) address: u64,
-    pub(super) bytes: usize,
-    pub(super) freed_at: u64,
-}
-
 /// A slot that a window lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fill {
@@ -40,7 +30,8 @@ pub(super) struct Window {
     pub(super) start: u64,
     /// The bytes of each slot.
     pub(super) unit: usize,
-    pub(super) parts: Vec<Part>,
+    /// The free bytes of the heap in it, each with the free span that they are in.
+    pub(super) parts: Vec<Free>,
     pub(super) fills: Vec<Fill>,
 }
 
@@ -53,7 +44,7 @@ impl Window {
     /// Whether the slot that begins at an address has free bytes of the window.
     pub(super) fn has(&self, slot: u64) -> bool {
         let end = slot + self.unit as u64;
-        self.parts.iter().any(|part| part.address < end && slot < part.address + part.bytes as u64)
+        self.parts.iter().any(|part| part.address < end && slot < part.end())
     }
 }
 
@@ -233,8 +224,7 @@ impl<'s> Search<'s> {
             if let Piece::Free(free) = piece
                 && from < to
             {
-                let Free { number: span, freed_at, .. } = *free;
-                window.parts.push(Part { span, address: from, bytes: (to - from) as usize, freed_at });
+                window.parts.push(Free { address: from, size: (to - from) as usize, ..*free });
             }
         }
         for address in self.slots(range, stretch, start) {

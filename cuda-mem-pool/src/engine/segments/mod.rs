@@ -4,22 +4,19 @@
 //! A `SegmentHeap` is one pool of memory, a `PoolTable` many by name. Both do arithmetic alone: they make no driver call, take
 //! no lock and touch no memory.
 
-mod block;
-mod checkpoint;
 mod heap;
 mod options;
 mod pools;
 
 #[cfg(test)]
-pub(crate) use {crate::statistics::PoolSize, block::BlockState, heap::SegmentHeap};
-#[cfg(test)]
 mod tests;
 
-pub use crate::error::{PoolError, SegmentError};
-pub(crate) use block::{Allocation, Block, BlockId, FreeSegment, SegmentRequest};
-pub use checkpoint::{Checkpoint, Restored};
-pub(crate) use heap::SegmentView;
+pub use crate::error::{OptionsError, PoolError};
+pub use heap::Checkpoint;
+pub(crate) use heap::{Allocation, Block, FreeSegment, SegmentRequest, SegmentView};
+#[cfg(test)]
+pub(crate) use heap::{BlockState, SegmentHeap};
 pub(crate) use options::{MOST, in_steps, size_class};
-pub use options::{Options, OptionsBuilder, OptionsError, SMALL_SIZE};
+pub use options::{Options, SMALL_SIZE};
 pub use pools::Filter;
 pub(crate) use pools::{PoolTable, TakenSegment};

@@ -5,11 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
-use super::block::{Allocation, BlockId, FreeSegment, SegmentRequest};
-use super::checkpoint::Checkpoint;
-use super::heap::SegmentHeap;
+use super::heap::{Allocation, Block, FreeSegment, SegmentHeap, SegmentRequest};
 use super::options::Options;
-use crate::error::{PoolError, SegmentError};
+use crate::error::PoolError;
 use crate::mempool_id::MempoolId;
 
 /// Says of an allocation for a stream, in the thread that makes it, whether it goes to a pool.
@@ -57,14 +55,12 @@ impl fmt::Debug for Filter {
     }
 }
 
-/// The routes at one moment, the innermost last. They are asked through a shared handle where no lock is held: filters are other
-/// people's code.
+/// The routes, the innermost last. They are asked without a lock: filters are other people's code.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Routes(Vec<(MempoolId, Filter)>);
 
 impl Routes {
-    /// The pool that an allocation for the stream, in the calling thread, goes to: of the filters that accept it, the one that
-    /// was begun last decides.
+    /// The pool of the filter that accepts the stream in this thread, the one that was begun last.
     pub(crate) fn find(&self, stream: u64) -> Option<MempoolId> {
         self.0.iter().rev().find(|(_, filter)| filter.accepts(stream)).map(|&(id, _)| id)
     }
@@ -124,16 +120,14 @@ impl<S, N: Default> Pool<S, N> {
 
     /// Whether nobody uses it and it has no memory, not even on its way out.
     fn is_over(&self) -> bool {
-        self.is_freeable() && self.leaving == 0 && self.heap.totals().segments == 0
+        self.is_freeable() && self.leaving == 0 && self.heap.is_empty()
     }
 }
 
-/// A segment that was taken out of a pool, to be given back. The pool is there until it is told what became of it, with
-/// [`PoolTable::given_back`] or [`PoolTable::put_back`].
+/// A segment that was taken out of a pool, which stays until [`PoolTable::given_back`] or [`PoolTable::put_back`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "the memory is to be given back"]
 pub(crate) struct TakenSegment {
-    /// The pool that it was in.
     pub(crate) id: MempoolId,
     pub(crate) segment: FreeSegment,
 }
@@ -179,8 +173,7 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// Makes the pool that serves all requests which go to no other; false if there is one. It is [`MempoolId::NONE`], of which
-    /// callers cannot end the use, and which gives back what it has free as if it were released.
+    /// Makes the pool, [`MempoolId::NONE`], of all requests that go to no other, which nobody can release; false if it is there.
     pub(crate) fn serve_default(&mut self) -> bool {
         let pool = Pool::new(self.options, None);
         self.pools.insert(MempoolId::NONE, pool).is_none()
@@ -198,8 +191,7 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// Ends what [`PoolTable::begin_allocate`] began, whichever was begun after it. The filter comes back, to be dropped where no
-    /// lock is held. [`PoolError::NotRouted`].
+    /// Ends a route. Its filter, to be dropped where no lock is held. [`PoolError::NotRouted`].
     pub(crate) fn end_allocate(&mut self, id: MempoolId) -> Result<Filter, PoolError> {
         let place = self.routes.0.iter().position(|&(routed, _)| routed == id);
         let place = place.ok_or(PoolError::NotRouted { id })?;
@@ -211,9 +203,7 @@ impl<S, N: Default> PoolTable<S, N> {
         &self.routes
     }
 
-    /// Ends one use of the pool. After the last one its memory can be given back, with [`PoolTable::take_cached`]; blocks that
-    /// still exist stay valid until they are freed. [`PoolError::Unknown`], [`PoolError::Released`], and
-    /// [`PoolError::StillRouted`] for the last use.
+    /// Ends one use of the pool. [`PoolError::Unknown`], [`PoolError::Released`], [`PoolError::StillRouted`] for the last use.
     pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<(), PoolError> {
         let is_routed = self.routes.has(id);
         let pool = self.in_use(id)?;
@@ -224,33 +214,13 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// A free block of one of the pools that lend, for a request that no private pool was meant for. The block stays that pool's.
-    /// None of a pool whose memory a graph may use, which goes on using what is free. [`SegmentError::TooLarge`].
-    pub(crate) fn allocate_on_oom(
-        &mut self,
-        stream: u64,
-        bytes: u64,
-    ) -> Result<Option<(MempoolId, BlockId)>, SegmentError> {
-        for (&id, pool) in self.pools.iter_mut().filter(|(_, pool)| pool.lends()) {
-            if let Allocation::Hit(block) = pool.heap.allocate(stream, bytes)? {
-                return Ok(Some((id, block)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The layout of a pool as it is. [`PoolError::Unknown`], [`PoolError::Released`], [`SegmentError::Pending`].
-    pub(crate) fn checkpoint(&mut self, id: MempoolId) -> Result<Checkpoint, PoolError> {
-        Ok(self.in_use(id)?.heap.checkpoint()?)
-    }
-
-    /// Makes a pool's layout what it was. [`PoolError::Unknown`], [`PoolError::Released`], and those of the heap.
-    pub(crate) fn restore(
-        &mut self,
-        id: MempoolId,
-        checkpoint: &Checkpoint,
-    ) -> Result<[Vec<BlockId>; 2], PoolError> {
-        Ok(self.in_use(id)?.heap.restore(checkpoint)?)
+    /// A free block of one of the pools that lend, for a request of none. The block stays that pool's.
+    pub(crate) fn allocate_on_oom(&mut self, stream: u64, bytes: u64) -> Option<(MempoolId, Block)> {
+        let mut lending = self.pools.iter_mut().filter(|(_, pool)| pool.lends());
+        lending.find_map(|(&id, pool)| match pool.heap.allocate(stream, bytes) {
+            Some(Allocation::Hit(block)) => Some((id, block)),
+            _ => None,
+        })
     }
 
     /// A pool, in use or not. [`PoolError::Unknown`].
@@ -270,7 +240,6 @@ impl<S, N: Default> PoolTable<S, N> {
         if pool.is_freeable() { Err(PoolError::Released { id }) } else { Ok(pool) }
     }
 
-    /// All pools by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (MempoolId, &Pool<S, N>)> {
         self.pools.iter().map(|(&id, pool)| (id, pool))
     }
@@ -312,10 +281,10 @@ impl<S, N: Default> PoolTable<S, N> {
     }
 
     /// Puts a segment back that stays. It can be taken again. [`PoolError::Unknown`] if the pool was told already that all its
-    /// segments went; in [`PoolError::Segment`] that its addresses have become another segment's, or that there are too many blocks.
+    /// segments went; [`PoolError::Overlap`] if its addresses have become another segment's.
     pub(crate) fn put_back(&mut self, taken: &TakenSegment) -> Result<(), PoolError> {
         let pool = self.get_mut(taken.id)?;
         pool.leaving = pool.leaving.saturating_sub(1);
-        Ok(pool.heap.put_back(&taken.segment).map(drop)?)
+        pool.heap.put_back(&taken.segment).map(drop)
     }
 }

@@ -30,7 +30,7 @@ fn churn(most: usize, steps: usize, mut size: impl FnMut(&mut Numbers) -> usize)
             powers[power(size)].0 -= 1;
             machine.free(index);
         }
-        let size = machine.allocate(len).size;
+        let size = machine.allocate(len);
         alive += size;
         let (now, peak) = &mut powers[power(size)];
         *now += 1;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::engine::classes::{self, GRANULE, LARGE};
-use crate::pinned_cache::heap::{self, BlockId, Heap, UnknownBlock};
+use crate::pinned_cache::heap::{self, BlockId, Heap};
 
 /// Two heaps, as an arena has them, that grow as the allocator grows them, and every block in use.
 pub(super) struct Machine {
@@ -16,7 +16,7 @@ pub(super) struct Machine {
     pub(super) blocks: Vec<Block>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Block {
     id: BlockId,
     segment: usize,
@@ -45,7 +45,8 @@ impl Machine {
         Some(Block { id: grant.block, segment: *grant.segment, offset: grant.offset, size })
     }
 
-    pub(super) fn allocate(&mut self, len: usize) -> Block {
+    /// The size of a new block.
+    pub(super) fn allocate(&mut self, len: usize) -> usize {
         let size = classes::block_size(len).unwrap();
         let block = self.try_take(size).unwrap_or_else(|| {
             let bytes = heap::segment_for(size, self.held);
@@ -60,13 +61,16 @@ impl Machine {
             block
         });
         self.blocks.push(block);
-        block
+        size
     }
 
     pub(super) fn free(&mut self, index: usize) {
         let block = self.blocks.swap_remove(index);
-        assert_eq!(self.heap(block.size).free(block.id).unwrap().size, block.size);
-        assert_eq!(self.heap(block.size).free(block.id), Err(UnknownBlock), "freed twice");
+        let free = self.heap(block.size).free_bytes();
+        let is_whole = self.heap(block.size).free(block.id);
+        assert_eq!(self.heap(block.size).free_bytes(), free + block.size);
+        let is_alone = self.blocks.iter().all(|other| other.segment != block.segment);
+        assert_eq!(is_whole, is_alone, "whether nothing of the segment is in use");
     }
 
     fn trim(&mut self, most: usize) {

@@ -1,99 +1,52 @@
 //! Every order that threads can run in.
 
-use loom::sync::{Arc, Mutex};
+use loom::sync::Arc;
 use loom::thread;
 
-use crate::pinned_cache::pending::{Look, StreamQueue};
-use crate::pinned_cache::worker::{Signal, Task};
+use crate::pinned_cache::pending::Waiters;
 use crate::statistics::{CountedCell, PeakCounter};
 
-/// While one thread adds, one polls and one takes everything, each value comes out once, and none before it is ready.
+/// While one thread adds, one looks and one takes everything, each value comes out once, and none before it is ready.
 #[test]
 fn each_value_comes_out_once() {
     loom::model(|| {
-        let queue = Arc::new(StreamQueue::<u32, u32>::new());
-        let out = Arc::new(Mutex::new(Vec::new()));
-        queue.push(1, 1);
+        let waiters = Arc::new(Waiters::default());
+        waiters.push(1);
         let adding = thread::spawn({
-            let queue = queue.clone();
-            move || queue.push(0, 2)
+            let waiters = waiters.clone();
+            move || waiters.push(2)
         });
-        let polling = thread::spawn({
-            let (queue, out) = (queue.clone(), out.clone());
-            move || {
-                queue.poll(
-                    |&ready| if ready == 1 { Look::Reached } else { Look::NotYet },
-                    |value| {
-                        assert_eq!(value, 1, "came out before its point");
-                        out.lock().unwrap().push(value);
-                    },
-                );
-            }
+        let looking = thread::spawn({
+            let waiters = waiters.clone();
+            move || waiters.take(|value| *value == 1)
         });
-        let taken: Vec<u32> = queue.take_all().into_iter().map(|(_, value)| value).collect();
-        out.lock().unwrap().extend(taken);
+        let mut out = waiters.take_all();
         adding.join().unwrap();
-        polling.join().unwrap();
-        let mut out = out.lock().unwrap().clone();
-        out.extend(queue.take_all().into_iter().map(|(_, value)| value));
+        let looked = looking.join().unwrap();
+        assert!(!looked.contains(&2), "came out before it was ready");
+        out.extend(looked);
+        out.extend(waiters.take_all());
         out.sort_unstable();
         assert_eq!(out, [1, 2]);
     });
 }
 
-/// Two that poll at once do not both get the head.
+/// Two that look at once do not both get a value.
 #[test]
 fn one_looks_at_a_time() {
     loom::model(|| {
-        let queue = Arc::new(StreamQueue::<(), u32>::new());
-        queue.push((), 1);
-        queue.push((), 2);
-        let poll = |queue: &StreamQueue<(), u32>| {
-            let mut out = Vec::new();
-            queue.poll(|()| Look::Reached, |value| out.push(value));
-            out
-        };
+        let waiters = Arc::new(Waiters::default());
+        waiters.push(1);
+        waiters.push(2);
         let other = thread::spawn({
-            let queue = queue.clone();
-            move || poll(&queue)
+            let waiters = waiters.clone();
+            move || waiters.take(|_| true)
         });
-        let mut out = poll(&queue);
+        let mut out = waiters.take(|_| true);
         out.extend(other.join().unwrap());
+        out.extend(waiters.take_all());
         out.sort_unstable();
         assert_eq!(out, [1, 2]);
-    });
-}
-
-/// The thread sees each request and the end, in whatever moment they come, and never sleeps through one.
-#[test]
-fn no_request_is_slept_through() {
-    loom::model(|| {
-        let signal = Arc::new(Signal::default());
-        let worker = thread::spawn({
-            let signal = Arc::clone(&signal);
-            move || assert_eq!(signal.next(None), Task::Work)
-        });
-        signal.want();
-        worker.join().unwrap();
-    });
-}
-
-#[test]
-fn the_end_is_seen_beside_requests() {
-    loom::model(|| {
-        let signal = Arc::new(Signal::default());
-        let worker = thread::spawn({
-            let signal = Arc::clone(&signal);
-            move || while signal.next(None) != Task::Stop {}
-        });
-        let other = thread::spawn({
-            let signal = Arc::clone(&signal);
-            move || signal.want()
-        });
-        signal.stop();
-        assert!(signal.is_stopped());
-        other.join().unwrap();
-        worker.join().unwrap();
     });
 }
 

@@ -5,11 +5,11 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use crate::history::{self, History};
+use crate::history::History;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
-use crate::trace::{Header, Trace, TraceRecorder};
+use crate::trace::{Action, Trace, TraceRecorder};
 
 /// What was written, for the test to read while the recorder has it too.
 #[derive(Clone, Default)]
@@ -29,13 +29,18 @@ impl Shared {
     /// Kind, id and stream of each event.
     fn events(&self) -> Vec<(&'static str, u64, u64)> {
         let trace = Trace::read(&**lock(&self.0)).unwrap();
-        trace.events().iter().map(|event| (event.action.letter(), event.id, event.stream)).collect()
+        let letter = |action| match action {
+            Action::Allocate { .. } => "a",
+            Action::Free => "f",
+            Action::Complete => "c",
+        };
+        trace.events.iter().map(|event| (letter(event.action), event.id, event.stream)).collect()
     }
 }
 
 fn recorder() -> (TraceRecorder, Shared) {
     let shared = Shared::default();
-    (TraceRecorder::new(shared.clone(), &Header::default()).unwrap(), shared)
+    (TraceRecorder::new(shared.clone(), &Default::default()).unwrap(), shared)
 }
 
 #[test]
@@ -65,7 +70,7 @@ fn a_history_tells_the_recorder() {
 
     let (recorder, written) = recorder();
     let history = History::new();
-    history.attach(Arc::new(recorder));
+    history.attach(move |entry| recorder.track(entry));
     for (action, address) in [
         (SegmentAlloc, 0),
         (Alloc, 0),
@@ -74,14 +79,14 @@ fn a_history_tells_the_recorder() {
         (FreeRequested, 512),
         (FreeCompleted, 0),
     ] {
-        history.record(history::Event { action, address, size: 100, stream: 3, pool: MempoolId::NONE }, None);
+        history.tell(action, address, 100, 3, MempoolId::NONE, None);
     }
     assert_eq!(written.events(), [("a", 0, 0), ("a", 1, 0), ("f", 0, 0), ("f", 1, 0), ("c", 0, 0)]);
     let trace = Trace::read(&**lock(&written.0)).unwrap();
-    let times: Vec<_> = trace.events().iter().map(|event| event.time_us).collect();
+    let times: Vec<_> = trace.events.iter().map(|event| event.time_us).collect();
     assert!(times.is_sorted() && times[0].is_some());
     let thread = u64::try_from(thread_number()).unwrap();
-    assert!(trace.events().iter().all(|event| event.thread == Some(thread)));
+    assert!(trace.events.iter().all(|event| event.thread == Some(thread)));
 }
 
 /// What threads do at the same time stands in an order that can be replayed: the reader checks that.
@@ -121,11 +126,11 @@ fn a_failure_ends_the_recording_and_is_told() {
         }
     }
 
-    let recorder = TraceRecorder::new(Full, &Header::default()).unwrap();
+    let recorder = TraceRecorder::new(Full, &Default::default()).unwrap();
     recorder.allocated(0, 1, 0);
     recorder.freed(0);
     assert_eq!(recorder.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
-    let recorder = TraceRecorder::new(Vec::new(), &Header::default()).unwrap();
+    let recorder = TraceRecorder::new(Vec::new(), &Default::default()).unwrap();
     recorder.allocated(0, u64::MAX, 0);
     assert_eq!(recorder.finish().unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }

@@ -3,7 +3,7 @@
 use cuda_mem_core::Stream;
 use cuda_mem_pool::{
     AlignedAdaptor, Error, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, MemoryResource,
-    StatisticsAdaptor, TrackingAdaptor,
+    TrackingAdaptor,
 };
 
 use super::logging::Shared;
@@ -19,7 +19,7 @@ fn a_free_that_waits_for_a_capture_is_booked_once() {
     let aligned = AlignedAdaptor::new(pool.clone(), 4096, 0).unwrap();
     let tracking = TrackingAdaptor::new(aligned, false);
     let limiting = LimitingAdaptor::new(tracking, 1 << 20);
-    let statistics = StatisticsAdaptor::new(limiting);
+    let statistics = TrackingAdaptor::new(limiting, false);
     let logging = LoggingAdaptor::new(statistics, log.clone());
     let resource = FailureCallbackAdaptor::new(logging, |_, _| false);
     let statistics = resource.upstream().upstream();

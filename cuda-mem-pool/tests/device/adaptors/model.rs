@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cuda_mem_pool::{
     AlignedAdaptor, Allocation, Counter, DeviceAccessible, Error, LimitingAdaptor, MemoryResource,
-    Statistics, StatisticsAdaptor, TrackingAdaptor,
+    Statistics, TrackingAdaptor,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -69,7 +69,7 @@ fn counters(changes: &[i64]) -> Statistics {
 struct Program<'w> {
     world: &'w World,
     upstream: Faulty,
-    resource: StatisticsAdaptor<TrackingAdaptor<LimitingAdaptor<AlignedAdaptor<Faulty>>>>,
+    resource: TrackingAdaptor<TrackingAdaptor<LimitingAdaptor<AlignedAdaptor<Faulty>>>>,
     out: Vec<Out>,
     /// The bytes allocated and freed (below 0), by scope; the outermost is first.
     scopes: Vec<Vec<i64>>,
@@ -80,7 +80,7 @@ impl<'w> Program<'w> {
         let upstream = Faulty::new(world);
         let aligned = AlignedAdaptor::new(upstream.clone(), 2048, 5000).unwrap();
         let resource =
-            StatisticsAdaptor::new(TrackingAdaptor::new(LimitingAdaptor::new(aligned, LIMIT), false));
+            TrackingAdaptor::new(TrackingAdaptor::new(LimitingAdaptor::new(aligned, LIMIT), false), false);
         Self { world, upstream, resource, out: Vec::new(), scopes: vec![Vec::new()] }
     }
 

@@ -2,7 +2,7 @@
 
 use cuda_mem_pool::{
     AlignedAdaptor, FailureCallbackAdaptor, HostDeviceAccessible, LimitingAdaptor, LoggingAdaptor,
-    MemoryResource, StatisticsAdaptor, TrackingAdaptor,
+    MemoryResource, TrackingAdaptor,
 };
 
 use super::logging::Shared;
@@ -29,7 +29,7 @@ fn two_over<R: MemoryResource>(world: &World, base: &R) {
     fn each<R: MemoryResource>(world: &World, resource: &R) {
         works(world, resource);
         works(world, &LimitingAdaptor::new(resource.clone(), 1 << 30));
-        let statistics = StatisticsAdaptor::new(resource.clone());
+        let statistics = TrackingAdaptor::new(resource.clone(), false);
         works(world, &statistics);
         assert_eq!(
             (statistics.statistics().bytes.current, statistics.statistics().allocations.total),
@@ -46,7 +46,7 @@ fn two_over<R: MemoryResource>(world: &World, base: &R) {
     }
     each(world, base);
     each(world, &LimitingAdaptor::new(base.clone(), 1 << 30));
-    each(world, &StatisticsAdaptor::new(base.clone()));
+    each(world, &TrackingAdaptor::new(base.clone(), false));
     each(world, &TrackingAdaptor::new(base.clone(), false));
     each(world, &LoggingAdaptor::new(base.clone(), Shared::default()));
     each(world, &FailureCallbackAdaptor::new(base.clone(), |_, _| false));
@@ -76,7 +76,7 @@ fn any_over_any_over_the_pinned_cache() {
     let world = World::new();
     let resource = cached(&world);
     two_over(&world, &resource);
-    assert_eq!(resource.allocator().statistics().active_requests.current, 0);
+    assert_eq!(resource.statistics().active_requests.current, 0);
 }
 
 /// What takes a resource by what its memory is good for takes adaptors over such a resource.

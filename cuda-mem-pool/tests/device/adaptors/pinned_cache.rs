@@ -3,8 +3,7 @@
 use std::sync::mpsc;
 
 use cuda_mem_pool::{
-    AlignedAdaptor, Error, FailureCallbackAdaptor, LimitingAdaptor, MemoryResource, StatisticsAdaptor,
-    TrackingAdaptor,
+    AlignedAdaptor, Error, FailureCallbackAdaptor, LimitingAdaptor, MemoryResource, TrackingAdaptor,
 };
 
 use crate::common::World;
@@ -18,7 +17,7 @@ fn adaptors_agree_with_the_allocator() {
     let world = World::new();
     let base = cached(&world);
     let tracking = TrackingAdaptor::new(base.clone(), false);
-    let statistics = StatisticsAdaptor::new(tracking.clone());
+    let statistics = TrackingAdaptor::new(tracking.clone(), false);
     let limited = LimitingAdaptor::new(statistics.clone(), 100_000);
     // What is asked for has the sizes of classes, so that all count the same.
     let sizes = [256, 5120, 65_536];
@@ -29,7 +28,7 @@ fn adaptors_agree_with_the_allocator() {
     assert_eq!(statistics.statistics().bytes.current, i64::try_from(sum).unwrap());
     assert!(matches!(limited.allocate(65_536, None), Err(Error::OutOfMemory { limit: 100_000, .. })));
     drop(blocks);
-    let stats = base.allocator().statistics();
+    let stats = base.statistics();
     assert_eq!((stats.active_requests.allocated, stats.active_requests.freed), (3, 3));
     assert_eq!(statistics.statistics().allocations.total, 3);
     assert_eq!((limited.allocated_bytes(), out(&base)), (0, (0, 0)));

@@ -1,6 +1,6 @@
-//! `StatisticsAdaptor`.
+//! Counters of `TrackingAdaptor`.
 
-use cuda_mem_pool::{Counter, MemoryResource, Statistics, StatisticsAdaptor};
+use cuda_mem_pool::{Counter, MemoryResource, Statistics, TrackingAdaptor};
 
 use super::faulty::Faulty;
 use crate::common::World;
@@ -14,7 +14,7 @@ fn statistics(bytes: [i64; 3], allocations: [i64; 3]) -> Statistics {
 #[test]
 fn it_begins_at_zero() {
     let world = World::new();
-    let resource = StatisticsAdaptor::new(device(&world));
+    let resource = TrackingAdaptor::new(device(&world), false);
     assert_eq!(resource.statistics(), Statistics::default());
     assert_eq!(resource.pop_counters(), None);
 }
@@ -22,7 +22,7 @@ fn it_begins_at_zero() {
 #[test]
 fn all_freed_leaves_the_peak_and_the_total() {
     let world = World::new();
-    let resource = StatisticsAdaptor::new(device(&world));
+    let resource = TrackingAdaptor::new(device(&world), false);
     let blocks = (0..10).map(|_| resource.allocate(1000, &world.stream).unwrap()).collect::<Vec<_>>();
     drop(blocks);
     drop(resource.allocate(500, &world.stream).unwrap());
@@ -32,7 +32,7 @@ fn all_freed_leaves_the_peak_and_the_total() {
 #[test]
 fn the_peak_is_of_what_was_out_at_a_time() {
     let world = World::new();
-    let resource = StatisticsAdaptor::new(device(&world));
+    let resource = TrackingAdaptor::new(device(&world), false);
     let mut out = Vec::new();
     for index in 0..10 {
         out.push(resource.allocate(100, &world.stream).unwrap());
@@ -49,8 +49,8 @@ fn the_peak_is_of_what_was_out_at_a_time() {
 #[test]
 fn one_over_another_counts_its_own() {
     let world = World::new();
-    let inner = StatisticsAdaptor::new(device(&world));
-    let outer = StatisticsAdaptor::new(inner.clone());
+    let inner = TrackingAdaptor::new(device(&world), false);
+    let outer = TrackingAdaptor::new(inner.clone(), false);
     let below = inner.allocate(10, &world.stream).unwrap();
     let above = outer.allocate(20, &world.stream).unwrap();
     assert_eq!(outer.statistics(), statistics([20, 20, 20], [1, 1, 1]));
@@ -65,7 +65,7 @@ fn one_over_another_counts_its_own() {
 #[test]
 fn a_scope_starts_at_zero_and_is_added_to_the_one_around_it() {
     let world = World::new();
-    let resource = StatisticsAdaptor::new(device(&world));
+    let resource = TrackingAdaptor::new(device(&world), false);
     let before = resource.allocate(100, &world.stream).unwrap();
     assert_eq!(resource.push_counters(), statistics([100, 100, 100], [1, 1, 1]));
     assert_eq!(resource.statistics(), Statistics::default());
@@ -87,7 +87,7 @@ fn a_scope_starts_at_zero_and_is_added_to_the_one_around_it() {
 #[test]
 fn an_inner_peak_below_the_outer_one_leaves_it() {
     let world = World::new();
-    let resource = StatisticsAdaptor::new(device(&world));
+    let resource = TrackingAdaptor::new(device(&world), false);
     drop(resource.allocate(1000, &world.stream).unwrap());
     resource.push_counters();
     drop(resource.allocate(10, &world.stream).unwrap());
@@ -99,7 +99,7 @@ fn an_inner_peak_below_the_outer_one_leaves_it() {
 fn what_failed_does_not_count() {
     let world = World::new();
     let upstream = Faulty::new(&world);
-    let resource = StatisticsAdaptor::new(upstream.clone());
+    let resource = TrackingAdaptor::new(upstream.clone(), false);
     upstream.refuse_allocations(1);
     assert!(resource.allocate(100, &world.stream).is_err());
     assert_eq!(resource.statistics(), Statistics::default());

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::thread;
 
 use cuda_mem_pool::{
-    AlignedAdaptor, Error, LimitingAdaptor, LoggingAdaptor, MemoryResource, StatisticsAdaptor,
-    TrackingAdaptor,
+    AlignedAdaptor, Error, LimitingAdaptor, LoggingAdaptor, MemoryResource, TrackingAdaptor,
 };
 
 use super::faulty::Faulty;
@@ -30,7 +29,7 @@ fn in_threads(work: impl Fn(usize) + Sync) {
 fn the_limit_holds_whatever_races() {
     let world = World::new();
     // It counts a free before the limit does, so its peak can never be above.
-    let counted = StatisticsAdaptor::new(device(&world));
+    let counted = TrackingAdaptor::new(device(&world), false);
     let limit = 10_000;
     let resource = LimitingAdaptor::new(counted.clone(), limit);
     in_threads(|number| {
@@ -57,7 +56,7 @@ fn the_limit_holds_whatever_races() {
 #[test]
 fn books_balance_when_memory_is_freed_in_another_thread() {
     let world = World::new();
-    let statistics = StatisticsAdaptor::new(device(&world));
+    let statistics = TrackingAdaptor::new(device(&world), false);
     let tracking = TrackingAdaptor::new(statistics.clone(), false);
     let resource = AlignedAdaptor::new(tracking.clone(), 1024, 1000).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();

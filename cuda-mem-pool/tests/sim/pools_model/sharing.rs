@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use cuda_mem_core::Context;
-use cuda_mem_pool::{
-    DeviceMemoryResource, Error, IpcAllocationHandle, MemoryResource, PinnedMemoryResource, Result, Uuid,
-};
+use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, PinnedMemoryResource, Result, Uuid};
 use proptest::sample::Index;
 
 use super::kinds::Resource;
@@ -19,7 +17,7 @@ pub(super) trait Shareable: MemoryResource + PartialEq + Debug {
     /// The other kind.
     type Other: Shareable;
 
-    fn handle_to_share(&self) -> Result<&IpcAllocationHandle>;
+    fn handle_to_share(&self) -> Result<BorrowedFd<'_>>;
     fn import(context: &Context, handle: BorrowedFd<'_>, uuid: Option<Uuid>) -> Result<Self>;
     fn name(&self) -> Option<Uuid>;
     fn register_as(&self, name: Uuid) -> Result<Self>;
@@ -33,7 +31,7 @@ macro_rules! shareable {
         impl Shareable for $type {
             type Other = $other;
 
-            fn handle_to_share(&self) -> Result<&IpcAllocationHandle> {
+            fn handle_to_share(&self) -> Result<BorrowedFd<'_>> {
                 self.allocation_handle()
             }
             fn import(context: &Context, handle: BorrowedFd<'_>, uuid: Option<Uuid>) -> Result<Self> {
@@ -93,10 +91,9 @@ impl Names {
         }
         let handle = resource.handle_to_share().unwrap();
         assert_eq!(resource.handle_to_share().unwrap().as_raw_fd(), handle.as_raw_fd());
-        let name = handle.uuid();
-        assert_eq!(resource.name(), Some(name));
+        let name = resource.name().unwrap();
         let context = resource.resource_context().context();
-        let mapped = R::import(context, handle.as_fd(), (!bare).then_some(name)).unwrap();
+        let mapped = R::import(context, handle, (!bare).then_some(name)).unwrap();
         assert_eq!(mapped.name(), (!bare).then_some(name));
         assert!(mapped.reaches_as_a_mapping());
         assert!(matches!(mapped.handle_to_share(), Err(Error::Mapped)));

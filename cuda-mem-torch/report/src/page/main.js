@@ -33,7 +33,7 @@ function now(there) {
     list.push(["Largest free range", size(there.free)]);
     byId("map-count").textContent = count(there.blocks.length) + (there.blocks.length === 1 ? " block in " : " blocks in ") + count(there.segments.length) + (there.segments.length === 1 ? " segment" : " segments") + (there.outside ? "; " + count(there.outside) + " where no mapping was recorded" : "");
   } else byId("map-count").textContent = "";
-  byId("now").replaceChildren(...list.flatMap(([name, text]) => [element("dt", name), element("dd", text)]));
+  byId("now").replaceChildren(...list.map(([name, text]) => { const pair = element("div"); pair.append(element("dt", name), element("dd", text)); return pair; }));
   byId("second-text").textContent = data.events ? when(second) : "";
 }
 
@@ -51,9 +51,9 @@ function pin(band) {
   if (!band) return;
   const parts = [element("h3", chart.bandText(band, chosen))];
   if (band.from !== undefined) {
-    const [said, compiled, pool] = data.labels[band.label];
+    const [said, compiled, pool, tag] = data.labels[band.label];
     const facts = [["size", exact(band.size)], ["asked for", count(band.requested) + " bytes"], ["allocated", when(band.from)], ["lifetime", lifetime(band)], ["stream", streamName(band.stream)],
-      ["address", data.addresses ? hex(band.address) : ""], ["category", said || (band.stack ? categoryName(categories[band.stack]) : "unknown")], ["compiled code", compiled], ["pool", pool ? pool.join(", ") : ""]];
+      ["address", data.addresses ? hex(band.address) : ""], ["category", said || (band.stack ? categoryName(categories[band.stack]) : "unknown")], ["compiled code", compiled], ["pool", pool ? pool.join(", ") : ""], ["tag", tag]];
     const list = element("dl", undefined, "facts");
     for (const [name, text] of facts) if (text) list.append(element("dt", name), element("dd", text));
     parts.push(list, stackList(band.stack));
@@ -133,8 +133,8 @@ function showSpace(place, moment) {
   secondChosen = false;
   for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-selected", Number(tab.dataset.space) === place);
   for (const part of document.querySelectorAll(".of-space")) part.hidden = Number(part.dataset.space) !== place;
-  const choice = byId("colour-by"), has = { pool: data.labels.some(([, , pool]) => pool), compiled: data.labels.some(([, compiled]) => compiled), stream: data.streams.length > 1 };
-  for (const option of choice.options) if (option.value in has) option.hidden = !has[option.value];
+  const choice = byId("colour-by");
+  for (const option of choice.options) option.hidden = !tells(data, option.value);
   if (choice.selectedOptions[0].hidden) choice.value = "site";
   bands.choose(choice.value);
   pin(null);

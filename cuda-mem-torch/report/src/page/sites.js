@@ -76,8 +76,13 @@ const GROUPS = {
     title: "pool", of: (block) => { const pool = data.labels[block.label][2]; return pool ? pool.join(", ") : "default"; },
     ofStack: () => "not listed", text: (key) => key === "default" ? "default pool" : key === "not listed" ? key : "pool (" + key + ")",
   },
+  tag: { title: "tag", of: (block) => data.labels[block.label][3] || "no tag", ofStack: () => "not listed", text: (key) => key },
   compiled: { title: "compiled code", of: (block) => data.labels[block.label][1] || "eager", ofStack: () => "not listed", text: (key) => key },
 };
+
+// Whether a group parts the blocks of a recording.
+const LABELS = { compiled: 1, pool: 2, tag: 3 };
+const tells = (it, group) => group in LABELS ? it.labels.some((label) => label[LABELS[group]]) : group !== "stream" || it.streams.length > 1;
 
 // Bytes and blocks by a group's keys at a moment.
 function holders(it, moment, group) {

@@ -206,9 +206,7 @@ function makeWho(onShow) {
     show() {
       open = null;
       shown = FIRST;
-      for (const option of choice.options) {
-        option.hidden = option.value === "compiled" && !data.labels.some(([, compiled]) => compiled) || option.value === "pool" && !data.labels.some(([, , pool]) => pool) || option.value === "stream" && data.streams.length < 2;
-      }
+      for (const option of choice.options) option.hidden = !tells(data, option.value);
     },
     choose(at, from) { moment = at; since = from; gather(); grow(); byId("flame-all").hidden = true; draw(); },
     open(key) { choice.value = "site"; search.value = ""; open = key; gather(); shown = FIRST; const at = rows.sort((one, other) => other.bytes - one.bytes).findIndex((row) => row.key === key); shown = Math.max(FIRST, at + 1); order = "bytes"; down = true; draw(); },
@@ -217,6 +215,14 @@ function makeWho(onShow) {
 }
 
 // What stands out, in a sentence each, of all devices: sites that grow, memory that cannot go back, failed allocations.
+// What was free when an allocation failed, where it is listed.
+function roomFor(it, { moment }) {
+  const before = Math.max(0, moment - 1);
+  if (!it.addresses || !inWindow(it, before)) return "";
+  const sizes = freeRanges(it, before).map((range) => range.size), total = sizes.reduce((sum, bytes) => sum + bytes, 0);
+  return total ? "; " + size(total) + " were free in " + count(sizes.length) + (sizes.length === 1 ? " piece" : " pieces, the largest " + size(sizes.reduce((one, other) => Math.max(one, other)))) : "; nothing was free";
+}
+
 function standouts(it, several) {
   const list = [], where = several ? it.name + ": " : "", peak = it.peak, now = holders(it, it.events, "site");
   const grown = [...samplesOf(it).keys()].map((site) => ({ site, by: growth(it, site) })).filter(({ by }) => by !== null && by >= it.active / 1000);
@@ -228,7 +234,7 @@ function standouts(it, several) {
   if (grown.length > 5) list.push({ kind: "grows", moment: it.events, text: [where, "and " + (grown.length - 5) + " other call sites grow"] });
   if (it.outOfMemory.length) {
     const last = it.outOfMemory[it.outOfMemory.length - 1], site = siteOfStack[last.stack];
-    list.push({ kind: "oom", moment: last.moment, section: "events-title", text: [where, "Out of memory " + (it.outOfMemory.length === 1 ? "once" : count(it.outOfMemory.length + it.omittedMarks) + " times") + ": ", siteNode(sites[site]), " asked for " + size(last.requested)] });
+    list.push({ kind: "oom", moment: last.moment, section: "events-title", text: [where, "Out of memory " + (it.outOfMemory.length === 1 ? "once" : count(it.outOfMemory.length + it.omittedMarks) + " times") + ": ", siteNode(sites[site]), " asked for " + size(last.requested) + roomFor(it, last)] });
   }
   if (it.reserved) {
     const point = highest(it.reserved), moment = snapped(it, Math.min(point * it.step, it.events)), { held, largest, pieces, list: beside } = besideFree(it, moment);

@@ -267,7 +267,7 @@ fn every_part_of_the_page_answers() {
         r##"click(all("#tabs button")[0]);
            seen.tabs = texts("#tabs button"); seen.space = all(".of-space:not([hidden]) .sub").map((node) => node.textContent);
            key($("tabs"), "ArrowRight"); seen.second = all("#tabs button").findIndex((tab) => tab.getAttribute("aria-selected") === "true"); key($("tabs"), "ArrowLeft");
-           for (const group of ["category", "stream", "pool"]) { change("who-group", group); seen[group] = texts("#who-rows td.name").sort(); }
+           for (const group of ["category", "stream", "pool", "tag"]) { change("who-group", group); seen[group] = texts("#who-rows td.name").sort(); }
            change("who-group", "site");
            for (const group of ["category", "stream", "pool", "site"]) { change("colour-by", group); seen["legend-" + group] = $("chart-legend").textContent; }
            // The chart: point, click, drag, wheel, keys, buttons.
@@ -309,6 +309,7 @@ fn every_part_of_the_page_answers() {
     assert!(
         seen["stream"].to_string().contains("stream 7") && seen["pool"].to_string().contains("pool (0, 1)")
     );
+    assert_eq!(seen["tag"], serde_json::json!(["no tag", "weights"]));
     assert!(seen["legend-category"].as_str().unwrap().contains("embedding"), "{seen}");
     let pinned = seen["pinned"].as_str().unwrap_or_else(|| panic!("nothing was pinned: {seen}"));
     assert!(pinned.contains("all.py:2") && pinned.contains("lifetime"), "{pinned}");
@@ -347,7 +348,10 @@ fn failed_allocations_say_what_was_free_and_what_would_have_fitted() {
         "{seen}"
     );
     assert_eq!(seen["row"][2], "100.0 MiB");
-    assert!(seen["out"].as_str().unwrap().contains("serve.py:18"), "{seen}");
+    assert_eq!(
+        seen["out"],
+        "Out of memory once: serve.py:18 <module> asked for 300.0 MiB; 720.0 MiB were free in 40 pieces, the largest 18.0 MiB"
+    );
 }
 
 #[test]

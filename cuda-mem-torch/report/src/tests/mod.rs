@@ -5,6 +5,7 @@ mod clicks;
 mod hostile;
 mod ours;
 mod programs;
+mod real;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -275,6 +275,8 @@ annotation("epoch", "END")
     if version >= (2, 14):
         gpu.annotate(kept["weights"][0], "embedding")
         staging = run("/home/user/host.py", "staging = host.alloc(32 * MIB)\n")
+    # As cuda-mem says which pool sleeps with which tag.
+    annotations.append({"name": "weights", "stage": "TAG", "pool_id": "0, 1", "device": 0, "time_us": 0})
     expected = {"lines": ["all.py:2", "late.py:1"]}
 
 trace = gpu.trace + [{"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": now()}]

@@ -67,7 +67,8 @@ fn snapshots_of_every_version_are_read_with_what_they_have() {
         assert_eq!(gpu.annotations.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), ["epoch"]);
         let (_, from, to) = gpu.annotations[0];
         assert!(0 < from && from < to && to < gpu.curves.events);
-        assert!(gpu.labels.iter().any(|label| label.pool == Some((0, 1))), "{version}");
+        let pooled = gpu.labels.iter().find(|label| label.pool == Some((0, 1)));
+        assert_eq!(pooled.unwrap().tag, "weights", "{version}");
         assert!(gpu.blocks.iter().any(|block| block.stream == 7));
         // What the user said: text, from 2.15 on a dictionary too; annotations of tensors from 2.14 on.
         let said = |text: &str| gpu.labels.iter().any(|label| label.said == text);

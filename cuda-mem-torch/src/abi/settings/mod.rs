@@ -64,13 +64,14 @@ pub unsafe extern "C" fn cuda_mem_torch_set_options(options: *const cuda_mem_tor
         let asked = unsafe { pointers::read(options, "options") }?;
         let threshold = asked.garbage_collection_threshold;
         let limit = (asked.max_split_size != u64::MAX).then_some(asked.max_split_size);
-        let options = Options::builder()
-            .large_segment_size(asked.large_segment_size)
-            .max_split_size(limit)
-            .max_non_split_rounding(asked.max_non_split_rounding_size)
-            .roundup_power2_divisions(asked.roundup_power2_divisions)
-            .garbage_collection_threshold((threshold != 0.0).then_some(threshold));
-        set_options(options.build()?)
+        let options = Options::default()
+            .with_large_segment_size(asked.large_segment_size)
+            .with_max_split_size(limit)
+            .with_max_non_split_rounding(Some(asked.max_non_split_rounding_size))
+            .with_roundup_power2_divisions(asked.roundup_power2_divisions)
+            .with_garbage_collection_threshold((threshold != 0.0).then_some(threshold));
+        options.check()?;
+        set_options(options)
     })
 }
 

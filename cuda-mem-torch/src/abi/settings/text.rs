@@ -1,6 +1,6 @@
 //! PyTorch's settings, as they are written in `PYTORCH_CUDA_ALLOC_CONF`.
 
-use cuda_mem_ipc::cuda_mem_pool::segments::{Options, OptionsBuilder, OptionsError};
+use cuda_mem_ipc::cuda_mem_pool::segments::{Options, OptionsError};
 
 use super::super::error::Failure;
 
@@ -75,7 +75,7 @@ pub(super) struct Settings {
 impl Settings {
     /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        let mut builder = Options::builder();
+        let mut options = Options::default();
         let (mut memory_fraction, mut reuse, mut moves, mut notes) = (None, false, true, Vec::new());
         for pair in split(text)? {
             let (key, value) = pair
@@ -98,7 +98,7 @@ impl Settings {
                 }
                 Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, value)?,
                 Does::Counts if *key == "expandable_segments" => moves = truth(key, value)?,
-                Does::Counts => builder = apply(builder, key, value)?,
+                Does::Counts => apply(&mut options, key, value)?,
                 Does::Better(why) => {
                     truth(key, value)?;
                     notes.push(format!("{key}:{value} changes nothing: {why}"));
@@ -119,22 +119,24 @@ impl Settings {
                 Does::Refused(..) => {}
             }
         }
-        Ok(Self { options: builder.build().map_err(not_accepted)?, memory_fraction, reuse, moves, notes })
+        options.check().map_err(not_accepted)?;
+        Ok(Self { options, memory_fraction, reuse, moves, notes })
     }
 }
 
-fn apply(builder: OptionsBuilder, key: &str, value: &str) -> Result<OptionsBuilder, Failure> {
+fn apply(options: &mut Options, key: &str, value: &str) -> Result<(), Failure> {
     let bytes = || {
         let mib: u64 = number(key, value)?;
         mib.checked_mul(MIB).ok_or_else(|| refused(key, value, "MiB below 16 EiB"))
     };
-    Ok(match key {
-        "large_segment_size_mb" => builder.large_segment_size(bytes()?),
-        "max_split_size_mb" => builder.max_split_size(Some(bytes()?)),
-        "max_non_split_rounding_mb" => builder.max_non_split_rounding(bytes()?),
-        "garbage_collection_threshold" => builder.garbage_collection_threshold(Some(number(key, value)?)),
-        _ => builder.roundup_power2_divisions(divisions(key, value)?),
-    })
+    match key {
+        "large_segment_size_mb" => options.large_segment_size = bytes()?,
+        "max_split_size_mb" => options.max_split_size = Some(bytes()?),
+        "max_non_split_rounding_mb" => options.max_non_split_rounding = Some(bytes()?),
+        "garbage_collection_threshold" => options.garbage_collection_threshold = Some(number(key, value)?),
+        _ => options.roundup_power2_divisions = divisions(key, value)?,
+    }
+    Ok(())
 }
 
 /// One number for all sizes, or `[64:8,256:4,>:1]`: from so many MiB on, so many steps. The first counts below it, too.
@@ -243,9 +245,9 @@ mod tests {
                     roundup_power2_divisions:[4:2,16:8,>:1],per_process_memory_fraction:0.5,expandable_segments:True";
         let settings = Settings::parse(text).unwrap();
         let options = settings.options;
-        assert_eq!((options.max_split_size(), options.large_segment_size()), (Some(128 << 20), 32 << 20));
-        assert_eq!(options.garbage_collection_threshold(), Some(0.6));
-        assert_eq!(options.roundup_power2_divisions()[..6], [2, 2, 2, 0, 8, 1]);
+        assert_eq!((options.max_split_size, options.large_segment_size), (Some(128 << 20), 32 << 20));
+        assert_eq!(options.garbage_collection_threshold, Some(0.6));
+        assert_eq!(options.roundup_power2_divisions[..6], [2, 2, 2, 0, 8, 1]);
         assert_eq!(settings.memory_fraction, Some(0.5));
         assert!(settings.notes.is_empty() && settings.moves);
         assert!(!Settings::parse("expandable_segments:False").unwrap().moves);
@@ -257,7 +259,7 @@ mod tests {
         assert!(reuse("graph_capture_record_stream_reuse:True"));
         assert!(!reuse("graph_capture_record_stream_reuse:False") && !reuse(""));
         assert_eq!(
-            Settings::parse("roundup_power2_divisions:4").unwrap().options.roundup_power2_divisions(),
+            Settings::parse("roundup_power2_divisions:4").unwrap().options.roundup_power2_divisions,
             [4; 16]
         );
     }

@@ -125,10 +125,6 @@ impl Climb for Climber<'_> {
         Ok(true)
     }
 
-    fn take_released_pools(&mut self) -> Result<bool, Refused> {
-        Ok(false)
-    }
-
     fn take_pending(&mut self) -> Result<bool, Refused> {
         let Self { inner, model, .. } = self;
         let pending: Vec<(Fence, Owned)> = inner.pending.take_if(|_| true);
@@ -147,10 +143,6 @@ impl Climb for Climber<'_> {
         }
         self.inner.engine.trim(self.heap, self.bytes).map_err(refused)?;
         Ok(true)
-    }
-
-    fn ask_program(&mut self) -> bool {
-        false
     }
 
     fn attempt(&mut self) -> Result<Option<(u32, u64)>, Refused> {

@@ -36,8 +36,8 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn new(trace: &Trace, lag: Option<u64>) -> Self {
         let (mut steps, mut ends, mut empty) = (Vec::new(), HashMap::new(), HashSet::new());
-        let streams = trace.events().iter().map(|event| event.stream).collect();
-        for event in trace.events() {
+        let streams = trace.events.iter().map(|event| event.stream).collect();
+        for event in &trace.events {
             let (id, stream) = (event.id, event.stream);
             match event.action {
                 Action::Allocate { size: 0 } => {

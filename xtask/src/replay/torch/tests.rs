@@ -31,7 +31,7 @@ fn the_models_reserve_what_pytorch_did() {
         {
             let setting = Setting { allocator, backend: Backend::Model, lag: 0, threads: 1 };
             let outcome = setting.replay(&plan, None, CallLog::nowhere()).unwrap();
-            let expected = trace.header().bytes(key).unwrap().unwrap() as f64;
+            let expected = trace.number(key).unwrap().unwrap();
             let off = outcome.peaks.reserved as f64 / expected - 1.0;
             assert!(off.abs() < 0.05, "{}: {key} is off by {:.1} %", path.display(), off * 100.0);
             seen += 1;

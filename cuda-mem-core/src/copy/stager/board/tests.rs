@@ -67,7 +67,7 @@ mod plain {
     #[test]
     fn threads_go_on_after_a_load_was_withdrawn_and_end_when_the_board_closes() {
         let board = Board::<()>::new(2);
-        let thread = std::thread::spawn({
+        let thread = thread::spawn({
             let board = Arc::clone(&board);
             move || {
                 let mut parts = 0;
@@ -82,7 +82,7 @@ mod plain {
         drop(turn.take().unwrap().post((), 50, 1));
         let load = turn.take().unwrap().post((), 3, 1);
         while !load.is_finished() {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         load.into_slot().map(drop).unwrap();
         board.close();

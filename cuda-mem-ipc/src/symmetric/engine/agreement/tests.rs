@@ -46,8 +46,12 @@ fn alloc(size: u64, retired: &[u64]) -> Proposal {
     Proposal { kind: Kind::Alloc, size, sequence: 3, retired: retired.to_vec() }
 }
 
+fn talk(script: &Script) -> Talk<'_> {
+    Talk { exchange: script, backend: "NVSHMEM", timeout: Duration::from_secs(1) }
+}
+
 fn agree(calls: &mut Calls, script: &Script, proposal: Proposal) -> Result<Agreed> {
-    calls.agree(script, "NVSHMEM", proposal, Duration::from_secs(1))
+    calls.agree(talk(script), proposal)
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn what_is_no_message_ends_it_too() {
 
 fn settle(script: Vec<Option<Vec<u8>>>, made: Result<u8>, leaves: bool) -> (Result<u8>, bool) {
     let (script, mut calls) = (Script(Mutex::new(script)), Calls::default());
-    let settled = calls.settle(&script, "NVSHMEM", "call", made, leaves, Duration::from_secs(1));
+    let settled = calls.settle(talk(&script), "call", made, leaves);
     (settled, calls.has_ended())
 }
 

@@ -72,7 +72,7 @@ impl BlockIndex for Index {
         let tier = if kind == SlabKind::Small { Tier::Small } else { Tier::Medium };
         self.set(address, BlockNumber::new(tier, number))
     }
-    fn clear_in_slab(&self, address: u64, _: SlabKind) {
+    fn clear_in_slab(&self, address: u64) {
         assert!(self.0.borrow_mut().remove(&address).is_some());
     }
 }

@@ -8,15 +8,15 @@ const PIECE: u64 = 2 * MIB;
 /// Whether the stream would get a block of that size; the heap is as before.
 fn has(heap: &mut SegmentHeap, stream: u64, bytes: u64, room: u64) -> bool {
     match heap.allocate(stream, bytes).unwrap() {
-        Allocation::Hit(block) => heap.free(block).is_ok(),
+        Allocation::Hit(block) => heap.free(block.address).is_some(),
         Allocation::Miss(wanted) => wanted.bytes.next_multiple_of(PIECE) <= room,
     }
 }
 
 #[test]
 fn it_is_had_and_no_larger_one_is() {
-    let rounded = Options::builder().roundup_power2_divisions([4; 16]).build().unwrap();
-    let whole = Options::builder().max_split_size(Some(24 * MIB)).build().unwrap();
+    let rounded = Options::default().with_roundup_power2_divisions([4; 16]);
+    let whole = Options::default().with_max_split_size(Some(24 * MIB));
     for options in [Options::default(), rounded, whole] {
         for free in
             [&[][..], &[MIB], &[3 * MIB], &[MIB, 15 * MIB], &[30 * MIB, 50 * MIB, MIB], &[23 * MIB, 27 * MIB]]

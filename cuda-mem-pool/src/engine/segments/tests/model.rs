@@ -1,8 +1,8 @@
 //! A heap that looks at everything each time.
 
 use super::support::Layout;
-use crate::engine::segments::block::Totals;
-use crate::engine::segments::{Block, BlockState, Options, PoolSize};
+use crate::engine::segments::{Block, BlockState, Options};
+use crate::statistics::PoolSize;
 
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
@@ -50,11 +50,11 @@ impl Model {
             }
         }
         let (found, address) = best?;
-        if let Some(most) = self.options.max_split_size() {
+        if let Some(most) = self.options.max_split_size {
             if size < most && found >= most {
                 return None;
             }
-            if size >= most && found >= size + self.options.max_non_split_rounding() {
+            if size >= most && found >= size + self.options.non_split_rounding() {
                 return None;
             }
         }
@@ -85,7 +85,7 @@ impl Model {
 
     fn take(&mut self, address: u64, size: u64, requested: u64) {
         let (segment, place) = self.piece(address);
-        let (no_split, most) = (self.no_split, self.options.max_split_size().unwrap_or(u64::MAX));
+        let (no_split, most) = (self.no_split, self.options.max_split_size.unwrap_or(u64::MAX));
         let segment = &mut self.segments[segment];
         let piece = &mut segment.pieces[place];
         let rest = piece.size - size;
@@ -144,24 +144,14 @@ impl Model {
     }
 
     pub(super) fn release_available(&mut self, stream: u64, size: u64) -> Vec<u64> {
-        let Some(most) = self.options.max_split_size() else { return Vec::new() };
-        let room = size.max(most);
-        let mine = |s: &&Segment| s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s);
+        let Some(most) = self.options.max_split_size else { return Vec::new() };
+        let mine = |s: &&Segment| {
+            s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s) && s.bytes >= most
+        };
         let mut whole: Vec<(u64, u64)> =
             self.segments.iter().filter(mine).map(|s| (s.bytes, s.address)).collect();
         whole.sort_unstable();
-        let mut gone = Vec::new();
-        let mut bytes = 0;
-        if let Some(&(_, address)) = whole.iter().find(|&&(bytes, _)| bytes >= room) {
-            gone.push(address);
-        } else {
-            for &(size, address) in whole.iter().rev().filter(|&&(size, _)| size >= most) {
-                if bytes < room {
-                    gone.push(address);
-                    bytes += size;
-                }
-            }
-        }
+        let gone: Vec<u64> = whole.iter().map(|&(_, address)| address).collect();
         self.remove(&gone);
         gone
     }
@@ -196,22 +186,10 @@ impl Model {
         view.collect()
     }
 
-    /// Counted from what is there.
-    pub(super) fn totals(&self, kind: PoolSize) -> Totals {
-        let mut totals = Totals::default();
-        for segment in self.segments.iter().filter(|segment| segment.kind == kind) {
-            totals.segments += 1;
-            totals.reserved += segment.bytes;
-            for piece in &segment.pieces {
-                if piece.state != BlockState::Inactive {
-                    totals.active += piece.size;
-                    totals.pending += u64::from(piece.state == BlockState::ActivePendingFree);
-                } else if segment.pieces.len() > 1 {
-                    totals.inactive_splits += 1;
-                    totals.inactive_split += piece.size;
-                }
-            }
-        }
-        totals
+    /// The free blocks that share their segment with others, and their bytes: counted from what is there.
+    pub(super) fn splits(&self, kind: PoolSize) -> (u64, u64) {
+        let of_kind = self.segments.iter().filter(|segment| segment.kind == kind && segment.pieces.len() > 1);
+        let free = of_kind.flat_map(|segment| &segment.pieces).filter(|p| p.state == BlockState::Inactive);
+        free.fold((0, 0), |(count, bytes), piece| (count + 1, bytes + piece.size))
     }
 }

@@ -1,7 +1,7 @@
 //! Which free block a request gets, one rule at a time.
 
 use super::support::{KIB, MIB, allocate_at, hit, layout};
-use crate::engine::segments::{Allocation, BlockState, Options, SegmentError, SegmentHeap};
+use crate::engine::segments::{Allocation, BlockState, Options, PoolError, SegmentHeap};
 
 const BASE: u64 = 1 << 40;
 
@@ -18,9 +18,9 @@ fn the_smallest_that_fits_then_the_lowest() {
     for block in blocks {
         heap.free(block).unwrap();
     }
-    let found = [15 * MIB, 15 * MIB, 15 * MIB].map(|bytes| hit(heap, 0, bytes).unwrap().address() - BASE);
+    let found = [15 * MIB, 15 * MIB, 15 * MIB].map(|bytes| hit(heap, 0, bytes).unwrap() - BASE);
     assert_eq!(found, [1 << 30, 2 << 30, 3 << 30]);
-    assert_eq!(hit(heap, 0, 14 * MIB).unwrap().address(), BASE + (3 << 30) + 15 * MIB, "what the last left");
+    assert_eq!(hit(heap, 0, 14 * MIB).unwrap(), BASE + (3 << 30) + 15 * MIB, "what the last left");
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn small_ones_are_split_to_the_last_512_bytes_and_large_ones_while_more_than_1_m
 
 #[test]
 fn what_is_too_large_to_be_split_is_kept_for_its_like() {
-    let heap = &mut heap(Options::builder().max_split_size(Some(32 * MIB)).build().unwrap());
+    let heap = &mut heap(Options::default().with_max_split_size(Some(32 * MIB)));
     let block = allocate_at(heap, 0, 100 * MIB, BASE);
     heap.free(block).unwrap();
     assert_eq!(hit(heap, 0, 31 * MIB), None, "not for what may be split");
@@ -62,7 +62,7 @@ fn what_is_too_large_to_be_split_is_kept_for_its_like() {
 
 #[test]
 fn a_new_segment_serves_the_request_it_was_made_for_even_if_no_search_would_find_it() {
-    let heap = &mut heap(Options::builder().max_split_size(Some(20 * MIB)).build().unwrap());
+    let heap = &mut heap(Options::default().with_max_split_size(Some(20 * MIB)));
     let block = allocate_at(heap, 0, 5 * MIB, BASE);
     assert_eq!(heap.get(block).unwrap().size, 5 * MIB);
     heap.free(block).unwrap();
@@ -80,14 +80,12 @@ fn a_pending_block_is_nobodys_and_joins_nothing() {
         layout(heap)[0].4.iter().map(|block| (block.size / MIB, block.state)).collect()
     };
     assert_eq!(states(heap), [(4, BlockState::ActivePendingFree), (16, BlockState::Inactive)]);
-    let totals = heap.totals();
-    assert_eq!((totals.pending, totals.active), (1, 4 * MIB));
     assert!(heap.release_cached().is_empty());
-    assert!(matches!(heap.complete(second), Err(SegmentError::UnknownBlock { .. })));
+    assert_eq!(heap.complete(second), None);
 
     heap.complete(first).unwrap();
     assert_eq!(states(heap), [(20, BlockState::Inactive)]);
-    assert_eq!(heap.complete(first), Err(SegmentError::UnknownBlock { address: BASE }));
+    assert_eq!(heap.complete(first), None);
 }
 
 #[test]
@@ -98,19 +96,19 @@ fn a_destroyed_streams_blocks_are_anothers() {
     heap.free(free).unwrap();
     heap.adopt(1, 2);
     assert_eq!(hit(heap, 1, 20 * MIB), None);
-    assert_eq!(hit(heap, 2, 20 * MIB).unwrap().address(), BASE);
+    assert_eq!(hit(heap, 2, 20 * MIB).unwrap(), BASE);
     assert_eq!(heap.free(live).unwrap().stream, 2);
-    assert_eq!(hit(heap, 2, 30 * MIB).unwrap().address(), 2 * BASE);
+    assert_eq!(hit(heap, 2, 30 * MIB).unwrap(), 2 * BASE);
 }
 
 #[test]
 fn new_options_leave_what_is_there() {
     let heap = &mut heap(Options::default());
     let block = allocate_at(heap, 0, 2 * MIB, BASE);
-    heap.set_options(Options::builder().roundup_power2_divisions([2; 16]).build().unwrap());
+    heap.set_options(Options::default().with_roundup_power2_divisions([2; 16]));
     heap.free(block).unwrap();
     let next = hit(heap, 0, 9 * MIB).unwrap();
-    assert_eq!((next.address(), heap.get(next).unwrap().size), (BASE, 12 * MIB));
+    assert_eq!((next, heap.get(next).unwrap().size), (BASE, 12 * MIB));
 }
 
 #[test]
@@ -119,29 +117,28 @@ fn a_segment_that_is_none_is_refused_and_stays_its_owners() {
     let Allocation::Miss(wanted) = heap.allocate(0, 30 * MIB).unwrap() else { unreachable!() };
     let bytes = wanted.bytes;
     for address in [0, 256, 1, u64::MAX - 511] {
-        assert_eq!(heap.add_segment(&wanted, address), Err(SegmentError::BadSegment { address, bytes }));
+        assert_eq!(heap.add_segment(&wanted, address), Err(PoolError::BadSegment { address, bytes }));
     }
     heap.add_segment(&wanted, BASE).unwrap();
     for address in [BASE - 512, BASE, BASE + bytes - 512] {
         let error = heap.add_segment(&wanted, address);
-        assert_eq!(error, Err(SegmentError::Overlap { address, bytes, other: BASE }));
+        assert_eq!(error, Err(PoolError::Overlap { address, bytes, other: BASE }));
     }
-    assert_eq!(heap.totals().segments, 1);
+    assert_eq!(heap.segments().count(), 1);
     heap.add_segment(&wanted, BASE - bytes).unwrap();
     heap.add_segment(&wanted, BASE + bytes).unwrap();
 }
 
 #[test]
-fn blocks_are_known_by_name_and_segments_by_any_byte() {
+fn blocks_are_known_by_their_first_byte_and_segments_by_any() {
     let heap = &mut heap(Options::default());
     let block = allocate_at(heap, 0, 3 * KIB, BASE);
     assert_eq!(heap.segment_at(BASE + 2 * MIB - 1).unwrap().address, BASE);
     assert!(heap.segment_at(BASE + 2 * MIB).is_none() && heap.segment_at(BASE - 1).is_none());
     heap.free(block).unwrap();
     let again = hit(heap, 0, 3 * KIB).unwrap();
-    assert_eq!(again.address(), BASE);
-    assert_ne!(again, block);
-    assert_eq!(heap.free(block), Err(SegmentError::UnknownBlock { address: BASE }));
+    assert_eq!(again, BASE);
+    assert_eq!((heap.get(BASE + 512), heap.free(BASE + 512)), (None, None));
     assert!(heap.check_live_allocations(&[BASE].into()));
     assert!(!heap.check_live_allocations(&[BASE, BASE + 512].into()));
     assert!(!heap.check_live_allocations(&[BASE + 512].into()));

@@ -2,8 +2,8 @@
 
 use std::slice;
 
-use super::support::{MIB, allocate_at};
-use crate::engine::segments::{Filter, Options, PoolError, PoolTable, SegmentError, TakenSegment};
+use super::support::{MIB, allocate_at, reserved};
+use crate::engine::segments::{Block, Checkpoint, Filter, Options, PoolError, PoolTable, TakenSegment};
 use crate::mempool_id::MempoolId;
 
 const BASE: u64 = 1 << 40;
@@ -12,6 +12,18 @@ const TWO: MempoolId = MempoolId(2, 0);
 
 fn pools() -> PoolTable<&'static str, ()> {
     PoolTable::new(Options::default())
+}
+
+fn checkpoint(pools: &mut PoolTable<&'static str, ()>, id: MempoolId) -> Result<Checkpoint, PoolError> {
+    pools.in_use(id)?.heap.checkpoint()
+}
+
+fn restore(
+    pools: &mut PoolTable<&'static str, ()>,
+    checkpoint: &Checkpoint,
+) -> Result<[Vec<u64>; 2], PoolError> {
+    let addresses = |blocks: Vec<Block>| blocks.iter().map(|block| block.address).collect();
+    Ok(pools.in_use(ONE)?.heap.restore(checkpoint)?.map(addresses))
 }
 
 fn take_cached(pools: &mut PoolTable<&'static str, ()>, id: MempoolId) -> Vec<TakenSegment> {
@@ -41,7 +53,7 @@ fn uses_are_counted_and_the_last_one_makes_it_freeable() {
     assert_eq!(pools.release_pool(ONE), Err(released));
     assert_eq!(pools.create_or_incref(ONE, None), Err(released));
     assert_eq!(pools.in_use(ONE).unwrap_err(), released);
-    assert_eq!(pools.checkpoint(ONE).unwrap_err(), released);
+    assert_eq!(checkpoint(pools, ONE).unwrap_err(), released);
     assert!(take_cached(pools, MempoolId::NONE).is_empty());
     assert_eq!(pools.get(ONE).unwrap_err(), PoolError::Unknown { id: ONE }, "forgotten without segments");
     pools.create_or_incref(ONE, None).unwrap();
@@ -91,7 +103,7 @@ fn blocks_outlive_their_pool_and_its_memory_goes_where_it_came_from() {
     assert_eq!((taken.segment.address, taken.segment.bytes), (BASE, 2 * MIB));
     // The source did not take it.
     pools.put_back(&taken).unwrap();
-    assert_eq!(pools.get(ONE).unwrap().heap.totals().reserved, 2 * MIB);
+    assert_eq!(reserved(&pools.get(ONE).unwrap().heap), 2 * MIB);
     assert_eq!(take_cached(pools, ONE), slice::from_ref(&taken));
     assert_eq!(pools.given_back(&taken).unwrap().source, Some("theirs"));
     assert!(take_cached(pools, ONE).is_empty(), "there is no such pool, and that is no error");
@@ -106,21 +118,22 @@ fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
         let block = allocate_at(heap, 0, 30 * MIB, address);
         heap.free(block).unwrap();
     }
-    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), None);
     pools.in_use(TWO).unwrap().use_on_oom = true;
-    assert_eq!(pools.allocate_on_oom(1, 20 * MIB), Ok(None), "another stream");
-    let (id, block) = pools.allocate_on_oom(0, 20 * MIB).unwrap().unwrap();
-    assert_eq!((id, block.address()), (TWO, 2 * BASE));
-    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "10 MiB are left");
+    assert_eq!(pools.allocate_on_oom(1, 20 * MIB), None, "another stream");
+    let (id, block) = pools.allocate_on_oom(0, 20 * MIB).unwrap();
+    let block = block.address;
+    assert_eq!((id, block), (TWO, 2 * BASE));
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), None, "10 MiB are left");
     pools.get_mut(TWO).unwrap().heap.free(block).unwrap();
     pools.in_use(TWO).unwrap().use_on_oom = false;
-    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None));
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), None);
     pools.in_use(ONE).unwrap().use_on_oom = true;
     pools.get_mut(ONE).unwrap().is_captured = true;
-    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "a graph's");
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), None, "a graph's");
     pools.in_use(TWO).unwrap().use_on_oom = true;
     pools.release_pool(TWO).unwrap();
-    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), Ok(None), "released");
+    assert_eq!(pools.allocate_on_oom(0, 20 * MIB), None, "released");
 }
 
 #[test]
@@ -132,19 +145,19 @@ fn a_pool_without_splits_hands_out_whole_segments() {
     let block = allocate_at(heap, 0, 1000, BASE);
     assert_eq!(heap.get(block).unwrap().size, 2 * MIB);
     let next = allocate_at(heap, 0, 1000, 2 * BASE);
-    assert_eq!(next.address(), 2 * BASE);
+    assert_eq!(next, 2 * BASE);
 }
 
 #[test]
 fn options_hold_for_pools_that_are_there_and_those_to_come() {
     let pools = &mut pools();
     pools.create_or_incref(ONE, None).unwrap();
-    pools.set_options(Options::builder().large_segment_size(64 * MIB).build().unwrap());
+    pools.set_options(Options::default().with_large_segment_size(64 * MIB));
     pools.create_or_incref(TWO, None).unwrap();
     for (id, address) in [(ONE, BASE), (TWO, 2 * BASE)] {
         let heap = &mut pools.get_mut(id).unwrap().heap;
         allocate_at(heap, 0, 2 * MIB, address);
-        assert_eq!(heap.totals().reserved, 64 * MIB);
+        assert_eq!(reserved(heap), 64 * MIB);
     }
 }
 
@@ -156,35 +169,34 @@ fn a_checkpoint_brings_the_blocks_of_its_time_back() {
     let first = allocate_at(heap, 0, 4 * MIB, BASE);
     let second = allocate_at(heap, 0, 4 * MIB, BASE);
     heap.free(first).unwrap();
-    let checkpoint = pools.checkpoint(ONE).unwrap();
+    let kept = checkpoint(pools, ONE).unwrap();
 
     // Later the first has shrunk, the second is gone, and there is a segment more.
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
     let smaller = allocate_at(heap, 0, 2 * MIB, BASE);
     heap.free(second).unwrap();
     let large = allocate_at(heap, 0, 40 * MIB, 2 * BASE);
-    let [freed, allocated] = pools.restore(ONE, &checkpoint).unwrap();
+    let [freed, allocated] = restore(pools, &kept).unwrap();
     assert_eq!(freed, [smaller, large]);
-    let addresses: Vec<u64> = allocated.iter().map(|block| block.address()).collect();
-    assert_eq!(addresses, [second.address()]);
+    assert_eq!(allocated, [second]);
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
-    assert!(heap.check_live_allocations(&[second.address()].into()));
-    assert_eq!(allocate_at(heap, 0, 4 * MIB, 0).address(), BASE, "free again, as it was");
+    assert!(heap.check_live_allocations(&[second].into()));
+    assert_eq!(allocate_at(heap, 0, 4 * MIB, 0), BASE, "free again, as it was");
 
     // The same once more: a checkpoint is not used up.
-    assert_eq!(pools.restore(ONE, &checkpoint).unwrap()[1].len(), 1);
+    assert_eq!(restore(pools, &kept).unwrap()[1].len(), 1);
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
-    let id = heap.allocated().next().unwrap();
+    let id = heap.allocated().next().unwrap().address;
     heap.free_pending(id).unwrap();
-    let pending = PoolError::Segment(SegmentError::Pending { address: id.address() });
-    assert_eq!(pools.restore(ONE, &checkpoint), Err(pending));
-    assert_eq!(pools.checkpoint(ONE).unwrap_err(), pending);
+    let pending = PoolError::Pending { address: id };
+    assert_eq!(restore(pools, &kept), Err(pending));
+    assert_eq!(checkpoint(pools, ONE).unwrap_err(), pending);
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
     heap.complete(id).unwrap();
     assert_eq!(heap.release_cached().len(), 2);
     allocate_at(heap, 0, 4 * MIB, BASE);
-    let missing = SegmentError::MissingSegment { address: BASE, bytes: 20 * MIB };
-    assert_eq!(pools.restore(ONE, &checkpoint), Err(PoolError::Segment(missing)));
+    let missing = PoolError::MissingSegment { address: BASE, bytes: 20 * MIB };
+    assert_eq!(restore(pools, &kept), Err(missing));
 }
 
 #[test]
@@ -199,6 +211,6 @@ fn the_pool_of_all_other_requests_gives_back_what_is_free_and_is_nobodys_to_rele
     assert!(pools.given_back(&taken).is_none() && pools.get(none).is_ok(), "it goes on");
     let unknown = PoolError::Unknown { id: none };
     assert_eq!(pools.release_pool(none), Err(unknown));
-    assert_eq!(pools.checkpoint(none).unwrap_err(), unknown);
+    assert_eq!(checkpoint(pools, none).unwrap_err(), unknown);
     assert_eq!(pools.create_or_incref(none, None), Err(PoolError::NoPool));
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::support::MIB;
-use crate::engine::segments::{Allocation, BlockId, Filter, Options, PoolError, PoolTable};
+use super::support::{MIB, reserved};
+use crate::engine::segments::{Allocation, Filter, Options, PoolError, PoolTable};
 use crate::mempool_id::MempoolId;
 
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ struct Machine {
     routes: Vec<(u64, Option<u64>)>,
     /// By address: pool, source, bytes.
     segments: HashMap<u64, (u64, Option<u8>, u64)>,
-    blocks: Vec<(u64, BlockId)>,
+    blocks: Vec<(u64, u64)>,
     next: u64,
 }
 
@@ -98,10 +98,9 @@ impl Machine {
             Step::Allocate(stream, bytes) => self.allocate(stream, bytes),
             Step::OnOom(stream, bytes) => {
                 let held = self.reserved();
-                if let Some((MempoolId(_, pool), block)) = self.pools.allocate_on_oom(stream, bytes).unwrap()
-                {
+                if let Some((MempoolId(_, pool), block)) = self.pools.allocate_on_oom(stream, bytes) {
                     assert!(self.model[&pool].on_oom && self.model[&pool].uses > 0);
-                    self.blocks.push((pool, block));
+                    self.blocks.push((pool, block.address));
                 }
                 assert_eq!(self.reserved(), held, "grew");
             }
@@ -149,11 +148,8 @@ impl Machine {
                 block
             }
         };
-        assert!(
-            self.segments.range_of(block.address()).is_some_and(|of| of == pool),
-            "another pool's memory"
-        );
-        self.blocks.push((pool, block));
+        assert!(self.segments.range_of(block.address).is_some_and(|of| of == pool), "another pool's memory");
+        self.blocks.push((pool, block.address));
     }
 
     fn take(&mut self, pool: u64, refuse: bool) {
@@ -178,7 +174,7 @@ impl Machine {
     }
 
     fn reserved(&self) -> u64 {
-        self.pools.iter().map(|(_, pool)| pool.heap.totals().reserved).sum()
+        self.pools.iter().map(|(_, pool)| reserved(&pool.heap)).sum()
     }
 
     fn check(&self) {
@@ -189,7 +185,7 @@ impl Machine {
         for (MempoolId(_, number), pool) in self.pools.iter() {
             assert_eq!(pool.source, self.model[&number].source);
             let mine = self.blocks.iter().filter(|&&(of, _)| of == number);
-            let addresses = mine.map(|(_, block)| block.address()).collect();
+            let addresses = mine.map(|(_, block)| *block).collect();
             assert!(pool.heap.check_live_allocations(&addresses));
         }
     }

@@ -1,6 +1,7 @@
 //! What the tests share.
 
-use crate::engine::segments::{Allocation, Block, BlockId, PoolSize, SegmentHeap};
+use crate::engine::segments::{Allocation, Block, SegmentHeap};
+use crate::statistics::PoolSize;
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
@@ -15,17 +16,22 @@ pub(super) fn layout(heap: &SegmentHeap) -> Layout {
     view.collect()
 }
 
-/// A hit, or from a segment at `address`.
-pub(super) fn allocate_at(heap: &mut SegmentHeap, stream: u64, bytes: u64, address: u64) -> BlockId {
+/// The bytes of all segments.
+pub(super) fn reserved(heap: &SegmentHeap) -> u64 {
+    heap.segments().map(|segment| segment.bytes).sum()
+}
+
+/// A hit, or from a segment at `address`: where the block begins.
+pub(super) fn allocate_at(heap: &mut SegmentHeap, stream: u64, bytes: u64, address: u64) -> u64 {
     match heap.allocate(stream, bytes).unwrap() {
-        Allocation::Hit(block) => block,
-        Allocation::Miss(wanted) => heap.add_segment(&wanted, address).unwrap(),
+        Allocation::Hit(block) => block.address,
+        Allocation::Miss(wanted) => heap.add_segment(&wanted, address).unwrap().address,
     }
 }
 
-pub(super) fn hit(heap: &mut SegmentHeap, stream: u64, bytes: u64) -> Option<BlockId> {
+pub(super) fn hit(heap: &mut SegmentHeap, stream: u64, bytes: u64) -> Option<u64> {
     match heap.allocate(stream, bytes).unwrap() {
-        Allocation::Hit(block) => Some(block),
+        Allocation::Hit(block) => Some(block.address),
         Allocation::Miss(_) => None,
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 
-use super::support::allocate_at;
-use crate::engine::segments::{BlockId, Options, SegmentHeap};
+use super::support::{allocate_at, reserved};
+use crate::engine::segments::{Options, SegmentHeap};
 
 /// The most that was reserved, here and in the trace's header.
 fn replay(trace: &[u8]) -> (u64, u64) {
@@ -16,17 +16,17 @@ fn replay(trace: &[u8]) -> (u64, u64) {
     // A block that has a line of its own for that is free again only there.
     let pending: HashSet<&str> =
         events.lines().filter_map(|line| line.strip_prefix("c,")?.split(',').next()).collect();
-    let mut blocks: HashMap<&str, BlockId> = HashMap::new();
+    let mut blocks: HashMap<&str, u64> = HashMap::new();
     let (mut heap, mut peak, mut next) = (SegmentHeap::new(Options::default()), 0, 1 << 40);
     for line in events.lines() {
         let [op, id, size, stream] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
         match op {
             "a" => {
                 let (size, stream) = (size.parse().unwrap(), stream.parse().unwrap());
-                let before = heap.totals().reserved;
+                let before = reserved(&heap);
                 blocks.insert(id, allocate_at(&mut heap, stream, size, next));
-                let reserved = heap.totals().reserved;
-                (peak, next) = (peak.max(reserved), next + reserved - before);
+                let held = reserved(&heap);
+                (peak, next) = (peak.max(held), next + held - before);
             }
             "f" if pending.contains(id) => heap.free_pending(blocks[id]).map(drop).unwrap(),
             "f" => heap.free(blocks[id]).map(drop).unwrap(),

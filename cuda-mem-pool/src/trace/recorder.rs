@@ -1,13 +1,11 @@
 //! Writes what an allocator does as a trace, while it does it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use super::format::{Action, Event, Header, MAX_SIZE};
-use super::reader::write_header;
-use crate::history::TraceTracker;
+use super::{Action, Event, MAX_SIZE, write_header};
 use crate::primitive::{Mutex, lock, thread_number};
 use crate::snapshot;
 
@@ -42,7 +40,10 @@ struct Block {
 
 impl TraceRecorder {
     /// Begins a recording. Refuses a header that fits no line.
-    pub(crate) fn new(mut target: impl Write + Send + 'static, header: &Header) -> io::Result<Self> {
+    pub(crate) fn new(
+        mut target: impl Write + Send + 'static,
+        header: &BTreeMap<String, String>,
+    ) -> io::Result<Self> {
         write_header(&mut target, header)?;
         let state = State {
             target: Some(Ok(Box::new(target))),
@@ -117,8 +118,9 @@ impl State {
     }
 }
 
-impl TraceTracker for TraceRecorder {
-    fn track(&self, entry: &snapshot::TraceEntry) {
+impl TraceRecorder {
+    /// As the allocator's history has it.
+    pub(crate) fn track(&self, entry: &snapshot::TraceEntry) {
         match entry.action {
             snapshot::Action::Alloc => self.allocated(entry.address, entry.size, entry.stream),
             snapshot::Action::FreeRequested => self.freed(entry.address),
