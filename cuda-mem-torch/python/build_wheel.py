@@ -7,6 +7,7 @@ import base64
 import hashlib
 import itertools
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,14 +21,14 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 CRATE = HERE.parent
 NAME = "cuda_mem_torch"
-# Of the machine that it is built on, and of every one that PyTorch runs on.
-TAG = "py3-none-linux_x86_64"
-OLD_TAG = "py3-none-manylinux_2_28_x86_64"
+# Of systems like the one that it is built on, and of every one that PyTorch runs on.
+TAG = "py3-none-linux_{}"
+OLD_TAG = "py3-none-manylinux_2_28_{}"
 # The newest versions of symbols that those have.
 OLD_SYSTEM = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
 
 # The PyTorch releases that shims are built for, one of each minor version, and what of their packages is needed: headers, and the
-# libraries that the shims are linked with.
+# libraries that the shims are linked with, which bring what their C++ library has of newer ones.
 TORCHES = ["2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
 TORCH = ["torch/include/", "torch/lib/libc10.so", "torch/lib/libc10_cuda.so"]
 # CUDA's, which serve for all of them; the library for what runs on the simulator.
@@ -61,7 +62,7 @@ ENTRY_POINTS = f"""\
 """
 
 
-def fetch(folder: Path, version: str) -> Path:
+def fetch(folder: Path, version: str, processor: str = platform.machine()) -> Path:
     """The headers of a PyTorch, with CUDA's, brought once."""
     if folder.is_dir():
         return folder
@@ -69,6 +70,10 @@ def fetch(folder: Path, version: str) -> Path:
     for package, wanted in {f"torch=={version}": TORCH, **CUDA}.items():
         download = partial / "download"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        if processor != platform.machine():
+            pip += [word for system in ("manylinux_2_28", "manylinux2014") for word in ("--platform", f"{system}_{processor}")]
+            # One that has a build of each.
+            pip += ["--python-version", "3.12"]
         if subprocess.run([*pip, "--dest", str(download), package]).returncode:
             sys.exit(f"{package} could not be fetched: name a folder with the headers (--headers), or leave the shim to the user's machine (--no-shim)")
         for wheel in download.glob("*.whl"):
@@ -87,7 +92,12 @@ def version_of(root: Path) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def build_shims(roots: list[Path], library: Path, out: Path) -> list[Path]:
+def compiler_for(processor: str) -> str:
+    """The one whose C++ library is PyTorch's."""
+    return "c++" if processor == platform.machine() else f"{processor}-linux-gnu-g++"
+
+
+def build_shims(roots: list[Path], library: Path, out: Path, compiler: str) -> list[Path]:
     """Compiles the shim's parts against the headers in each root, as the package does on a user's machine; as many at a time as there are
     processors."""
     sys.path.insert(0, str(HERE))
@@ -95,31 +105,27 @@ def build_shims(roots: list[Path], library: Path, out: Path) -> list[Path]:
 
     def build(root: Path, part: Any) -> Path:
         version = version_of(root)
-        return build_part(_shim, part, version, root, library, out / part.file(version))
+        return build_part(_shim, part, version, root, library, out / part.file(version), compiler)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(build, *zip(*itertools.product(roots, _shim.PARTS))))
 
 
-def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path, library: Path, target: Path) -> Path:
+def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path, library: Path, target: Path, compiler: str) -> Path:
     """Compiles one of them. What it needs beside PyTorch's core libraries is large and not fetched: an empty library of the name
     stands for it."""
     torch, cuda = root / "torch", root / "nvidia/cu13"
-    words = shim.compile_command(part, version, "c++", target, torch / "include", [cuda / "include"], torch / "lib")
-    # In the workspace the parts lie elsewhere than in a wheel, and in it beside each other.
-    sources = [str(source) for source in part.sources(CRATE / "shim")]
-    places = ["-I", str(CRATE / "shim"), "-I", str(CRATE / "include"), f"-L{library.parent}"]
-    words = [word for word in words if not word.startswith("-Wl,-rpath")]
-    command = words[: words.index(str(target)) + 1] + sources + words[words.index(str(target)) + 1 :]
-    flags = ["-Wall", "-Wextra", "-Wl,-rpath,$ORIGIN"]
-    if not part.needs:
-        subprocess.run([*command, *places, *flags], check=True)
-        return target
     with tempfile.TemporaryDirectory() as stubs:
         for name in part.needs:
-            empty = ["c++", "-shared", f"-Wl,-soname,lib{name}.so", "-x", "c++", "/dev/null", "-o", f"{stubs}/lib{name}.so"]
+            empty = [compiler, "-shared", f"-Wl,-soname,lib{name}.so", "-x", "c++", "/dev/null", "-o", f"{stubs}/lib{name}.so"]
             subprocess.run(empty, check=True)
-        subprocess.run([command[0], f"-L{stubs}", *command[1:], *places, *flags], check=True)
+        words = shim.compile_command(part, version, compiler, target, torch / "include", [cuda / "include"], torch / "lib")
+        # In the workspace the parts lie elsewhere than in a wheel, and in it beside each other.
+        sources = [str(source) for source in part.sources(CRATE / "shim")]
+        places = ["-I", str(CRATE / "shim"), "-I", str(CRATE / "include"), f"-L{library.parent}", f"-L{stubs}"]
+        words = [word for word in words if not word.startswith("-Wl,-rpath")]
+        end = words.index(str(target)) + 1
+        subprocess.run([*words[:end], *sources, *words[end:], *places, "-Wall", "-Wextra", "-Wl,-rpath,$ORIGIN"], check=True)
     return target
 
 
@@ -153,7 +159,24 @@ def expect_old_system(libraries: list[Path]) -> None:
         sys.exit("\n".join([f"these need a newer system than {oldest}:", *(f"{name}: {' '.join(symbols)}" for name, symbols in newer.items())]))
 
 
-def pack(files: dict[str, bytes], out: Path, tag: str = TAG) -> Path:
+def expect_whole(wheel: Path) -> None:
+    """Ends if `auditwheel` would change the wheel: another tag, or a library that it would add."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["repair", "--exclude", "libc10*", "--exclude", "libtorch*", "--wheel-dir", folder, str(wheel)]
+        subprocess.run([sys.executable, "-m", "auditwheel", *words], check=True)
+        repaired = next(Path(folder).iterdir())
+        if repaired.name != wheel.name or read(repaired) != read(wheel):
+            sys.exit(f"auditwheel would make {repaired.name} of {wheel.name}, or change what is in it")
+
+
+def read(wheel: Path) -> dict[str, list[bytes]]:
+    """The lines of every file in it, those of the record in order."""
+    with zipfile.ZipFile(wheel) as file:
+        files = {name: file.read(name).splitlines() for name in file.namelist() if not name.endswith("/")}
+    return {name: sorted(lines) if name.endswith("/RECORD") else lines for name, lines in files.items()}
+
+
+def pack(files: dict[str, bytes], out: Path, tag: str) -> Path:
     """Writes the wheel."""
     version = re.search(r'__version__ = "(.+)"', files[f"{NAME}/__init__.py"].decode())[1]
     info = f"{NAME}-{version}.dist-info"
@@ -190,18 +213,23 @@ def main() -> None:
     )
     shim.add_argument("--torch", action="append", choices=TORCHES, help="a version to build the shim for, instead of all")
     shim.add_argument("--no-shim", action="store_true", help="leave building the shim to the user's machine")
-    parser.add_argument("--old-system", action="store_true", help="expect libraries that every system has which PyTorch runs on")
+    parser.add_argument("--old-system", action="store_true", help="for every system that PyTorch runs on, which auditwheel checks")
+    parser.add_argument("--processor", default=platform.machine(), help="which the library is for; another one's wheel goes into a folder of its name")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    processor = arguments.processor
+    out = arguments.out if processor == platform.machine() else arguments.out / processor
+    out.mkdir(parents=True, exist_ok=True)
     built: list[Path] = []
     if not arguments.no_shim:
-        headers = arguments.headers or [fetch(arguments.out / f"torch-{version}", version) for version in arguments.torch or TORCHES]
-        built = build_shims([root.resolve() for root in headers], arguments.binary.resolve(), arguments.out)
+        headers = arguments.headers or [fetch(out / f"torch-{version}", version, processor) for version in arguments.torch or TORCHES]
+        built = build_shims([root.resolve() for root in headers], arguments.binary.resolve(), out, compiler_for(processor))
     if arguments.old_system:
         expect_old_system([arguments.binary, *built])
-    for earlier in arguments.out.glob(f"{NAME}-*.whl"):
+    for earlier in out.glob(f"{NAME}-*.whl"):
         earlier.unlink()
-    path = pack(contents(arguments.binary, built), arguments.out, OLD_TAG if arguments.old_system else TAG)
+    path = pack(contents(arguments.binary, built), out, (OLD_TAG if arguments.old_system else TAG).format(processor))
+    if arguments.old_system:
+        expect_whole(path)
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {len(built)} libraries of the shim, {'in it' if built else 'built where it is installed'}")
 
 

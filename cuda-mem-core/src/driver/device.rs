@@ -70,7 +70,7 @@ impl Device {
             let mut uuid = CUuuid { bytes: [0; 16] };
             // SAFETY: one UUID to write.
             unsafe { call!(self.driver, cuDeviceGetUuid(&mut uuid, self.raw)) }?;
-            Ok(uuid.bytes.map(|byte| byte.cast_unsigned()))
+            Ok(uuid.bytes.map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())))
         })
     }
 

@@ -15,6 +15,7 @@ PYTHON = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("build_wheel", PYTHON / "build_wheel.py")
 build_wheel = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(build_wheel)
+TAG = build_wheel.TAG.format("x86_64")
 
 
 class Wheel(unittest.TestCase):
@@ -26,7 +27,7 @@ class Wheel(unittest.TestCase):
         self.binary.write_bytes(b"\x7fELF library")
         self.shim = self.folder / "libcuda_mem_torch_shim_2_11.so"
         self.shim.write_bytes(b"\x7fELF shim")
-        self.path = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder)
+        self.path = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder, TAG)
 
     def test_it_has_everything_and_nothing_else(self):
         with zipfile.ZipFile(self.path) as wheel:
@@ -61,15 +62,37 @@ class Wheel(unittest.TestCase):
             self.assertEqual(build_wheel.newer_symbols(self.binary), named)
             with self.assertRaisesRegex(SystemExit, "libcuda_mem_torch.so: dlopen@GLIBC_2.34"):
                 build_wheel.expect_old_system([self.binary])
-        old = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder / "old", build_wheel.OLD_TAG)
-        self.assertTrue(old.name.endswith("-py3-none-manylinux_2_28_x86_64.whl"))
+        old = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder / "old", build_wheel.OLD_TAG.format("aarch64"))
+        self.assertTrue(old.name.endswith("-py3-none-manylinux_2_28_aarch64.whl"))
         with zipfile.ZipFile(old) as wheel:
-            self.assertIn(b"Tag: py3-none-manylinux_2_28_x86_64", wheel.read("cuda_mem_torch-0.1.0.dist-info/WHEEL"))
+            self.assertIn(b"Tag: py3-none-manylinux_2_28_aarch64", wheel.read("cuda_mem_torch-0.1.0.dist-info/WHEEL"))
 
     def test_it_is_the_same_each_time(self):
         first = self.path.read_bytes()
-        again = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder / "again")
+        again = build_wheel.pack(build_wheel.contents(self.binary, [self.shim]), self.folder / "again", TAG)
         self.assertEqual(first, again.read_bytes())
+
+    def test_a_wheel_that_auditwheel_would_change_is_not_accepted(self):
+        def repaired(command, check):
+            name, of, added = changed
+            with zipfile.ZipFile(self.path) as wheel:
+                files = {name: wheel.read(name) for name in wheel.namelist()}
+            with zipfile.ZipFile(Path(command[command.index("--wheel-dir") + 1]) / name, "w") as wheel:
+                for name, data in (files | {of: added}).items():
+                    wheel.writestr(name, data)
+
+        same = ("cuda_mem_torch/libcuda_mem_torch.so", b"\x7fELF library")
+        for *changed, text in (
+            (self.path.name, *same, None),
+            (self.path.name.replace("linux", "manylinux_2_34"), *same, "auditwheel would make .*manylinux_2_34"),
+            (self.path.name, "cuda_mem_torch.libs/libz.so", b"", "or change what is in it"),
+        ):
+            with mock.patch.object(build_wheel.subprocess, "run", repaired):
+                if text is None:
+                    build_wheel.expect_whole(self.path)
+                else:
+                    with self.assertRaisesRegex(SystemExit, text):
+                        build_wheel.expect_whole(self.path)
 
     def test_pip_installs_it(self):
         target = self.folder / "installed"
