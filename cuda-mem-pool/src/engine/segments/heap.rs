@@ -230,16 +230,26 @@ impl SegmentHeap {
         whole.into_iter().filter_map(|address| self.take_out(address)).collect()
     }
 
-    /// Takes a stream's wholly free segments out that are too large to be split for a request that missed. None without
-    /// [`max_split_size`](Options::max_split_size).
+    /// Takes segments out that are too large to be split, as few as make room for a request that missed: one that would hold it, else its
+    /// stream's largest ones, as PyTorch does. None without [`max_split_size`](Options::max_split_size).
     #[must_use = "the memory is to be given back"]
     pub(crate) fn release_available(&mut self, wanted: &SegmentRequest) -> Vec<FreeSegment> {
         let Some(most_split) = self.options.max_split_size else { return Vec::new() };
+        let (stream, room) = (wanted.stream, wanted.size.max(most_split));
         let free = &self.free[kind_of(wanted.size) as usize];
-        let large = free.range((wanted.stream, most_split, 0)..=(wanted.stream, u64::MAX, u64::MAX));
-        let whole: Vec<u64> =
-            large.map(|&(_, _, address)| address).filter(|&address| self.is_whole(address)).collect();
-        whole.into_iter().filter_map(|address| self.take_out(address)).collect()
+        let mut at_least = free.range((stream, room, 0)..=(stream, u64::MAX, u64::MAX));
+        let one = at_least.next().filter(|&&(_, _, address)| self.is_whole(address));
+        let below = free.range((stream, most_split, 0)..(stream, room, 0)).rev();
+        let smaller = below.filter(|&&(_, _, address)| one.is_none() && self.is_whole(address));
+        let mut bytes = 0u64;
+        let enough = |&&(_, size, _): &&(u64, u64, u64)| {
+            let is_missing = bytes < room;
+            bytes = bytes.saturating_add(size);
+            is_missing
+        };
+        let few: Vec<u64> =
+            one.into_iter().chain(smaller).take_while(enough).map(|&(_, _, address)| address).collect();
+        few.into_iter().filter_map(|address| self.take_out(address)).collect()
     }
 
     /// Gives all of one stream to another, which is sound once the work of `from` is done, or `to` waits for it.

@@ -145,13 +145,23 @@ impl Model {
 
     pub(super) fn release_available(&mut self, stream: u64, size: u64) -> Vec<u64> {
         let Some(most) = self.options.max_split_size else { return Vec::new() };
-        let mine = |s: &&Segment| {
-            s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s) && s.bytes >= most
-        };
+        let room = size.max(most);
+        let mine = |s: &&Segment| s.stream == stream && s.kind == kind_of(size) && Self::is_whole(s);
         let mut whole: Vec<(u64, u64)> =
             self.segments.iter().filter(mine).map(|s| (s.bytes, s.address)).collect();
         whole.sort_unstable();
-        let gone: Vec<u64> = whole.iter().map(|&(_, address)| address).collect();
+        let mut gone = Vec::new();
+        let mut bytes = 0;
+        if let Some(&(_, address)) = whole.iter().find(|&&(bytes, _)| bytes >= room) {
+            gone.push(address);
+        } else {
+            for &(size, address) in whole.iter().rev().filter(|&&(size, _)| size >= most) {
+                if bytes < room {
+                    gone.push(address);
+                    bytes += size;
+                }
+            }
+        }
         self.remove(&gone);
         gone
     }
