@@ -1,7 +1,7 @@
 //! What this process says of itself to `top`.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use cuda_mem_torch::abi::*;
 
@@ -41,7 +41,7 @@ fn a_process_says_what_its_streams_and_pools_have() {
 }
 
 #[test]
-fn memory_of_a_tag_has_its_name() {
+fn memory_of_a_tag_has_its_name_and_asleep_it_is_not_reserved() {
     let _turn = turn();
     let (stream, tag) = (new_stream().as_raw(), c"shown weights");
     let part = || {
@@ -57,6 +57,16 @@ fn memory_of_a_tag_has_its_name() {
     let awake = part();
     assert_eq!((awake.stream, awake.live), (stream.addr() as u64, 30 * MIB as u64));
     assert!(awake.pool.is_some() && awake.reserved >= awake.live, "{awake:?}");
+    let names = [tag.as_ptr()];
+    // SAFETY: one text; nothing uses what sleeps.
+    succeed(unsafe {
+        cuda_mem_torch_sleep(0, names.as_ptr(), 1, CUDA_MEM_TORCH_BACKUP_PINNED, null_mut(), null())
+    });
+    let asleep = part();
+    assert_eq!((asleep.reserved, asleep.live), (0, 30 * MIB as u64));
+    // SAFETY: one text.
+    succeed(unsafe { cuda_mem_torch_wake(0, names.as_ptr(), 1, CUDA_MEM_TORCH_RESTORE_BACKUP, null()) });
+    assert_eq!(part(), awake);
     delete(block);
 }
 
