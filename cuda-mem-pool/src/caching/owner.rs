@@ -82,8 +82,8 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         }
     }
 
-    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends. What others have
-    /// it do is before that if they find it served here afterwards.
+    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends. `look` runs under the
+    /// lock: a thread that gives the stream work, and finds it still served here afterwards, gave it before the end that `look` found.
     pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> bool {
         let mut state = lock_over_calls(&self.state);
         let State::Live(stream) = &*state else { return false };

@@ -223,8 +223,8 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// What the device has left. It is asked once for an allocation, which comes up to six times; what this source made and released since
-    /// then is counted.
+    /// What the device has left. An allocation that climbs the ladder comes here several times: the device is asked the first time, and what
+    /// this source made and released since then is counted.
     fn left(&mut self) -> usize {
         let held = self.memory.bytes();
         let (left, then) = match self.left {
