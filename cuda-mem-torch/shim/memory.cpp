@@ -453,6 +453,7 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
     native_->recordStream(data, stream);
     return;
   }
+  const Passing passing(stream);
   const int code = cuda_mem_torch_record_stream(data.get(), stream.device_index(), stream.stream());
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {
