@@ -1,5 +1,6 @@
 // Blocks, their streams, and how the allocator is set up.
 #include "allocator.hpp"
+#include "streams.hpp"
 #include "thrown.hpp"
 
 #include <c10/core/impl/GPUTrace.h>

@@ -1,6 +1,7 @@
 // Pinned host memory: PyTorch's host allocator over the pinned cache.
 #include "allocator.hpp"
 #include "host_history.hpp"
+#include "streams.hpp"
 #include "thrown.hpp"
 
 #include <ATen/core/CachingHostAllocator.h>
