@@ -138,6 +138,7 @@ thread_local! {
 }
 
 /// Calls `body`, in which this thread may name a guest.
+#[inline]
 pub(super) fn visiting<R>(stream: StreamId, body: impl FnOnce() -> R) -> R {
     /// The one that it visited before, and visits again.
     struct Before(Option<StreamId>);

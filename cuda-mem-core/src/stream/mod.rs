@@ -89,6 +89,16 @@ impl StreamId {
     pub fn as_raw(self) -> u64 {
         self.0
     }
+
+    /// Calls `body`, in which this thread may name the [guest](Stream::guest) of this name. Of other streams it means nothing.
+    ///
+    /// # Safety
+    ///
+    /// Whoever owns the stream keeps it until this returns.
+    #[inline]
+    pub unsafe fn visit<R>(self, body: impl FnOnce() -> R) -> R {
+        lent::visiting(self, body)
+    }
 }
 
 struct Inner {
@@ -219,7 +229,7 @@ impl Stream {
     }
 
     /// A stream of somebody else that they may destroy whenever they like, without a word, but in a call that they pass it to. Calls
-    /// on it are [`Error::Disowned`] unless their thread [visits](Self::visit) it. Memory that was used on it is waited for with all work of the context
+    /// on it are [`Error::Disowned`] unless their thread [visits](StreamId::visit) it. Memory that was used on it is waited for with all work of the context
     /// ([`Context::point`]).
     ///
     /// ```
@@ -231,7 +241,7 @@ impl Stream {
     /// let guest = unsafe { Stream::guest(&context, theirs.as_raw()) }?;
     /// let mut uses = Uses::new();
     /// // SAFETY: as above.
-    /// unsafe { guest.visit(|| uses.record_stream(&guest)) }?;
+    /// unsafe { guest.id().visit(|| uses.record_stream(&guest)) }?;
     /// drop(theirs);
     /// assert!(matches!(guest.is_idle(), Err(Error::Disowned)));
     /// uses.wait()?;
@@ -254,20 +264,11 @@ impl Stream {
         Ok(Self::wrap(context, raw, id, Kind::Guest))
     }
 
-    /// Whether it is somebody else's that may be gone whenever no thread [visits](Self::visit) it.
+    /// Whether it is somebody else's that may be gone whenever no thread [visits](StreamId::visit) it.
     #[inline]
     #[must_use]
     pub fn is_guest(&self) -> bool {
         self.inner.kind == Kind::Guest
-    }
-
-    /// Calls `body`, in which this thread may name the [guest](Self::guest). Of other streams it means nothing.
-    ///
-    /// # Safety
-    ///
-    /// Whoever owns the stream keeps it until this returns.
-    pub unsafe fn visit<R>(&self, body: impl FnOnce() -> R) -> R {
-        lent::visiting(self.id(), body)
     }
 
     /// Calls `body` with a stream of somebody else. When that returns or panics the stream is [disowned](Self::disown): what `body` keeps of it

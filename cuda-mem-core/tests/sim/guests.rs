@@ -25,7 +25,7 @@ fn guest(context: &Context, theirs: &Stream) -> Stream {
 
 fn visiting<R>(guest: &Stream, body: impl FnOnce() -> R) -> R {
     // SAFETY: whoever calls has the stream.
-    unsafe { guest.visit(body) }
+    unsafe { guest.id().visit(body) }
 }
 
 /// Work in their stream that waits for the gate.

@@ -35,12 +35,10 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
         if address.is_null() {
             return Err(Failure::argument("address is null"));
         }
-        let found = match streams::allocator(device, stream) {
-            Some(allocator) if bytes != 0 => match allocator.allocate_by_address(bytes) {
-                Err(Error::StreamEnded) => look_up_and_allocate(device, bytes, stream),
-                found => found.map_err(|error| failure(device, bytes, error)),
-            },
-            _ => look_up_and_allocate(device, bytes, stream),
+        let recently = if bytes == 0 { None } else { streams::allocate(device, stream, bytes) };
+        let found = match recently {
+            None | Some(Err(Error::StreamEnded)) => look_up_and_allocate(device, bytes, stream),
+            Some(found) => found.map_err(|error| failure(device, bytes, error)),
         };
         // SAFETY: the caller's promise.
         unsafe { write(address, pointer(found?), "address") }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, StreamId};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
@@ -50,9 +50,11 @@ struct Recent {
     raw: usize,
     device: c_int,
     allocator: Option<StreamAllocator<'static>>,
+    /// Its name, if it is to be visited.
+    guest: Option<StreamId>,
 }
 
-const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None };
+const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, guest: None };
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
@@ -72,15 +74,21 @@ fn place(raw: usize) -> usize {
     (raw >> 5 ^ raw >> 9) % REMEMBERED
 }
 
-/// The allocator for a stream that this thread has allocated on: all that is asked before most allocations.
+/// A block of the stream's, if this thread has allocated on it: all that is asked before most allocations. A guest's handle is taken at its
+/// word there, as natively: that another stream has it by now is seen by threads that come to it anew.
 #[inline]
-pub(super) fn allocator(device: c_int, raw: *mut c_void) -> Option<StreamAllocator<'static>> {
+pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<Result<u64, Error>> {
     let (raw, turn) = (raw.addr(), TURN.load(Ordering::Relaxed));
-    let look = |recent: &[Cell<Recent>; REMEMBERED]| {
-        let recent = recent[place(raw)].get();
-        (recent.raw == raw && recent.device == device && recent.turn == turn).then_some(recent.allocator)?
-    };
-    RECENT.try_with(look).ok()?
+    let recent = RECENT.try_with(|recent| recent[place(raw)].get()).ok()?;
+    if recent.raw != raw || recent.device != device || recent.turn != turn {
+        return None;
+    }
+    let allocator = recent.allocator?;
+    Some(match recent.guest {
+        None => allocator.allocate_by_address(bytes),
+        // SAFETY: the caller's promise for the handle.
+        Some(guest) => unsafe { guest.visit(|| allocator.allocate_by_address(bytes)) },
+    })
 }
 
 /// Calls `body` with the stream behind a handle and, while caching is on, its allocator.
@@ -97,12 +105,11 @@ pub(super) fn with_allocator<R>(
             return body(stream, None);
         }
         let allocator = device.caching.of_stream(stream)?;
-        // Another stream may have the handle of a guest by the next time.
-        if !stream.is_guest() {
-            let recent = Recent { turn, raw: raw.addr(), device: device.ordinal, allocator: Some(allocator) };
-            // A thread at its end remembers nothing.
-            let _ = RECENT.try_with(|all| all[place(recent.raw)].set(recent));
-        }
+        let guest = stream.is_guest().then(|| stream.id());
+        let (raw, device) = (raw.addr(), device.ordinal);
+        let recent = Recent { turn, raw, device, allocator: Some(allocator), guest };
+        // A thread at its end remembers nothing.
+        let _ = RECENT.try_with(|all| all[place(raw)].set(recent));
         body(stream, Some(allocator))
     })
 }
@@ -120,7 +127,7 @@ pub(super) fn with<R>(
 ) -> Result<R, Failure> {
     let stream = find(device, raw)?;
     // SAFETY: the caller's promise for the handle.
-    unsafe { stream.visit(|| body(&stream)) }
+    unsafe { stream.id().visit(|| body(&stream)) }
 }
 
 fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
@@ -139,7 +146,7 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
         return Ok(known);
     }
     // SAFETY: the caller's promise for the handle.
-    if unsafe { known.visit(|| known.is_capturing()) }? {
+    if unsafe { known.id().visit(|| known.is_capturing()) }? {
         // It cannot be asked whether it is another one by now.
         return Ok(known);
     }
@@ -151,6 +158,7 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     // What cannot be forgotten now keeps its memory, until that is quiet.
     // SAFETY: its owner has destroyed it, since another one has its handle.
     let _ = unsafe { device.caching.forget_stream(&known) };
+    forget_all();
     Ok(enter(ordinal, found, handle))
 }
 
@@ -333,7 +341,7 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
         let device = devices::device(device)?;
         let Some(known) = known(device.ordinal, stream.addr()) else { return Ok(()) };
         // SAFETY: the caller's promise.
-        let forgotten = unsafe { known.visit(|| device.caching.forget_stream(&known)) };
+        let forgotten = unsafe { known.id().visit(|| device.caching.forget_stream(&known)) };
         // Its heap would go on as the stream's. Of other failures, such as a lost context, nothing better comes by a second call.
         if let Err(Error::Core(CoreError::Capturing { .. })) = forgotten {
             return Ok(forgotten?);
