@@ -1,5 +1,6 @@
 //! Streams: which one a handle means, and how they are made and destroyed.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,7 +76,10 @@ impl Runtime {
         let known = state.streams.get(&handle.addr()).cloned();
         known.ok_or_else(|| {
             if self.faults_on_ended_streams {
-                eprintln!("cuda-mem-sim: a call names the stream {handle:p}, which is no more");
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "cuda-mem-sim: a call names the stream {handle:p}, which is no more"
+                );
                 std::process::abort();
             }
             state.unknown(handle.addr(), CUresult::CUDA_ERROR_INVALID_HANDLE)
