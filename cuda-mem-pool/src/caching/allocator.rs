@@ -79,10 +79,6 @@ impl CachingAllocator {
     }
 
     /// Makes an allocator as [`CachingAllocator::new`], with somebody who hears of the driver's calls.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::new`].
     pub fn observed(
         context: &Context,
         options: &CachingOptions,
@@ -190,20 +186,12 @@ impl CachingAllocator {
 
     /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait for that work: what the
     /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] of the driver.
     pub fn empty_cache(&self) -> Result<usize> {
         self.shared().empty_cache()
     }
 
     /// Gives memory back as [`CachingAllocator::empty_cache`], until no more than `bytes` bytes are held: whole handles, and segments of
     /// released private pools last. The bytes that went.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] of the driver.
     pub fn trim_to(&self, bytes: usize) -> Result<usize> {
         self.shared().trim_to(bytes)
     }

@@ -167,10 +167,6 @@ impl CachingAllocator {
     }
 
     /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InCallback`](crate::Error::InCallback); `Forked` in [`Error::Core`](crate::Error::Core).
     pub fn largest_free_block(&self) -> Result<usize> {
         let shared = self.shared();
         drop(shared.source.lock()?);
@@ -185,10 +181,6 @@ impl CachingAllocator {
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
     /// left out.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::largest_free_block`].
     pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
         let shared = self.shared();
         // While it is held no memory comes, goes or moves.

@@ -10,8 +10,7 @@
 
 use cuda_mem_core::{Stream, StreamId, forked};
 
-use super::shared::DeviceCache;
-use super::shared::{number_of, tier_of};
+use super::shared::{DeviceCache, number_of};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
 use crate::error::{Error, Result};
@@ -173,7 +172,7 @@ impl DeviceCache {
         if self.record.history.awaits_frees() {
             self.tell_freed(slot, address, number_of(found));
         }
-        let (tier, record) = (tier_of(found), found.record);
+        let (tier, record) = (found.tier, found.record);
         // The heap's cache lines are with the thread that allocates there alone: a ring takes none of them along.
         let taken = match slot.is_anothers() {
             false => slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)),

@@ -19,9 +19,7 @@ use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
 use super::vmm::{Told, Vmm, can_map};
-use crate::engine::paged::{
-    BlockIndex, BlockNumber, Heaps, PageSource, Policy, SlabKind, StreamHeap, Tier, small_class,
-};
+use crate::engine::paged::{BlockIndex, BlockNumber, Heaps, PageSource, Policy, StreamHeap, Tier};
 use crate::error::Result;
 use crate::primitive::{Mutex, lock};
 
@@ -217,8 +215,8 @@ impl BlockIndex for HeapIndex<'_> {
         self.map.clear_large(address);
     }
 
-    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
-        self.map.add_page(address, self.heap, kind).is_ok()
+    fn add_slab(&self, address: u64, tier: Tier) -> bool {
+        self.map.add_page(address, self.heap, tier).is_ok()
     }
 
     fn remove_slab(&self, address: u64) {
@@ -226,12 +224,8 @@ impl BlockIndex for HeapIndex<'_> {
     }
 
     #[inline]
-    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool {
-        match kind {
-            // A small block has at most 32 granules.
-            SlabKind::Small => self.map.set_small(address, number, small_class(size) as u8).is_ok(),
-            SlabKind::Medium => self.map.set_medium(address, number).is_ok(),
-        }
+    fn set_in_slab(&self, address: u64, number: u32) -> bool {
+        self.map.set_in_page(address, number).is_ok()
     }
 
     #[inline]
@@ -242,17 +236,7 @@ impl BlockIndex for HeapIndex<'_> {
 
 #[inline]
 pub(super) fn number_of(found: Found) -> BlockNumber {
-    BlockNumber::new(tier_of(found), found.record)
-}
-
-/// Where a found block lives.
-#[inline]
-pub(super) const fn tier_of(found: Found) -> Tier {
-    match found.kind {
-        None => Tier::Large,
-        Some(SlabKind::Medium) => Tier::Medium,
-        Some(SlabKind::Small) => Tier::Small,
-    }
+    BlockNumber::new(found.tier, found.record)
 }
 
 impl fmt::Debug for DeviceCache {

@@ -129,10 +129,6 @@ impl CachingAllocator {
 
     /// The number of the last change of what is behind a range of addresses. Whoever registered the range compares: as long as
     /// the number is the same, so is the memory. It may change without that, too.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::segment`], for the first address without memory.
     pub fn generation(&self, address: CUdeviceptr, bytes: usize) -> Result<u64> {
         let backings = self.shared().source.lock()?.backings(&(address..end_of(address, bytes)?))?;
         Ok(backings.iter().map(|backing| backing.generation).max().unwrap_or(0))
@@ -153,10 +149,6 @@ impl CachingAllocator {
 
     /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
     /// those that were asked for.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::base_allocation`].
     pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
         Ok(self.block_at(address)?.0)
     }
@@ -274,10 +266,6 @@ impl Pinned {
     }
 
     /// The segments behind it, in the order of their addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InCallback`].
     pub fn segments(&self) -> Result<Vec<Segment>> {
         let backings = self.inner.shared.source.lock()?.backings(&self.range)?;
         Ok(backings.into_iter().map(Segment::from).collect())

@@ -332,10 +332,6 @@ macro_rules! resource {
             /// ([`Attributes`](crate::Attributes)).
             ///
             /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-            ///
-            /// # Errors
-            ///
-            /// [`Error::Mapped`](crate::Error::Mapped) for another process's pool, or the driver's.
             pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<()> {
                 self.pool.owners(self.pool.pool.trim_to(bytes_to_keep))
             }

@@ -264,21 +264,6 @@ impl Arena {
         heap.allocate(size).map(|grant| Body::new(grant, size))
     }
 
-    /// Adds a segment for small blocks.
-    pub(super) fn add_small(&self, segment: Segment) {
-        let refused = lock(&self.small).add_segment(segment.bytes, Arc::new(segment));
-        drop(refused);
-        if self.is_closed() {
-            // Closed while the segment was pinned: nobody comes for it, nor trims any more.
-            self.trim(|_| false);
-        }
-    }
-
-    /// The bytes that are free for small blocks.
-    pub(super) fn small_free(&self) -> usize {
-        lock(&self.small).free_bytes()
-    }
-
     /// Takes back a block that nothing uses any more. Whether its segment is wholly free then, and still here.
     pub(super) fn put(&self, block: Body) -> bool {
         let Body { id, capacity, segment, .. } = block;

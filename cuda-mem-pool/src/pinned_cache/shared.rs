@@ -231,7 +231,6 @@ impl Shared {
             self.worker.start(self);
         }
         if let Some(block) = arena.take(size) {
-            self.work_ahead(arena, size);
             return Ok(block);
         }
         if size >= classes::LARGE {
@@ -253,7 +252,9 @@ impl Shared {
             pinned => pinned?,
         };
         let block = arena.add_and_take(segment, size);
-        self.work_ahead(arena, size);
+        if size >= classes::LARGE && self.options.returns_surplus && arena.has_surplus() {
+            self.worker.want(self);
+        }
         block.ok_or(Error::TooLarge { bytes: requested })
     }
 
@@ -278,25 +279,6 @@ impl Shared {
                 source => source.into(),
             }
         })
-    }
-
-    /// Wakes the thread that works ahead, if there is something for it to do.
-    fn work_ahead(self: &Arc<Self>, arena: &Arc<Arena>, size: usize) {
-        let is_small = size < classes::LARGE;
-        if (is_small && self.runs_short(arena))
-            || (!is_small && self.options.grow_ahead && arena.has_surplus())
-        {
-            self.worker.want(self);
-        }
-    }
-
-    /// Whether so little is free for small blocks that a segment should be pinned ahead, and may be.
-    pub(super) fn runs_short(&self, arena: &Arena) -> bool {
-        let held = self.figures.held();
-        let ahead = heap::segment_ahead(held);
-        let is_allowed =
-            self.options.max_cached_bytes.is_none_or(|most| self.cached().saturating_add(ahead) <= most);
-        self.options.grow_ahead && arena.is_home && is_allowed && heap::runs_short(arena.small_free(), held)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The blocks of one stream.
 
-use super::sizes::{BlockIndex, SlabKind, Tier};
+use super::sizes::{BlockIndex, Tier};
 use super::slabs::Slabs;
 use super::spans::{Piece, Spans};
 
@@ -64,7 +64,7 @@ impl BlockNumber {
 impl StreamHeap {
     /// A heap without memory.
     pub(crate) fn new() -> Self {
-        let (medium, small) = (Slabs::new(SlabKind::Medium), Slabs::new(SlabKind::Small));
+        let (medium, small) = (Slabs::new(Tier::Medium), Slabs::new(Tier::Small));
         Self { large: Spans::new(None), medium, small, now: 0 }
     }
 

@@ -27,8 +27,8 @@ pub(crate) use heap::{BlockNumber, StreamHeap};
 pub(crate) use memory::Backing;
 pub use replay::Replay;
 pub use sizes::Hold;
-pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, SlabKind, Tier, block_size, small_class};
-pub(crate) use spans::Piece;
+pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, Tier, block_size};
+pub(crate) use spans::{Piece, Spans};
 
 #[cfg(any(test, loom))]
 pub(crate) use {heap::Block, sizes::NoIndex};

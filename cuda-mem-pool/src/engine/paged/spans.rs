@@ -1,13 +1,14 @@
 //! Mapped addresses, cut into spans that are in use or free.
 //!
 //! Addresses come and go: the page source offers ranges whose memory is mapped, and withdraws free ones whose memory it needs
-//! elsewhere. Neighbouring ranges become one *run*, within which free spans join.
+//! elsewhere. Neighbouring ranges become one *run*, within which free spans join. The pinned cache cuts its segments by them too.
 
 use std::collections::BTreeMap;
 
 use super::heap::Freed;
 use super::quick::QuickLists;
-use super::sizes::{GRANULE, MAX, SLAB};
+use super::sizes::{MAX, SLAB};
+use crate::engine::classes::GRANULE;
 use crate::engine::free::{FreeLists, Links, Listed};
 use crate::engine::slab::{NONE, Slab};
 
@@ -15,7 +16,7 @@ use crate::engine::slab::{NONE, Slab};
 const ALIGNED_LOOKED_AT: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Spans {
+pub(crate) struct Spans {
     records: Slab<Span>,
     free: FreeLists,
     quick: QuickLists,
@@ -68,25 +69,25 @@ impl Span {
 
 /// A free span, for who looks for some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Free {
-    pub(super) number: u32,
-    pub(super) address: u64,
-    pub(super) size: usize,
+pub(crate) struct Free {
+    pub(crate) number: u32,
+    pub(crate) address: u64,
+    pub(crate) size: usize,
     pub(super) freed_at: u64,
 }
 
 impl Free {
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.address.saturating_add(self.size as u64)
     }
 }
 
 /// A run with what is free at its two ends: the same span if all of it is free.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RunView {
+pub(crate) struct RunView {
     pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) head: Option<Free>,
+    pub(crate) end: u64,
+    pub(crate) head: Option<Free>,
     pub(super) tail: Option<Free>,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct Piece {
 
 impl Spans {
     /// Spans of pages for blocks of up to `most` bytes, or of anything.
-    pub(super) fn new(most: Option<usize>) -> Self {
+    pub(crate) fn new(most: Option<usize>) -> Self {
         Self {
             records: Slab::default(),
             free: FreeLists::new(if most.is_some() { SLAB } else { MAX }),
@@ -116,11 +117,11 @@ impl Spans {
     }
 
     /// The bytes of all that is here.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.free_bytes.saturating_add(self.used_bytes)
     }
 
-    pub(super) fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
@@ -131,7 +132,7 @@ impl Spans {
 
     /// A free span of at least `size` bytes, about the smallest.
     #[inline]
-    pub(super) fn find(&self, size: usize) -> Option<u32> {
+    pub(crate) fn find(&self, size: usize) -> Option<u32> {
         self.free.find(&self.records, size)
     }
 
@@ -151,7 +152,7 @@ impl Spans {
 
     /// Puts the first `size` bytes of a free span to use; where they begin. What is left stays free.
     #[inline]
-    pub(super) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
+    pub(crate) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
         let address = self.records.get(number)?.address;
         self.take_at(number, address, size, unused).map(|_| address)
     }
@@ -193,7 +194,7 @@ impl Spans {
 
     /// Takes a block back and joins it with its free neighbours. The first address of its run, if nothing of that is in use any more.
     #[inline]
-    pub(super) fn release(&mut self, number: u32, now: u64) -> Option<u64> {
+    pub(crate) fn release(&mut self, number: u32, now: u64) -> Option<u64> {
         let span = self.records.get_mut(number).filter(|span| span.state == State::Used)?;
         span.state = State::Free;
         span.mark = now;
@@ -214,7 +215,7 @@ impl Spans {
     }
 
     /// Adds a free range and joins it with its neighbours. The number of its free span; None if there are no more.
-    pub(super) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
+    pub(crate) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
         let (number, end) = self.add(address, size, freed_at)?;
         let before = self.ends.remove(&address).unwrap_or(NONE);
         let after = self.starts.remove(&end).unwrap_or(NONE);
@@ -247,7 +248,7 @@ impl Spans {
     }
 
     /// Takes a range out of a free span, which keeps its number for what is left before it. False if it is not in that.
-    pub(super) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
+    pub(crate) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
         self.isolate(number, address, size).map(|part| self.remove(part)).is_some()
     }
 
@@ -257,7 +258,7 @@ impl Spans {
     }
 
     /// The runs that begin from `from` on and before `to`, in the order of their addresses.
-    pub(super) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = RunView> {
+    pub(crate) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = RunView> {
         let starts = self.starts.range(from..to);
         let first = starts.clone().next().map_or(u64::MAX, |(start, _)| start + 1);
         // Runs do not overlap: their ends come in the order of their beginnings.
@@ -282,7 +283,7 @@ impl Spans {
 
     /// Address, size and freedom of all spans, in order.
     #[cfg(test)]
-    pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
+    pub(crate) fn layout(&self) -> Vec<(u64, usize, bool)> {
         let mut layout: Vec<_> = self
             .records
             .iter()
