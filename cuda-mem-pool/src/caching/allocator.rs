@@ -15,13 +15,12 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::{BackingChange, CallbackId, refuse_forked};
-use super::callbacks::{CallObserver, CallWatch};
+use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_forked};
 use super::options::CachingOptions;
-use super::shared::DeviceCache;
-use super::shared::number_of;
+use super::shared::{DeviceCache, number_of};
 use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
+use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result};
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
@@ -279,17 +278,14 @@ impl CachingAllocator {
         self.shared().callbacks.observers.add(Arc::new(observer))
     }
 
-    /// Has `watcher` be called before memory leaves addresses, by the thread that moves it or gives it back. It may happen that
-    /// it does not leave after all, because a driver call fails.
+    /// Has `watcher` be called before free memory leaves its addresses, by the thread that moves it or gives it back: afterwards there is none
+    /// there, or other memory. It may happen that it does not leave after all, because a driver call fails.
     ///
     /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
     /// snapshot; what needs the page source, such as to grow, is [`Error::InCallback`], in all allocators. It must not wait for threads that
     /// allocate. The history is told once it has returned. A panic ends in it, and the change goes on. A handle of this allocator in it keeps
     /// that alive until [`CachingAllocator::detach`].
-    pub fn attach_backing_watcher(
-        &self,
-        watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
-    ) -> CallbackId {
+    pub fn attach_backing_watcher(&self, watcher: impl Fn(&Segment) + Send + Sync + 'static) -> CallbackId {
         self.shared().callbacks.watchers.add(Arc::new(watcher))
     }
 

@@ -5,30 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{StreamId, catch_panic, forked};
 
 use super::sleep::BackingEvent;
+use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result};
 pub use crate::history::CallbackId;
 pub(super) use crate::history::List;
 
-/// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
-/// [pinned](super::CachingAllocator::pin), never leaves. [`CachingAllocator`](super::CachingAllocator) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BackingChange {
-    /// The [`Segment`](super::Segment) whose memory it is.
-    pub segment: u64,
-    /// The first address.
-    pub address: CUdeviceptr,
-    /// How many.
-    pub bytes: usize,
-}
-
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
-pub(super) type Watcher = dyn Fn(&BackingChange) + Send + Sync;
+pub(super) type Watcher = dyn Fn(&Segment) + Send + Sync;
 pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
 
 #[derive(Debug, Default)]
@@ -92,11 +79,11 @@ pub(super) fn is_watching() -> bool {
 
 impl List<Watcher> {
     /// Tells everybody, with the page source's lock held, which a panic must not leave behind.
-    pub(super) fn tell(&self, change: &BackingChange) {
+    pub(super) fn tell(&self, segment: &Segment) {
         let _inside = Inside::new(&WATCHING);
         let watchers = self.all();
         for (_, watcher) in watchers.iter() {
-            let _ = catch_panic(|| watcher(change));
+            let _ = catch_panic(|| watcher(segment));
         }
     }
 }

@@ -16,12 +16,11 @@ use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result, Stream};
 
-use super::callbacks::{BackingChange, List, Watcher};
-use super::callbacks::{CallWatch, DriverCall};
+use super::callbacks::{CallWatch, DriverCall, List, Watcher};
 use super::figures::Figures;
 use super::owner::{End, Served};
 use super::slot::{Slots, StreamSlot};
-use crate::engine::paged::{Backend, SLAB};
+use crate::engine::paged::{Backend, SLAB, Segment};
 use crate::statistics::PoolSize;
 
 /// Memory of a device by the calls for virtual memory management.
@@ -296,8 +295,8 @@ impl Backend for Vmm {
         Ok(true)
     }
 
-    fn before_leaving(&mut self, id: u64, address: u64, bytes: usize) {
-        self.watchers.tell(&BackingChange { segment: id, address, bytes });
+    fn before_leaving(&mut self, segment: &Segment) {
+        self.watchers.tell(segment);
     }
 }
 

@@ -267,35 +267,33 @@ impl Memory {
     }
 }
 
-/// The handle behind an address.
+/// One handle of physical memory, where it is mapped. Blocks lie in segments without regard to their ends: a block may have
+/// parts of several, and a segment parts of several blocks. [`Pinned`](crate::caching::Pinned) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Backing {
-    /// No other handle ever has it.
-    pub(crate) id: u64,
+#[non_exhaustive]
+pub struct Segment {
+    /// Its name in its allocator, which no other segment ever has.
+    pub id: u64,
+    /// The number of the last change behind its addresses, higher than those of all changes before, whichever segment they were of; see
+    /// [`CachingAllocator::generation`](crate::caching::CachingAllocator::generation).
+    pub generation: u64,
+    /// Its first address.
+    pub address: u64,
+    /// Its size.
+    pub bytes: usize,
+    /// How often it is pinned.
+    pub pins: u32,
     /// The backend's number.
     pub(crate) memory: u64,
-    /// Where the handle is active.
-    pub(crate) address: u64,
-    pub(crate) bytes: usize,
-    /// The number of the last change; a later one has a higher number, whichever handle it is of.
-    pub(crate) generation: u64,
-    pub(crate) pins: u32,
-}
-
-impl Backing {
-    /// The first address behind it.
-    pub(crate) const fn end(&self) -> u64 {
-        self.address + self.bytes as u64
-    }
 }
 
 /// What is behind addresses, and what has to stay there.
 impl<B: Backend> PageSource<B> {
     /// The handle that blocks at this address are in. None if there is no memory, or memory that has left.
-    pub(crate) fn backing(&self, address: u64) -> Option<Backing> {
+    pub(crate) fn segment(&self, address: u64) -> Option<Segment> {
         let (address, _, handle) = self.memory.active_at(address)?;
         let &Handle { id, memory, bytes, generation, pins, .. } = handle;
-        Some(Backing { id, memory, address, bytes, generation, pins })
+        Some(Segment { id, generation, address, bytes, pins, memory })
     }
 
     /// Has the handles behind a range stay where they are, until they are unpinned as often. None, and none is pinned, if some

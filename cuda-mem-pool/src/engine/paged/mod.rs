@@ -24,7 +24,7 @@ mod window;
 pub use backend::{Backend, Climb, climb};
 pub(crate) use growth::{GrowError, Heaps, Load, PageSource, Wanted};
 pub(crate) use heap::{BlockNumber, StreamHeap};
-pub(crate) use memory::Backing;
+pub use memory::Segment;
 pub use replay::Replay;
 pub use sizes::Hold;
 pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, Tier, block_size};

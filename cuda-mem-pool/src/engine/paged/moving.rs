@@ -295,8 +295,8 @@ impl<B: Backend> PageSource<B> {
     /// Tells that a free handle is about to leave the addresses where it is active.
     pub(super) fn announce(&mut self, free: Free) {
         self.memory.renew(free.handle);
-        if let Some(handle) = self.memory.handle(free.handle) {
-            self.backend.before_leaving(handle.id, free.address, free.bytes);
+        if let Some(segment) = self.segment(free.address) {
+            self.backend.before_leaving(&segment);
         }
     }
 
