@@ -3,9 +3,9 @@
 //! # Safety
 //!
 //! [`Exclusive`] has nothing in it, so any number of threads may have it at once: the model checker objects when two touch it at
-//! the same time, which is its purpose. The kernel's number of a thread is asked without arguments.
+//! the same time, which is its purpose.
 
-#![allow(unsafe_code, reason = "shares the model checker's cell, and asks for the thread's number")]
+#![allow(unsafe_code, reason = "shares the model checker's cell")]
 
 use std::ops::{Deref, DerefMut};
 
@@ -139,12 +139,6 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
         _ => std::thread::sleep(SLEEP),
     }
     *tries = tries.saturating_add(1);
-}
-
-/// The kernel's number of the calling thread.
-pub(crate) fn thread_number() -> libc::pid_t {
-    // SAFETY: takes nothing and always succeeds.
-    unsafe { libc::gettid() }
 }
 
 /// Writes setters of options that are passed by value: `with_NAME(FIELD: TYPE) => VALUE` gives the field the value.

@@ -22,6 +22,7 @@ use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
 use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result};
+use crate::primitive::Ordering;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
@@ -83,7 +84,7 @@ impl CachingAllocator {
         options: &CachingOptions,
         observer: Arc<dyn CallObserver>,
     ) -> Result<Self> {
-        Self::with(context, options, CallWatch(Some(observer)))
+        Self::with(context, options, CallWatch { observer: Some(observer), ..Default::default() })
     }
 
     fn with(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
@@ -252,7 +253,7 @@ impl CachingAllocator {
     /// How many calls of the driver were made for memory, mappings and order.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
-        if forked() { 0 } else { self.shared().source.calls() }
+        if forked() { 0 } else { self.shared().observer.calls.load(Ordering::Relaxed) }
     }
 
     /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the allocator can

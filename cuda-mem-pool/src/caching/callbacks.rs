@@ -12,6 +12,7 @@ use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result};
 pub use crate::history::CallbackId;
 pub(super) use crate::history::List;
+use crate::primitive::{AtomicU64, Ordering};
 
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
@@ -176,17 +177,21 @@ pub trait CallObserver: Send + Sync {
     fn called(&self, call: &DriverCall, took: Duration);
 }
 
-/// The observer, if there is one. Without one no clock is read.
+/// The observer, if there is one, and the number of calls. Without an observer no clock is read.
 #[derive(Clone, Default)]
-pub(super) struct CallWatch(pub(super) Option<Arc<dyn CallObserver>>);
+pub(super) struct CallWatch {
+    pub(super) observer: Option<Arc<dyn CallObserver>>,
+    pub(super) calls: Arc<AtomicU64>,
+}
 
 impl CallWatch {
-    /// Makes a call; one that fails is not told.
+    /// Makes and counts a call; one that fails is not told.
     pub(super) fn watch<R, E>(
         &self,
         call: impl FnOnce() -> Result<R, E>,
         told: impl FnOnce(&R) -> DriverCall,
     ) -> Result<R, E> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         self.watch_all(call, |result| vec![told(result)])
     }
 
@@ -196,7 +201,7 @@ impl CallWatch {
         calls: impl FnOnce() -> Result<R, E>,
         told: impl FnOnce(&R) -> Vec<DriverCall>,
     ) -> Result<R, E> {
-        let Some(observer) = &self.0 else { return calls() };
+        let Some(observer) = &self.observer else { return calls() };
         let started = Instant::now();
         let result = calls()?;
         let took = started.elapsed();
@@ -212,6 +217,6 @@ impl CallWatch {
 
 impl fmt::Debug for CallWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallWatch").field(&self.0.is_some()).finish()
+        f.debug_tuple("CallWatch").field(&self.observer.is_some()).finish()
     }
 }

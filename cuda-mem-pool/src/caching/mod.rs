@@ -24,7 +24,7 @@ pub use crate::engine::paged::{Hold, Segment};
 pub use crate::error::{Advice, CachedMemory, OutOfMemoryReport, SleepError};
 pub use allocator::{CachingAllocator, StreamAllocator};
 pub use callbacks::{CallObserver, CallbackId, DriverCall};
-pub use figures::{StreamSegmentSize, TraceRecording};
+pub use figures::StreamSegmentSize;
 pub use options::CachingOptions;
 pub use private::{PoolRoute, PrivatePool, Restored};
 pub use sharing::{Pin, Pinned};

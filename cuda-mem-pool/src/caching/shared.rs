@@ -18,7 +18,7 @@ use super::sleep::Tags;
 use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
-use super::vmm::{Told, Vmm, can_map};
+use super::vmm::{Vmm, can_map};
 use crate::engine::paged::{BlockIndex, BlockNumber, Heaps, PageSource, Policy, StreamHeap, Tier};
 use crate::error::Result;
 use crate::primitive::{Mutex, lock};
@@ -55,12 +55,8 @@ impl DeviceCache {
         let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =
             (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
-        let told = Told {
-            figures: Arc::clone(&figures),
-            observer: observer.clone(),
-            watchers: Arc::clone(&callbacks.watchers),
-        };
-        let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
+        let watchers = Arc::clone(&callbacks.watchers);
+        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&figures), observer.clone(), watchers)?;
         let mut source = PageSource::new(vmm, policy, total as u64);
         source.record_moves();
         let record = Arc::<Record>::default();

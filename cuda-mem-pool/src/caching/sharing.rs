@@ -223,7 +223,7 @@ impl CachingAllocator {
             return Err(Error::NoPeerAccess { device: peer, owner });
         }
         for (address, bytes) in source.mapped() {
-            source.backend_mut().set_access_of(peer, address, bytes)?;
+            source.backend().set_access(&[peer], address, bytes)?;
         }
         // Before the default pool's are told, which is what says that all is done.
         shared.private.memory.add_peer(peer)?;

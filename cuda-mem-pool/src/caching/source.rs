@@ -21,7 +21,6 @@ pub(super) struct SourceCell {
     pub(super) pins: Pins,
     held: Apart<AtomicUsize>,
     metadata: AtomicUsize,
-    calls: AtomicU64,
     /// The bytes of all segments of private pools.
     segments: AtomicUsize,
     /// The most bytes that may be held, those of private pools included.
@@ -39,7 +38,6 @@ impl SourceCell {
             pins: Pins::default(),
             held: Apart::new(AtomicUsize::new(0)),
             metadata: AtomicUsize::new(0),
-            calls: AtomicU64::new(0),
             segments: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
             garbage_threshold: AtomicU64::new(0),
@@ -83,11 +81,6 @@ impl SourceCell {
     /// Host memory that the page source takes, in bytes.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
-    }
-
-    /// How many calls of the driver were made so far.
-    pub(super) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
     }
 
     /// The most bytes that may be held, by the default pool and private ones together.
@@ -172,7 +165,6 @@ impl Drop for Source<'_> {
         let cell = self.cell;
         cell.held.store(self.source.reserved(), Ordering::Relaxed);
         cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
-        cell.calls.store(self.source.backend().calls(), Ordering::Relaxed);
         cell.record.note_moves(&cell.slots, &mut self.source);
     }
 }

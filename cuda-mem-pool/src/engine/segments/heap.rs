@@ -95,8 +95,6 @@ pub(crate) struct SegmentHeap {
     blocks: BTreeMap<u64, Block>,
     /// Free blocks of small and of large segments by stream, size and address, which is the order of best fit.
     free: [BTreeSet<(u64, u64, u64)>; 2],
-    /// How many free blocks share their segment with others, so that it cannot be released, and their bytes; by kind.
-    splits: [(u64, u64); 2],
     /// By address.
     segments: BTreeMap<u64, Segment>,
     segments_added: u64,
@@ -110,7 +108,6 @@ impl SegmentHeap {
             no_split: false,
             blocks: BTreeMap::new(),
             free: Default::default(),
-            splits: Default::default(),
             segments: BTreeMap::new(),
             segments_added: 0,
         }
@@ -171,7 +168,8 @@ impl SegmentHeap {
 
     /// How many free blocks of a kind share their segment with others, and their bytes.
     pub(crate) fn splits(&self, kind: PoolSize) -> (u64, u64) {
-        self.splits[kind as usize]
+        let free = self.free[kind as usize].iter().filter(|&&(_, _, address)| !self.is_whole(address));
+        free.fold((0, 0), |(count, bytes), &(_, size, _)| (count + 1, bytes + size))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -375,29 +373,20 @@ impl SegmentHeap {
 
     /// Enters a free block, where best fit finds it.
     fn enter_free(&mut self, block: Block) {
-        if !self.is_all(&block) {
-            let (count, bytes) = &mut self.splits[block.kind as usize];
-            (*count, *bytes) = (*count + 1, bytes.saturating_add(block.size));
-        }
         self.free[block.kind as usize].insert((block.stream, block.size, block.address));
         self.blocks.insert(block.address, block);
     }
 
     fn leave_free(&mut self, block: &Block) {
-        if !self.is_all(block) {
-            let (count, bytes) = &mut self.splits[block.kind as usize];
-            (*count, *bytes) = (count.saturating_sub(1), bytes.saturating_sub(block.size));
-        }
         self.free[block.kind as usize].remove(&(block.stream, block.size, block.address));
         self.blocks.remove(&block.address);
     }
 
-    fn is_all(&self, block: &Block) -> bool {
-        self.segments.get(&block.address).is_some_and(|segment| segment.bytes == block.size)
-    }
-
+    /// Whether a free block is all of its segment, so that this can be released.
     fn is_whole(&self, address: u64) -> bool {
-        self.blocks.get(&address).is_some_and(|block| self.is_all(block))
+        let segment = self.segments.get(&address);
+        segment
+            .is_some_and(|segment| self.blocks.get(&address).is_some_and(|block| block.size == segment.bytes))
     }
 
     /// Adds a free segment; its block. So may be added again what was released and could not be given back.
