@@ -18,12 +18,16 @@ pub(crate) use loom::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
+    thread::yield_now,
 };
 
 #[cfg(not(all(loom, test)))]
-pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+pub(crate) use std::{
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
 };
 
 /// The standard library's cell, with the model checker's method.
@@ -117,14 +121,6 @@ pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         }
     }
     lock(mutex)
-}
-
-/// Lets another thread run.
-pub(crate) fn yield_now() {
-    #[cfg(all(loom, test))]
-    loom::thread::yield_now();
-    #[cfg(not(all(loom, test)))]
-    std::thread::yield_now();
 }
 
 /// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late. After

@@ -64,18 +64,6 @@ impl<R: MemoryResource> AlignedAdaptor<R> {
         let inner = Aligner { upstream: upstream.raw(), alignment, threshold, blocks: ByAddress::default() };
         Ok(Self { upstream, inner: Arc::new(inner) })
     }
-
-    /// What large allocations are aligned to, in bytes.
-    #[must_use]
-    pub fn alignment(&self) -> usize {
-        self.inner.alignment
-    }
-
-    /// From how many bytes on an allocation is large.
-    #[must_use]
-    pub fn threshold(&self) -> usize {
-        self.inner.threshold
-    }
 }
 
 adaptor!(AlignedAdaptor);
@@ -172,12 +160,6 @@ impl<R: MemoryResource> LimitingAdaptor<R> {
     pub fn new(upstream: R, limit_bytes: u64) -> Self {
         let inner = Limiter { upstream: upstream.raw(), limit: limit_bytes, allocated: AtomicU64::new(0) };
         Self { upstream, inner: Arc::new(inner) }
-    }
-
-    /// The most bytes that may be allocated at a time.
-    #[must_use]
-    pub fn limit(&self) -> u64 {
-        self.inner.limit
     }
 
     /// The bytes that are allocated, or being allocated.

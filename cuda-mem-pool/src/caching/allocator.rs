@@ -187,7 +187,7 @@ impl CachingAllocator {
     /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait for that work: what the
     /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
     pub fn empty_cache(&self) -> Result<usize> {
-        self.shared().empty_cache()
+        self.shared().trim_to(0)
     }
 
     /// Gives memory back as [`CachingAllocator::empty_cache`], until no more than `bytes` bytes are held: whole handles, and segments of

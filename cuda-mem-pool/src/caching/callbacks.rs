@@ -73,7 +73,6 @@ pub(super) fn refuse_watchers() -> Result<()> {
     if is_watching() { Err(Error::InCallback) } else { Ok(()) }
 }
 
-/// Whether the calling thread is in a watcher.
 pub(super) fn is_watching() -> bool {
     is_set(&WATCHING)
 }

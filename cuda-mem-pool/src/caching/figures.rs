@@ -18,7 +18,6 @@ use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
 
-/// The counters of an allocator.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     /// Blocks, which each heap counts by itself.

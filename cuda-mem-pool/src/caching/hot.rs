@@ -17,17 +17,14 @@ use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::statistics::{PoolSize, Shard, ShardGuard};
 
-/// What was asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     /// The bytes that were asked for.
     pub(super) requested: usize,
-    /// The bytes of the block.
     pub(super) size: usize,
 }
 
 impl Request {
-    /// The bytes of the block that were not asked for.
     #[inline]
     pub(super) const fn unused(self) -> usize {
         self.size - self.requested
@@ -137,7 +134,6 @@ impl DeviceCache {
         heap.cut(request.size, request.unused(), &self.index(slot.number)).map(|block| block.address)
     }
 
-    /// Counts a block that is handed out.
     #[inline(always)]
     pub(super) fn count(
         &self,
@@ -228,7 +224,6 @@ impl DeviceCache {
         })
     }
 
-    /// Counts a block of a private pool.
     pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
         let guard = shard.hold();
         if !guard.allocate_below_peak(pool, size, requested) {

@@ -25,7 +25,6 @@ use crate::primitive::{Mutex, lock};
 
 pub(super) struct DeviceCache {
     pub(super) context: Context,
-    /// The bytes of the device's memory.
     pub(super) total: usize,
     pub(super) map: PageMap,
     pub(super) streams: Streams,
@@ -40,7 +39,6 @@ pub(super) struct DeviceCache {
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
-    /// The share of the device's memory that may be held, and the most bytes.
     limits: Mutex<(f64, usize)>,
 }
 
@@ -96,7 +94,6 @@ impl DeviceCache {
         HeapIndex { map: &self.map, heap }
     }
 
-    /// The share of the device's memory that may be held, and the most bytes.
     pub(super) fn limits(&self) -> (f64, usize) {
         *lock(&self.limits)
     }
@@ -108,7 +105,6 @@ impl DeviceCache {
         Ok(())
     }
 
-    /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
         let of_slot = |slot: &StreamSlot| {
             let heap = slot.heap.with(|heap, _| heap.metadata_bytes());
@@ -171,7 +167,9 @@ impl Drop for DeviceCache {
 /// The heaps of all streams, each had for a moment by the holder of the page source.
 pub(super) struct AllHeaps<'s>(pub(super) &'s DeviceCache);
 
-impl Heaps for AllHeaps<'_> {
+impl<'s> Heaps for AllHeaps<'s> {
+    type Index = HeapIndex<'s>;
+
     fn others(&self, but: u32) -> Vec<u32> {
         self.0.slots.iter().map(|slot| slot.number).filter(|number| *number != but).collect()
     }
@@ -186,16 +184,11 @@ impl Heaps for AllHeaps<'_> {
         }))
     }
 
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let index = self.0.index(heap);
-        self.with(heap, |heap| {
-            heap.coalesce(&index);
-            body(heap)
-        })
+    fn index(&self, heap: u32) -> HeapIndex<'s> {
+        self.0.index(heap)
     }
 }
 
-/// Where a heap enters its blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeapIndex<'m> {
     pub(super) map: &'m PageMap,

@@ -72,7 +72,6 @@ impl Vmm {
         self.reached_by.push(peer);
     }
 
-    /// Lets devices reach a mapping.
     pub(super) fn set_access(&self, devices: &[Device], address: CUdeviceptr, bytes: usize) -> Result<()> {
         let (offset, range) = self.range(address)?;
         self.observer.watch(
@@ -81,7 +80,6 @@ impl Vmm {
         )
     }
 
-    /// A descriptor of memory for other processes.
     pub(super) fn export(&self, memory: u64, bytes: usize) -> Result<OwnedFd> {
         self.handle(memory, bytes).export_posix_fd()
     }
@@ -289,7 +287,6 @@ pub(super) fn can_map(context: &Context) -> Result<bool> {
     }
 }
 
-/// Maps a page, and takes it away again.
 fn map_page(device: Device) -> Result<()> {
     let memory = PhysicalMemory::create(device, SLAB, &CreateOptions::supported_by(device)?)?;
     let range = AddressRange::reserve(device, SLAB, SLAB)?;

@@ -3,7 +3,6 @@
 //! [`segments`] has PyTorch's layout, [`paged`] is for memory that grows by pages, and its spans serve the pinned cache too.
 
 pub(crate) mod classes;
-pub(crate) mod free;
 #[doc(hidden)]
 pub mod paged;
 pub mod segments;

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::engine::classes::{GRANULE, LARGE, PAGE};
+#[cfg(test)]
+use crate::engine::paged::Piece;
 use crate::engine::paged::Spans;
 
 /// The smallest shared segment: one huge page.
@@ -29,7 +31,6 @@ pub(super) struct Heap<S> {
     spans: Spans,
     /// The first address that no segment had.
     next: u64,
-    /// The most bytes that were ever in blocks.
     most_used: usize,
 }
 
@@ -109,7 +110,6 @@ impl<S> Heap<S> {
     }
 }
 
-/// What tests look at.
 #[cfg(test)]
 impl<S> Heap<S> {
     pub(super) fn free_bytes(&self) -> usize {
@@ -118,10 +118,14 @@ impl<S> Heap<S> {
 
     /// Offset, size and freedom of every block of every segment, in order.
     pub(super) fn layout(&self) -> Vec<Vec<(usize, usize, bool)>> {
-        let blocks = self.spans.layout();
         let of_segment = |(start, (bytes, _)): (&u64, &(usize, S))| {
-            let inside = blocks.iter().filter(|(at, ..)| (*start..*start + *bytes as u64).contains(at));
-            inside.map(|(at, size, is_free)| ((at - start) as usize, *size, *is_free)).collect()
+            let pieces = self.spans.pieces(false);
+            let inside = pieces.filter(|piece| (*start..*start + *bytes as u64).contains(&piece.address));
+            let block =
+                |piece: Piece| ((piece.address - start) as usize, piece.size, piece.requested.is_none());
+            let mut blocks: Vec<_> = inside.map(block).collect();
+            blocks.sort_unstable();
+            blocks
         };
         self.segments.iter().map(of_segment).collect()
     }

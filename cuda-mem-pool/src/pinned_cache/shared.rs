@@ -26,7 +26,6 @@ pub(super) struct Shared {
     /// How many routes there are, so that the usual case costs one load.
     pub(super) routes: AtomicUsize,
     pub(super) pools: Mutex<Pools>,
-    /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
     worker: Worker,
@@ -70,7 +69,6 @@ impl Shared {
         self.options.thread_cache_bytes.min(share)
     }
 
-    /// The private pool that an allocation for `stream` in this thread goes to.
     pub(super) fn route(&self, stream: Option<StreamId>) -> Option<MempoolId> {
         if self.routes.load(Ordering::Acquire) == 0 {
             return None;
@@ -87,7 +85,6 @@ impl Shared {
         Arc::clone(pools.arenas.entry((pool, numa_id)).or_insert_with(|| Arena::new(self, pool, numa_id)))
     }
 
-    /// The arenas of all pools.
     fn arenas(&self) -> Vec<Arc<Arena>> {
         lock(&self.pools).arenas.values().cloned().collect()
     }
@@ -100,7 +97,6 @@ impl Shared {
         }
     }
 
-    /// The thread of a cache ends.
     pub(super) fn end_cache(&self, cache: &Arc<ThreadCache>) {
         put(thread_cache::close(cache));
         lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));

@@ -150,7 +150,6 @@ impl fmt::Display for Event {
     }
 }
 
-/// What is wrong with a line, counted from 1.
 fn wrong(line: u64, problem: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("line {line}: {problem}"))
 }
@@ -250,7 +249,6 @@ fn event(line: &str, expected: usize) -> Result<Event, String> {
     })
 }
 
-/// Digits alone: no sign, no space.
 fn number(column: &str, text: &str, most: u64) -> Result<u64, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| digits && *number <= most);

@@ -20,7 +20,6 @@ type Chunk<const N: usize> = Box<[Leaf<N>]>;
 #[repr(align(64))]
 struct Leaf<const N: usize>([AtomicU32; N]);
 
-/// Leaves of `N` entries each.
 #[derive(Debug)]
 pub(super) struct Leaves<const N: usize> {
     chunks: [OnceLock<Chunk<N>>; CHUNKS],

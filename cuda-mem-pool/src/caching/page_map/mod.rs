@@ -35,7 +35,6 @@ const SLOT: u64 = 2 << 20;
 const SMALL: usize = (SLOT / GRANULE) as usize;
 const MEDIUM: usize = (SLOT / WINDOW) as usize;
 
-/// The block that starts at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// The number of its heap.
@@ -150,7 +149,6 @@ impl PageMap {
         }
     }
 
-    /// Host memory that this takes beside itself.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.regions.bytes() + self.small.bytes() + self.medium.bytes()
     }

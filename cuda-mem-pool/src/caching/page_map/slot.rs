@@ -54,7 +54,6 @@ impl Slot {
         self.content.store(word, Ordering::Relaxed);
     }
 
-    /// The record of a large block that starts at `address`.
     #[inline]
     pub(super) fn record(&self, address: u64) -> &AtomicU32 {
         &self.records[(address / HALF % 2) as usize]

@@ -149,7 +149,7 @@ impl CachingAllocator {
 
     /// Sets whether each request to the pool gets the whole of the free block that is found for it.
     pub fn set_no_split(&self, id: MempoolId, no_split: bool) -> Result<()> {
-        self.pool_state()?.pools.in_use(id)?.heap.set_no_split(no_split);
+        self.pool_state()?.pools.in_use(id)?.heap.no_split = no_split;
         Ok(())
     }
 

@@ -142,7 +142,6 @@ struct TagShared {
     spare: Mutex<Option<BackupMemory>>,
 }
 
-/// The phases of a tag.
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 /// Somebody puts it to sleep or wakes it.

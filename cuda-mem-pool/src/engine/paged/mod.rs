@@ -8,6 +8,7 @@
 //! [`CachingAllocator`](crate::caching::CachingAllocator) is this over the driver, `cargo xtask replay` over a model ([`Replay`]).
 
 mod backend;
+mod free;
 mod growth;
 mod heap;
 mod memory;

@@ -9,7 +9,6 @@ use super::spans::Spans;
 /// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
 const SPARE: usize = 1;
 
-/// The most bytes of blocks on quick lists, of each kind of slab.
 const QUICK_BYTES: usize = 80 << 20;
 
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
@@ -22,7 +21,6 @@ pub(super) struct Slabs {
     pub(super) blocks: Spans,
     /// The number that a slab has as a large block, by its address.
     numbers: BTreeMap<u64, u32>,
-    /// Slabs that nothing is in.
     spare: Vec<u64>,
 }
 
@@ -108,7 +106,6 @@ impl Slabs {
         }
     }
 
-    /// The bytes of blocks that somebody has.
     pub(super) fn used_bytes(&self) -> usize {
         self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
     }
@@ -127,7 +124,6 @@ impl Slabs {
         self.blocks.metadata_bytes().saturating_add(self.numbers.len().saturating_mul(entry))
     }
 
-    /// Makes a slab of free memory of the heap.
     fn add_slab(&mut self, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
         let (free, address) = large.find_aligned(SLAB, SLAB as u64)?;
         let number = large.take_at(free, address, SLAB, 0)?;

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use super::free::{FreeLists, Links};
 use super::heap::Freed;
 use super::quick::QuickLists;
 use super::sizes::{MAX, SLAB};
 use crate::engine::classes::GRANULE;
-use crate::engine::free::{FreeLists, Links, Listed};
 use crate::engine::slab::{NONE, Slab};
 
 /// How many free spans are looked at for one that an aligned block fits into, before any that surely is large enough.
@@ -28,7 +28,6 @@ pub(crate) struct Spans {
     used_bytes: usize,
 }
 
-/// Whether somebody has a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Used,
@@ -37,16 +36,14 @@ enum State {
     Free,
 }
 
-/// A piece of a run, in use or free.
 #[derive(Debug)]
-struct Span {
-    address: u64,
-    size: usize,
+pub(super) struct Span {
+    pub(super) address: u64,
+    pub(super) size: usize,
     state: State,
-    /// The neighbours in the run.
     before: u32,
     after: u32,
-    links: Links,
+    pub(super) links: Links,
     /// When it became free, on its stream's count; of a free span that was joined, the latest. Of a block in use: how many of
     /// its bytes were not asked for.
     mark: u64,
@@ -54,7 +51,7 @@ struct Span {
 
 impl Span {
     /// The bytes that were asked for of a block in use.
-    const fn requested(&self) -> usize {
+    pub(super) const fn requested(&self) -> usize {
         self.size.saturating_sub(self.mark as usize)
     }
 
@@ -116,7 +113,6 @@ impl Spans {
         }
     }
 
-    /// The bytes of all that is here.
     pub(crate) fn held_bytes(&self) -> usize {
         self.free_bytes.saturating_add(self.used_bytes)
     }
@@ -125,7 +121,6 @@ impl Spans {
         self.used_bytes
     }
 
-    /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.records.bytes() + self.free.bytes() + self.quick.metadata_bytes()
     }
@@ -207,11 +202,9 @@ impl Spans {
         Some(whole.address)
     }
 
-    /// Address and size of a used span.
     #[inline]
-    pub(super) fn used(&self, number: u32) -> Option<(u64, usize)> {
-        let span = self.records.get(number).filter(|span| span.state == State::Used)?;
-        Some((span.address, span.size))
+    pub(super) fn used(&self, number: u32) -> Option<&Span> {
+        self.records.get(number).filter(|span| span.state == State::Used)
     }
 
     /// Adds a free range and joins it with its neighbours. The number of its free span; None if there are no more.
@@ -279,18 +272,6 @@ impl Spans {
     pub(super) fn free_from(&self, size: usize) -> impl Iterator<Item = Free> {
         let candidates = self.free.candidates(&self.records, size);
         candidates.map(|(number, span)| span.free(number)).filter(move |free| free.size >= size)
-    }
-
-    /// Address, size and freedom of all spans, in order.
-    #[cfg(test)]
-    pub(crate) fn layout(&self) -> Vec<(u64, usize, bool)> {
-        let mut layout: Vec<_> = self
-            .records
-            .iter()
-            .map(|(_, span)| (span.address, span.size, span.state != State::Used))
-            .collect();
-        layout.sort_unstable();
-        layout
     }
 
     /// Cuts a span, which is in no list, to `size` bytes. The number of the rest, in no list; None, uncut, without one.
@@ -381,7 +362,6 @@ impl Spans {
 
 /// Quick lists: blocks that are free and kept whole, for the next request of their size.
 impl Spans {
-    /// The bytes of blocks on quick lists.
     #[inline]
     pub(super) fn quick_bytes(&self) -> usize {
         self.quick.bytes()
@@ -420,34 +400,10 @@ impl Spans {
         Some((number, span.address, freed_at))
     }
 
-    /// The bytes that were asked for of a used span.
-    pub(super) fn requested(&self, number: u32) -> Option<usize> {
-        let span = self.records.get(number).filter(|span| span.state == State::Used)?;
-        Some(span.requested())
-    }
-
-    /// All spans, in no order.
-    pub(super) fn pieces(&self, in_slab: bool) -> impl Iterator<Item = Piece> {
+    pub(crate) fn pieces(&self, in_slab: bool) -> impl Iterator<Item = Piece> {
         self.records.iter().map(move |(_, span)| {
             let requested = (span.state == State::Used).then(|| span.requested());
             Piece { address: span.address, size: span.size, requested, in_slab }
         })
-    }
-}
-
-impl Listed for Span {
-    #[inline]
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    #[inline]
-    fn links(&self) -> Links {
-        self.links
-    }
-
-    #[inline]
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
     }
 }

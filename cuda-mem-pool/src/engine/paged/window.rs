@@ -23,12 +23,9 @@ pub(super) struct Fill {
     pub(super) returns: Option<u32>,
 }
 
-/// A place for a block.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Where the block begins.
     pub(super) start: u64,
-    /// The bytes of each slot.
     pub(super) unit: usize,
     /// The free bytes of the heap in it, each with the free span that they are in.
     pub(super) parts: Vec<Free>,
@@ -71,11 +68,9 @@ impl Piece {
     }
 }
 
-/// Looks for windows of one heap.
 pub(super) struct Search<'s> {
     memory: &'s Memory,
     spans: &'s Spans,
-    /// The bytes that a window must have.
     size: u64,
     /// What it begins at a multiple of, a power of two.
     alignment: u64,
@@ -129,7 +124,6 @@ impl<'s> Search<'s> {
         self.returns && self.free.contains(&handle)
     }
 
-    /// Goes along a range, stretch by stretch.
     fn walk(&mut self, range: &'s Range) {
         let mut stretch = Vec::new();
         let mut at = range.start;
@@ -198,7 +192,6 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// The slots of gaps that a window has.
     fn slots(&self, range: &Range, stretch: &[Piece], start: u64) -> impl Iterator<Item = u64> {
         let (first, end, unit) = (range.slot_of(start), start + self.size, range.unit);
         stretch.iter().flat_map(move |piece| match piece {

@@ -145,7 +145,7 @@ impl World {
                     let wanted = Wanted { size, unused: 0, load };
                     let mut heaps = AllHeaps(&mut self.heaps, &NoIndex);
                     self.source.begin();
-                    self.source.grow(number, &mut heaps, wanted, &NoIndex).ok()
+                    self.source.grow(number, &mut heaps, wanted).ok()
                 });
                 self.live.extend(block.map(|block| (number, block)));
             }

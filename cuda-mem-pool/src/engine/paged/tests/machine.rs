@@ -181,7 +181,7 @@ impl Machine {
             let wanted = Wanted { size, unused: 1, load: Load { active: self.active, peak: self.peak } };
             let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
             self.source.begin();
-            block = match self.source.grow(stream, heaps, wanted, &self.index) {
+            block = match self.source.grow(stream, heaps, wanted) {
                 Ok(block) => Some(block),
                 Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,
                 Err(error) => panic!("{error:?}"),
