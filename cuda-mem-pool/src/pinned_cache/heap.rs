@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::engine::classes::{GRANULE, LARGE, PAGE};
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 use crate::engine::paged::Piece;
 use crate::engine::paged::Spans;
 
@@ -110,7 +110,7 @@ impl<S> Heap<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl<S> Heap<S> {
     pub(super) fn free_bytes(&self) -> usize {
         self.spans.held_bytes() - self.spans.used_bytes()

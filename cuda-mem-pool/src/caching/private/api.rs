@@ -25,7 +25,7 @@ use crate::resource::{MemoryResource, RawResource};
 use crate::segments::{Checkpoint, Filter, Options};
 
 /// Private pools: memory that serves nobody else, in segments that never move, with PyTorch's names and rules. What refuses a call
-/// for the pool's sake is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
+/// for the pool's sake, as of one that is not there or was released, is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -157,7 +157,7 @@ impl CachingAllocator {
     /// [`MempoolId::NONE`] is the default pool with all released ones. The bytes that went.
     ///
     /// The host waits for what may use the pool: its blocks' streams, those that were recorded, and for a graph's pool all that the
-    /// allocator knows. Memory stays while one of them captures.
+    /// allocator knows. Memory stays while one of them captures, and what the driver or the pool's source does not take.
     pub fn empty_pool_cache(&self, id: MempoolId) -> Result<usize> {
         if id == MempoolId::NONE {
             return self.empty_cache();
