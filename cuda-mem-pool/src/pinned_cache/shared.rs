@@ -216,6 +216,9 @@ impl Shared {
             return Ok(PinnedBlock::new(block, len));
         }
         let block = self.allocate(&arena, size, len)?;
+        if size >= classes::LARGE && self.options.returns_surplus && arena.has_surplus() {
+            self.worker.want(self);
+        }
         arena.count(block.capacity, true);
         Ok(PinnedBlock::new(block, len))
     }
@@ -247,15 +250,11 @@ impl Shared {
             }
             pinned => pinned?,
         };
-        let block = arena.add_and_take(segment, size);
-        if size >= classes::LARGE && self.options.returns_surplus && arena.has_surplus() {
-            self.worker.want(self);
-        }
-        block.ok_or(Error::TooLarge { bytes: requested })
+        arena.add_and_take(segment, size).ok_or(Error::TooLarge { bytes: requested })
     }
 
     /// Pins a segment for `requested` bytes. Calls the driver.
-    pub(super) fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
+    fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
         if !self.figures.claim(segment, self.options.max_bytes) {
             let (used, limit) = (self.figures.held() as u64, self.options.max_bytes.unwrap_or(0) as u64);
             return Err(Error::OutOfMemory { requested, used, limit, source: None });
