@@ -24,6 +24,24 @@ void visit_streams(c10::DeviceIndex device, const Visit& visit) {
   }
 }
 
+/// Whether a stream lasts as long as the process: all of PyTorch's do, and others' (`torch.cuda.ExternalStream`), whose identity for
+/// PyTorch is their handle, end when their owners like.
+inline bool lasts(int device, void* handle) noexcept {
+  try {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const auto stream = c10::cuda::getCurrentCUDAStream(index);
+    if (stream.stream() == handle) {
+      return stream.id() != c10::cuda::getStreamFromExternal(stream.stream(), index).id();
+    }
+    const c10::cuda::CUDAGuard guard(index);
+    bool is_own = false;
+    visit_streams(index, [&](const c10::cuda::CUDAStream& own) { is_own |= own.stream() == handle; });
+    return is_own;
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Shows the library the current stream of a device, and once all that PyTorch hands out: it has to see a stream before it captures.
 inline void see_streams(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard guard(device);
