@@ -1,14 +1,14 @@
 //! Writes a snapshot of the caching allocator, to be opened with `python -m torch.cuda._memory_viz`,
-//! <https://pytorch.org/memory_viz> or `cargo xtask report`; and, if it is to, a trace of the same run.
+//! <https://pytorch.org/memory_viz> or `cargo xtask report`.
 //!
-//! `cargo run -p cuda-mem-pool --example snapshot FILE [TRACE]`. It takes a GPU if there is one and the simulated driver if not.
+//! `cargo run -p cuda-mem-pool --example snapshot FILE`. It takes a GPU if there is one and the simulated driver if not.
 //! What happens is made up: two streams with blocks of all sizes, memory that moves from one to the other, a request that fails.
 //! In the end it says what the allocator's statistics are, a `key=value` a line.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{BufWriter, sink};
+use std::io::BufWriter;
 use std::path::PathBuf;
 
 use cuda_mem_core::{Driver, Stream};
@@ -21,9 +21,9 @@ const LIMIT: usize = 256 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(path), trace, None) = (arguments.next(), arguments.next(), arguments.next()) else {
-        eprintln!("usage: snapshot FILE [TRACE]");
-        return Err("one or two files have to be named".into());
+    let (Some(path), None) = (arguments.next(), arguments.next()) else {
+        eprintln!("usage: snapshot FILE");
+        return Err("one file has to be named".into());
     };
     let driver = match Driver::system() {
         Ok(driver) => driver,
@@ -38,10 +38,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = CachingOptions::default().with_memory_fraction(fraction);
     let allocator = CachingAllocator::new(&context, &options)?;
     allocator.history().start(&HistoryOptions::default().with_frames(RecordContext::Alloc, backtrace));
-    let recording = match trace {
-        Some(path) => allocator.record_trace(BufWriter::new(File::create(path)?), &Default::default())?,
-        None => allocator.record_trace(sink(), &Default::default())?,
-    };
 
     set_user_metadata(Some("forward"));
     let weights = allocator.allocate(40_000_000, &compute)?;
@@ -60,7 +56,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     allocator.record_stream(batch.address(), &compute)?;
     drop(batch);
 
-    recording.finish()?;
     let statistics = allocator.statistics();
     allocator.snapshot().write_pickle(BufWriter::new(File::create(path)?))?;
     let peaks = [statistics.allocated_bytes, statistics.active_bytes, statistics.reserved_bytes]

@@ -49,10 +49,7 @@ pub mod snapshot;
 pub mod statistics;
 pub mod trace;
 
-pub use adaptor::{
-    AlignedAdaptor, Counter, FailureCallbackAdaptor, LimitingAdaptor, LoggingAdaptor, OutstandingAllocation,
-    Statistics, TrackingAdaptor,
-};
+pub use adaptor::{AlignedAdaptor, LimitingAdaptor, OutstandingAllocation, TrackingAdaptor};
 pub use cuda_mem_core;
 pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource,

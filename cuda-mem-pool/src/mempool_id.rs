@@ -39,7 +39,6 @@ impl MempoolId {
         Self(GRAPHS.fetch_add(1, Ordering::Relaxed), 0)
     }
 
-    /// The next name for the pool of a tag.
     pub(crate) fn for_tag() -> Self {
         let number = TAGS.fetch_add(1, Ordering::Relaxed);
         Self(number, number)

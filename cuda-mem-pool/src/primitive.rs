@@ -3,9 +3,9 @@
 //! # Safety
 //!
 //! [`Exclusive`] has nothing in it, so any number of threads may have it at once: the model checker objects when two touch it at
-//! the same time, which is its purpose. The kernel's number of a thread is asked without arguments.
+//! the same time, which is its purpose.
 
-#![allow(unsafe_code, reason = "shares the model checker's cell, and asks for the thread's number")]
+#![allow(unsafe_code, reason = "shares the model checker's cell")]
 
 use std::ops::{Deref, DerefMut};
 
@@ -18,12 +18,16 @@ pub(crate) use loom::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
+    thread::yield_now,
 };
 
 #[cfg(not(all(loom, test)))]
-pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+pub(crate) use std::{
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
 };
 
 /// The standard library's cell, with the model checker's method.
@@ -119,14 +123,6 @@ pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     lock(mutex)
 }
 
-/// Lets another thread run.
-pub(crate) fn yield_now() {
-    #[cfg(all(loom, test))]
-    loom::thread::yield_now();
-    #[cfg(not(all(loom, test)))]
-    std::thread::yield_now();
-}
-
 /// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late. After
 /// that it sleeps, for a holder that does not run because those who wait for it do.
 pub(crate) fn wait_a_moment(tries: &mut u32) {
@@ -139,12 +135,6 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
         _ => std::thread::sleep(SLEEP),
     }
     *tries = tries.saturating_add(1);
-}
-
-/// The kernel's number of the calling thread.
-pub(crate) fn thread_number() -> libc::pid_t {
-    // SAFETY: takes nothing and always succeeds.
-    unsafe { libc::gettid() }
 }
 
 /// Writes setters of options that are passed by value: `with_NAME(FIELD: TYPE) => VALUE` gives the field the value.

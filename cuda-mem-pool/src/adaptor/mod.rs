@@ -3,13 +3,11 @@
 //! No adaptor holds a lock while its upstream works: an allocation may release what waited for the end of a capture, which
 //! comes back through the same adaptors.
 
-mod logging;
 mod observe;
 mod policy;
 
-pub use logging::LoggingAdaptor;
-pub use observe::{Counter, OutstandingAllocation, Statistics, TrackingAdaptor};
-pub use policy::{AlignedAdaptor, FailureCallbackAdaptor, LimitingAdaptor};
+pub use observe::{OutstandingAllocation, TrackingAdaptor};
+pub use policy::{AlignedAdaptor, LimitingAdaptor};
 
 /// Writes what every adaptor has, for a handle with the fields `upstream` and `inner`, an `Arc` of its `RawResource`.
 macro_rules! adaptor {

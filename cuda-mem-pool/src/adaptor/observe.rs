@@ -18,9 +18,10 @@ use super::adaptor;
 use crate::error::Result;
 use crate::primitive::{Mutex, lock};
 use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
+use crate::statistics::Stat;
 
 /// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it. Refuses a free of
-/// something that is not allocated, or with another size. Counts them: now, at most, and in all; as a whole and in nested scopes.
+/// something that is not allocated, or with another size. Counts them.
 ///
 /// An allocation counts when the upstream has made it, a free when the upstream has taken it: what waits for the end of a
 /// capture is still allocated. Allocations of no bytes do not count.
@@ -36,13 +37,9 @@ use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
 /// let block = resource.allocate(1000, &stream)?;
 /// let out = resource.outstanding_allocations();
 /// assert_eq!((out.len(), out[0].address, out[0].bytes), (1, block.address(), 1000));
-/// resource.push_counters();
-/// drop(resource.allocate(20, &stream)?);
-/// let scope = resource.pop_counters().unwrap_or_default();
-/// assert_eq!((scope.bytes.current, scope.bytes.peak, scope.bytes.total), (0, 20, 20));
 /// block.close().map_err(|refused| refused.error)?;
 /// assert_eq!(resource.outstanding_report(), "nothing is allocated\n");
-/// assert_eq!(resource.statistics().bytes.to_string(), "0 now, 1020 at most, 1020 in all");
+/// assert_eq!(resource.bytes().to_string(), "0 now, 1000 at most, 1000 allocated, 1000 freed");
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
 #[derive(Clone)]
@@ -56,15 +53,8 @@ struct Tracker {
     upstream: Arc<dyn RawResource>,
     capture_backtraces: bool,
     live: ByAddress<(StreamId, Option<Arc<Backtrace>>)>,
-    scopes: Mutex<Scopes>,
-}
-
-#[derive(Debug, Default)]
-struct Scopes {
-    /// The innermost, which is what is counted in.
-    current: Statistics,
-    /// Those around it, the outermost first.
-    outer: Vec<Statistics>,
+    /// Bytes as they were asked for, and allocations.
+    counted: Mutex<[Stat; 2]>,
 }
 
 /// An allocation that has not been freed. [`TrackingAdaptor`] has an example.
@@ -86,15 +76,21 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     /// allocation; they are captured whatever `RUST_BACKTRACE` says.
     #[must_use]
     pub fn new(upstream: R, capture_backtraces: bool) -> Self {
-        let (live, scopes) = (ByAddress::default(), Mutex::default());
-        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live, scopes };
+        let (live, counted) = (ByAddress::default(), Mutex::default());
+        let inner = Tracker { upstream: upstream.raw(), capture_backtraces, live, counted };
         Self { upstream, inner: Arc::new(inner) }
     }
 
-    /// The bytes that are allocated.
+    /// The bytes that were asked for.
     #[must_use]
-    pub fn allocated_bytes(&self) -> u64 {
-        self.inner.live.list(|_, bytes, _| bytes as u64).into_iter().sum()
+    pub fn bytes(&self) -> Stat {
+        lock(&self.inner.counted)[0]
+    }
+
+    /// The number of allocations.
+    #[must_use]
+    pub fn allocations(&self) -> Stat {
+        lock(&self.inner.counted)[1]
     }
 
     /// What is allocated, by address.
@@ -111,31 +107,6 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     pub fn outstanding_report(&self) -> String {
         // Backtraces are resolved when they are printed, which takes long: not under the lock.
         report(&self.outstanding_allocations()).unwrap_or_default()
-    }
-
-    /// The counters of the innermost scope; without a scope, those since the adaptor was made.
-    #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        lock(&self.inner.scopes).current
-    }
-
-    /// Begins a scope with counters at 0, and returns those of the scope around it. The scopes are the adaptor's, not a
-    /// thread's: what other threads allocate meanwhile counts.
-    pub fn push_counters(&self) -> Statistics {
-        let mut scopes = lock(&self.inner.scopes);
-        let around = std::mem::take(&mut scopes.current);
-        scopes.outer.push(around);
-        around
-    }
-
-    /// Ends the innermost scope: its counters, which are added to those of the scope around it. None if no scope has begun.
-    pub fn pop_counters(&self) -> Option<Statistics> {
-        let mut scopes = lock(&self.inner.scopes);
-        let around = scopes.outer.pop()?;
-        let ended = std::mem::replace(&mut scopes.current, around);
-        scopes.current.bytes.merge(&ended.bytes);
-        scopes.current.allocations.merge(&ended.allocations);
-        Some(ended)
     }
 }
 
@@ -170,9 +141,9 @@ unsafe impl MemorySource for Tracker {
             self.live.enter(address, layout.size(), known);
             return freed;
         }
-        let statistics = &mut lock(&self.scopes).current;
-        statistics.bytes.subtract(layout.size() as i64);
-        statistics.allocations.subtract(1);
+        let [bytes, allocations] = &mut *lock(&self.counted);
+        bytes.decrease(layout.size() as u64);
+        allocations.decrease(1);
         freed
     }
 }
@@ -184,61 +155,10 @@ unsafe impl RawResource for Tracker {
         if address != 0 {
             let backtrace = self.capture_backtraces.then(|| Arc::new(Backtrace::force_capture()));
             self.live.enter(address, layout.size(), (stream.id(), backtrace));
-            let statistics = &mut lock(&self.scopes).current;
-            statistics.bytes.add(layout.size() as i64);
-            statistics.allocations.add(1);
+            let [bytes, allocations] = &mut *lock(&self.counted);
+            bytes.increase(layout.size() as u64);
+            allocations.increase(1);
         }
         Ok(address)
-    }
-}
-
-/// A quantity within a scope. It starts at 0 when the scope does. [`TrackingAdaptor`] has an example.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counter {
-    /// What was allocated in the scope less what was freed in it: below 0 where memory from before it was freed.
-    pub current: i64,
-    /// The highest `current`, or 0 if that was never above it.
-    pub peak: i64,
-    /// What was allocated in the scope, freed or not.
-    pub total: i64,
-}
-
-impl Counter {
-    fn add(&mut self, amount: i64) {
-        self.current = self.current.saturating_add(amount);
-        self.total = self.total.saturating_add(amount);
-        self.peak = self.peak.max(self.current);
-    }
-
-    fn subtract(&mut self, amount: i64) {
-        self.current = self.current.saturating_sub(amount);
-    }
-
-    /// Adds a scope that lay inside: its peak stood on what was there when it began.
-    fn merge(&mut self, inner: &Self) {
-        self.peak = self.peak.max(self.current.saturating_add(inner.peak));
-        self.current = self.current.saturating_add(inner.current);
-        self.total = self.total.saturating_add(inner.total);
-    }
-}
-
-impl fmt::Display for Counter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} now, {} at most, {} in all", self.current, self.peak, self.total)
-    }
-}
-
-/// The counters of a scope. [`TrackingAdaptor`] has an example.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Bytes that were asked for.
-    pub bytes: Counter,
-    /// Allocations.
-    pub allocations: Counter,
-}
-
-impl fmt::Display for Statistics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "bytes: {}\nallocations: {}", self.bytes, self.allocations)
     }
 }

@@ -15,14 +15,14 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::{BackingChange, CallbackId, refuse_forked};
-use super::callbacks::{CallObserver, CallWatch};
+use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_forked};
 use super::options::CachingOptions;
-use super::shared::DeviceCache;
-use super::shared::number_of;
+use super::shared::{DeviceCache, number_of};
 use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
+use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result};
+use crate::primitive::Ordering;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
@@ -79,16 +79,12 @@ impl CachingAllocator {
     }
 
     /// Makes an allocator as [`CachingAllocator::new`], with somebody who hears of the driver's calls.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::new`].
     pub fn observed(
         context: &Context,
         options: &CachingOptions,
         observer: Arc<dyn CallObserver>,
     ) -> Result<Self> {
-        Self::with(context, options, CallWatch(Some(observer)))
+        Self::with(context, options, CallWatch { observer: Some(observer), ..Default::default() })
     }
 
     fn with(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
@@ -190,20 +186,12 @@ impl CachingAllocator {
 
     /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait for that work: what the
     /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] of the driver.
     pub fn empty_cache(&self) -> Result<usize> {
-        self.shared().empty_cache()
+        self.shared().trim_to(0)
     }
 
     /// Gives memory back as [`CachingAllocator::empty_cache`], until no more than `bytes` bytes are held: whole handles, and segments of
     /// released private pools last. The bytes that went.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] of the driver.
     pub fn trim_to(&self, bytes: usize) -> Result<usize> {
         self.shared().trim_to(bytes)
     }
@@ -265,7 +253,7 @@ impl CachingAllocator {
     /// How many calls of the driver were made for memory, mappings and order.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
-        if forked() { 0 } else { self.shared().source.calls() }
+        if forked() { 0 } else { self.shared().observer.calls.load(Ordering::Relaxed) }
     }
 
     /// Has `reclaimer` be called when there is no memory for a request, of the default pool or a private one, after all that the allocator can
@@ -291,17 +279,14 @@ impl CachingAllocator {
         self.shared().callbacks.observers.add(Arc::new(observer))
     }
 
-    /// Has `watcher` be called before memory leaves addresses, by the thread that moves it or gives it back. It may happen that
-    /// it does not leave after all, because a driver call fails.
+    /// Has `watcher` be called before free memory leaves its addresses, by the thread that moves it or gives it back: afterwards there is none
+    /// there, or other memory. It may happen that it does not leave after all, because a driver call fails.
     ///
     /// The allocator's page source is locked meanwhile. The watcher may hand out and free what is cached, and ask for sizes, statistics and a
     /// snapshot; what needs the page source, such as to grow, is [`Error::InCallback`], in all allocators. It must not wait for threads that
     /// allocate. The history is told once it has returned. A panic ends in it, and the change goes on. A handle of this allocator in it keeps
     /// that alive until [`CachingAllocator::detach`].
-    pub fn attach_backing_watcher(
-        &self,
-        watcher: impl Fn(&BackingChange) + Send + Sync + 'static,
-    ) -> CallbackId {
+    pub fn attach_backing_watcher(&self, watcher: impl Fn(&Segment) + Send + Sync + 'static) -> CallbackId {
         self.shared().callbacks.watchers.add(Arc::new(watcher))
     }
 

@@ -5,30 +5,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{StreamId, catch_panic, forked};
 
 use super::sleep::BackingEvent;
+use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result};
 pub use crate::history::CallbackId;
 pub(super) use crate::history::List;
-
-/// Free memory is about to leave addresses: afterwards there is none, or other memory. Memory that blocks are in, and what is
-/// [pinned](super::CachingAllocator::pin), never leaves. [`CachingAllocator`](super::CachingAllocator) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BackingChange {
-    /// The [`Segment`](super::Segment) whose memory it is.
-    pub segment: u64,
-    /// The first address.
-    pub address: CUdeviceptr,
-    /// How many.
-    pub bytes: usize,
-}
+use crate::primitive::{AtomicU64, Ordering};
 
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
-pub(super) type Watcher = dyn Fn(&BackingChange) + Send + Sync;
+pub(super) type Watcher = dyn Fn(&Segment) + Send + Sync;
 pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + Send + Sync;
 
 #[derive(Debug, Default)]
@@ -85,18 +73,17 @@ pub(super) fn refuse_watchers() -> Result<()> {
     if is_watching() { Err(Error::InCallback) } else { Ok(()) }
 }
 
-/// Whether the calling thread is in a watcher.
 pub(super) fn is_watching() -> bool {
     is_set(&WATCHING)
 }
 
 impl List<Watcher> {
     /// Tells everybody, with the page source's lock held, which a panic must not leave behind.
-    pub(super) fn tell(&self, change: &BackingChange) {
+    pub(super) fn tell(&self, segment: &Segment) {
         let _inside = Inside::new(&WATCHING);
         let watchers = self.all();
         for (_, watcher) in watchers.iter() {
-            let _ = catch_panic(|| watcher(change));
+            let _ = catch_panic(|| watcher(segment));
         }
     }
 }
@@ -189,17 +176,21 @@ pub trait CallObserver: Send + Sync {
     fn called(&self, call: &DriverCall, took: Duration);
 }
 
-/// The observer, if there is one. Without one no clock is read.
+/// The observer, if there is one, and the number of calls. Without an observer no clock is read.
 #[derive(Clone, Default)]
-pub(super) struct CallWatch(pub(super) Option<Arc<dyn CallObserver>>);
+pub(super) struct CallWatch {
+    pub(super) observer: Option<Arc<dyn CallObserver>>,
+    pub(super) calls: Arc<AtomicU64>,
+}
 
 impl CallWatch {
-    /// Makes a call; one that fails is not told.
+    /// Makes and counts a call; one that fails is not told.
     pub(super) fn watch<R, E>(
         &self,
         call: impl FnOnce() -> Result<R, E>,
         told: impl FnOnce(&R) -> DriverCall,
     ) -> Result<R, E> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         self.watch_all(call, |result| vec![told(result)])
     }
 
@@ -209,7 +200,7 @@ impl CallWatch {
         calls: impl FnOnce() -> Result<R, E>,
         told: impl FnOnce(&R) -> Vec<DriverCall>,
     ) -> Result<R, E> {
-        let Some(observer) = &self.0 else { return calls() };
+        let Some(observer) = &self.observer else { return calls() };
         let started = Instant::now();
         let result = calls()?;
         let took = started.elapsed();
@@ -225,6 +216,6 @@ impl CallWatch {
 
 impl fmt::Debug for CallWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallWatch").field(&self.0.is_some()).finish()
+        f.debug_tuple("CallWatch").field(&self.observer.is_some()).finish()
     }
 }

@@ -1,13 +1,10 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
-use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write};
-use std::sync::Arc;
+use std::collections::HashMap;
 
 use cuda_mem_core::{StreamId, forked, nvml};
 
 use super::CachingAllocator;
-use super::callbacks::refuse_forked;
 use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
@@ -15,14 +12,12 @@ use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::paged::{Piece, SLAB};
 use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
-use crate::history::{CallbackId, History};
+use crate::history::History;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
 use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
-use crate::trace::TraceRecorder;
 
-/// The counters of an allocator.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     /// Blocks, which each heap counts by itself.
@@ -102,9 +97,6 @@ pub struct StreamSegmentSize {
 /// let sizes = allocator.stream_segment_sizes()?;
 /// assert_eq!((sizes[0].stream, sizes[0].mapped), (stream.id(), snapshot.segments[0].total_size));
 /// snapshot.write_pickle(std::io::sink())?; // a file, for PyTorch's viewers and `cargo xtask report`
-/// let recording = allocator.record_trace(std::io::sink(), &Default::default())?; // a file
-/// drop(block);
-/// recording.finish()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl CachingAllocator {
@@ -167,10 +159,6 @@ impl CachingAllocator {
     }
 
     /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InCallback`](crate::Error::InCallback); `Forked` in [`Error::Core`](crate::Error::Core).
     pub fn largest_free_block(&self) -> Result<usize> {
         let shared = self.shared();
         drop(shared.source.lock()?);
@@ -185,10 +173,6 @@ impl CachingAllocator {
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
     /// left out.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::largest_free_block`].
     pub fn stream_segment_sizes(&self) -> Result<Vec<StreamSegmentSize>> {
         let shared = self.shared();
         // While it is held no memory comes, goes or moves.
@@ -240,60 +224,6 @@ impl CachingAllocator {
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         if forked() { Vec::new() } else { self.shared().all_segments(false, || ()).0 }
-    }
-
-    /// Writes a trace of all blocks that are allocated from now on, with the time and the thread of each event, until the
-    /// recording is finished or dropped. Each event is written by itself: a file wants a `BufWriter` around it.
-    ///
-    /// # Errors
-    ///
-    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
-    pub fn record_trace(
-        &self,
-        target: impl Write + Send + 'static,
-        header: &BTreeMap<String, String>,
-    ) -> io::Result<TraceRecording> {
-        refuse_forked().map_err(io::Error::other)?;
-        let recorder = Arc::new(TraceRecorder::new(target, header)?);
-        let tracking = Arc::clone(&recorder);
-        let tracker = self.history().attach(move |entry| tracking.track(entry));
-        Ok(TraceRecording { allocator: self.clone(), recorder, tracker })
-    }
-}
-
-/// A trace that is being recorded by [`CachingAllocator::record_trace`], where its example is. Dropped, it ends, and what its target
-/// refused stays untold.
-#[derive(Debug)]
-#[must_use = "a recording ends when it is dropped"]
-pub struct TraceRecording {
-    allocator: CachingAllocator,
-    recorder: Arc<TraceRecorder>,
-    tracker: CallbackId,
-}
-
-impl TraceRecording {
-    /// Ends the recording.
-    ///
-    /// # Errors
-    ///
-    /// The target's, or the first one of it during the recording, which ended it; [`io::ErrorKind::InvalidInput`] for a block
-    /// larger than [`MAX_SIZE`](crate::trace::MAX_SIZE).
-    pub fn finish(self) -> io::Result<()> {
-        refuse_forked().map_err(io::Error::other)?;
-        self.allocator.history().detach(self.tracker);
-        self.recorder.finish()
-    }
-}
-
-impl Drop for TraceRecording {
-    fn drop(&mut self) {
-        if forked() {
-            // The parent goes on with it.
-            return;
-        }
-        self.allocator.history().detach(self.tracker);
-        // Told by `finish` to those who ask.
-        let _ = self.recorder.finish();
     }
 }
 

@@ -37,17 +37,12 @@ impl DeviceCache {
         self.collect_garbage();
         self.source.lock()?.begin();
         let held = self.source.held();
-        match self.look_for(slot, request) {
-            Ok(Some(address)) => Ok(address),
-            Ok(None) => {
-                self.give_back_beyond(slot, held);
-                self.give_up(slot, request, MempoolId::NONE)
-            }
-            Err(error) => {
-                self.give_back_beyond(slot, held);
-                Err(error)
-            }
+        let found = self.look_for(slot, request);
+        if let Ok(Some(address)) = found {
+            return Ok(address);
         }
+        self.give_back_beyond(slot, held);
+        found.and_then(|_none| self.give_up(slot, request, MempoolId::NONE))
     }
 
     /// More memory, the ladder, and what a private pool may lend; None if all that does not help.
@@ -81,7 +76,7 @@ impl DeviceCache {
             return Ok(None);
         }
         let wanted = Wanted { size: request.size, unused: request.unused(), load };
-        let grown = source.grow(slot.number, &mut AllHeaps(self), wanted, &self.index(slot.number));
+        let grown = source.grow(slot.number, &mut AllHeaps(self), wanted);
         drop(source);
         match grown {
             Ok(block) => {
@@ -246,13 +241,8 @@ impl DeviceCache {
     pub(super) fn collect_garbage(&self) {
         if self.source.has_garbage() {
             // What the driver refuses stays; whoever asks for memory goes on without.
-            let _ = self.empty_cache();
+            let _ = self.trim_to(0);
         }
-    }
-
-    /// Gives everything back to the driver that nothing is in and nothing uses; how many bytes.
-    pub(super) fn empty_cache(&self) -> Result<usize> {
-        self.trim_to(0)
     }
 
     /// Gives memory back to the driver that nothing is in and nothing uses, until no more than so many bytes are held; how many went.

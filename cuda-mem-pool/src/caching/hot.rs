@@ -10,25 +10,21 @@
 
 use cuda_mem_core::{Stream, StreamId, forked};
 
-use super::shared::DeviceCache;
-use super::shared::{number_of, tier_of};
+use super::shared::{DeviceCache, number_of};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
 use crate::error::{Error, Result};
 use crate::mempool_id::MempoolId;
 use crate::statistics::{PoolSize, Shard, ShardGuard};
 
-/// What was asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     /// The bytes that were asked for.
     pub(super) requested: usize,
-    /// The bytes of the block.
     pub(super) size: usize,
 }
 
 impl Request {
-    /// The bytes of the block that were not asked for.
     #[inline]
     pub(super) const fn unused(self) -> usize {
         self.size - self.requested
@@ -138,7 +134,6 @@ impl DeviceCache {
         heap.cut(request.size, request.unused(), &self.index(slot.number)).map(|block| block.address)
     }
 
-    /// Counts a block that is handed out.
     #[inline(always)]
     pub(super) fn count(
         &self,
@@ -173,7 +168,7 @@ impl DeviceCache {
         if self.record.history.awaits_frees() {
             self.tell_freed(slot, address, number_of(found));
         }
-        let (tier, record) = (tier_of(found), found.record);
+        let (tier, record) = (found.tier, found.record);
         // The heap's cache lines are with the thread that allocates there alone: a ring takes none of them along.
         let taken = match slot.is_anothers() {
             false => slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)),
@@ -229,7 +224,6 @@ impl DeviceCache {
         })
     }
 
-    /// Counts a block of a private pool.
     pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
         let guard = shard.hold();
         if !guard.allocate_below_peak(pool, size, requested) {

@@ -20,12 +20,12 @@ mod source;
 mod streams;
 mod vmm;
 
-pub use crate::engine::paged::Hold;
+pub use crate::engine::paged::{Hold, Segment};
 pub use crate::error::{Advice, CachedMemory, OutOfMemoryReport, SleepError};
 pub use allocator::{CachingAllocator, StreamAllocator};
-pub use callbacks::{BackingChange, CallObserver, CallbackId, DriverCall};
-pub use figures::{StreamSegmentSize, TraceRecording};
+pub use callbacks::{CallObserver, CallbackId, DriverCall};
+pub use figures::StreamSegmentSize;
 pub use options::CachingOptions;
 pub use private::{PoolRoute, PrivatePool, Restored};
-pub use sharing::{Pin, Pinned, Segment};
+pub use sharing::{Pin, Pinned};
 pub use sleep::{Asleep, BackingEvent, Backup, Keep, Kept, Restore, Slept, Tag, TagScope, TagState, Told};

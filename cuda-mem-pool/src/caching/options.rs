@@ -3,7 +3,7 @@
 use crate::engine::paged::{Hold, MAX};
 use crate::engine::segments::{in_steps, size_class};
 use crate::error::{Error, Result};
-use crate::primitive::{AtomicBool, AtomicU64, Ordering};
+use crate::primitive::{AtomicBool, AtomicU64, Ordering, setters};
 use crate::segments::Options;
 
 /// How a [`CachingAllocator`](super::CachingAllocator) is made, which has an example. The defaults are what the figures in
@@ -40,40 +40,13 @@ impl Default for CachingOptions {
 }
 
 impl CachingOptions {
-    /// Sets [`moves`](Self::moves).
-    #[must_use]
-    pub fn with_moves(self, moves: bool) -> Self {
-        Self { moves, ..self }
-    }
-
-    /// Sets [`hold`](Self::hold).
-    #[must_use]
-    pub fn with_hold(self, hold: Hold) -> Self {
-        Self { hold, ..self }
-    }
-
-    /// Sets [`max_bytes`](Self::max_bytes).
-    #[must_use]
-    pub fn with_max_bytes(self, max_bytes: usize) -> Self {
-        Self { max_bytes, ..self }
-    }
-
-    /// Sets [`memory_fraction`](Self::memory_fraction).
-    #[must_use]
-    pub fn with_memory_fraction(self, memory_fraction: f64) -> Self {
-        Self { memory_fraction, ..self }
-    }
-
-    /// Sets [`reserve_bytes`](Self::reserve_bytes).
-    #[must_use]
-    pub fn with_reserve_bytes(self, reserve_bytes: usize) -> Self {
-        Self { reserve_bytes: Some(reserve_bytes), ..self }
-    }
-
-    /// Sets [`segments`](Self::segments).
-    #[must_use]
-    pub fn with_segments(self, segments: Options) -> Self {
-        Self { segments, ..self }
+    setters! {
+        with_moves(moves: bool) => moves;
+        with_hold(hold: Hold) => hold;
+        with_max_bytes(max_bytes: usize) => max_bytes;
+        with_memory_fraction(memory_fraction: f64) => memory_fraction;
+        with_reserve_bytes(reserve_bytes: usize) => Some(reserve_bytes);
+        with_segments(segments: Options) => segments;
     }
 
     /// The most bytes that may be held of so many; `usize::MAX` for no limit.

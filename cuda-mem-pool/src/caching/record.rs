@@ -146,7 +146,6 @@ impl Record {
         lock(&self.stacks).get(&address).cloned()
     }
 
-    /// The stacks of blocks in use.
     pub(super) fn stacks(&self) -> HashMap<u64, Frames> {
         lock(&self.stacks).clone()
     }

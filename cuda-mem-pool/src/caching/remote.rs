@@ -25,7 +25,6 @@ pub(super) struct RemoteFrees {
     pending: AtomicBool,
 }
 
-/// The frees of one thread to one heap.
 #[derive(Debug)]
 struct Ring {
     /// How many were pushed; the thread's. Counters wrap.
@@ -117,7 +116,6 @@ impl RemoteFrees {
         try_lock(&self.rings).is_none_or(|rings| rings.iter().any(|ring| ring.has_any()))
     }
 
-    /// Host memory that this takes beside itself.
     pub(super) fn metadata_bytes(&self) -> usize {
         lock(&self.rings).len() * size_of::<Ring>()
     }
@@ -153,7 +151,7 @@ impl Pusher {
     pub(super) fn push(&mut self, record: u32) -> Result<(), Full> {
         if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
             // Acquire: what was drained was read before it is overwritten.
-            self.drained = self.ring.drained.load(Ordering::Acquire);
+            self.drained = self.ring.drained.0.load(Ordering::Acquire);
             if self.pushed.wrapping_sub(self.drained) as usize >= DEPTH {
                 return Err(Full);
             }
@@ -161,14 +159,14 @@ impl Pusher {
         self.ring.record(self.pushed).store(record, Ordering::Relaxed);
         self.pushed = self.pushed.wrapping_add(1);
         // Release: who sees the count sees the record, and all that was done before the free.
-        self.ring.pushed.store(self.pushed, Ordering::Release);
+        self.ring.pushed.0.store(self.pushed, Ordering::Release);
         Ok(())
     }
 }
 
 impl Ring {
     fn new() -> Self {
-        let line = || Apart::new(AtomicU32::new(0));
+        let line = || Apart(AtomicU32::new(0));
         Self { pushed: line(), drained: line(), records: std::array::from_fn(|_| AtomicU32::new(0)) }
     }
 
@@ -179,18 +177,18 @@ impl Ring {
 
     fn has_any(&self) -> bool {
         // Who has left something, and had this thread know, has it seen here.
-        self.pushed.load(Ordering::Acquire) != self.drained.load(Ordering::Relaxed)
+        self.pushed.0.load(Ordering::Acquire) != self.drained.0.load(Ordering::Relaxed)
     }
 
     /// For one at a time.
     fn drain(&self, done: &mut impl FnMut(u32)) {
-        let pushed = self.pushed.load(Ordering::Acquire);
-        let mut drained = self.drained.load(Ordering::Relaxed);
+        let pushed = self.pushed.0.load(Ordering::Acquire);
+        let mut drained = self.drained.0.load(Ordering::Relaxed);
         while drained != pushed {
             let record = self.record(drained).load(Ordering::Relaxed);
             drained = drained.wrapping_add(1);
             // Release: the record was read. Before `done`, which may panic: nothing is handed out twice.
-            self.drained.store(drained, Ordering::Release);
+            self.drained.0.store(drained, Ordering::Release);
             done(record);
         }
     }

@@ -18,16 +18,13 @@ use super::sleep::Tags;
 use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
-use super::vmm::{Told, Vmm, can_map};
-use crate::engine::paged::{
-    BlockIndex, BlockNumber, Heaps, PageSource, Policy, SlabKind, StreamHeap, Tier, small_class,
-};
+use super::vmm::{Vmm, can_map};
+use crate::engine::paged::{BlockIndex, BlockNumber, Heaps, PageSource, Policy, StreamHeap, Tier};
 use crate::error::Result;
 use crate::primitive::{Mutex, lock};
 
 pub(super) struct DeviceCache {
     pub(super) context: Context,
-    /// The bytes of the device's memory.
     pub(super) total: usize,
     pub(super) map: PageMap,
     pub(super) streams: Streams,
@@ -42,7 +39,6 @@ pub(super) struct DeviceCache {
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
-    /// The share of the device's memory that may be held, and the most bytes.
     limits: Mutex<(f64, usize)>,
 }
 
@@ -57,12 +53,8 @@ impl DeviceCache {
         let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =
             (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
-        let told = Told {
-            figures: Arc::clone(&figures),
-            observer: observer.clone(),
-            watchers: Arc::clone(&callbacks.watchers),
-        };
-        let vmm = Vmm::new(context, Arc::clone(&slots), told)?;
+        let watchers = Arc::clone(&callbacks.watchers);
+        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&figures), observer.clone(), watchers)?;
         let mut source = PageSource::new(vmm, policy, total as u64);
         source.record_moves();
         let record = Arc::<Record>::default();
@@ -102,7 +94,6 @@ impl DeviceCache {
         HeapIndex { map: &self.map, heap }
     }
 
-    /// The share of the device's memory that may be held, and the most bytes.
     pub(super) fn limits(&self) -> (f64, usize) {
         *lock(&self.limits)
     }
@@ -114,7 +105,6 @@ impl DeviceCache {
         Ok(())
     }
 
-    /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
         let of_slot = |slot: &StreamSlot| {
             let heap = slot.heap.with(|heap, _| heap.metadata_bytes());
@@ -177,7 +167,9 @@ impl Drop for DeviceCache {
 /// The heaps of all streams, each had for a moment by the holder of the page source.
 pub(super) struct AllHeaps<'s>(pub(super) &'s DeviceCache);
 
-impl Heaps for AllHeaps<'_> {
+impl<'s> Heaps for AllHeaps<'s> {
+    type Index = HeapIndex<'s>;
+
     fn others(&self, but: u32) -> Vec<u32> {
         self.0.slots.iter().map(|slot| slot.number).filter(|number| *number != but).collect()
     }
@@ -192,16 +184,11 @@ impl Heaps for AllHeaps<'_> {
         }))
     }
 
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let index = self.0.index(heap);
-        self.with(heap, |heap| {
-            heap.coalesce(&index);
-            body(heap)
-        })
+    fn index(&self, heap: u32) -> HeapIndex<'s> {
+        self.0.index(heap)
     }
 }
 
-/// Where a heap enters its blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeapIndex<'m> {
     pub(super) map: &'m PageMap,
@@ -217,8 +204,8 @@ impl BlockIndex for HeapIndex<'_> {
         self.map.clear_large(address);
     }
 
-    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
-        self.map.add_page(address, self.heap, kind).is_ok()
+    fn add_slab(&self, address: u64, tier: Tier) -> bool {
+        self.map.add_page(address, self.heap, tier).is_ok()
     }
 
     fn remove_slab(&self, address: u64) {
@@ -226,12 +213,8 @@ impl BlockIndex for HeapIndex<'_> {
     }
 
     #[inline]
-    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, size: usize) -> bool {
-        match kind {
-            // A small block has at most 32 granules.
-            SlabKind::Small => self.map.set_small(address, number, small_class(size) as u8).is_ok(),
-            SlabKind::Medium => self.map.set_medium(address, number).is_ok(),
-        }
+    fn set_in_slab(&self, address: u64, number: u32) -> bool {
+        self.map.set_in_page(address, number).is_ok()
     }
 
     #[inline]
@@ -242,17 +225,7 @@ impl BlockIndex for HeapIndex<'_> {
 
 #[inline]
 pub(super) fn number_of(found: Found) -> BlockNumber {
-    BlockNumber::new(tier_of(found), found.record)
-}
-
-/// Where a found block lives.
-#[inline]
-pub(super) const fn tier_of(found: Found) -> Tier {
-    match found.kind {
-        None => Tier::Large,
-        Some(SlabKind::Medium) => Tier::Medium,
-        Some(SlabKind::Small) => Tier::Small,
-    }
+    BlockNumber::new(found.tier, found.record)
 }
 
 impl fmt::Debug for DeviceCache {

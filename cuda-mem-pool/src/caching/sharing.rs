@@ -21,33 +21,9 @@ use super::allocator::{CachingAllocator, Inner};
 use super::callbacks::refuse_forked;
 use super::shared::number_of;
 use super::source::Source;
-use crate::engine::paged::{Backing, SLAB};
+use crate::engine::paged::{SLAB, Segment};
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
-
-/// One handle of physical memory, where it is mapped. Blocks lie in segments without regard to their ends: a block may have
-/// parts of several, and a segment parts of several blocks. [`Pinned`] has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Segment {
-    /// Its name in its allocator, which no other segment ever has.
-    pub id: u64,
-    /// The number of the last change behind its addresses; see [`CachingAllocator::generation`].
-    pub generation: u64,
-    /// Its first address.
-    pub address: CUdeviceptr,
-    /// Its size.
-    pub bytes: usize,
-    /// How often it is pinned.
-    pub pins: u32,
-}
-
-impl From<Backing> for Segment {
-    fn from(backing: Backing) -> Self {
-        let Backing { id, generation, address, bytes, pins, .. } = backing;
-        Self { id, generation, address, bytes, pins }
-    }
-}
 
 /// A need of memory to stay where it is. [`Pinned`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,19 +99,14 @@ impl CachingAllocator {
     ///
     /// [`Error::UnknownAddress`] if there is no memory of the default pool; [`Error::InCallback`].
     pub fn segment(&self, address: CUdeviceptr) -> Result<Segment> {
-        let backing = self.shared().source.lock()?.backing(address);
-        backing.map(Segment::from).ok_or(Error::UnknownAddress { address })
+        self.shared().source.lock()?.segment(address).ok_or(Error::UnknownAddress { address })
     }
 
     /// The number of the last change of what is behind a range of addresses. Whoever registered the range compares: as long as
     /// the number is the same, so is the memory. It may change without that, too.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::segment`], for the first address without memory.
     pub fn generation(&self, address: CUdeviceptr, bytes: usize) -> Result<u64> {
-        let backings = self.shared().source.lock()?.backings(&(address..end_of(address, bytes)?))?;
-        Ok(backings.iter().map(|backing| backing.generation).max().unwrap_or(0))
+        let segments = self.shared().source.lock()?.segments(&(address..end_of(address, bytes)?))?;
+        Ok(segments.iter().map(|segment| segment.generation).max().unwrap_or(0))
     }
 
     /// The address and the bytes of what a block lies in: its segment, for a block of a private pool, else the whole pages of 2 MiB.
@@ -153,10 +124,6 @@ impl CachingAllocator {
 
     /// The bytes of a block, which it counts with in [`allocated_bytes`](crate::statistics::DeviceStatistics::allocated_bytes): at least
     /// those that were asked for.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::base_allocation`].
     pub fn block_bytes(&self, address: CUdeviceptr) -> Result<usize> {
         Ok(self.block_at(address)?.0)
     }
@@ -256,7 +223,7 @@ impl CachingAllocator {
             return Err(Error::NoPeerAccess { device: peer, owner });
         }
         for (address, bytes) in source.mapped() {
-            source.backend_mut().set_access_of(peer, address, bytes)?;
+            source.backend().set_access(&[peer], address, bytes)?;
         }
         // Before the default pool's are told, which is what says that all is done.
         shared.private.memory.add_peer(peer)?;
@@ -274,13 +241,8 @@ impl Pinned {
     }
 
     /// The segments behind it, in the order of their addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InCallback`].
     pub fn segments(&self) -> Result<Vec<Segment>> {
-        let backings = self.inner.shared.source.lock()?.backings(&self.range)?;
-        Ok(backings.into_iter().map(Segment::from).collect())
+        self.inner.shared.source.lock()?.segments(&self.range)
     }
 
     /// Exports a descriptor of each segment for other processes, which see all of the segment: blocks beside the range, too.
@@ -293,11 +255,11 @@ impl Pinned {
     /// [`Error::Core`]: code 1 if memory of the device cannot be shared this way; [`Error::InCallback`].
     pub fn export_posix_fds(&self) -> Result<Vec<(Segment, OwnedFd)>> {
         let source = self.inner.shared.source.lock()?;
-        let export = |backing: Backing| {
-            let descriptor = source.backend().export(backing.memory, backing.bytes)?;
-            Ok((Segment::from(backing), descriptor))
+        let export = |segment: Segment| {
+            let descriptor = source.backend().export(segment.memory, segment.bytes)?;
+            Ok((segment, descriptor))
         };
-        source.backings(&self.range)?.into_iter().map(export).collect()
+        source.segments(&self.range)?.into_iter().map(export).collect()
     }
 }
 
@@ -325,14 +287,14 @@ impl fmt::Debug for Pinned {
 
 impl Source<'_> {
     /// The handles behind a range, of which an empty one has that of its address.
-    fn backings(&self, range: &Range<u64>) -> Result<Vec<Backing>> {
-        let (mut backings, mut at) = (Vec::new(), range.start);
+    fn segments(&self, range: &Range<u64>) -> Result<Vec<Segment>> {
+        let (mut segments, mut at) = (Vec::new(), range.start);
         while at < range.end.max(range.start.saturating_add(1)) {
-            let backing = self.backing(at).ok_or(Error::UnknownAddress { address: at })?;
-            at = backing.end();
-            backings.push(backing);
+            let segment = self.segment(at).ok_or(Error::UnknownAddress { address: at })?;
+            at = segment.address + segment.bytes as u64;
+            segments.push(segment);
         }
-        Ok(backings)
+        Ok(segments)
     }
 }
 

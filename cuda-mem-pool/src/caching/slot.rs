@@ -1,6 +1,5 @@
 //! What the allocator has for each stream.
 
-use std::ops::Deref;
 use std::sync::OnceLock;
 
 use cuda_mem_core::sys::CU_STREAM_LEGACY;
@@ -17,21 +16,7 @@ use crate::statistics::{CountedCell, Shard};
 /// A value on cache lines of its own: it is written all the time, and what would lie beside it read all the time.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Apart<T>(T);
-
-impl<T> Apart<T> {
-    pub(super) fn new(value: T) -> Self {
-        Self(value)
-    }
-}
-
-impl<T> Deref for Apart<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
+pub(super) struct Apart<T>(pub(super) T);
 
 /// A heap, the stream that it serves, and the frees that other threads left for it.
 #[derive(Debug)]
@@ -66,7 +51,7 @@ impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
         let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
         let heap = CountedCell::new(shard, StreamHeap::new());
-        let taker = Apart::new(AtomicUsize::new(NOBODY));
+        let taker = Apart(AtomicUsize::new(NOBODY));
         Self {
             number,
             owner,
@@ -90,13 +75,13 @@ impl StreamSlot {
 
     /// Another stream has it: those who allocate for that come anew.
     pub(super) fn forget_takers(&self) {
-        self.taker.store(NOBODY, Ordering::Relaxed);
+        self.taker.0.store(NOBODY, Ordering::Relaxed);
     }
 
     /// The calling thread comes to allocate here.
     pub(super) fn note_taker(&self) {
         let token = streams::token();
-        let _ = self.taker.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taker| match taker {
+        let _ = self.taker.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taker| match taker {
             NOBODY => Some(token),
             taker if taker == token => None,
             _ => Some(MANY),
@@ -106,7 +91,7 @@ impl StreamSlot {
     /// Whether another thread alone allocates here: a hint.
     #[inline]
     pub(super) fn is_anothers(&self) -> bool {
-        let taker = self.taker.load(Ordering::Relaxed);
+        let taker = self.taker.0.load(Ordering::Relaxed);
         taker != MANY && taker != streams::token()
     }
 }
@@ -125,7 +110,6 @@ impl Drop for StreamSlot {
 pub(super) struct Slots {
     /// Hardly any program has more.
     first: [Place; FIRST],
-    /// Each has twice as many as the one before.
     shelves: [OnceLock<Box<[Place]>>; SHELVES],
 }
 
@@ -134,7 +118,6 @@ type Place = OnceLock<Box<StreamSlot>>;
 const FIRST: usize = 16;
 const SHELVES: usize = 19;
 
-/// How many slots there can be.
 pub(super) const MOST: u32 = ((FIRST << (SHELVES + 1)) - FIRST) as u32;
 
 impl Slots {

@@ -21,8 +21,6 @@ pub(super) struct SourceCell {
     pub(super) pins: Pins,
     held: Apart<AtomicUsize>,
     metadata: AtomicUsize,
-    calls: AtomicU64,
-    /// The bytes of all segments of private pools.
     segments: AtomicUsize,
     /// The most bytes that may be held, those of private pools included.
     limit: AtomicUsize,
@@ -37,9 +35,8 @@ impl SourceCell {
             slots,
             record,
             pins: Pins::default(),
-            held: Apart::new(AtomicUsize::new(0)),
+            held: Apart(AtomicUsize::new(0)),
             metadata: AtomicUsize::new(0),
-            calls: AtomicU64::new(0),
             segments: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
             garbage_threshold: AtomicU64::new(0),
@@ -67,35 +64,25 @@ impl SourceCell {
 
     /// The physical memory of the default pool, in bytes.
     pub(super) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+        self.held.0.load(Ordering::Relaxed)
     }
 
-    /// The bytes of all segments of private pools.
     pub(super) fn segments(&self) -> usize {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// The bytes that are held in all.
     pub(super) fn reserved(&self) -> usize {
         self.held().saturating_add(self.segments())
     }
 
-    /// Host memory that the page source takes, in bytes.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.metadata.load(Ordering::Relaxed)
     }
 
-    /// How many calls of the driver were made so far.
-    pub(super) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    /// The most bytes that may be held, by the default pool and private ones together.
     pub(super) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the most bytes that may be held in all.
     pub(super) fn set_limit(&self, limit: usize) -> Result<()> {
         let mut source = self.lock()?;
         self.limit.store(limit, Ordering::Relaxed);
@@ -103,12 +90,10 @@ impl SourceCell {
         Ok(())
     }
 
-    /// Sets from which part of the limit on free memory is given back.
     pub(super) fn set_garbage_threshold(&self, threshold: Option<f64>) {
         self.garbage_threshold.store(threshold.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
     }
 
-    /// Whether more is held than the threshold of garbage collection allows.
     pub(super) fn has_garbage(&self) -> bool {
         let threshold = f64::from_bits(self.garbage_threshold.load(Ordering::Relaxed));
         let limit = self.limit();
@@ -126,7 +111,6 @@ impl SourceCell {
         Ok(Some(Claim { cell: self, bytes }))
     }
 
-    /// Makes the bytes of a segment the limit's again.
     pub(super) fn unclaim(&self, bytes: usize) {
         let mut source = self.lock_unchecked();
         source.set_segments(self.segments().saturating_sub(bytes));
@@ -170,9 +154,8 @@ impl DerefMut for Source<'_> {
 impl Drop for Source<'_> {
     fn drop(&mut self) {
         let cell = self.cell;
-        cell.held.store(self.source.reserved(), Ordering::Relaxed);
+        cell.held.0.store(self.source.reserved(), Ordering::Relaxed);
         cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
-        cell.calls.store(self.source.backend().calls(), Ordering::Relaxed);
         cell.record.note_moves(&cell.slots, &mut self.source);
     }
 }

@@ -16,12 +16,11 @@ use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
 use cuda_mem_core::{Context, Device, Error, Event, Result};
 
-use super::callbacks::{BackingChange, List, Watcher};
-use super::callbacks::{CallWatch, DriverCall};
+use super::callbacks::{CallWatch, DriverCall, List, Watcher};
 use super::figures::Figures;
 use super::owner::{End, Served};
 use super::slot::{Slots, StreamSlot};
-use crate::engine::paged::{Backend, SLAB};
+use crate::engine::paged::{Backend, SLAB, Segment};
 use crate::statistics::PoolSize;
 
 /// Memory of a device by the calls for virtual memory management.
@@ -36,23 +35,19 @@ pub(super) struct Vmm {
     shut: Vec<(CUdeviceptr, usize)>,
     slots: Arc<Slots>,
     watchers: Arc<List<Watcher>>,
-    calls: u64,
     begun: Instant,
     figures: Arc<Figures>,
     observer: CallWatch,
 }
 
-/// Who is told of the driver's calls, and of what they change.
-#[derive(Debug)]
-pub(super) struct Told {
-    pub(super) figures: Arc<Figures>,
-    pub(super) observer: CallWatch,
-    pub(super) watchers: Arc<List<Watcher>>,
-}
-
 impl Vmm {
-    pub(super) fn new(context: &Context, slots: Arc<Slots>, told: Told) -> Result<Self> {
-        let Told { figures, observer, watchers } = told;
+    pub(super) fn new(
+        context: &Context,
+        slots: Arc<Slots>,
+        figures: Arc<Figures>,
+        observer: CallWatch,
+        watchers: Arc<List<Watcher>>,
+    ) -> Result<Self> {
         let device = context.device();
         Ok(Self {
             context: context.clone(),
@@ -62,16 +57,10 @@ impl Vmm {
             shut: Vec::new(),
             slots,
             watchers,
-            calls: 0,
             begun: Instant::now(),
             figures,
             observer,
         })
-    }
-
-    /// How many calls of the driver were made for memory, mappings and order.
-    pub(super) fn calls(&self) -> u64 {
-        self.calls
     }
 
     pub(super) fn reached_by(&self) -> &[Device] {
@@ -83,26 +72,14 @@ impl Vmm {
         self.reached_by.push(peer);
     }
 
-    /// Lets all devices that should reach a mapping do so.
-    pub(super) fn set_access(&mut self, address: CUdeviceptr, bytes: usize) -> Result<()> {
+    pub(super) fn set_access(&self, devices: &[Device], address: CUdeviceptr, bytes: usize) -> Result<()> {
         let (offset, range) = self.range(address)?;
         self.observer.watch(
-            || range.set_access(offset, bytes, &self.reached_by, Access::ReadWrite),
+            || range.set_access(offset, bytes, devices, Access::ReadWrite),
             |()| DriverCall::SetAccess { address, bytes: bytes as u64 },
-        )?;
-        self.calls += 1;
-        Ok(())
+        )
     }
 
-    /// Lets a device that is to be a peer reach a mapping.
-    pub(super) fn set_access_of(&mut self, peer: Device, address: CUdeviceptr, bytes: usize) -> Result<()> {
-        let (offset, range) = self.range(address)?;
-        range.set_access(offset, bytes, &[peer], Access::ReadWrite)?;
-        self.calls += 1;
-        Ok(())
-    }
-
-    /// A descriptor of memory for other processes.
     pub(super) fn export(&self, memory: u64, bytes: usize) -> Result<OwnedFd> {
         self.handle(memory, bytes).export_posix_fd()
     }
@@ -114,15 +91,13 @@ impl Vmm {
     }
 
     /// Maps memory that nobody is let in to.
-    fn map_alone(&mut self, address: CUdeviceptr, bytes: usize, memory: u64) -> Result<()> {
+    fn map_alone(&self, address: CUdeviceptr, bytes: usize, memory: u64) -> Result<()> {
         let (offset, range) = self.range(address)?;
         let handle = self.handle(memory, bytes);
         self.observer.watch(
             || range.map(offset, &handle),
             |()| DriverCall::Map { address, memory, bytes: bytes as u64 },
-        )?;
-        self.calls += 1;
-        Ok(())
+        )
     }
 
     /// Takes away what nobody was let in to, as far as the driver does so now.
@@ -158,14 +133,12 @@ impl Backend for Vmm {
             }
             reserved => reserved?,
         };
-        self.calls += 1;
         let address = range.address();
         self.ranges.insert(address, range);
         Ok(Some(address))
     }
 
     fn create(&mut self, bytes: usize) -> Result<Option<u64>> {
-        self.calls += 1;
         let (device, options) = (self.context.device(), &self.options);
         let made = self.observer.watch(
             || match PhysicalMemory::create(device, bytes, options) {
@@ -207,7 +180,7 @@ impl Backend for Vmm {
         }
         let bytes = (end - address) as usize;
         if mapped > 0
-            && let Err(error) = self.set_access(address, bytes)
+            && let Err(error) = self.set_access(&self.reached_by, address, bytes)
         {
             self.shut.push((address, bytes));
             self.unmap_shut();
@@ -224,14 +197,11 @@ impl Backend for Vmm {
                 unsafe { range.unmap(offset, bytes) }
             },
             |()| DriverCall::Unmap { address, bytes: bytes as u64 },
-        )?;
-        self.calls += 1;
-        Ok(())
+        )
     }
 
     fn release(&mut self, memory: u64, bytes: usize) -> Result<()> {
         let handle = ManuallyDrop::into_inner(self.handle(memory, bytes));
-        self.calls += 1;
         let closed =
             self.observer.watch(|| handle.close(), |()| DriverCall::Release { memory, bytes: bytes as u64 });
         closed.map_err(|refused| {
@@ -256,7 +226,6 @@ impl Backend for Vmm {
             || stream.point("marking free memory"),
             |event| DriverCall::Record { stream: stream.id(), event: Some(event.as_raw() as usize as u64) },
         );
-        self.calls += 1;
         match point {
             // One that captures, or another thread's default stream, which nobody else can name.
             Err(Error::Capturing { .. } | Error::WrongThread) => Ok(None),
@@ -265,7 +234,6 @@ impl Backend for Vmm {
     }
 
     fn is_done(&mut self, mark: &Arc<Event>) -> Result<bool> {
-        self.calls += 1;
         self.observer.watch(|| mark.is_complete(), |_| DriverCall::Query)
     }
 
@@ -278,12 +246,11 @@ impl Backend for Vmm {
         }
         let (stream, event) = (waiter.id(), Some(mark.as_raw() as usize as u64));
         self.observer.watch(|| waiter.wait(mark), |()| DriverCall::StreamWait { stream, of, event })?;
-        self.calls += 1;
         Ok(true)
     }
 
-    fn before_leaving(&mut self, id: u64, address: u64, bytes: usize) {
-        self.watchers.tell(&BackingChange { segment: id, address, bytes });
+    fn before_leaving(&mut self, segment: &Segment) {
+        self.watchers.tell(segment);
     }
 }
 
@@ -306,7 +273,6 @@ pub(super) fn can_map(context: &Context) -> Result<bool> {
     }
 }
 
-/// Maps a page, and takes it away again.
 fn map_page(device: Device) -> Result<()> {
     let memory = PhysicalMemory::create(device, SLAB, &CreateOptions::supported_by(device)?)?;
     let range = AddressRange::reserve(device, SLAB, SLAB)?;

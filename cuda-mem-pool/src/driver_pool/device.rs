@@ -127,12 +127,6 @@ impl DeviceMemoryResource {
         self.device().as_raw()
     }
 
-    /// Always true.
-    #[must_use]
-    pub fn is_device_accessible(&self) -> bool {
-        true
-    }
-
     /// The other devices that reach the memory, as the driver tells.
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
@@ -246,11 +240,5 @@ impl ManagedMemoryResource {
     #[must_use]
     pub fn device_id(&self) -> i32 {
         if let Some(MemoryLocation::Device(ordinal)) = self.pool.location { ordinal } else { -1 }
-    }
-
-    /// Always true.
-    #[must_use]
-    pub fn is_device_accessible(&self) -> bool {
-        true
     }
 }

@@ -162,21 +162,6 @@ impl PinnedMemoryResource {
     /// devices of this process are granted access. The descriptor stays the caller's, who names a number by
     /// [`BorrowedFd::borrow_raw`](std::os::fd::BorrowedFd::borrow_raw).
     ///
-    /// ```
-    /// use cuda_mem_core::Driver;
-    /// use cuda_mem_pool::{PinnedMemoryResource, PinnedMemoryResourceOptions};
-    ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-    /// let context = driver.device(0)?.primary_context()?;
-    /// let options = PinnedMemoryResourceOptions::default().with_ipc_enabled(true);
-    /// let resource = PinnedMemoryResource::new(&context, &options)?;
-    /// // In the other process, which received both (here the same one).
-    /// let (descriptor, uuid) = (resource.allocation_handle()?, resource.uuid());
-    /// let mapped = PinnedMemoryResource::from_allocation_handle(&context, descriptor, uuid)?;
-    /// assert!(mapped.is_mapped());
-    /// # Ok::<(), cuda_mem_pool::Error>(())
-    /// ```
-    ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     pub fn from_allocation_handle(
         context: &Context,
@@ -186,7 +171,6 @@ impl PinnedMemoryResource {
         Self::reachable(DriverPool::import(context, Self::KIND, handle, uuid.into(), None)?)
     }
 
-    /// Lets all devices in.
     fn reachable(pool: DriverPool) -> Result<Self> {
         pool.grant_all()?;
         Ok(Self::over(pool))
@@ -240,7 +224,6 @@ pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error
     }
 }
 
-/// The host node next to a device.
 fn node_of(device: Device) -> Result<i32> {
     match device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
         Ok(node) if node >= 0 => Ok(node),
@@ -250,7 +233,6 @@ fn node_of(device: Device) -> Result<i32> {
     }
 }
 
-/// Refuses numbers that cannot be a node's.
 pub(super) fn expect_numa_id(numa_id: i32) -> Result<()> {
     if numa_id < 0 { Err(Error::NegativeNumaId { numa_id }) } else { Ok(()) }
 }

@@ -26,7 +26,6 @@ use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 pub(crate) struct DriverPool {
     pub(super) pool: MemoryPool,
     pub(super) home: ResourceContext,
-    /// The type of its resource.
     pub(super) kind: &'static str,
     /// Where its memory was asked to lie; none for a pool of somebody else.
     pub(super) location: Option<MemoryLocation>,
@@ -69,7 +68,6 @@ impl DriverPool {
         Ok(this)
     }
 
-    /// Takes a pool of somebody else.
     pub(crate) fn borrowed(context: &Context, kind: &'static str, pool: MemoryPool) -> Self {
         Self::with_role(context, kind, pool, Role::Private)
     }
@@ -149,7 +147,6 @@ impl DriverPool {
         self.pool.set_access(&missing, true)
     }
 
-    /// The devices that reach the memory.
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
         let mut devices = Vec::new();
         for device in self.pool.driver().devices()? {
@@ -332,10 +329,6 @@ macro_rules! resource {
             /// ([`Attributes`](crate::Attributes)).
             ///
             /// Wraps [`cuMemPoolTrimTo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-            ///
-            /// # Errors
-            ///
-            /// [`Error::Mapped`](crate::Error::Mapped) for another process's pool, or the driver's.
             pub fn trim_to(&self, bytes_to_keep: usize) -> $crate::Result<()> {
                 self.pool.owners(self.pool.pool.trim_to(bytes_to_keep))
             }

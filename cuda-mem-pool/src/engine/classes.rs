@@ -7,14 +7,12 @@ pub(crate) const GRANULE: usize = 256;
 /// What large blocks are rounded up to: segments of their own are made of pages.
 pub(crate) const PAGE: usize = 4096;
 
-/// From this size on a block is large.
 pub(crate) const LARGE: usize = 1 << 20;
 
 /// The largest block. No machine has as much memory; sums of a few of them do not overflow.
 pub(crate) const MAX: usize = 1 << 46;
 
 const STEPS_LOG2: u32 = 5;
-/// Steps per doubling.
 pub(crate) const STEPS: usize = 1 << STEPS_LOG2;
 
 /// How many groups of [`STEPS`] classes there are.
@@ -43,7 +41,6 @@ pub(crate) const fn size_of(class: usize) -> usize {
     if group == 0 { step * GRANULE } else { ((STEPS + step) << (group - 1)) * GRANULE }
 }
 
-/// The smallest class that is not smaller than `size`.
 #[inline]
 pub(crate) const fn ceil(size: usize) -> usize {
     let class = floor(size);

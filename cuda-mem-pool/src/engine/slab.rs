@@ -2,7 +2,6 @@
 
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Values at numbers.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -23,7 +22,6 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Host memory that the values take.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot<T>>()
     }

@@ -249,21 +249,17 @@ pub enum PoolError {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each text names its fields")]
 pub enum OptionsError {
-    /// Of `large_segment_size`.
     #[error(
         "large_segment_size is {bytes} bytes; it must be whole MiB, more than 10 of them, and below 1 EiB"
     )]
     LargeSegmentSize { bytes: u64 },
-    /// Of `max_split_size`.
     #[error("max_split_size is {bytes} bytes; it must be None or at least the large segment's {least}")]
     MaxSplitSize { bytes: u64, least: u64 },
-    /// Of `max_non_split_rounding`.
     #[error("max_non_split_rounding is {bytes} bytes; it must be at least the large segment's {least}")]
     MaxNonSplitRounding { bytes: u64, least: u64 },
     /// Of `roundup_power2_divisions`, and which of the sixteen.
     #[error("roundup_power2_divisions[{place}] is {divisions}; it must be 0 or a power of two")]
     RoundupPower2Divisions { place: usize, divisions: u64 },
-    /// Of `garbage_collection_threshold`.
     #[error("garbage_collection_threshold is {threshold}; it must be None, or above 0 and below 1")]
     GarbageCollectionThreshold { threshold: f64 },
 }

@@ -64,7 +64,6 @@ pub struct History {
 
 #[derive(Default)]
 struct State {
-    /// The newest entries.
     ring: VecDeque<TraceEntry>,
     options: HistoryOptions,
 }
@@ -74,7 +73,6 @@ thread_local! {
     static COMPILE_CONTEXTS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
     /// The thread is in what tells stacks.
     static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
-    /// The thread is in a tracker.
     static IN_TRACKER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -176,7 +174,6 @@ impl History {
         lock(&self.state).options.context >= level
     }
 
-    /// Whether the calling thread is in a tracker.
     pub(crate) fn is_telling() -> bool {
         // A thread at its end is in none.
         IN_TRACKER.try_with(Cell::get).unwrap_or(false)
@@ -222,7 +219,6 @@ impl History {
         self.record(Event { action, address, size, stream, pool }, frames);
     }
 
-    /// As [`History::tell`].
     #[inline]
     pub(crate) fn record(&self, event: Event, frames: Option<&Frames>) {
         if self.is_listening() && !forked() {

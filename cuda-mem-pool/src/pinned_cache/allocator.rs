@@ -243,18 +243,6 @@ impl PinnedCachingAllocator {
         self.shared().is_registration_refused.load(Ordering::Relaxed)
     }
 
-    /// The options it was made with.
-    #[must_use]
-    pub fn options(&self) -> &PinnedCacheOptions {
-        &self.shared().options
-    }
-
-    /// The context in which memory is pinned, for all contexts.
-    #[must_use]
-    pub fn context(&self) -> &Context {
-        &self.shared().context
-    }
-
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared

@@ -47,7 +47,6 @@ impl Segment {
         Ok(Self { memory: Some(memory), start, bytes, arena: Arc::clone(arena) })
     }
 
-    /// The address of the byte at `offset`, which lies in the segment.
     #[inline]
     pub(super) fn address(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.bytes);
@@ -60,7 +59,6 @@ impl Segment {
         Ok(pointer::device_address(context, self.start.as_ptr())?.wrapping_add(offset as CUdeviceptr))
     }
 
-    /// Has the release wait for uses of a part.
     pub(super) fn absorb(&self, uses: Uses) {
         if let Some(memory) = &self.memory {
             memory.absorb(uses);
@@ -96,7 +94,6 @@ unsafe impl Send for Segment {}
 // SAFETY: as above; a shared segment only tells the address.
 unsafe impl Sync for Segment {}
 
-/// Pinned memory and its owner.
 #[derive(Debug)]
 enum Memory {
     Registered(Registered<HostMapping>),
@@ -124,7 +121,6 @@ impl Memory {
         PinnedBuffer::zeroed(context, bytes, PinnedFlags::default()).map(Self::Allocated)
     }
 
-    /// Where it begins.
     fn start(&mut self) -> NonNull<u8> {
         let start = match self {
             Self::Registered(memory) => memory.as_mut_ptr(),
@@ -133,7 +129,6 @@ impl Memory {
         NonNull::new(start).unwrap_or(NonNull::dangling())
     }
 
-    /// Has the release wait for uses of a part.
     fn absorb(&self, uses: Uses) {
         match self {
             Self::Registered(memory) => memory.absorb_uses(uses),
@@ -170,7 +165,6 @@ pub(super) struct Arena {
     closed: AtomicBool,
     /// Blocks that a graph may use whenever it runs: they stay until the pool is released.
     parked: Mutex<Vec<FreeBlock>>,
-    /// How many blocks of a private pool somebody has, and their bytes.
     in_use: Mutex<(u64, u64)>,
 }
 
@@ -189,7 +183,6 @@ impl Arena {
         })
     }
 
-    /// How many blocks of a private pool somebody has, and their bytes.
     pub(super) fn in_use(&self) -> (u64, u64) {
         *lock(&self.in_use)
     }
@@ -264,21 +257,6 @@ impl Arena {
         heap.allocate(size).map(|grant| Body::new(grant, size))
     }
 
-    /// Adds a segment for small blocks.
-    pub(super) fn add_small(&self, segment: Segment) {
-        let refused = lock(&self.small).add_segment(segment.bytes, Arc::new(segment));
-        drop(refused);
-        if self.is_closed() {
-            // Closed while the segment was pinned: nobody comes for it, nor trims any more.
-            self.trim(|_| false);
-        }
-    }
-
-    /// The bytes that are free for small blocks.
-    pub(super) fn small_free(&self) -> usize {
-        lock(&self.small).free_bytes()
-    }
-
     /// Takes back a block that nothing uses any more. Whether its segment is wholly free then, and still here.
     pub(super) fn put(&self, block: Body) -> bool {
         let Body { id, capacity, segment, .. } = block;
@@ -333,7 +311,6 @@ impl Arena {
         parked.into_iter().for_each(|block| self.shared.await_uses(block));
     }
 
-    /// The heap for blocks of this size.
     fn heap(&self, size: usize) -> &Mutex<Heap<Arc<Segment>>> {
         if size >= classes::LARGE { &self.large } else { &self.small }
     }
@@ -352,7 +329,6 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// Which route leads to a private pool.
     pub(super) fn position(&self, id: MempoolId) -> Option<usize> {
         self.routes.iter().position(|(routed, _)| *routed == id)
     }

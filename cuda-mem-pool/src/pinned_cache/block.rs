@@ -241,7 +241,6 @@ pub(super) struct Body {
     pub(super) kept_by: Option<u64>,
     /// The streams that use it since it was handed out.
     pub(super) uses: Uses,
-    /// Whether a graph was told of it.
     pub(super) captured: AtomicBool,
 }
 

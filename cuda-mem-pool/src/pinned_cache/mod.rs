@@ -41,9 +41,8 @@ pub struct PinnedCacheOptions {
     pub max_cached_bytes: Option<usize>,
     /// How many bytes of freed blocks each thread may keep for itself. 64 MiB by default; 0 switches the thread caches off.
     pub thread_cache_bytes: usize,
-    /// Whether a thread works ahead, as by default. It pins memory before requests for small blocks need it, at most 1/256 of what
-    /// is held, or 2 MiB; and it gives back large segments that fit nothing, once far more is held than was ever in use.
-    pub grow_ahead: bool,
+    /// Whether a thread gives back large segments that fit nothing, once far more is held than was ever in use, as by default.
+    pub returns_surplus: bool,
     /// How often that thread looks for blocks whose streams are done. Without it, the requests that miss do.
     pub poll_interval: Option<Duration>,
 }
@@ -55,7 +54,7 @@ impl Default for PinnedCacheOptions {
             max_bytes: None,
             max_cached_bytes: None,
             thread_cache_bytes: 64 << 20,
-            grow_ahead: true,
+            returns_surplus: true,
             poll_interval: None,
         }
     }
@@ -67,7 +66,7 @@ impl PinnedCacheOptions {
         with_max_bytes(max_bytes: usize) => Some(max_bytes);
         with_max_cached_bytes(max_cached_bytes: usize) => Some(max_cached_bytes);
         with_thread_cache_bytes(thread_cache_bytes: usize) => thread_cache_bytes;
-        with_grow_ahead(grow_ahead: bool) => grow_ahead;
+        with_returns_surplus(returns_surplus: bool) => returns_surplus;
         with_poll_interval(poll_interval: Duration) => Some(poll_interval);
     }
 }

@@ -143,7 +143,6 @@ impl<T> Waiters<T> {
         done
     }
 
-    /// Everything, once nobody looks.
     pub(super) fn take_all(&self) -> Vec<T> {
         let _looking = lock(&self.looking);
         let all = std::mem::take(&mut *lock(&self.values));

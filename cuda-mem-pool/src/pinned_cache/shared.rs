@@ -26,7 +26,6 @@ pub(super) struct Shared {
     /// How many routes there are, so that the usual case costs one load.
     pub(super) routes: AtomicUsize,
     pub(super) pools: Mutex<Pools>,
-    /// Those of all threads.
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
     worker: Worker,
@@ -70,7 +69,6 @@ impl Shared {
         self.options.thread_cache_bytes.min(share)
     }
 
-    /// The private pool that an allocation for `stream` in this thread goes to.
     pub(super) fn route(&self, stream: Option<StreamId>) -> Option<MempoolId> {
         if self.routes.load(Ordering::Acquire) == 0 {
             return None;
@@ -87,7 +85,6 @@ impl Shared {
         Arc::clone(pools.arenas.entry((pool, numa_id)).or_insert_with(|| Arena::new(self, pool, numa_id)))
     }
 
-    /// The arenas of all pools.
     fn arenas(&self) -> Vec<Arc<Arena>> {
         lock(&self.pools).arenas.values().cloned().collect()
     }
@@ -100,7 +97,6 @@ impl Shared {
         }
     }
 
-    /// The thread of a cache ends.
     pub(super) fn end_cache(&self, cache: &Arc<ThreadCache>) {
         put(thread_cache::close(cache));
         lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
@@ -220,6 +216,9 @@ impl Shared {
             return Ok(PinnedBlock::new(block, len));
         }
         let block = self.allocate(&arena, size, len)?;
+        if size >= classes::LARGE && self.options.returns_surplus && arena.has_surplus() {
+            self.worker.want(self);
+        }
         arena.count(block.capacity, true);
         Ok(PinnedBlock::new(block, len))
     }
@@ -231,7 +230,6 @@ impl Shared {
             self.worker.start(self);
         }
         if let Some(block) = arena.take(size) {
-            self.work_ahead(arena, size);
             return Ok(block);
         }
         if size >= classes::LARGE {
@@ -252,13 +250,11 @@ impl Shared {
             }
             pinned => pinned?,
         };
-        let block = arena.add_and_take(segment, size);
-        self.work_ahead(arena, size);
-        block.ok_or(Error::TooLarge { bytes: requested })
+        arena.add_and_take(segment, size).ok_or(Error::TooLarge { bytes: requested })
     }
 
     /// Pins a segment for `requested` bytes. Calls the driver.
-    pub(super) fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
+    fn pin(&self, arena: &Arc<Arena>, segment: usize, requested: usize) -> Result<Segment> {
         if !self.figures.claim(segment, self.options.max_bytes) {
             let (used, limit) = (self.figures.held() as u64, self.options.max_bytes.unwrap_or(0) as u64);
             return Err(Error::OutOfMemory { requested, used, limit, source: None });
@@ -278,25 +274,6 @@ impl Shared {
                 source => source.into(),
             }
         })
-    }
-
-    /// Wakes the thread that works ahead, if there is something for it to do.
-    fn work_ahead(self: &Arc<Self>, arena: &Arc<Arena>, size: usize) {
-        let is_small = size < classes::LARGE;
-        if (is_small && self.runs_short(arena))
-            || (!is_small && self.options.grow_ahead && arena.has_surplus())
-        {
-            self.worker.want(self);
-        }
-    }
-
-    /// Whether so little is free for small blocks that a segment should be pinned ahead, and may be.
-    pub(super) fn runs_short(&self, arena: &Arena) -> bool {
-        let held = self.figures.held();
-        let ahead = heap::segment_ahead(held);
-        let is_allowed =
-            self.options.max_cached_bytes.is_none_or(|most| self.cached().saturating_add(ahead) <= most);
-        self.options.grow_ahead && arena.is_home && is_allowed && heap::runs_short(arena.small_free(), held)
     }
 }
 

@@ -82,7 +82,6 @@ impl fmt::Display for DurationStat {
     }
 }
 
-/// The figures of one allocator.
 #[derive(Debug)]
 pub(super) struct Figures {
     blocks: PeakCounter,
@@ -104,7 +103,6 @@ impl Figures {
         Self { past_caches: blocks.shard(), blocks, segments: Mutex::default() }
     }
 
-    /// A shard for a thread's cache.
     pub(super) fn shard(&self) -> Shard {
         self.blocks.shard()
     }
@@ -126,7 +124,6 @@ impl Figures {
         fits
     }
 
-    /// Claimed bytes are not pinned.
     pub(super) fn unclaim(&self, bytes: usize) {
         lock(&self.segments).claimed -= bytes;
     }
@@ -149,7 +146,6 @@ impl Figures {
         statistics.host_free_time.add(took);
     }
 
-    /// The bytes that are pinned.
     pub(super) fn held(&self) -> usize {
         usize::try_from(lock(&self.segments).statistics.allocated_bytes.current).unwrap_or(usize::MAX)
     }

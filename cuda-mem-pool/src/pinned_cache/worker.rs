@@ -1,13 +1,11 @@
-//! The thread that works ahead: it pins memory before requests for small blocks need it, and gives back large segments that fit
-//! nothing, when no stream is busy: the driver waits for all of them.
+//! The thread that gives back large segments that fit nothing, when no stream is busy: the driver waits for all of them. It looks for blocks
+//! whose streams are done too, if it is to.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::arena::Arena;
-use super::heap;
 use super::shared::Shared;
 use crate::primitive::{Mutex, lock};
 
@@ -28,7 +26,7 @@ struct State {
 }
 
 impl Worker {
-    /// Has the thread look whether memory should be pinned ahead or given back.
+    /// Has the thread look whether memory should be given back.
     pub(super) fn want(&self, shared: &Arc<Shared>) {
         self.start(shared);
         if let Some((requests, _)) = &lock(&self.0).thread {
@@ -42,7 +40,7 @@ impl Worker {
         if state.thread.is_none() && !state.is_stopped {
             let ((sender, receiver), shared) = (sync_channel(1), Arc::downgrade(shared));
             let builder = thread::Builder::new().name("pinned-cache".to_owned());
-            // Without the thread, requests pin what they need themselves.
+            // Without the thread, what fits nothing stays.
             state.thread = builder.spawn(move || run(&receiver, &shared)).ok().map(|thread| (sender, thread));
         }
     }
@@ -74,7 +72,7 @@ fn run(requests: &Receiver<()>, shared: &Weak<Shared>) {
         };
         let Some(shared) = shared.upgrade() else { return };
         match request {
-            Ok(()) => grow_ahead(&shared, &shared.arena(None, shared.options.numa_id)),
+            Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => shared.poll(),
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -83,16 +81,5 @@ fn run(requests: &Receiver<()>, shared: &Weak<Shared>) {
             let is_left = shared.is_surplus_left(patience);
             busy_since = is_left.then(|| busy_since.unwrap_or_else(Instant::now));
         }
-    }
-}
-
-/// Pins a segment for small blocks before a request needs it.
-fn grow_ahead(shared: &Shared, arena: &Arc<Arena>) {
-    if !shared.runs_short(arena) {
-        return;
-    }
-    // A request that misses meets a failure again, and returns it.
-    if let Ok(segment) = shared.pin(arena, heap::segment_ahead(shared.figures.held()), 0) {
-        arena.add_small(segment);
     }
 }

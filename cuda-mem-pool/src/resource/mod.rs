@@ -231,7 +231,6 @@ impl<T> ByAddress<T> {
         }
     }
 
-    /// All of it, by address.
     pub(crate) fn list<R>(&self, mut row: impl FnMut(CUdeviceptr, usize, &T) -> R) -> Vec<R> {
         lock(&self.0).iter().map(|(address, (bytes, value))| row(*address, *bytes, value)).collect()
     }
@@ -261,14 +260,12 @@ impl ResourceContext {
         Ok(self.stream.get_or_init(|| stream))
     }
 
-    /// Remembers the stream of an allocation by address.
     fn remember(&self, address: CUdeviceptr, stream: &Stream) {
         let replaced = lock(&self.streams).insert(address, stream.clone());
         // Outside the lock: the last handle to a stream may go here.
         drop(replaced);
     }
 
-    /// Takes out the stream of an allocation.
     fn recall(&self, address: CUdeviceptr) -> Result<Stream> {
         lock(&self.streams).remove(&address).ok_or(Error::UnknownAddress { address })
     }

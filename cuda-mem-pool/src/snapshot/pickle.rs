@@ -54,7 +54,6 @@ enum Value<'a> {
     Bool(bool),
     Pair(u64, u64),
     Text(&'a str),
-    /// A text that comes again and again.
     Word(&'static str),
 }
 
@@ -184,7 +183,6 @@ const WORDS: usize = 256;
 /// Lists in the memo: so many at most, to bound what the writer remembers and the reader keeps.
 const LISTS: u32 = 1 << 16;
 
-/// Writes values one after the other, each complete.
 struct Pickler<W> {
     writer: W,
     words: HashMap<&'static str, u8>,
@@ -198,7 +196,6 @@ impl<W: Write> Pickler<W> {
         Ok(Self { writer, words: HashMap::new(), lists: HashMap::new() })
     }
 
-    /// The value that was written is the whole.
     fn finish(mut self) -> io::Result<()> {
         self.writer.write_all(b".")?;
         self.writer.flush()
@@ -223,7 +220,6 @@ impl<W: Write> Pickler<W> {
         self.writer.write_all(text.as_bytes())
     }
 
-    /// A text that comes again and again.
     fn word(&mut self, word: &'static str) -> io::Result<()> {
         if let Some(number) = self.words.get(word) {
             return self.writer.write_all(&[b'h', *number]);

@@ -19,7 +19,6 @@ impl Figures {
         Self([std::array::from_fn(|figure| small[figure].wrapping_add(large[figure])), small, large])
     }
 
-    /// What one block adds.
     pub(super) fn of_block(pool: PoolSize, bytes: i64, requested: i64) -> Self {
         let block = [1, bytes, 1, bytes, requested];
         match pool {

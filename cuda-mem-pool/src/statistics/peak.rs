@@ -51,7 +51,6 @@ pub(super) struct Inner {
     publisher: AtomicUsize,
 }
 
-/// Which shards are active.
 #[derive(Debug, Default)]
 struct Tier {
     is_concurrent: bool,
@@ -70,7 +69,6 @@ struct List {
 }
 
 impl PeakCounter {
-    /// A shard for a new heap.
     pub(crate) fn shard(&self) -> Shard {
         let mut list = lock_soon(&self.0.list);
         let cells = list.free.pop().unwrap_or_else(|| {
@@ -123,7 +121,6 @@ impl PeakCounter {
         inner.peaks.store(inner.sums.load());
     }
 
-    /// Has the sums of what came and went start anew from nothing.
     pub(crate) fn reset_accumulated(&self) {
         let mut list = lock_soon(&self.0.list);
         let (now, allocated) = list.sums();
@@ -174,7 +171,6 @@ impl Inner {
         tier.active.drain(..).fold(false, rest)
     }
 
-    /// Publishes all that a shard has.
     fn rest(&self, cells: &Cells, is_concurrent: bool) {
         if !is_concurrent {
             self.peaks.raise(self.reached(cells));
@@ -236,7 +232,6 @@ impl Inner {
         times >= ALONE
     }
 
-    /// What the other shards have published.
     fn others(&self, cells: &Cells) -> Figures {
         self.sums.load().minus(cells.published())
     }

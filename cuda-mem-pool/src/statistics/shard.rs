@@ -48,7 +48,6 @@ impl Shard {
         Self { counter, cells }
     }
 
-    /// Takes the shard, unless somebody has it.
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
         let lock = &self.cells.lock;
@@ -74,7 +73,6 @@ impl Shard {
         None
     }
 
-    /// Takes the shard as soon as nobody has it.
     #[inline]
     pub(crate) fn hold(&self) -> ShardGuard<'_> {
         let mut tries = 0;
@@ -191,14 +189,12 @@ impl<T> CountedCell<T> {
         Self { shard, value: UnsafeCell::new(value) }
     }
 
-    /// Runs `body` on the value, unless somebody has it.
     #[inline]
     pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> Option<R> {
         let guard = self.shard.try_hold()?;
         Some(self.lend(&guard, body))
     }
 
-    /// Runs `body` on the value as soon as nobody has it.
     #[inline]
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
         let guard = self.shard.hold();
@@ -278,7 +274,6 @@ impl Cells {
         true
     }
 
-    /// A limit is passed: whether it may be.
     #[cold]
     #[inline(never)]
     fn pass(&self, counter: &Inner, block: Figures, may_rise: bool) -> bool {
@@ -311,7 +306,6 @@ impl Cells {
         store(&this.now, now);
     }
 
-    /// A floor is passed.
     #[cold]
     #[inline(never)]
     fn sink(&self, shard: &Shard, block: Figures) {
@@ -419,12 +413,10 @@ impl Cells {
         times
     }
 
-    /// Counts publications anew.
     pub(super) fn restart(&self) {
         self.times.store(0, Ordering::Relaxed);
     }
 
-    /// The most that it had alone.
     pub(super) fn most(&self) -> Figures {
         self.most.load().max(self.now())
     }
@@ -458,7 +450,6 @@ impl Cells {
     }
 }
 
-/// What one block adds to the figures.
 fn figures_of<const N: usize>(pool: PoolSize, block: [i64; N]) -> Figures {
     Figures::of_block(pool, block[1], if N > 2 { block[2] } else { 0 })
 }
@@ -468,7 +459,6 @@ fn load<const N: usize>(cells: &[AtomicI64; N]) -> [i64; N] {
     cells.each_ref().map(|cell| cell.load(Ordering::Relaxed))
 }
 
-/// Sets the first cells.
 #[inline]
 fn store<const N: usize, const M: usize>(cells: &[AtomicI64; M], values: [i64; N]) {
     for (cell, value) in cells.iter().zip(values) {
@@ -488,7 +478,6 @@ fn room<const N: usize>(limits: &[AtomicI64; 3], values: [i64; N]) -> [i64; N] {
     std::array::from_fn(|at| limits[at].load(Ordering::Relaxed).wrapping_sub(values[at]))
 }
 
-/// One test of all signs.
 #[inline]
 fn any_negative<const N: usize>(values: [i64; N]) -> bool {
     values.into_iter().fold(0, |all, value| all | value) < 0

@@ -43,7 +43,6 @@ impl Stat {
         self.freed = self.freed.saturating_add(amount);
     }
 
-    /// There is so much now.
     pub(crate) fn set(&mut self, now: u64) {
         self.decrease(self.current.saturating_sub(now));
         self.increase(now.saturating_sub(self.current));
@@ -67,7 +66,7 @@ impl fmt::Display for Stat {
     }
 }
 
-/// Which of the two kinds of pools a block or segment belongs to, as PyTorch has them. [`PoolStat`] has an example.
+/// Which of the two kinds of pools a block or segment belongs to, as PyTorch has them. [`DeviceStatistics`](super::DeviceStatistics) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolSize {
     /// Blocks of up to 1 MiB, and the segments that they are cut from.
@@ -76,18 +75,8 @@ pub enum PoolSize {
     Large,
 }
 
-/// A figure of both kinds of pools together, and of each.
-///
-/// ```
-/// use cuda_mem_pool::statistics::{PoolSize, PoolStat};
-///
-/// let mut reserved = PoolStat::default();
-/// reserved.increase(PoolSize::Small, 2 << 20);
-/// reserved.decrease(PoolSize::Small, 2 << 20);
-/// reserved.increase(PoolSize::Large, 20 << 20);
-/// // The peaks were at different moments.
-/// assert_eq!((reserved.small_pool.peak, reserved.all.peak), (2 << 20, 20 << 20));
-/// ```
+/// A figure of both kinds of pools together, and of each, whose peaks may have been at different moments.
+/// [`DeviceStatistics`](super::DeviceStatistics) has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolStat {

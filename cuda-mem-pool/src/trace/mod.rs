@@ -18,19 +18,15 @@
 //!
 //! Blocks that are never freed were live when the recording ended.
 //!
-//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. [`Trace::write`] writes it,
-//! [`CachingAllocator::record_trace`](crate::caching::CachingAllocator::record_trace) while it happens. All of it is plain text: unpack
-//! compressed files before.
+//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together; [`Trace::write`] writes it. All of it is
+//! plain text: unpack compressed files before. Who records a program attaches to the allocator's [`History`](crate::history::History).
 
-mod recorder;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
-
-pub(crate) use recorder::TraceRecorder;
 
 /// The most bytes that an event may allocate: 2⁶⁰, more than any device has.
 pub const MAX_SIZE: u64 = 1 << 60;
@@ -121,7 +117,9 @@ impl Trace {
     ///
     /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
     pub fn write(&self, mut target: impl Write) -> io::Result<()> {
-        write_header(&mut target, &self.header)?;
+        let line = header_line(&self.header);
+        let line = line.map_err(|problem| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
+        writeln!(target, "{line}\n{}", COLUMNS.join(","))?;
         self.events.iter().try_for_each(|event| writeln!(target, "{event}"))?;
         target.flush()
     }
@@ -152,7 +150,6 @@ impl fmt::Display for Event {
     }
 }
 
-/// What is wrong with a line, counted from 1.
 fn wrong(line: u64, problem: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("line {line}: {problem}"))
 }
@@ -210,12 +207,6 @@ fn header_line(header: &BTreeMap<String, String>) -> Result<String, String> {
     if line.len() > LONGEST { Err(too_long()) } else { Ok(line) }
 }
 
-/// Writes what stands before the events.
-fn write_header(target: &mut impl Write, header: &BTreeMap<String, String>) -> io::Result<()> {
-    let line = header_line(header).map_err(|problem| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
-    writeln!(target, "{line}\n{}", COLUMNS.join(","))
-}
-
 fn bad_pair(word: &str) -> String {
     format!(
         "{:?} is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space",
@@ -258,7 +249,6 @@ fn event(line: &str, expected: usize) -> Result<Event, String> {
     })
 }
 
-/// Digits alone: no sign, no space.
 fn number(column: &str, text: &str, most: u64) -> Result<u64, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| digits && *number <= most);

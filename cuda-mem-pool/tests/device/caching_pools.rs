@@ -386,11 +386,11 @@ fn a_pool_by_value_has_its_own_source() {
         let _route = pool.route_this_thread().unwrap();
         allocator.allocate(100_000, &world.stream).unwrap()
     };
-    assert_eq!(source.statistics().bytes.current, 2 << 20);
+    assert_eq!(source.bytes().current, 2 << 20);
     drop((block, pool));
     world.stream.synchronize().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 << 20);
-    assert_eq!(source.statistics().bytes.current, 0);
+    assert_eq!(source.bytes().current, 0);
     let own = allocator.private_pool(Some(allocator.raw())).unwrap_err();
     assert!(matches!(own, Error::OwnSource { .. }), "{own}");
 }

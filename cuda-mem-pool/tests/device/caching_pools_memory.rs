@@ -64,7 +64,7 @@ fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
     allocator.create_or_incref_pool(id, Some(upstream.raw())).unwrap();
     allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
     let mut block = allocator.allocate(100_000, &stream).unwrap();
-    assert_eq!(upstream.statistics().bytes.current, 2 << 20);
+    assert_eq!(upstream.bytes().current, 2 << 20);
     block.as_device_range().fill_bytes(&stream, 9).unwrap();
     assert_eq!(block.buffer().to_vec(&stream).unwrap(), vec![9; 100_000]);
     drop(block);
@@ -72,7 +72,7 @@ fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
     [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
     stream.synchronize().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 * MIB);
-    assert_eq!(upstream.statistics().bytes.current, 0);
+    assert_eq!(upstream.bytes().current, 0);
 }
 
 #[test]

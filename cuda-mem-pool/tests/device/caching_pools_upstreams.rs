@@ -135,7 +135,7 @@ fn segments_of_the_device_are_whole_pages() {
         assert_eq!(shown, held as u64);
         free(&allocator, block);
     }
-    assert_eq!(upstream.statistics().bytes.current, 21 << 20);
+    assert_eq!(upstream.bytes().current, 21 << 20);
     stream.synchronize().unwrap();
     for (id, bytes) in [(own, 22 * MIB), (others, 21 * MIB)] {
         [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());

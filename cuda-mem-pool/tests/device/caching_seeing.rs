@@ -1,7 +1,6 @@
 //! What the caching allocator tells of itself: statistics, history, snapshots, traces.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +10,6 @@ use cuda_mem_pool::history::{HistoryOptions, RecordContext, backtrace};
 use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::snapshot::{Action, AllocatorSettings, BlockState, Frame, Snapshot, TraceEntry};
 use cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
-use cuda_mem_pool::trace::{self, Trace};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use proptest::prelude::*;
 
@@ -727,77 +725,6 @@ fn a_tracker_may_allocate() {
 /// Another stream of the same context.
 fn another(stream: &Stream) -> Stream {
     Stream::new(stream.context()).unwrap()
-}
-
-/// What was written, for the test to read.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_recorded_run_replays_as_it_was() {
-    let world = World::new();
-    let (allocator, other) = (allocator(&world), world.new_stream());
-    let before = allocator.allocate(9000, &world.stream).unwrap();
-    let written = Written::default();
-    let recording = allocator.record_trace(written.clone(), &Default::default()).unwrap();
-    let mut blocks = Blocks::new(&allocator);
-    for round in 0..40 {
-        let stream = if round % 3 == 0 { &other } else { &world.stream };
-        blocks.allocate(1 + round * 77_777, stream);
-        if round % 4 == 3 {
-            blocks.free(round / 5);
-        }
-    }
-    std::thread::scope(|scope| scope.spawn(|| blocks.free(0)).join().unwrap());
-    drop(before);
-    let recorded = allocator.statistics();
-    recording.finish().unwrap();
-    assert!(!allocator.history().is_listening());
-    // Not in the recording any more.
-    let late = blocks.allocate(123_456, &world.stream);
-
-    let text = written.0.lock().unwrap().clone();
-    let trace = Trace::read(&*text).unwrap();
-    let threads: std::collections::HashSet<_> =
-        trace.events.iter().map(|event| event.thread.unwrap()).collect();
-    assert_eq!(threads.len(), 2);
-    assert!(trace.events.iter().map(|event| event.time_us.unwrap()).is_sorted());
-
-    // The same again, on an allocator of its own.
-    let again = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
-    let mut replayed: HashMap<u64, u64> = HashMap::new();
-    for event in trace.events {
-        let stream = if event.stream == 0 { &other } else { &world.stream };
-        match event.action {
-            trace::Action::Allocate { size } => {
-                let address = again.allocate_by_address(size as usize, stream).unwrap();
-                replayed.insert(event.id, address);
-            }
-            trace::Action::Free => {
-                let address = replayed.remove(&event.id).unwrap();
-                // SAFETY: allocated above, once, and no work was ever given it.
-                unsafe { again.free_by_address(address) }.unwrap();
-            }
-            trace::Action::Complete => {}
-        }
-    }
-    let replayed = again.statistics();
-    assert_eq!(replayed.requested_bytes.all.current, recorded.requested_bytes.all.current);
-    assert_eq!(replayed.active_bytes.all.current, recorded.active_bytes.all.current);
-    // The block from before the recording was live with all the others.
-    assert_eq!(replayed.allocation.all.allocated + 1, recorded.allocation.all.allocated);
-    // SAFETY: allocated above and not used.
-    unsafe { allocator.free_by_address(late) }.unwrap();
 }
 
 #[test]

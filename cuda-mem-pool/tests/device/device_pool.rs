@@ -16,7 +16,7 @@ fn without_options_it_is_the_devices_pool_and_keeps_its_threshold() {
     assert!(!resource.is_handle_owned());
     assert_eq!(resource.attributes().release_threshold().unwrap(), before);
     assert_eq!(resource.device_id(), world.context.device().as_raw());
-    assert!(resource.is_device_accessible() && !resource.is_host_accessible());
+    assert!(!resource.is_host_accessible());
     let bytes = pattern(5000, 1);
     let block = resource.allocate(5000, None).unwrap();
     block.buffer().copy_from_slice(&world.stream, &bytes).unwrap();

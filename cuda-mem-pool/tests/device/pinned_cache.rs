@@ -14,7 +14,7 @@ use crate::common::{World, pattern};
 const MIB: usize = 1 << 20;
 
 fn without_thread() -> PinnedCacheOptions {
-    PinnedCacheOptions::default().with_grow_ahead(false)
+    PinnedCacheOptions::default().with_returns_surplus(false)
 }
 
 fn allocator(world: &World) -> PinnedCachingAllocator {

@@ -12,7 +12,7 @@ use crate::common::World;
 const MIB: usize = 1 << 20;
 
 fn allocator(world: &World) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions::default().with_grow_ahead(false);
+    let options = PinnedCacheOptions::default().with_returns_surplus(false);
     PinnedCachingAllocator::with_options(&world.context, options)
 }
 

@@ -13,7 +13,7 @@ const POOL: MempoolId = MempoolId(0, 1);
 const OTHER: MempoolId = MempoolId(7, 0);
 
 fn allocator(world: &World) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions::default().with_grow_ahead(false);
+    let options = PinnedCacheOptions::default().with_returns_surplus(false);
     PinnedCachingAllocator::with_options(&world.context, options)
 }
 

@@ -284,7 +284,7 @@ fn memory_may_be_freed_by_its_address_in_another_thread() {
 #[test]
 fn memory_keeps_the_resource_and_the_resource_the_allocator() {
     let world = World::new();
-    let options = PinnedCacheOptions::default().with_grow_ahead(false);
+    let options = PinnedCacheOptions::default().with_returns_surplus(false);
     let resource = PinnedCachingAllocator::with_options(&world.context, options);
     let (mut block, clone) = (MemoryResource::allocate(&resource, 5000, None).unwrap(), resource.clone());
     assert_eq!(clone, resource);

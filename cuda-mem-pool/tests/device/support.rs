@@ -21,9 +21,9 @@ pub(crate) fn device(world: &World) -> DeviceMemoryResource {
     DeviceMemoryResource::new(&world.context, &DeviceMemoryResourceOptions::default()).unwrap()
 }
 
-/// A pinned cache of its own, in which nothing works ahead.
+/// A pinned cache of its own, without a thread.
 pub(crate) fn cached(world: &World) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions::default().with_grow_ahead(false);
+    let options = PinnedCacheOptions::default().with_returns_surplus(false);
     PinnedCachingAllocator::with_options(&world.context, options)
 }
 

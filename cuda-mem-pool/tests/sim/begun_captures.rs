@@ -140,7 +140,7 @@ fn a_block_comes_back_although_a_capture_had_the_point_behind_its_uses() {
 #[test]
 fn pinned_blocks_come_back_although_a_capture_had_the_point_behind_their_uses() {
     interrupted(Sim::builder(), |_, context| {
-        let options = PinnedCacheOptions::default().with_grow_ahead(false).with_max_bytes(8 * MIB);
+        let options = PinnedCacheOptions::default().with_returns_surplus(false).with_max_bytes(8 * MIB);
         let allocator = PinnedCachingAllocator::with_options(context, options);
         let captures = Stream::new(context).unwrap();
         assert!(!captures.as_raw().is_null());

@@ -8,7 +8,7 @@ use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::sys::CUmemAllocationHandleType;
 use cuda_mem_core::vmm::{Access, AddressRange, PhysicalMemory};
 use cuda_mem_core::{Context, PinnedBuffer, Stream, copy};
-use cuda_mem_pool::caching::{Advice, BackingChange, CachingAllocator, CachingOptions, Pin};
+use cuda_mem_pool::caching::{Advice, CachingAllocator, CachingOptions, Pin, Segment};
 use cuda_mem_pool::{Error, MemoryResource};
 use cuda_mem_sim::Sim;
 
@@ -43,7 +43,7 @@ pub(crate) struct Holes {
     pub(crate) stream: Stream,
     pub(crate) kept: Vec<u64>,
     pub(crate) holes: Vec<u64>,
-    changes: Arc<Mutex<Vec<BackingChange>>>,
+    changes: Arc<Mutex<Vec<Segment>>>,
 }
 
 const BLOCK: usize = 8 * MIB;
@@ -73,7 +73,7 @@ impl Holes {
 
     /// Whether memory has left this hole.
     fn has_left(&self, hole: u64) -> bool {
-        let within = |change: &BackingChange| {
+        let within = |change: &Segment| {
             change.address < hole + BLOCK as u64 && hole < change.address + change.bytes as u64
         };
         self.changes.lock().unwrap().iter().any(within)

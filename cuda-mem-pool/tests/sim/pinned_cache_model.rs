@@ -181,7 +181,7 @@ proptest! {
     fn the_allocator_is_its_model(steps in steps()) {
         let sim = Sim::builder().workers(2).build();
         let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
-        let options = PinnedCacheOptions::default().with_grow_ahead(false);
+        let options = PinnedCacheOptions::default().with_returns_surplus(false);
         let mut model = Model {
             allocator: PinnedCachingAllocator::with_options(&context, options),
             quick: Stream::new(&context).unwrap(),

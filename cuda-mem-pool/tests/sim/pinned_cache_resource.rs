@@ -12,7 +12,7 @@ use crate::rig::{log_of, on_simulator, text};
 const MIB: usize = 1 << 20;
 
 fn resource(context: &Context) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions::default().with_grow_ahead(false);
+    let options = PinnedCacheOptions::default().with_returns_surplus(false);
     PinnedCachingAllocator::with_options(context, options)
 }
 

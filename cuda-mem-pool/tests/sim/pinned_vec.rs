@@ -11,7 +11,7 @@ use crate::rig::on;
 const MIB: usize = 1 << 20;
 
 fn allocator(context: &Context, options: PinnedCacheOptions) -> PinnedCachingAllocator {
-    PinnedCachingAllocator::with_options(context, options.with_grow_ahead(false))
+    PinnedCachingAllocator::with_options(context, options.with_returns_surplus(false))
 }
 
 #[derive(Debug, Clone)]

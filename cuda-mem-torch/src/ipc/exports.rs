@@ -68,8 +68,8 @@ impl Exports {
         *self.exporter.get_or_init(|| {
             let exporter = descriptors::new_exporter();
             // Before the handle is released: a descriptor would keep its memory.
-            caching.attach_backing_watcher(move |change| {
-                descriptors::close(exporter, change.segment, change.address);
+            caching.attach_backing_watcher(move |segment| {
+                descriptors::close(exporter, segment.id, segment.address);
             });
             exporter
         })

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::primitive::{AtomicU32, AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
 
 /// A leaf's number: that of its chunk above, its place in the chunk below.
 const PLACE_BITS: u32 = 23;
@@ -20,12 +20,10 @@ type Chunk<const N: usize> = Box<[Leaf<N>]>;
 #[repr(align(64))]
 struct Leaf<const N: usize>([AtomicU32; N]);
 
-/// Leaves of `N` entries each.
 #[derive(Debug)]
 pub(super) struct Leaves<const N: usize> {
     chunks: [OnceLock<Chunk<N>>; CHUNKS],
     vacant: Mutex<Vacant>,
-    bytes: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -40,7 +38,6 @@ impl<const N: usize> Leaves<N> {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
             vacant: Mutex::new(Vacant { numbers: Vec::new(), chunks: 0, leaves: 0 }),
-            bytes: AtomicUsize::new(0),
         }
     }
 
@@ -59,7 +56,6 @@ impl<const N: usize> Leaves<N> {
             let count = (vacant.leaves / SHARE).clamp(least, 1 << PLACE_BITS);
             let chunk: Chunk<N> =
                 (0..count).map(|_| Leaf(std::array::from_fn(|_| AtomicU32::new(0)))).collect();
-            self.bytes.fetch_add(size_of_val(&*chunk), Ordering::Relaxed);
             place.set(chunk).ok()?;
             let first = (vacant.chunks as u32) << PLACE_BITS;
             vacant.numbers.extend((first..first + count as u32).rev());
@@ -78,7 +74,7 @@ impl<const N: usize> Leaves<N> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let numbers = lock(&self.vacant).numbers.capacity() * size_of::<u32>();
-        self.bytes.load(Ordering::Relaxed) + numbers
+        let vacant = lock(&self.vacant);
+        vacant.leaves * size_of::<Leaf<N>>() + vacant.numbers.capacity() * size_of::<u32>()
     }
 }

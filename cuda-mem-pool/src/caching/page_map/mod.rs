@@ -16,11 +16,11 @@ mod slot;
 #[cfg(all(not(loom), test))]
 mod tests;
 
-use crate::engine::paged::SlabKind;
+use crate::engine::paged::Tier;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
-use slot::{Content, Entry, place_in_window};
+use slot::{Content, Entry, tag};
 
 /// Blocks start at multiples of this many bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -35,20 +35,16 @@ const SLOT: u64 = 2 << 20;
 const SMALL: usize = (SLOT / GRANULE) as usize;
 const MEDIUM: usize = (SLOT / WINDOW) as usize;
 
-/// The block that starts at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// The number of its heap.
     pub(super) owner: u32,
     pub(super) record: u32,
-    /// Of the page that it is in, if it is in one.
-    pub(super) kind: Option<SlabKind>,
-    /// Of a small block.
-    pub(super) class: Option<u8>,
+    pub(super) tier: Tier,
 }
 
-/// The address is no multiple of 512, or not in a page of this kind, or in one where it must not be; the record or class is
-/// out of bounds; or there are no more leaves. Nothing was entered.
+/// The address is no multiple of 512, or not in a page, or in one where it must not be; the record is out of bounds; or there are no more
+/// leaves. Nothing was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unfit;
 
@@ -75,18 +71,14 @@ impl PageMap {
         let slot = self.regions.slot(address)?;
         let owner = slot.owner.load(Ordering::Relaxed);
         match slot.content() {
-            Content::Page(kind, leaf) => {
-                let entry = Entry::load(self.entry(kind, leaf, address)?)?;
-                let class = match kind {
-                    SlabKind::Small => Some(entry.tag()),
-                    SlabKind::Medium if entry.tag() == place_in_window(address) => None,
-                    SlabKind::Medium => return None,
-                };
-                Some(Found { owner, record: entry.record(), kind: Some(kind), class })
+            Content::Page(tier, leaf) => {
+                let entry = Entry::load(self.entry(tier, leaf, address)?)?;
+                let record = entry.record();
+                (entry.tag() == tag(tier, address)).then_some(Found { owner, record, tier })
             }
             Content::Starts(starts) => {
                 let record = slot.record(address).load(Ordering::Relaxed);
-                starts.has(address).then_some(Found { owner, record, kind: None, class: None })
+                starts.has(address).then_some(Found { owner, record, tier: Tier::Large })
             }
         }
     }
@@ -116,17 +108,14 @@ impl PageMap {
     }
 
     /// Makes the 2 MiB at `address` a page. No large block may start there.
-    pub(super) fn add_page(&self, address: u64, owner: u32, kind: SlabKind) -> Result<(), Unfit> {
+    pub(super) fn add_page(&self, address: u64, owner: u32, tier: Tier) -> Result<(), Unfit> {
         let slot = self.regions.slot_or_new(address).ok_or(Unfit)?;
         if !address.is_multiple_of(SLOT) || slot.content() != Content::EMPTY {
             return Err(Unfit);
         }
-        let leaf = match kind {
-            SlabKind::Small => self.small.take(),
-            SlabKind::Medium => self.medium.take(),
-        };
+        let leaf = if tier == Tier::Small { self.small.take() } else { self.medium.take() };
         slot.owner.store(owner, Ordering::Relaxed);
-        slot.set(Content::Page(kind, leaf.ok_or(Unfit)?));
+        slot.set(Content::Page(tier, leaf.ok_or(Unfit)?));
         Ok(())
     }
 
@@ -134,67 +123,50 @@ impl PageMap {
     pub(super) fn remove_page(&self, address: u64) {
         if let Some(slot) = self.regions.slot(address)
             && address.is_multiple_of(SLOT)
-            && let Content::Page(kind, leaf) = slot.content()
+            && let Content::Page(tier, leaf) = slot.content()
         {
             slot.set(Content::EMPTY);
-            match kind {
-                SlabKind::Small => self.small.give_back(leaf),
-                SlabKind::Medium => self.medium.give_back(leaf),
-            }
+            if tier == Tier::Small { self.small.give_back(leaf) } else { self.medium.give_back(leaf) }
         }
     }
 
-    /// Enters a block of a small page, of a class from 1 to 63.
-    pub(super) fn set_small(&self, address: u64, record: u32, class: u8) -> Result<(), Unfit> {
-        self.set(SlabKind::Small, address, record, class)
-    }
-
-    /// Enters a block of a medium page; one that started in the same 16 KiB is no more.
-    pub(super) fn set_medium(&self, address: u64, record: u32) -> Result<(), Unfit> {
-        self.set(SlabKind::Medium, address, record, place_in_window(address))
+    /// Enters a block of a page; of a medium page, one that started in the same 16 KiB is no more.
+    pub(super) fn set_in_page(&self, address: u64, record: u32) -> Result<(), Unfit> {
+        let (tier, leaf) = self.page(address).filter(|_| address.is_multiple_of(GRANULE)).ok_or(Unfit)?;
+        let entry = Entry::new(record, tag(tier, address)).ok_or(Unfit)?;
+        entry.store(self.entry(tier, leaf, address).ok_or(Unfit)?);
+        Ok(())
     }
 
     /// Takes a block of a page out; nothing if there is none at this address.
     pub(super) fn clear(&self, address: u64) {
-        if let Some((kind, leaf)) = self.page(address)
-            && let Some(place) = self.entry(kind, leaf, address)
-            && let Some(entry) = Entry::load(place)
+        if let Some((tier, leaf)) = self.page(address)
+            && let Some(place) = self.entry(tier, leaf, address)
             && address.is_multiple_of(GRANULE)
-            && (kind == SlabKind::Small || entry.tag() == place_in_window(address))
+            && Entry::load(place).is_some_and(|entry| entry.tag() == tag(tier, address))
         {
             Entry::clear(place);
         }
     }
 
-    /// Host memory that this takes beside itself.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.regions.bytes() + self.small.bytes() + self.medium.bytes()
     }
 
-    fn set(&self, kind: SlabKind, address: u64, record: u32, tag: u8) -> Result<(), Unfit> {
-        let Some((found, leaf)) = self.page(address) else { return Err(Unfit) };
-        let entry = Entry::new(record, tag).ok_or(Unfit)?;
-        if found != kind || !address.is_multiple_of(GRANULE) {
-            return Err(Unfit);
-        }
-        entry.store(self.entry(kind, leaf, address).ok_or(Unfit)?);
-        Ok(())
-    }
-
     #[inline]
-    fn page(&self, address: u64) -> Option<(SlabKind, u32)> {
+    fn page(&self, address: u64) -> Option<(Tier, u32)> {
         match self.regions.slot(address)?.content() {
-            Content::Page(kind, leaf) => Some((kind, leaf)),
+            Content::Page(tier, leaf) => Some((tier, leaf)),
             Content::Starts(_) => None,
         }
     }
 
     #[inline]
-    fn entry(&self, kind: SlabKind, leaf: u32, address: u64) -> Option<&AtomicU32> {
+    fn entry(&self, tier: Tier, leaf: u32, address: u64) -> Option<&AtomicU32> {
         let offset = address % SLOT;
-        match kind {
-            SlabKind::Small => self.small.get(leaf)?.get((offset / GRANULE) as usize),
-            SlabKind::Medium => self.medium.get(leaf)?.get((offset / WINDOW) as usize),
+        match tier {
+            Tier::Small => self.small.get(leaf)?.get((offset / GRANULE) as usize),
+            _ => self.medium.get(leaf)?.get((offset / WINDOW) as usize),
         }
     }
 }

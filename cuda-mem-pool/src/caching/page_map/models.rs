@@ -31,12 +31,12 @@ fn a_reader_sees_what_was_entered_for_what_it_was_handed() {
             }
         });
         if handed.load(Ordering::Acquire) == 1 {
-            assert_eq!(map.find(512), Some(Found { owner: 1, record: 11, kind: None, class: None }));
+            assert_eq!(map.find(512), Some(Found { owner: 1, record: 11, tier: Tier::Large }));
         }
         heap.join().unwrap();
-        assert_eq!(other_heap.join().unwrap(), Some(Found { owner: 2, record: 1, kind: None, class: None }));
-        assert_eq!(map.find(SLOT / 2 + 1024), Some(Found { owner: 1, record: 12, kind: None, class: None }));
-        assert_eq!(map.find(4 * SLOT), Some(Found { owner: 2, record: 2, kind: None, class: None }));
+        assert_eq!(other_heap.join().unwrap(), Some(Found { owner: 2, record: 1, tier: Tier::Large }));
+        assert_eq!(map.find(SLOT / 2 + 1024), Some(Found { owner: 1, record: 12, tier: Tier::Large }));
+        assert_eq!(map.find(4 * SLOT), Some(Found { owner: 2, record: 2, tier: Tier::Large }));
     });
 }
 
@@ -45,9 +45,9 @@ fn a_reader_sees_what_was_entered_for_what_it_was_handed() {
 fn a_leaf_that_changes_hands_says_what_was_entered_last() {
     loom::model(|| {
         let map = Arc::new(PageMap::new());
-        map.add_page(0, 1, SlabKind::Medium).unwrap();
-        map.set_medium(512, 1).unwrap();
-        map.set_medium(3 * WINDOW, 4).unwrap();
+        map.add_page(0, 1, Tier::Medium).unwrap();
+        map.set_in_page(512, 1).unwrap();
+        map.set_in_page(3 * WINDOW, 4).unwrap();
         let handed = Arc::new(AtomicU32::new(0));
         let first = thread::spawn({
             let map = Arc::clone(&map);
@@ -56,25 +56,19 @@ fn a_leaf_that_changes_hands_says_what_was_entered_last() {
         let second = thread::spawn({
             let (map, handed) = (Arc::clone(&map), Arc::clone(&handed));
             move || {
-                map.add_page(SLOT, 2, SlabKind::Medium).unwrap();
-                map.set_medium(SLOT + 512, 2).unwrap();
+                map.add_page(SLOT, 2, Tier::Medium).unwrap();
+                map.set_in_page(SLOT + 512, 2).unwrap();
                 handed.store(1, Ordering::Release);
-                map.set_medium(SLOT + WINDOW, 3).unwrap();
+                map.set_in_page(SLOT + WINDOW, 3).unwrap();
             }
         });
         if handed.load(Ordering::Acquire) == 1 {
-            assert_eq!(
-                map.find(SLOT + 512),
-                Some(Found { owner: 2, record: 2, kind: Some(SlabKind::Medium), class: None })
-            );
+            assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, tier: Tier::Medium }));
         }
         first.join().unwrap();
         second.join().unwrap();
         assert_eq!(map.find(512), None);
         assert_eq!(map.find(SLOT + 3 * WINDOW), None, "left by the first");
-        assert_eq!(
-            map.find(SLOT + 512),
-            Some(Found { owner: 2, record: 2, kind: Some(SlabKind::Medium), class: None })
-        );
+        assert_eq!(map.find(SLOT + 512), Some(Found { owner: 2, record: 2, tier: Tier::Medium }));
     });
 }

@@ -25,7 +25,6 @@ pub(super) struct Regions {
 struct Region {
     number: u64,
     slots: Box<[Slot; SLOTS]>,
-    /// The next one in the same bucket.
     next: OnceLock<Box<Region>>,
 }
 

@@ -1,6 +1,6 @@
 //! What is written about 2 MiB of addresses.
 
-use super::{GRANULE, RECORDS, SLOT, SlabKind, WINDOW};
+use super::{GRANULE, RECORDS, SLOT, Tier, WINDOW};
 use crate::primitive::{AtomicU32, Ordering};
 
 const HALF: u64 = SLOT / 2;
@@ -18,8 +18,8 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Starts(Starts),
-    /// A page, and the number of its leaf.
-    Page(SlabKind, u32),
+    /// A page, small or medium, and the number of its leaf.
+    Page(Tier, u32),
 }
 
 /// Where in each half a large block starts: in granules, from 1, in 12 bits.
@@ -41,20 +41,19 @@ impl Slot {
         if word & PAGE == 0 {
             return Content::Starts(Starts(word));
         }
-        let kind = if word & MEDIUM == 0 { SlabKind::Small } else { SlabKind::Medium };
-        Content::Page(kind, word & !(PAGE | MEDIUM))
+        let tier = if word & MEDIUM == 0 { Tier::Small } else { Tier::Medium };
+        Content::Page(tier, word & !(PAGE | MEDIUM))
     }
 
     pub(super) fn set(&self, content: Content) {
         let word = match content {
             Content::Starts(Starts(word)) => word,
-            Content::Page(SlabKind::Small, leaf) => PAGE | leaf,
-            Content::Page(SlabKind::Medium, leaf) => PAGE | MEDIUM | leaf,
+            Content::Page(Tier::Small, leaf) => PAGE | leaf,
+            Content::Page(_, leaf) => PAGE | MEDIUM | leaf,
         };
         self.content.store(word, Ordering::Relaxed);
     }
 
-    /// The record of a large block that starts at `address`.
     #[inline]
     pub(super) fn record(&self, address: u64) -> &AtomicU32 {
         &self.records[(address / HALF % 2) as usize]
@@ -128,8 +127,8 @@ impl Entry {
     }
 }
 
-/// The tag of a medium block: where in its window it starts, in granules, from 1.
+/// The tag of a block that starts at an address: of a medium one, where in its window that is, in granules, from 1.
 #[inline]
-pub(super) fn place_in_window(address: u64) -> u8 {
-    (address % WINDOW / GRANULE) as u8 + 1
+pub(super) fn tag(tier: Tier, address: u64) -> u8 {
+    if tier == Tier::Small { 1 } else { (address % WINDOW / GRANULE) as u8 + 1 }
 }

@@ -10,10 +10,9 @@ const BASES: [u64; 5] = [0, 0x7f12_0000_0000, 0x7f12_4000_0000, 0x1_0000_0000_00
 enum Step {
     SetLarge { address: u64, owner: u32, record: u32 },
     ClearLarge(u64),
-    AddPage { address: u64, owner: u32, kind: SlabKind },
+    AddPage { address: u64, owner: u32, kind: Tier },
     RemovePage(u64),
-    SetSmall { address: u64, record: u32, class: u8 },
-    SetMedium { address: u64, record: u32 },
+    SetInPage { address: u64, record: u32 },
     Clear(u64),
 }
 
@@ -36,16 +35,14 @@ fn page() -> impl Strategy<Value = u64> {
 
 fn step() -> impl Strategy<Value = Step> {
     let record = prop_oneof![0u32..50, Just(RECORDS - 1), Just(RECORDS)];
-    let kind = prop_oneof![Just(SlabKind::Small), Just(SlabKind::Medium)];
+    let kind = prop_oneof![Just(Tier::Small), Just(Tier::Medium)];
     prop_oneof![
         2 => (address(), 0u32..4, any::<u32>())
             .prop_map(|(address, owner, record)| Step::SetLarge { address, owner, record }),
         2 => address().prop_map(Step::ClearLarge),
         2 => (page(), 0u32..4, kind).prop_map(|(address, owner, kind)| Step::AddPage { address, owner, kind }),
         1 => page().prop_map(Step::RemovePage),
-        6 => (address(), record.clone(), 0u8..65)
-            .prop_map(|(address, record, class)| Step::SetSmall { address, record, class }),
-        6 => (address(), record).prop_map(|(address, record)| Step::SetMedium { address, record }),
+        12 => (address(), record).prop_map(|(address, record)| Step::SetInPage { address, record }),
         4 => address().prop_map(Step::Clear),
     ]
 }
@@ -54,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Model {
     blocks: BTreeMap<u64, Found>,
-    pages: BTreeMap<u64, (u32, SlabKind)>,
+    pages: BTreeMap<u64, (u32, Tier)>,
 }
 
 impl Model {
@@ -64,7 +61,7 @@ impl Model {
                 let fits = address.is_multiple_of(GRANULE) && !self.pages.contains_key(&slot(address));
                 prop_assert_eq!(map.set_large(address, owner, record).is_ok(), fits);
                 if fits {
-                    self.replace_in(address, SLOT / 2, Found { owner, record, kind: None, class: None });
+                    self.replace_in(address, SLOT / 2, Found { owner, record, tier: Tier::Large });
                     // One heap has the slot.
                     for (_, found) in self.blocks.range_mut(slot(address)..=slot(address) + (SLOT - 1)) {
                         found.owner = owner;
@@ -91,25 +88,13 @@ impl Model {
                     self.blocks.retain(|block, _| slot(*block) != address);
                 }
             }
-            Step::SetSmall { address, record, class } => {
-                let owner = self.owner(address, SlabKind::Small, record, class);
-                prop_assert_eq!(map.set_small(address, record, class).is_ok(), owner.is_some());
-                if let Some(owner) = owner {
-                    self.blocks.insert(
-                        address,
-                        Found { owner, record, kind: Some(SlabKind::Small), class: Some(class) },
-                    );
-                }
-            }
-            Step::SetMedium { address, record } => {
-                let owner = self.owner(address, SlabKind::Medium, record, 1);
-                prop_assert_eq!(map.set_medium(address, record).is_ok(), owner.is_some());
-                if let Some(owner) = owner {
-                    self.replace_in(
-                        address,
-                        WINDOW,
-                        Found { owner, record, kind: Some(SlabKind::Medium), class: None },
-                    );
+            Step::SetInPage { address, record } => {
+                let page = self.pages.get(&slot(address)).copied();
+                let page = page.filter(|_| address.is_multiple_of(GRANULE) && record < RECORDS);
+                prop_assert_eq!(map.set_in_page(address, record).is_ok(), page.is_some());
+                if let Some((owner, tier)) = page {
+                    let part = if tier == Tier::Small { GRANULE } else { WINDOW };
+                    self.replace_in(address, part, Found { owner, record, tier });
                 }
             }
             Step::Clear(address) => {
@@ -120,13 +105,6 @@ impl Model {
             }
         }
         Ok(())
-    }
-
-    fn owner(&self, address: u64, kind: SlabKind, record: u32, tag: u8) -> Option<u32> {
-        let (owner, of) = self.pages.get(&slot(address))?;
-        let fits =
-            *of == kind && address.is_multiple_of(GRANULE) && record < RECORDS && (1..64).contains(&tag);
-        fits.then_some(*owner)
     }
 
     fn replace_in(&mut self, address: u64, part: u64, found: Found) {
@@ -167,7 +145,7 @@ proptest! {
             prop_assert_eq!(map.set_large(region << 30, 1, record as u32), Ok(()));
         }
         for (record, region) in regions.iter().enumerate() {
-            let found = Found { owner: 1, record: record as u32, kind: None, class: None };
+            let found = Found { owner: 1, record: record as u32, tier: Tier::Large };
             prop_assert_eq!(map.find(region << 30), Some(found));
             let next = (region + 1) % (1 << 34);
             prop_assert_eq!(map.find(next << 30).is_some(), regions.contains(&next));
@@ -178,18 +156,14 @@ proptest! {
 #[test]
 fn leaves_are_used_again_and_empty() {
     let map = PageMap::new();
-    for kind in [SlabKind::Small, SlabKind::Medium] {
+    for kind in [Tier::Small, Tier::Medium] {
         let mut bytes = 0;
         for round in 0..100 {
             let address = BASES[1] + round * SLOT;
             map.add_page(address, 0, kind).unwrap();
             assert_eq!(map.find(address), None);
-            let set = |address| match kind {
-                SlabKind::Small => map.set_small(address, 5, 32),
-                SlabKind::Medium => map.set_medium(address, 5),
-            };
-            set(address).unwrap();
-            set(address + SLOT - GRANULE).unwrap();
+            map.set_in_page(address, 5).unwrap();
+            map.set_in_page(address + SLOT - GRANULE, 5).unwrap();
             assert!(map.find(address + SLOT - GRANULE).is_some());
             map.remove_page(address);
             assert_eq!(map.find(address), None);
@@ -204,7 +178,7 @@ fn metadata_stays_small() {
     const PAGES: u64 = 16 << 10;
     let map = PageMap::new();
     for page in 0..PAGES {
-        map.add_page(BASES[1] + page * SLOT, 0, SlabKind::Medium).unwrap();
+        map.add_page(BASES[1] + page * SLOT, 0, Tier::Medium).unwrap();
     }
     assert!((map.metadata_bytes() as u64) < PAGES * SLOT / 3000, "{}", map.metadata_bytes());
 }
@@ -224,16 +198,15 @@ fn a_block_is_found_wherever_it_was_entered() {
                     let slot = if round % 5 == 0 { slot * 97 + (1 << 45) } else { slot };
                     let record = round as u32;
                     let owner = heap as u32;
-                    let (address, class) = if round % 2 == 0 {
+                    let (address, tier) = if round % 2 == 0 {
                         map.set_large(slot + 512, owner, record).unwrap();
-                        (slot + 512, None)
+                        (slot + 512, Tier::Large)
                     } else {
-                        map.add_page(slot, owner, SlabKind::Small).unwrap();
-                        map.set_small(slot + 1024, record, 3).unwrap();
-                        (slot + 1024, Some(3))
+                        map.add_page(slot, owner, Tier::Small).unwrap();
+                        map.set_in_page(slot + 1024, record).unwrap();
+                        (slot + 1024, Tier::Small)
                     };
-                    let kind = class.map(|_| SlabKind::Small);
-                    hand.send((address, Found { owner, record, kind, class })).unwrap();
+                    hand.send((address, Found { owner, record, tier })).unwrap();
                     map.clear_large(address);
                 }
             });
@@ -242,7 +215,7 @@ fn a_block_is_found_wherever_it_was_entered() {
                     // Large ones may have been taken out meanwhile.
                     let answer = map.find(address);
                     assert!(
-                        answer == Some(found) || (found.class.is_none() && answer.is_none()),
+                        answer == Some(found) || (found.tier == Tier::Large && answer.is_none()),
                         "{answer:?}"
                     );
                 }

@@ -25,7 +25,7 @@ use crate::resource::{MemoryResource, RawResource};
 use crate::segments::{Checkpoint, Filter, Options};
 
 /// Private pools: memory that serves nobody else, in segments that never move, with PyTorch's names and rules. What refuses a call
-/// for the pool's sake is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
+/// for the pool's sake, as of one that is not there or was released, is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
@@ -60,10 +60,6 @@ impl CachingAllocator {
     /// Makes a private pool, which is in use until the result is dropped. Its segments are from a source, as
     /// [`create_or_incref_pool`](Self::create_or_incref_pool) says; without one, memory of `cuMemAlloc`, of which there are
     /// [legacy handles](Self::ipc_handle).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OwnSource`] if the source is this allocator; `Forked` in [`Error::Core`].
     pub fn private_pool(&self, source: Option<Arc<dyn RawResource>>) -> Result<PrivatePool> {
         let id = MempoolId::for_user();
         self.create_or_incref_pool(id, source)?;
@@ -146,22 +142,14 @@ impl CachingAllocator {
 
     /// Sets whether the pool's free memory may serve requests of its streams that would else be out of memory. It serves none once the
     /// pool has given memory to a stream that captured: a graph goes on using what is free.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Pool`] if there is no such pool, or it was released.
     pub fn set_use_on_oom(&self, id: MempoolId, use_on_oom: bool) -> Result<()> {
         self.pool_state()?.pools.in_use(id)?.use_on_oom = use_on_oom;
         Ok(())
     }
 
     /// Sets whether each request to the pool gets the whole of the free block that is found for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`CachingAllocator::set_use_on_oom`].
     pub fn set_no_split(&self, id: MempoolId, no_split: bool) -> Result<()> {
-        self.pool_state()?.pools.in_use(id)?.heap.set_no_split(no_split);
+        self.pool_state()?.pools.in_use(id)?.heap.no_split = no_split;
         Ok(())
     }
 
@@ -169,11 +157,7 @@ impl CachingAllocator {
     /// [`MempoolId::NONE`] is the default pool with all released ones. The bytes that went.
     ///
     /// The host waits for what may use the pool: its blocks' streams, those that were recorded, and for a graph's pool all that the
-    /// allocator knows. Memory stays while one of them captures.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] of the driver or of the pool's source. What was not taken stays.
+    /// allocator knows. Memory stays while one of them captures, and what the driver or the pool's source does not take.
     pub fn empty_pool_cache(&self, id: MempoolId) -> Result<usize> {
         if id == MempoolId::NONE {
             return self.empty_cache();
@@ -227,10 +211,6 @@ impl CachingAllocator {
     }
 
     /// Checks whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Pool`] if there is no such pool.
     pub fn check_pool_live_allocations(
         &self,
         id: MempoolId,
@@ -241,10 +221,6 @@ impl CachingAllocator {
 
     /// Allocates as [`CachingAllocator::allocate_by_address`] if the request goes to a private pool; None if it would go to the default
     /// one.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     pub fn allocate_in_pool(&self, bytes: usize, stream: &Stream) -> Result<Option<CUdeviceptr>> {
         refuse_forked()?;
         let shared = self.shared();
@@ -260,10 +236,6 @@ impl CachingAllocator {
     ///
     /// Wraps [`cuStreamGetCaptureInfo`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) and
     /// [`cuGraphNodeGetDependencies`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html), once for each node.
-    ///
-    /// # Errors
-    ///
-    /// `Forked` in [`Error::Core`].
     ///
     /// # Safety
     ///
@@ -324,10 +296,6 @@ impl PrivatePool {
     }
 
     /// Has allocations of the calling thread go to the pool until the result is dropped.
-    ///
-    /// # Errors
-    ///
-    /// As [`PrivatePool::route`].
     pub fn route_this_thread(&self) -> Result<PoolRoute<'_>> {
         self.route(Filter::this_thread())
     }

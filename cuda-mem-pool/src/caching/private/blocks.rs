@@ -22,7 +22,6 @@ use crate::snapshot::Action;
 /// What stands for a heap and a number where blocks wait that are found by their addresses.
 const NO_HEAP: u32 = u32::MAX;
 
-/// A request that goes to a private pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Routed<'s> {
     pub(super) pool: MempoolId,
@@ -36,7 +35,6 @@ pub(super) enum Found {
     Block(u64),
     /// No free block fits. The segment that is needed, and where it comes from.
     Miss(SegmentRequest, Option<Arc<dyn RawResource>>),
-    /// The pool was released meanwhile.
     Gone,
 }
 
@@ -72,7 +70,6 @@ impl<'s> PrivatePools<'s> {
         Ok(None)
     }
 
-    /// The pool that an allocation for a stream goes to.
     fn route(self, stream: u64) -> Option<MempoolId> {
         let state = lock(&self.private.state);
         let default = state.pools.get(MempoolId::NONE).is_ok().then_some(MempoolId::NONE);
@@ -97,7 +94,6 @@ impl<'s> PrivatePools<'s> {
         Ok(())
     }
 
-    /// Looks for a block in the pool as it is.
     pub(super) fn look(self, routed: Routed<'_>) -> Result<Found> {
         let Routed { pool: id, stream, requested } = routed;
         let mut state = lock(&self.private.state);
@@ -189,7 +185,6 @@ impl<'s> PrivatePools<'s> {
         Ok(Some(block.address))
     }
 
-    /// Enters and counts an allocated block.
     pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: &Block) {
         state.owners.insert(block.address, pool);
         let (size, requested) = sizes(block);
@@ -238,7 +233,6 @@ impl<'s> PrivatePools<'s> {
         Ok(())
     }
 
-    /// Enters a stream as a user of a block.
     pub(in crate::caching) fn record_stream(self, address: u64, stream: &Stream) -> Result<()> {
         let state = lock(&self.private.state);
         let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
@@ -290,7 +284,6 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// Tells the history of a block that is allocated or freed.
     fn tell(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: Option<&Stream>) {
         let record = &self.shared.record;
         if record.history.awaits_frees() {

@@ -51,7 +51,6 @@ impl Captures {
         self.reused.load(Ordering::Relaxed)
     }
 
-    /// Forgets what is known, which is found out again where it is needed.
     pub(super) fn forget(&self) {
         lock(&self.pasts).clear();
     }
@@ -79,7 +78,6 @@ impl PoolPending {
         Moving(self)
     }
 
-    /// Waits until no thread has freed blocks in its hands.
     fn settle(&self) {
         let moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         // What else it says is found out by the blocks.

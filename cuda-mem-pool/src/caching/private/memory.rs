@@ -166,7 +166,6 @@ impl SegmentMemory {
         Ok(())
     }
 
-    /// The primary contexts of the peers that reach the memory.
     pub(in crate::caching) fn peers(&self) -> Vec<Context> {
         lock(&self.peers).clone()
     }

@@ -35,12 +35,10 @@ use crate::segments::Options;
 use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
 use crate::statistics::{PoolSize, Shard};
 
-/// The private pools of an allocator.
 #[derive(Debug)]
 pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
-    /// How many freed blocks wait for streams that still use them.
     pending_blocks: AtomicUsize,
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
@@ -57,7 +55,6 @@ struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
     /// The pool of each block that is not free, by address.
     owners: HashMap<u64, MempoolId>,
-    /// The streams that blocks belong to.
     streams: Arc<PoolStreams>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
@@ -118,18 +115,15 @@ impl Private {
         }
     }
 
-    /// Whether any allocations go to a private pool.
     #[inline]
     pub(super) fn is_routed(&self) -> bool {
         self.routes.load(Ordering::Relaxed) != 0
     }
 
-    /// The bytes of all blocks that are not free.
     pub(super) fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Host memory that the tables take.
     pub(super) fn metadata_bytes(&self) -> usize {
         lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
     }
@@ -151,7 +145,6 @@ impl Private {
         }
     }
 
-    /// The segments of all private pools.
     pub(super) fn segments(&self, device: u32, stacks: &HashMap<u64, Frames>) -> Vec<SegmentInfo> {
         let state = lock(&self.state);
         let block = |block: Block| BlockInfo {
@@ -278,7 +271,6 @@ impl Private {
     }
 }
 
-/// The operations of private pools, which need the whole allocator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PrivatePools<'s> {
     pub(super) shared: &'s DeviceCache,

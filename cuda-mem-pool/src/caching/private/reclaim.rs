@@ -25,7 +25,6 @@ struct Leaving {
     taken: TakenSegment,
     is_captured: bool,
     owner: Option<Stream>,
-    /// The stack of the request that it was made for.
     stack: Option<Frames>,
 }
 
@@ -72,7 +71,7 @@ impl PrivatePools<'_> {
         drop(state);
         self.give_back(leaving, waits)?;
         // What the driver refuses stays, and the request may do without.
-        unless_lost(self.shared.empty_cache())?;
+        unless_lost(self.shared.trim_to(0))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
         Ok(None)
     }

@@ -60,7 +60,6 @@ impl Drop for KnownStream {
 }
 
 impl PoolStreams {
-    /// Enters the stream of a block.
     pub(super) fn add(&self, stream: &Stream) {
         let known = || KnownStream::new(stream);
         let mut streams = lock(&self.known);
@@ -81,7 +80,6 @@ impl PoolStreams {
         lock(&self.known).get(&id).map(|known| known.stream.clone())
     }
 
-    /// The owners of threads' default streams.
     pub(in crate::caching) fn owners(&self) -> Vec<Arc<Owner>> {
         lock(&self.known).values().filter_map(|known| known.thread.clone()).collect()
     }

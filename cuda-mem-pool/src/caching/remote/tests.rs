@@ -61,8 +61,8 @@ mod alone {
         let frees = RemoteFrees::new();
         let mut pusher = frees.pusher();
         (pusher.pushed, pusher.drained) = (u32::MAX - 1, u32::MAX - 1);
-        pusher.ring.pushed.store(u32::MAX - 1, Ordering::Relaxed);
-        pusher.ring.drained.store(u32::MAX - 1, Ordering::Relaxed);
+        pusher.ring.pushed.0.store(u32::MAX - 1, Ordering::Relaxed);
+        pusher.ring.drained.0.store(u32::MAX - 1, Ordering::Relaxed);
         for record in 0..DEPTH as u32 {
             assert_eq!(pusher.push(record), Ok(()));
         }

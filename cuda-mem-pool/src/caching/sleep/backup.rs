@@ -25,7 +25,6 @@ const BRIDGED: u64 = 64 << 10;
 /// More threads than this do not bring pages in faster.
 const MOST_THREADS: usize = 16;
 
-/// Copies of ranges of device memory, in pinned memory.
 #[derive(Debug)]
 pub(super) struct BackupMemory {
     memory: Registered<HostMapping>,
@@ -147,7 +146,6 @@ fn room_of(most: &str, used: &str, statistics: &str) -> Option<usize> {
     Some(number(most)?.saturating_sub(used))
 }
 
-/// The length of a range of this machine's memory.
 pub(super) fn len(range: &Range<CUdeviceptr>) -> usize {
     (range.end - range.start) as usize
 }

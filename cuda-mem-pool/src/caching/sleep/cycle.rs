@@ -186,15 +186,12 @@ impl Drop for Cycle<'_> {
     }
 }
 
-/// What is to be done with a tag.
 #[derive(Debug)]
 pub(super) struct Plan {
     pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
     /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
     stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
-    /// What of the pieces is live.
     live: Vec<Range<CUdeviceptr>>,
-    /// Where each live block begins.
     blocks: Vec<CUdeviceptr>,
     kept: Vec<Kept>,
 }
@@ -293,7 +290,6 @@ impl TagShared {
         }
     }
 
-    /// The sizes of the pieces without memory, in the order of their addresses.
     fn sizes(&self) -> Vec<usize> {
         self.memory.segments().iter().flat_map(|segment| segment.lacking()).collect()
     }
@@ -405,7 +401,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
             }
             _ => {
                 shared.pools().wait_for_streams()?;
-                shared.empty_cache()?;
+                shared.trim_to(0)?;
             }
         }
         let Some(claim) = shared.source.claim(needed)? else {
@@ -429,9 +425,7 @@ struct Waking<'s> {
     shared: &'s DeviceCache,
     stream: &'s Stream,
     cycles: &'s [Cycle<'s>],
-    /// What each of them lacked before.
     before: Vec<Lacking>,
-    /// Of all that they lacked.
     claim: Option<Claim<'s>>,
     is_settled: bool,
 }
@@ -498,12 +492,10 @@ impl Drop for Waking<'_> {
     }
 }
 
-/// Whether two ranges have an address in common.
 fn overlap(one: &Range<CUdeviceptr>, other: &Range<CUdeviceptr>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Tells all registrants of a change, one after the other.
 fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Told> {
     if ranges.is_empty() {
         return Vec::new();

@@ -37,7 +37,6 @@ pub(super) struct MappedSegments {
     segments: Mutex<BTreeMap<CUdeviceptr, Arc<Segment>>>,
 }
 
-/// A range of addresses, and its pieces.
 #[derive(Debug)]
 pub(super) struct Segment {
     range: AddressRange,
@@ -64,7 +63,6 @@ impl MappedSegments {
         })
     }
 
-    /// All segments, in the order of their addresses.
     pub(super) fn segments(&self) -> Vec<Arc<Segment>> {
         lock(&self.segments).values().cloned().collect()
     }
@@ -169,7 +167,6 @@ impl Segment {
         Ok(())
     }
 
-    /// What is mapped can be used.
     pub(super) fn settle(&self) {
         lock(&self.pieces).iter_mut().for_each(|piece| piece.is_stale = false);
     }
@@ -182,7 +179,6 @@ impl Segment {
         })
     }
 
-    /// Reserves addresses and maps memory there.
     fn new(source: &MappedSegments, bytes: usize) -> cuda_mem_core::Result<Self> {
         let range = AddressRange::reserve(source.context.device(), bytes, SLAB)?;
         let offsets = (0..bytes).step_by(PIECE);

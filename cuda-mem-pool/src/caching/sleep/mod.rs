@@ -142,7 +142,6 @@ struct TagShared {
     spare: Mutex<Option<BackupMemory>>,
 }
 
-/// The phases of a tag.
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 /// Somebody puts it to sleep or wakes it.
@@ -296,10 +295,6 @@ impl Tag {
 
     /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: of those of the allocator's tags the innermost
     /// decides. Where allocations go to a private pool that was begun later, they go there.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Core`] in a forked child.
     pub fn enter(&self) -> Result<TagScope> {
         refuse_forked()?;
         let (id, of) = (self.shared.id, self.allocator_number());
@@ -394,10 +389,6 @@ impl Tag {
     }
 
     /// Gives the host memory back that is kept for the next sleep; how many bytes. None of a tag that sleeps.
-    ///
-    /// # Errors
-    ///
-    /// [`SleepError::Asleep`]; [`SleepError::Busy`].
     pub fn release_backup(&self) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let spare = lock(&self.shared.spare).take();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::memory::Segment;
+
 /// Addresses, memory and order, from a driver or a model of one.
 ///
 /// Sizes are bytes, multiples of 2 MiB. Memory goes by the numbers that [`create`](Self::create) gave it, streams by those of their
@@ -54,8 +56,8 @@ pub trait Backend {
     /// Has later work of the stream of heap `waiter` wait for a point of another's. False if it captures.
     fn wait(&mut self, waiter: u32, of: u32, point: &Self::Point) -> Result<bool, Self::Error>;
 
-    /// The free memory of handle `id` is about to leave an address, unless a call fails.
-    fn before_leaving(&mut self, _id: u64, _address: u64, _bytes: usize) {}
+    /// Free memory is about to leave its addresses, unless a call fails.
+    fn before_leaving(&mut self, _segment: &Segment) {}
 }
 
 /// A request for memory, with the rungs of its ladder: each says whether it may have helped, or why nothing will.

@@ -25,9 +25,7 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) backend: B,
     pub(super) memory: Memory,
     pub(super) policy: Policy,
-    /// The most bytes that may be held.
     pub(super) limit: usize,
-    /// The bytes of the device.
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B::Point>>,
     /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
@@ -41,17 +39,27 @@ pub(crate) struct PageSource<B: Backend> {
 
 /// The heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
 pub(crate) trait Heaps {
+    type Index: BlockIndex;
+
     /// The numbers of all heaps but one.
     fn others(&self, but: u32) -> Vec<u32>;
 
     /// Runs `body` on a heap; None if there is no such heap.
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
 
+    /// Where a heap enters its blocks.
+    fn index(&self, heap: u32) -> Self::Index;
+
     /// As [`Heaps::with`], once the heap's quick lists are joined ([`StreamHeap::coalesce`]).
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R>;
+    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
+        let index = self.index(heap);
+        self.with(heap, |heap| {
+            heap.coalesce(&index);
+            body(heap)
+        })
+    }
 }
 
-/// What is in use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// The bytes in blocks, without the one that is asked for.
@@ -60,19 +68,16 @@ pub(crate) struct Load {
     pub(crate) peak: usize,
 }
 
-/// What a heap asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     /// The bytes of the block, a multiple of 512.
     pub(crate) size: usize,
     /// How many of them were not asked for.
     pub(crate) unused: usize,
-    /// What is in use without it.
     pub(crate) load: Load,
 }
 
 impl Wanted {
-    /// The most that is ever in use, with it.
     pub(super) fn peak(&self) -> usize {
         self.load.peak.max(self.load.active.saturating_add(self.size))
     }
@@ -83,12 +88,13 @@ impl Wanted {
 pub(crate) enum GrowError<E> {
     /// Neither is there more memory nor can any that is free be had for it.
     OutOfMemory,
-    /// The backend's.
     Backend(E),
     /// There are no more numbers for blocks.
     NoNumbers,
     /// Memory was to be unmapped at an address where a block may be: a fault of the records.
-    InUse { address: u64 },
+    InUse {
+        address: u64,
+    },
 }
 
 impl<E> From<E> for GrowError<E> {
@@ -143,7 +149,6 @@ pub(super) struct Headroom {
 }
 
 impl<B: Backend> PageSource<B> {
-    /// A source for a device of `total` bytes.
     pub(crate) fn new(backend: B, policy: Policy, total: u64) -> Self {
         Self {
             backend,
@@ -160,12 +165,10 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// The physical memory that is held, in bytes.
     pub(crate) fn reserved(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// The address and the bytes of each mapping.
     pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
         self.memory.mapped()
     }
@@ -178,7 +181,6 @@ impl<B: Backend> PageSource<B> {
         &mut self.backend
     }
 
-    /// The most that it may hold, in bytes.
     pub(crate) const fn limit(&self) -> usize {
         self.limit
     }
@@ -190,7 +192,6 @@ impl<B: Backend> PageSource<B> {
         self.policy.handle_bytes = Policy::for_memory(limit.min(total)).handle_bytes;
     }
 
-    /// Host memory that the records take, in bytes.
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>().saturating_add(self.memory.metadata_bytes())
     }
@@ -242,7 +243,6 @@ impl<B: Backend> PageSource<B> {
         heap: u32,
         heaps: &mut impl Heaps,
         wanted: Wanted,
-        index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
         self.round += 1;
         self.asked.insert(heap, self.round);
@@ -253,7 +253,7 @@ impl<B: Backend> PageSource<B> {
         let others: BTreeSet<usize> =
             self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
         for unit in [unit].into_iter().chain(others.into_iter().rev()) {
-            match self.grow_by(unit, heap, heaps, (wanted, headroom), index) {
+            match self.grow_by(unit, heap, heaps, (wanted, headroom)) {
                 Err(GrowError::OutOfMemory) => {}
                 grown => return grown,
             }
@@ -268,13 +268,12 @@ impl<B: Backend> PageSource<B> {
         heap: u32,
         heaps: &mut impl Heaps,
         (wanted, mut headroom): (Wanted, Headroom),
-        index: &impl BlockIndex,
     ) -> Result<Block, GrowError<B::Error>> {
-        let mut has_new_range = false;
+        let (mut has_new_range, index) = (false, heaps.index(heap));
         loop {
             let done = self.timelines.entry(heap).or_default().reached(self.round, &mut self.backend);
             let planned =
-                heaps.with(heap, |mine| self.plan(unit, heap, mine, (wanted, headroom, done), index));
+                heaps.with(heap, |mine| self.plan(unit, heap, mine, (wanted, headroom, done), &index));
             match planned.ok_or(GrowError::NoNumbers)? {
                 Planned::Block(block) => return Ok(block),
                 Planned::NoRange if has_new_range => return Err(GrowError::OutOfMemory),
@@ -285,7 +284,7 @@ impl<B: Backend> PageSource<B> {
                 Planned::Fill(mut plan) => {
                     let filled = self.fill(&mut plan, heaps, wanted, headroom);
                     if matches!(filled, Ok(true)) {
-                        return self.commit(&plan, heaps, wanted, index);
+                        return self.commit(&plan, heaps, wanted, &index);
                     }
                     self.give_up(plan, heaps);
                     filled?;

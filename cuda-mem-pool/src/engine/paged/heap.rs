@@ -1,8 +1,8 @@
 //! The blocks of one stream.
 
-use super::sizes::{BlockIndex, SlabKind, Tier};
+use super::sizes::{BlockIndex, Tier};
 use super::slabs::Slabs;
-use super::spans::{Piece, Spans};
+use super::spans::{Piece, Span, Spans};
 
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and slabs of it for the others.
 ///
@@ -16,7 +16,6 @@ pub(crate) struct StreamHeap {
     now: u64,
 }
 
-/// The most bytes of large blocks on quick lists.
 const LARGE_QUICK_BYTES: usize = 32 << 20;
 
 /// A block that was handed out. Its address and its size in bytes are multiples of 512.
@@ -27,10 +26,8 @@ pub(crate) struct Block {
     pub(crate) size: usize,
 }
 
-/// What a free gave back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Freed {
-    /// The bytes of the block.
     pub(crate) size: usize,
     /// How many of them were not asked for.
     pub(crate) unused: usize,
@@ -62,9 +59,8 @@ impl BlockNumber {
 }
 
 impl StreamHeap {
-    /// A heap without memory.
     pub(crate) fn new() -> Self {
-        let (medium, small) = (Slabs::new(SlabKind::Medium), Slabs::new(SlabKind::Small));
+        let (medium, small) = (Slabs::new(Tier::Medium), Slabs::new(Tier::Small));
         Self { large: Spans::new(None), medium, small, now: 0 }
     }
 
@@ -117,7 +113,6 @@ impl StreamHeap {
         self.enter_large(number, address, size, index)
     }
 
-    /// Enters a large block, which was just taken, in the index.
     #[inline]
     fn enter_large(
         &mut self,
@@ -182,14 +177,13 @@ impl StreamHeap {
     #[inline]
     pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
         let (tier, inner) = number.parts();
-        let (address, size) = self.spans(tier).used(inner)?;
-        Some(Block { number, address, size })
+        let span = self.spans(tier).used(inner)?;
+        Some(Block { number, address: span.address, size: span.size })
     }
 
-    /// The bytes that were asked for of a block that is in use.
     pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
         let (tier, inner) = number.parts();
-        self.spans(tier).requested(inner)
+        self.spans(tier).used(inner).map(Span::requested)
     }
 
     #[inline]
@@ -201,19 +195,16 @@ impl StreamHeap {
         }
     }
 
-    /// The bytes in blocks, rounded.
     pub(crate) fn used_bytes(&self) -> usize {
         let large = self.large.used_bytes().saturating_sub(self.large.quick_bytes());
         let large = large.saturating_sub(self.slab_bytes());
         large.saturating_add(self.small.used_bytes()).saturating_add(self.medium.used_bytes())
     }
 
-    /// The bytes in slabs for blocks of up to 1 MiB.
     pub(crate) fn slab_bytes(&self) -> usize {
         self.small.slab_bytes().saturating_add(self.medium.slab_bytes())
     }
 
-    /// The bytes that are mapped here, in use or free.
     pub(crate) fn held_bytes(&self) -> usize {
         self.large.held_bytes()
     }
@@ -228,7 +219,6 @@ impl StreamHeap {
         self.large.free_from(0).map(|free| free.size).max().unwrap_or(0)
     }
 
-    /// Host memory that the records take, in bytes.
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>()
             .saturating_add(self.large.metadata_bytes())
@@ -236,22 +226,7 @@ impl StreamHeap {
             .saturating_add(self.small.metadata_bytes())
     }
 
-    /// Address, size and freedom of everything here, in the order of addresses: blocks, and what is free beside them.
-    #[cfg(test)]
-    pub(crate) fn layout(&self) -> Vec<(u64, usize, bool)> {
-        let mut layout: Vec<_> = self
-            .large
-            .layout()
-            .into_iter()
-            .filter(|(address, _, free)| *free || !(self.small.has(*address) || self.medium.has(*address)))
-            .collect();
-        layout.extend(self.small.blocks.layout());
-        layout.extend(self.medium.blocks.layout());
-        layout.sort_unstable();
-        layout
-    }
-
-    /// Everything here with what was asked for, in the order of addresses: for snapshots.
+    /// Blocks, and what is free beside them, in the order of addresses: for snapshots.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         let is_slab = |piece: &Piece| self.small.has(piece.address) || self.medium.has(piece.address);
         let large = self.large.pieces(false);

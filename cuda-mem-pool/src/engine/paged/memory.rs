@@ -10,11 +10,9 @@ use super::backend::Backend;
 use super::growth::PageSource;
 use crate::engine::slab::Slab;
 
-/// All handles and all ranges.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     handles: Slab<Handle>,
-    /// By their first address.
     ranges: BTreeMap<u64, Range>,
     /// Handles that are mapped nowhere, because a call failed: the next block that needs memory gets them.
     unmapped: Vec<u32>,
@@ -26,17 +24,13 @@ pub(super) struct Memory {
     changes: u64,
 }
 
-/// One handle of physical memory.
 #[derive(Debug)]
 pub(super) struct Handle {
     /// No other handle ever has it.
     pub(super) id: u64,
-    /// The backend's number.
     pub(super) memory: u64,
     pub(super) bytes: usize,
-    /// The heap that has it.
     pub(super) heap: u32,
-    /// Where it is active.
     pub(super) active: Option<u64>,
     /// Where else it is mapped.
     pub(super) stale: Vec<u64>,
@@ -46,7 +40,6 @@ pub(super) struct Handle {
     pub(super) generation: u64,
 }
 
-/// Addresses of one heap.
 #[derive(Debug)]
 pub(super) struct Range {
     pub(super) start: u64,
@@ -58,7 +51,6 @@ pub(super) struct Range {
     slots: Vec<Content>,
 }
 
-/// What is mapped in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     Empty,
@@ -94,7 +86,6 @@ impl Range {
 }
 
 impl Memory {
-    /// The bytes in all handles.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -108,7 +99,6 @@ impl Memory {
         self.stale_mappings > 0
     }
 
-    /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
         let slots: usize =
             self.ranges.values().map(|range| range.slots.capacity() * size_of::<Content>()).sum();
@@ -116,7 +106,6 @@ impl Memory {
         self.handles.bytes().saturating_add(slots).saturating_add(stale)
     }
 
-    /// Adds addresses for a heap, cut into slots of `unit` bytes.
     pub(super) fn add_range(&mut self, heap: u32, start: u64, end: u64, unit: usize) {
         self.ranges.insert(start, Range { start, end, heap, unit, slots: Vec::new() });
     }
@@ -126,7 +115,6 @@ impl Memory {
         self.ranges.values().filter(move |range| range.heap == heap)
     }
 
-    /// The range that has an address.
     pub(super) fn range_at(&self, address: u64) -> Option<&Range> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address < range.end).then_some(range)
@@ -152,7 +140,6 @@ impl Memory {
         Some((range.slot_of(address), number, self.handles.get(number)?))
     }
 
-    /// The first address and the size of each mapping.
     pub(super) fn mapped(&self) -> Vec<(u64, usize)> {
         let ranges = self.ranges.values();
         ranges.flat_map(|range| range.mapped().map(|(address, _)| (address, range.unit))).collect()
@@ -228,7 +215,6 @@ impl Memory {
         self.replace(address, Content::Stale { handle: number, left_at });
     }
 
-    /// A mapping is no more.
     pub(super) fn unmap(&mut self, address: u64) {
         let (Content::Active(number) | Content::Stale { handle: number, .. }) =
             self.replace(address, Content::Empty)
@@ -267,35 +253,32 @@ impl Memory {
     }
 }
 
-/// The handle behind an address.
+/// One handle of physical memory, where it is mapped. Blocks lie in segments without regard to their ends: a block may have
+/// parts of several, and a segment parts of several blocks. [`Pinned`](crate::caching::Pinned) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Backing {
-    /// No other handle ever has it.
-    pub(crate) id: u64,
-    /// The backend's number.
+#[non_exhaustive]
+pub struct Segment {
+    /// Its name in its allocator, which no other segment ever has.
+    pub id: u64,
+    /// The number of the last change behind its addresses, higher than those of all changes before, whichever segment they were of; see
+    /// [`CachingAllocator::generation`](crate::caching::CachingAllocator::generation).
+    pub generation: u64,
+    /// Its first address.
+    pub address: u64,
+    /// Its size.
+    pub bytes: usize,
+    /// How often it is pinned.
+    pub pins: u32,
     pub(crate) memory: u64,
-    /// Where the handle is active.
-    pub(crate) address: u64,
-    pub(crate) bytes: usize,
-    /// The number of the last change; a later one has a higher number, whichever handle it is of.
-    pub(crate) generation: u64,
-    pub(crate) pins: u32,
-}
-
-impl Backing {
-    /// The first address behind it.
-    pub(crate) const fn end(&self) -> u64 {
-        self.address + self.bytes as u64
-    }
 }
 
 /// What is behind addresses, and what has to stay there.
 impl<B: Backend> PageSource<B> {
     /// The handle that blocks at this address are in. None if there is no memory, or memory that has left.
-    pub(crate) fn backing(&self, address: u64) -> Option<Backing> {
+    pub(crate) fn segment(&self, address: u64) -> Option<Segment> {
         let (address, _, handle) = self.memory.active_at(address)?;
         let &Handle { id, memory, bytes, generation, pins, .. } = handle;
-        Some(Backing { id, memory, address, bytes, generation, pins })
+        Some(Segment { id, generation, address, bytes, pins, memory })
     }
 
     /// Has the handles behind a range stay where they are, until they are unpinned as often. None, and none is pinned, if some
@@ -324,7 +307,6 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// The bytes in pinned handles.
     pub(crate) fn pinned(&self) -> usize {
         self.memory.handles().filter(|(_, handle)| handle.pins > 0).map(|(_, handle)| handle.bytes).sum()
     }

@@ -8,6 +8,7 @@
 //! [`CachingAllocator`](crate::caching::CachingAllocator) is this over the driver, `cargo xtask replay` over a model ([`Replay`]).
 
 mod backend;
+mod free;
 mod growth;
 mod heap;
 mod memory;
@@ -24,11 +25,11 @@ mod window;
 pub use backend::{Backend, Climb, climb};
 pub(crate) use growth::{GrowError, Heaps, Load, PageSource, Wanted};
 pub(crate) use heap::{BlockNumber, StreamHeap};
-pub(crate) use memory::Backing;
+pub use memory::Segment;
 pub use replay::Replay;
 pub use sizes::Hold;
-pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, SlabKind, Tier, block_size, small_class};
-pub(crate) use spans::Piece;
+pub(crate) use sizes::{BlockIndex, MAX, MEDIUM, Policy, SLAB, Tier, block_size};
+pub(crate) use spans::{Piece, Spans};
 
 #[cfg(any(test, loom))]
 pub(crate) use {heap::Block, sizes::NoIndex};

@@ -41,7 +41,6 @@ pub(super) struct Plan {
     handles: Vec<Free>,
     /// Those that return to slots in which they are stale.
     returns: Vec<Free>,
-    /// The slots that have their handle by now.
     filled: Vec<u64>,
     /// The latest free of the window's own bytes, and whether other memory came to it.
     freed_at: u64,
@@ -175,7 +174,6 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    /// Maps what was got at the slots of the window.
     fn map(&mut self, plan: &mut Plan) -> Result<(), GrowError<B::Error>> {
         let unit = plan.window.unit;
         let mut empty = Vec::new();
@@ -295,8 +293,8 @@ impl<B: Backend> PageSource<B> {
     /// Tells that a free handle is about to leave the addresses where it is active.
     pub(super) fn announce(&mut self, free: Free) {
         self.memory.renew(free.handle);
-        if let Some(handle) = self.memory.handle(free.handle) {
-            self.backend.before_leaving(handle.id, free.address, free.bytes);
+        if let Some(segment) = self.segment(free.address) {
+            self.backend.before_leaving(&segment);
         }
     }
 

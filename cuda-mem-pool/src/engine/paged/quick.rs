@@ -11,32 +11,20 @@ pub(super) struct QuickLists {
     /// The first block of each list, and a bit for each list that may have any. Made when the first block is kept.
     heads: Box<[u32]>,
     bits: Box<[u64]>,
-    hash: Hash,
+    /// The size up to which there are lists; those of all sizes are mixed.
+    most: Option<usize>,
     bytes: usize,
     /// Where the next block that has to go is looked for.
     hand: usize,
 }
 
-/// Which list a size has.
-#[derive(Debug, Clone, Copy)]
-enum Hash {
-    /// Each size has a list of its own.
-    Exact { lists: usize },
-    /// Sizes share lists. Those of tensors are often multiples of large powers of two, so all bits of the size decide.
-    Mixed { bits: u32 },
-}
-
-/// Lists for blocks of all sizes.
+/// Of blocks of all sizes, so many bits name the list.
 const MIXED_BITS: u32 = 8;
 
 impl QuickLists {
     /// Lists for blocks of up to `most` bytes, or of any size.
     pub(super) fn new(most: Option<usize>) -> Self {
-        let hash = match most {
-            Some(most) => Hash::Exact { lists: most / GRANULE + 1 },
-            None => Hash::Mixed { bits: MIXED_BITS },
-        };
-        Self { heads: Box::default(), bits: Box::default(), hash, bytes: 0, hand: 0 }
+        Self { heads: Box::default(), bits: Box::default(), most, bytes: 0, hand: 0 }
     }
 
     #[inline]
@@ -48,14 +36,13 @@ impl QuickLists {
         size_of_val(&*self.heads) + size_of_val(&*self.bits)
     }
 
+    /// The list of a size: its own up to a most, else one that it shares. Sizes of tensors are often multiples of large powers of two, so all
+    /// their bits decide: the highest bits of a product with the golden ratio depend on them.
     #[inline]
     const fn list(&self, size: usize) -> usize {
-        match self.hash {
-            Hash::Exact { .. } => size / GRANULE,
-            // The highest bits of a product with the golden ratio depend on all bits of the size.
-            Hash::Mixed { bits } => {
-                ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits)) as usize
-            }
+        match self.most {
+            Some(_) => size / GRANULE,
+            None => ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - MIXED_BITS)) as usize,
         }
     }
 
@@ -127,10 +114,7 @@ impl QuickLists {
 
     #[cold]
     fn make_lists(&mut self, list: usize) {
-        let lists = match self.hash {
-            Hash::Exact { lists } => lists,
-            Hash::Mixed { bits } => 1 << bits,
-        };
+        let lists = self.most.map_or(1 << MIXED_BITS, |most| most / GRANULE + 1);
         self.heads = vec![NONE; lists.max(list + 1)].into_boxed_slice();
         self.bits = vec![0; self.heads.len().div_ceil(64)].into_boxed_slice();
     }

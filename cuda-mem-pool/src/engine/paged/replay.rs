@@ -13,7 +13,6 @@ use super::sizes::{NoIndex, block_size};
 pub struct Replay<B: Backend> {
     source: PageSource<B>,
     heaps: AllHeaps,
-    /// The bytes in blocks.
     load: Load,
 }
 
@@ -63,7 +62,7 @@ impl<B: Backend> Replay<B> {
     pub fn grow(&mut self, heap: u32, bytes: usize) -> Result<Option<(u32, u64)>, Option<B::Error>> {
         let Some(size) = block_size(bytes) else { return Ok(None) };
         let wanted = Wanted { size, unused: size - bytes, load: self.load };
-        match self.source.grow(heap, &mut self.heaps, wanted, &NoIndex) {
+        match self.source.grow(heap, &mut self.heaps, wanted) {
             Ok(block) => Ok(Some(self.count(block))),
             Err(GrowError::OutOfMemory) => Ok(None),
             Err(GrowError::Backend(error)) if B::is_out_of_memory(&error) => Ok(None),
@@ -108,6 +107,8 @@ impl<B: Backend> Replay<B> {
 }
 
 impl Heaps for AllHeaps {
+    type Index = NoIndex;
+
     fn others(&self, but: u32) -> Vec<u32> {
         (0..self.0.len() as u32).filter(|number| *number != but).collect()
     }
@@ -116,10 +117,7 @@ impl Heaps for AllHeaps {
         self.0.get_mut(heap as usize).map(body)
     }
 
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        self.with(heap, |heap| {
-            heap.coalesce(&NoIndex);
-            body(heap)
-        })
+    fn index(&self, _heap: u32) -> NoIndex {
+        NoIndex
     }
 }

@@ -22,13 +22,7 @@ pub(crate) const fn block_size(size: usize) -> Option<usize> {
     if size > MAX { None } else { Some((size.saturating_sub(1) | (GRANULE - 1)) + 1) }
 }
 
-/// The class of a small block: how many granules it has, from 1.
-#[inline]
-pub(crate) const fn small_class(size: usize) -> usize {
-    size.div_ceil(GRANULE)
-}
-
-/// Where a block lives.
+/// Where a block lives: in a slab of blocks up to 16 KiB or up to 1 MiB, or by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     Small,
@@ -49,25 +43,18 @@ impl Tier {
     }
 }
 
-/// What a slab is cut into: blocks up to 16 KiB, or up to 1 MiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SlabKind {
-    Small,
-    Medium,
-}
-
 /// Learns where blocks and slabs begin, by numbers within a tier. What there is no room for is refused (false).
 pub(crate) trait BlockIndex {
     fn set_large(&self, _address: u64, _number: u32) -> bool {
         true
     }
     fn clear_large(&self, _address: u64, _number: u32) {}
-    fn add_slab(&self, _address: u64, _kind: SlabKind) -> bool {
+    fn add_slab(&self, _address: u64, _tier: Tier) -> bool {
         true
     }
     /// A slab is no longer there, nor is a block in it.
     fn remove_slab(&self, _address: u64) {}
-    fn set_in_slab(&self, _address: u64, _kind: SlabKind, _number: u32, _size: usize) -> bool {
+    fn set_in_slab(&self, _address: u64, _number: u32) -> bool {
         true
     }
     fn clear_in_slab(&self, _address: u64) {}

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::heap::{Block, BlockNumber, Freed};
-use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, SlabKind, Tier};
+use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, Tier};
 use super::spans::Spans;
 
 /// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
 const SPARE: usize = 1;
 
-/// The most bytes of blocks on quick lists, of each kind of slab.
 const QUICK_BYTES: usize = 80 << 20;
 
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
@@ -17,21 +16,18 @@ const JOINS_FROM_BYTES: usize = 96 << 20;
 
 #[derive(Debug)]
 pub(super) struct Slabs {
-    kind: SlabKind,
+    /// That of its blocks: small or medium.
+    tier: Tier,
     pub(super) blocks: Spans,
     /// The number that a slab has as a large block, by its address.
     numbers: BTreeMap<u64, u32>,
-    /// Slabs that nothing is in.
     spare: Vec<u64>,
 }
 
 impl Slabs {
-    pub(super) fn new(kind: SlabKind) -> Self {
-        let most = match kind {
-            SlabKind::Small => SMALL,
-            SlabKind::Medium => MEDIUM,
-        };
-        Self { kind, blocks: Spans::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
+    pub(super) fn new(tier: Tier) -> Self {
+        let most = if tier == Tier::Small { SMALL } else { MEDIUM };
+        Self { tier, blocks: Spans::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
     /// Cuts a block from a slab, of one more slab if need be.
@@ -61,11 +57,11 @@ impl Slabs {
             let slab = slab_of(address);
             self.spare.retain(|spare| *spare != slab);
         }
-        if !index.set_in_slab(address, self.kind, number, size) {
+        if !index.set_in_slab(address, number) {
             self.blocks.release(number, 0);
             return None;
         }
-        Some(self.block(number, address, size))
+        Some(Block { number: BlockNumber::new(self.tier, number), address, size })
     }
 
     /// Takes a block back and puts it on its quick list. It stays in the index: whoever frees it again is told that nobody has it.
@@ -110,7 +106,6 @@ impl Slabs {
         }
     }
 
-    /// The bytes of blocks that somebody has.
     pub(super) fn used_bytes(&self) -> usize {
         self.blocks.used_bytes().saturating_sub(self.blocks.quick_bytes())
     }
@@ -129,20 +124,10 @@ impl Slabs {
         self.blocks.metadata_bytes().saturating_add(self.numbers.len().saturating_mul(entry))
     }
 
-    #[inline]
-    fn block(&self, number: u32, address: u64, size: usize) -> Block {
-        let tier = match self.kind {
-            SlabKind::Small => Tier::Small,
-            SlabKind::Medium => Tier::Medium,
-        };
-        Block { number: BlockNumber::new(tier, number), address, size }
-    }
-
-    /// Makes a slab of free memory of the heap.
     fn add_slab(&mut self, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
         let (free, address) = large.find_aligned(SLAB, SLAB as u64)?;
         let number = large.take_at(free, address, SLAB, 0)?;
-        if !index.add_slab(address, self.kind) {
+        if !index.add_slab(address, self.tier) {
             large.release(number, 0);
             return None;
         }

@@ -1,21 +1,22 @@
 //! Mapped addresses, cut into spans that are in use or free.
 //!
 //! Addresses come and go: the page source offers ranges whose memory is mapped, and withdraws free ones whose memory it needs
-//! elsewhere. Neighbouring ranges become one *run*, within which free spans join.
+//! elsewhere. Neighbouring ranges become one *run*, within which free spans join. The pinned cache cuts its segments by them too.
 
 use std::collections::BTreeMap;
 
+use super::free::{FreeLists, Links};
 use super::heap::Freed;
 use super::quick::QuickLists;
-use super::sizes::{GRANULE, MAX, SLAB};
-use crate::engine::free::{FreeLists, Links, Listed};
+use super::sizes::{MAX, SLAB};
+use crate::engine::classes::GRANULE;
 use crate::engine::slab::{NONE, Slab};
 
 /// How many free spans are looked at for one that an aligned block fits into, before any that surely is large enough.
 const ALIGNED_LOOKED_AT: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Spans {
+pub(crate) struct Spans {
     records: Slab<Span>,
     free: FreeLists,
     quick: QuickLists,
@@ -27,7 +28,6 @@ pub(super) struct Spans {
     used_bytes: usize,
 }
 
-/// Whether somebody has a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Used,
@@ -36,16 +36,14 @@ enum State {
     Free,
 }
 
-/// A piece of a run, in use or free.
 #[derive(Debug)]
-struct Span {
-    address: u64,
-    size: usize,
+pub(super) struct Span {
+    pub(super) address: u64,
+    pub(super) size: usize,
     state: State,
-    /// The neighbours in the run.
     before: u32,
     after: u32,
-    links: Links,
+    pub(super) links: Links,
     /// When it became free, on its stream's count; of a free span that was joined, the latest. Of a block in use: how many of
     /// its bytes were not asked for.
     mark: u64,
@@ -53,7 +51,7 @@ struct Span {
 
 impl Span {
     /// The bytes that were asked for of a block in use.
-    const fn requested(&self) -> usize {
+    pub(super) const fn requested(&self) -> usize {
         self.size.saturating_sub(self.mark as usize)
     }
 
@@ -68,25 +66,25 @@ impl Span {
 
 /// A free span, for who looks for some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Free {
-    pub(super) number: u32,
-    pub(super) address: u64,
-    pub(super) size: usize,
+pub(crate) struct Free {
+    pub(crate) number: u32,
+    pub(crate) address: u64,
+    pub(crate) size: usize,
     pub(super) freed_at: u64,
 }
 
 impl Free {
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.address.saturating_add(self.size as u64)
     }
 }
 
 /// A run with what is free at its two ends: the same span if all of it is free.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RunView {
+pub(crate) struct RunView {
     pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) head: Option<Free>,
+    pub(crate) end: u64,
+    pub(crate) head: Option<Free>,
     pub(super) tail: Option<Free>,
 }
 
@@ -102,7 +100,7 @@ pub(crate) struct Piece {
 
 impl Spans {
     /// Spans of pages for blocks of up to `most` bytes, or of anything.
-    pub(super) fn new(most: Option<usize>) -> Self {
+    pub(crate) fn new(most: Option<usize>) -> Self {
         Self {
             records: Slab::default(),
             free: FreeLists::new(if most.is_some() { SLAB } else { MAX }),
@@ -115,23 +113,21 @@ impl Spans {
         }
     }
 
-    /// The bytes of all that is here.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.free_bytes.saturating_add(self.used_bytes)
     }
 
-    pub(super) fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// Host memory that the records take.
     pub(super) fn metadata_bytes(&self) -> usize {
         self.records.bytes() + self.free.bytes() + self.quick.metadata_bytes()
     }
 
     /// A free span of at least `size` bytes, about the smallest.
     #[inline]
-    pub(super) fn find(&self, size: usize) -> Option<u32> {
+    pub(crate) fn find(&self, size: usize) -> Option<u32> {
         self.free.find(&self.records, size)
     }
 
@@ -151,7 +147,7 @@ impl Spans {
 
     /// Puts the first `size` bytes of a free span to use; where they begin. What is left stays free.
     #[inline]
-    pub(super) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
+    pub(crate) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
         let address = self.records.get(number)?.address;
         self.take_at(number, address, size, unused).map(|_| address)
     }
@@ -193,7 +189,7 @@ impl Spans {
 
     /// Takes a block back and joins it with its free neighbours. The first address of its run, if nothing of that is in use any more.
     #[inline]
-    pub(super) fn release(&mut self, number: u32, now: u64) -> Option<u64> {
+    pub(crate) fn release(&mut self, number: u32, now: u64) -> Option<u64> {
         let span = self.records.get_mut(number).filter(|span| span.state == State::Used)?;
         span.state = State::Free;
         span.mark = now;
@@ -206,15 +202,13 @@ impl Spans {
         Some(whole.address)
     }
 
-    /// Address and size of a used span.
     #[inline]
-    pub(super) fn used(&self, number: u32) -> Option<(u64, usize)> {
-        let span = self.records.get(number).filter(|span| span.state == State::Used)?;
-        Some((span.address, span.size))
+    pub(super) fn used(&self, number: u32) -> Option<&Span> {
+        self.records.get(number).filter(|span| span.state == State::Used)
     }
 
     /// Adds a free range and joins it with its neighbours. The number of its free span; None if there are no more.
-    pub(super) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
+    pub(crate) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
         let (number, end) = self.add(address, size, freed_at)?;
         let before = self.ends.remove(&address).unwrap_or(NONE);
         let after = self.starts.remove(&end).unwrap_or(NONE);
@@ -247,7 +241,7 @@ impl Spans {
     }
 
     /// Takes a range out of a free span, which keeps its number for what is left before it. False if it is not in that.
-    pub(super) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
+    pub(crate) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
         self.isolate(number, address, size).map(|part| self.remove(part)).is_some()
     }
 
@@ -257,7 +251,7 @@ impl Spans {
     }
 
     /// The runs that begin from `from` on and before `to`, in the order of their addresses.
-    pub(super) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = RunView> {
+    pub(crate) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = RunView> {
         let starts = self.starts.range(from..to);
         let first = starts.clone().next().map_or(u64::MAX, |(start, _)| start + 1);
         // Runs do not overlap: their ends come in the order of their beginnings.
@@ -278,18 +272,6 @@ impl Spans {
     pub(super) fn free_from(&self, size: usize) -> impl Iterator<Item = Free> {
         let candidates = self.free.candidates(&self.records, size);
         candidates.map(|(number, span)| span.free(number)).filter(move |free| free.size >= size)
-    }
-
-    /// Address, size and freedom of all spans, in order.
-    #[cfg(test)]
-    pub(super) fn layout(&self) -> Vec<(u64, usize, bool)> {
-        let mut layout: Vec<_> = self
-            .records
-            .iter()
-            .map(|(_, span)| (span.address, span.size, span.state != State::Used))
-            .collect();
-        layout.sort_unstable();
-        layout
     }
 
     /// Cuts a span, which is in no list, to `size` bytes. The number of the rest, in no list; None, uncut, without one.
@@ -380,7 +362,6 @@ impl Spans {
 
 /// Quick lists: blocks that are free and kept whole, for the next request of their size.
 impl Spans {
-    /// The bytes of blocks on quick lists.
     #[inline]
     pub(super) fn quick_bytes(&self) -> usize {
         self.quick.bytes()
@@ -419,34 +400,10 @@ impl Spans {
         Some((number, span.address, freed_at))
     }
 
-    /// The bytes that were asked for of a used span.
-    pub(super) fn requested(&self, number: u32) -> Option<usize> {
-        let span = self.records.get(number).filter(|span| span.state == State::Used)?;
-        Some(span.requested())
-    }
-
-    /// All spans, in no order.
-    pub(super) fn pieces(&self, in_slab: bool) -> impl Iterator<Item = Piece> {
+    pub(crate) fn pieces(&self, in_slab: bool) -> impl Iterator<Item = Piece> {
         self.records.iter().map(move |(_, span)| {
             let requested = (span.state == State::Used).then(|| span.requested());
             Piece { address: span.address, size: span.size, requested, in_slab }
         })
-    }
-}
-
-impl Listed for Span {
-    #[inline]
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    #[inline]
-    fn links(&self) -> Links {
-        self.links
-    }
-
-    #[inline]
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
     }
 }

@@ -66,7 +66,6 @@ impl<B: Backend> PageSource<B> {
         now
     }
 
-    /// The bytes in handles of a heap that are wholly free and may be moved.
     pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap) -> usize {
         self.wholly_free(heap, mine).iter().map(|free| free.bytes).sum()
     }

@@ -23,12 +23,9 @@ pub(super) struct Fill {
     pub(super) returns: Option<u32>,
 }
 
-/// A place for a block.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Where the block begins.
     pub(super) start: u64,
-    /// The bytes of each slot.
     pub(super) unit: usize,
     /// The free bytes of the heap in it, each with the free span that they are in.
     pub(super) parts: Vec<Free>,
@@ -48,34 +45,23 @@ impl Window {
     }
 }
 
-/// A piece of a stretch: a free span, or slots without an active handle.
+/// A piece of a stretch: a free span, or a gap: slots without an active handle.
 #[derive(Debug, Clone, Copy)]
-enum Piece {
-    Free(Free),
-    Gap { from: u64, to: u64 },
+struct Piece {
+    from: u64,
+    to: u64,
+    free: Option<Free>,
 }
 
 impl Piece {
-    const fn from(&self) -> u64 {
-        match self {
-            Self::Free(free) => free.address,
-            Self::Gap { from, .. } => *from,
-        }
-    }
-
-    fn to(&self) -> u64 {
-        match self {
-            Self::Free(free) => free.end(),
-            Self::Gap { to, .. } => *to,
-        }
+    fn of(free: Free) -> Self {
+        Self { from: free.address, to: free.end(), free: Some(free) }
     }
 }
 
-/// Looks for windows of one heap.
 pub(super) struct Search<'s> {
     memory: &'s Memory,
     spans: &'s Spans,
-    /// The bytes that a window must have.
     size: u64,
     /// What it begins at a multiple of, a power of two.
     alignment: u64,
@@ -129,7 +115,6 @@ impl<'s> Search<'s> {
         self.returns && self.free.contains(&handle)
     }
 
-    /// Goes along a range, stretch by stretch.
     fn walk(&mut self, range: &'s Range) {
         let mut stretch = Vec::new();
         let mut at = range.start;
@@ -137,10 +122,10 @@ impl<'s> Search<'s> {
             self.pass_gap(range, &mut stretch, at, run.start);
             at = run.end;
             let is_whole = run.head.is_some_and(|head| head.end() == run.end);
-            stretch.extend(run.head.map(Piece::Free));
+            stretch.extend(run.head.map(Piece::of));
             if !is_whole {
                 self.try_stretch(range, &mut stretch);
-                stretch.extend(run.tail.map(Piece::Free));
+                stretch.extend(run.tail.map(Piece::of));
             }
         }
         self.pass_gap(range, &mut stretch, at, range.end);
@@ -171,12 +156,13 @@ impl<'s> Search<'s> {
 
     /// Looks for the best window in a stretch, which is empty afterwards. Its ends are those of pieces, at one side at least.
     fn try_stretch(&mut self, range: &'s Range, stretch: &mut Vec<Piece>) {
-        if let (Some(from), Some(to)) = (stretch.first().map(Piece::from), stretch.last().map(Piece::to))
+        if let (Some(from), Some(to)) =
+            (stretch.first().map(|first| first.from), stretch.last().map(|last| last.to))
             && to - from >= self.size
         {
             for piece in stretch.iter() {
-                let begins = piece.from().checked_next_multiple_of(self.alignment);
-                let ends = piece.to().checked_sub(self.size).map(|start| start - start % self.alignment);
+                let begins = piece.from.checked_next_multiple_of(self.alignment);
+                let ends = piece.to.checked_sub(self.size).map(|start| start - start % self.alignment);
                 for start in begins.into_iter().chain(ends) {
                     if start >= from && start + self.size <= to {
                         self.try_window(range, stretch, start);
@@ -198,13 +184,10 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// The slots of gaps that a window has.
     fn slots(&self, range: &Range, stretch: &[Piece], start: u64) -> impl Iterator<Item = u64> {
         let (first, end, unit) = (range.slot_of(start), start + self.size, range.unit);
-        stretch.iter().flat_map(move |piece| match piece {
-            Piece::Gap { from, to } => (first.max(*from)..end.min(*to)).step_by(unit),
-            Piece::Free(_) => (0..0).step_by(unit),
-        })
+        let gaps = stretch.iter().filter(|piece| piece.free.is_none());
+        gaps.flat_map(move |gap| (first.max(gap.from)..end.min(gap.to)).step_by(unit))
     }
 
     /// The handle that is stale in a slot and may be active there again.
@@ -220,12 +203,9 @@ impl<'s> Search<'s> {
         let (start, end) = (*start, start + self.size);
         let mut window = Window { start, unit: range.unit, parts: Vec::new(), fills: Vec::new() };
         for piece in stretch {
-            let (from, to) = (piece.from().max(start), piece.to().min(end));
-            if let Piece::Free(free) = piece
-                && from < to
-            {
-                window.parts.push(Free { address: from, size: (to - from) as usize, ..*free });
-            }
+            let (from, to) = (piece.from.max(start), piece.to.min(end));
+            let free = piece.free.filter(|_| from < to);
+            window.parts.extend(free.map(|free| Free { address: from, size: (to - from) as usize, ..free }));
         }
         for address in self.slots(range, stretch, start) {
             // One that is active in the window itself stays where it is.
@@ -247,6 +227,6 @@ impl<'s> Search<'s> {
 
 fn push_gap(stretch: &mut Vec<Piece>, from: u64, to: u64) {
     if from < to {
-        stretch.push(Piece::Gap { from, to });
+        stretch.push(Piece { from, to, free: None });
     }
 }

@@ -32,7 +32,6 @@ impl Block {
     }
 }
 
-/// What [`SegmentHeap::allocate`] found.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Allocation {
@@ -45,9 +44,7 @@ pub(crate) enum Allocation {
 pub(crate) struct SegmentRequest {
     stream: u64,
     requested: u64,
-    /// The bytes of the block.
     size: u64,
-    /// The bytes that the segment must have.
     pub(crate) bytes: u64,
 }
 
@@ -57,7 +54,6 @@ pub(crate) struct SegmentRequest {
 pub(crate) struct FreeSegment {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
-    /// The stream that its blocks belonged to.
     pub(crate) stream: u64,
     pub(crate) kind: PoolSize,
 }
@@ -90,40 +86,26 @@ struct Segment {
 #[derive(Debug)]
 pub(crate) struct SegmentHeap {
     pub(super) options: Options,
-    no_split: bool,
+    /// Whether a request gets the whole of the free block that is found for it.
+    pub(crate) no_split: bool,
     /// By address. Those of a segment lie one behind the other, without a gap.
     blocks: BTreeMap<u64, Block>,
     /// Free blocks of small and of large segments by stream, size and address, which is the order of best fit.
     free: [BTreeSet<(u64, u64, u64)>; 2],
-    /// How many free blocks share their segment with others, so that it cannot be released, and their bytes; by kind.
-    splits: [(u64, u64); 2],
-    /// By address.
     segments: BTreeMap<u64, Segment>,
     segments_added: u64,
 }
 
 impl SegmentHeap {
-    /// Without segments.
     pub(crate) fn new(options: Options) -> Self {
         Self {
             options,
             no_split: false,
             blocks: BTreeMap::new(),
             free: Default::default(),
-            splits: Default::default(),
             segments: BTreeMap::new(),
             segments_added: 0,
         }
-    }
-
-    /// The options that hold from here on. Segments and blocks stay as they are.
-    pub(crate) fn set_options(&mut self, options: Options) {
-        self.options = options;
-    }
-
-    /// Whether a request gets the whole of the free block that is found for it.
-    pub(crate) fn set_no_split(&mut self, no_split: bool) {
-        self.no_split = no_split;
     }
 
     /// Allocates the smallest free block of the stream that the request fits in, at the lowest address of those. A request of 0
@@ -164,21 +146,20 @@ impl SegmentHeap {
         self.make_free(address, BlockState::ActivePendingFree)
     }
 
-    /// The block that begins at an address, unless it is free.
     pub(crate) fn get(&self, address: u64) -> Option<Block> {
         self.blocks.get(&address).filter(|block| !block.is_free()).copied()
     }
 
     /// How many free blocks of a kind share their segment with others, and their bytes.
     pub(crate) fn splits(&self, kind: PoolSize) -> (u64, u64) {
-        self.splits[kind as usize]
+        let free = self.free[kind as usize].iter().filter(|&&(_, _, address)| !self.is_whole(address));
+        free.fold((0, 0), |(count, bytes), &(_, size, _)| (count + 1, bytes + size))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// All segments in the order of their addresses.
     pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
         self.segments.iter().map(|(&address, segment)| self.view(address, segment))
     }
@@ -197,7 +178,6 @@ impl SegmentHeap {
         self.blocks.values().filter(|block| block.state == BlockState::ActiveAllocated).copied()
     }
 
-    /// Whether exactly the blocks at these addresses are allocated.
     pub(crate) fn check_live_allocations(&self, addresses: &HashSet<u64>) -> bool {
         let mut count = 0usize;
         self.allocated().inspect(|_| count += 1).all(|block| addresses.contains(&block.address))
@@ -375,29 +355,20 @@ impl SegmentHeap {
 
     /// Enters a free block, where best fit finds it.
     fn enter_free(&mut self, block: Block) {
-        if !self.is_all(&block) {
-            let (count, bytes) = &mut self.splits[block.kind as usize];
-            (*count, *bytes) = (*count + 1, bytes.saturating_add(block.size));
-        }
         self.free[block.kind as usize].insert((block.stream, block.size, block.address));
         self.blocks.insert(block.address, block);
     }
 
     fn leave_free(&mut self, block: &Block) {
-        if !self.is_all(block) {
-            let (count, bytes) = &mut self.splits[block.kind as usize];
-            (*count, *bytes) = (count.saturating_sub(1), bytes.saturating_sub(block.size));
-        }
         self.free[block.kind as usize].remove(&(block.stream, block.size, block.address));
         self.blocks.remove(&block.address);
     }
 
-    fn is_all(&self, block: &Block) -> bool {
-        self.segments.get(&block.address).is_some_and(|segment| segment.bytes == block.size)
-    }
-
+    /// Whether a free block is all of its segment, so that this can be released.
     fn is_whole(&self, address: u64) -> bool {
-        self.blocks.get(&address).is_some_and(|block| self.is_all(block))
+        let segment = self.segments.get(&address);
+        segment
+            .is_some_and(|segment| self.blocks.get(&address).is_some_and(|block| block.size == segment.bytes))
     }
 
     /// Adds a free segment; its block. So may be added again what was released and could not be given back.
@@ -432,7 +403,6 @@ impl SegmentHeap {
     }
 }
 
-/// The kind of segment that a block is cut from.
 fn kind_of(block: u64) -> PoolSize {
     if block <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
 }

@@ -1,6 +1,7 @@
 //! What can be set, and which bytes a request and its segment get by that.
 
 use crate::error::OptionsError;
+use crate::primitive::setters;
 
 /// Blocks start at multiples of this many bytes, and are multiples of it.
 pub(crate) const MIN_BLOCK_SIZE: u64 = 512;
@@ -60,34 +61,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`large_segment_size`](Self::large_segment_size).
-    #[must_use]
-    pub fn with_large_segment_size(self, large_segment_size: u64) -> Self {
-        Self { large_segment_size, ..self }
-    }
-
-    /// Sets [`max_split_size`](Self::max_split_size).
-    #[must_use]
-    pub fn with_max_split_size(self, max_split_size: Option<u64>) -> Self {
-        Self { max_split_size, ..self }
-    }
-
-    /// Sets [`max_non_split_rounding`](Self::max_non_split_rounding).
-    #[must_use]
-    pub fn with_max_non_split_rounding(self, max_non_split_rounding: Option<u64>) -> Self {
-        Self { max_non_split_rounding, ..self }
-    }
-
-    /// Sets [`roundup_power2_divisions`](Self::roundup_power2_divisions).
-    #[must_use]
-    pub fn with_roundup_power2_divisions(self, roundup_power2_divisions: [u64; 16]) -> Self {
-        Self { roundup_power2_divisions, ..self }
-    }
-
-    /// Sets [`garbage_collection_threshold`](Self::garbage_collection_threshold).
-    #[must_use]
-    pub fn with_garbage_collection_threshold(self, garbage_collection_threshold: Option<f64>) -> Self {
-        Self { garbage_collection_threshold, ..self }
+    setters! {
+        with_large_segment_size(large_segment_size: u64) => large_segment_size;
+        with_max_split_size(max_split_size: Option<u64>) => max_split_size;
+        with_max_non_split_rounding(max_non_split_rounding: Option<u64>) => max_non_split_rounding;
+        with_roundup_power2_divisions(roundup_power2_divisions: [u64; 16]) => roundup_power2_divisions;
+        with_garbage_collection_threshold(garbage_collection_threshold: Option<f64>) => garbage_collection_threshold;
     }
 
     /// Checks all of them.

@@ -65,7 +65,6 @@ impl Routes {
         self.0.iter().rev().find(|(_, filter)| filter.accepts(stream)).map(|&(id, _)| id)
     }
 
-    /// Whether allocations go to the pool.
     pub(crate) fn has(&self, id: MempoolId) -> bool {
         self.0.iter().any(|&(routed, _)| routed == id)
     }
@@ -74,7 +73,6 @@ impl Routes {
 /// One private pool. `S` is where its segments come from if not from where the owner's own do, `N` what the owner notes of it.
 #[derive(Debug)]
 pub(crate) struct Pool<S, N> {
-    /// How often it is in use.
     pub(crate) uses: u64,
     pub(crate) heap: SegmentHeap,
     pub(crate) source: Option<S>,
@@ -113,7 +111,6 @@ impl<S, N: Default> Pool<S, N> {
         self.use_on_oom && !self.is_captured && !self.is_asleep && !self.is_freeable()
     }
 
-    /// Whether segments of it were taken out and neither went nor came back yet.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving > 0
     }
@@ -141,7 +138,6 @@ pub(crate) struct PoolTable<S, N> {
 }
 
 impl<S, N: Default> PoolTable<S, N> {
-    /// Without pools.
     pub(crate) fn new(options: Options) -> Self {
         Self { options, pools: BTreeMap::new(), routes: Arc::default() }
     }
@@ -153,7 +149,7 @@ impl<S, N: Default> PoolTable<S, N> {
     /// The options that hold from here on, for all pools.
     pub(crate) fn set_options(&mut self, options: Options) {
         self.options = options;
-        self.pools.values_mut().for_each(|pool| pool.heap.set_options(options));
+        self.pools.values_mut().for_each(|pool| pool.heap.options = options);
     }
 
     /// Makes the pool, with another source of segments if there is one, or adds a use to it.
@@ -198,7 +194,6 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(Arc::make_mut(&mut self.routes).0.remove(place).1)
     }
 
-    /// Which allocations go to which pool.
     pub(crate) fn routes(&self) -> &Arc<Routes> {
         &self.routes
     }
@@ -228,7 +223,6 @@ impl<S, N: Default> PoolTable<S, N> {
         self.pools.get(&id).ok_or(PoolError::Unknown { id })
     }
 
-    /// A pool, in use or not. [`PoolError::Unknown`].
     pub(crate) fn get_mut(&mut self, id: MempoolId) -> Result<&mut Pool<S, N>, PoolError> {
         self.pools.get_mut(&id).ok_or(PoolError::Unknown { id })
     }

@@ -1,7 +1,7 @@
 //! How large segments are.
 
 use crate::engine::classes::{LARGE, PAGE};
-use crate::pinned_cache::heap::{LARGEST, SMALLEST, runs_short, segment_ahead, segment_for};
+use crate::pinned_cache::heap::{LARGEST, SMALLEST, segment_for};
 
 #[test]
 fn large_blocks_get_their_own_size() {
@@ -17,13 +17,5 @@ fn shared_segments_grow_with_what_is_held_and_hold_whole_blocks() {
     for block in [7 << 10, 100 << 10, 900 << 10] {
         let segment = segment_for(block, 1 << 30);
         assert!(segment % block < PAGE && segment <= 8 << 20, "{segment}");
-    }
-}
-
-#[test]
-fn what_is_made_ahead_is_bounded() {
-    for held in [0, 1 << 20, 1 << 28, 24 << 30, 1 << 40] {
-        assert!(segment_ahead(held) <= (held / 100).max(SMALLEST));
-        assert!(runs_short(0, held) && !runs_short(segment_ahead(held), held));
     }
 }

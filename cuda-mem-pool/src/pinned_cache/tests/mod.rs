@@ -1,6 +1,4 @@
 #[cfg(not(loom))]
-mod arena;
-#[cfg(not(loom))]
 mod churn;
 #[cfg(not(loom))]
 mod growth;

@@ -28,8 +28,7 @@ fn numbers_that_are_no_alignments() {
         let refused = AlignedAdaptor::new(Faulty::new(&world), asked, 0).unwrap_err();
         assert!(matches!(refused, Error::InvalidAlignment { asked: named, least: 256 } if named == asked));
     }
-    let resource = AlignedAdaptor::new(Faulty::new(&world), 256, 5).unwrap();
-    assert_eq!((resource.alignment(), resource.threshold()), (256, 5));
+    assert!(AlignedAdaptor::new(Faulty::new(&world), 256, 5).is_ok());
 }
 
 #[test]

@@ -2,10 +2,8 @@
 
 mod aligned;
 mod captures;
-mod failure_callback;
 mod faulty;
 mod limiting;
-mod logging;
 mod model;
 mod nested;
 mod pinned_cache;

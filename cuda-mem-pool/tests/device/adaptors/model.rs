@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use cuda_mem_pool::statistics::Stat;
 use cuda_mem_pool::{
-    AlignedAdaptor, Allocation, Counter, DeviceAccessible, Error, LimitingAdaptor, MemoryResource,
-    Statistics, TrackingAdaptor,
+    AlignedAdaptor, Allocation, DeviceAccessible, Error, LimitingAdaptor, MemoryResource, TrackingAdaptor,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,8 +18,6 @@ const LIMIT: u64 = 100_000;
 enum Step {
     Allocate { bytes: usize, alignment: usize, by_address: bool, fails: bool },
     Free { which: usize, fails: bool, wrong_size: bool },
-    Push,
-    Pop,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -34,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
         fails,
         wrong_size,
     });
-    prop_oneof![5 => allocate, 4 => free, 1 => Just(Step::Push), 1 => Just(Step::Pop)]
+    prop_oneof![5 => allocate, 4 => free]
 }
 
 /// An allocation that is out.
@@ -52,18 +50,14 @@ impl Out {
     }
 }
 
-/// What the counters of a scope must be, from the list of what happened in it.
-fn counters(changes: &[i64]) -> Statistics {
-    let of = |amount: &dyn Fn(i64) -> i64| {
-        let mut counter = Counter::default();
-        for change in changes.iter().map(|change| amount(*change)) {
-            counter.current += change;
-            counter.peak = counter.peak.max(counter.current);
-            counter.total += change.max(0);
-        }
-        counter
-    };
-    Statistics { bytes: of(&|bytes| bytes), allocations: of(&i64::signum) }
+/// What must have been counted, from the list of what happened.
+fn counted(changes: &[i64], amount: impl Fn(i64) -> i64) -> Stat {
+    let mut stat = Stat::default();
+    for change in changes.iter().map(|change| amount(*change)) {
+        let size = change.unsigned_abs();
+        if change > 0 { stat.increase(size) } else { stat.decrease(size) }
+    }
+    stat
 }
 
 struct Program<'w> {
@@ -71,8 +65,8 @@ struct Program<'w> {
     upstream: Faulty,
     resource: TrackingAdaptor<TrackingAdaptor<LimitingAdaptor<AlignedAdaptor<Faulty>>>>,
     out: Vec<Out>,
-    /// The bytes allocated and freed (below 0), by scope; the outermost is first.
-    scopes: Vec<Vec<i64>>,
+    /// The bytes allocated and freed (below 0).
+    changes: Vec<i64>,
 }
 
 impl<'w> Program<'w> {
@@ -81,12 +75,7 @@ impl<'w> Program<'w> {
         let aligned = AlignedAdaptor::new(upstream.clone(), 2048, 5000).unwrap();
         let resource =
             TrackingAdaptor::new(TrackingAdaptor::new(LimitingAdaptor::new(aligned, LIMIT), false), false);
-        Self { world, upstream, resource, out: Vec::new(), scopes: vec![Vec::new()] }
-    }
-
-    fn note(&mut self, change: i64) {
-        // An inner scope's changes are those of all around it too.
-        self.scopes.iter_mut().for_each(|scope| scope.push(change));
+        Self { world, upstream, resource, out: Vec::new(), changes: Vec::new() }
     }
 
     fn run(&mut self, step: &Step) {
@@ -109,7 +98,7 @@ impl<'w> Program<'w> {
                         if bytes > 0 {
                             assert_ne!(address, 0);
                             self.out.push(out);
-                            self.note(bytes as i64);
+                            self.changes.push(bytes as i64);
                         }
                     }
                     Err(Error::OutOfMemory { limit: LIMIT, .. }) => assert!(!fits),
@@ -141,18 +130,7 @@ impl<'w> Program<'w> {
                 self.upstream.refuse_frees(0);
                 match left {
                     Some(out) => self.out.push(out),
-                    None => self.note(-(bytes as i64)),
-                }
-            }
-            Step::Push => {
-                self.resource.push_counters();
-                self.scopes.push(Vec::new());
-            }
-            Step::Pop => {
-                let ended = self.resource.pop_counters();
-                assert_eq!(ended.is_some(), self.scopes.len() > 1);
-                if let Some(ended) = ended {
-                    assert_eq!(ended, counters(&self.scopes.pop().unwrap()));
+                    None => self.changes.push(-(bytes as i64)),
                 }
             }
         }
@@ -164,9 +142,10 @@ impl<'w> Program<'w> {
         let tracking = self.resource.upstream();
         let books = tracking.outstanding_allocations();
         assert_eq!(books.iter().map(|one| (one.address, one.bytes)).collect::<BTreeMap<_, _>>(), model);
-        assert_eq!(tracking.allocated_bytes(), bytes);
+        assert_eq!(tracking.bytes().current, bytes);
         assert_eq!(tracking.upstream().allocated_bytes(), bytes);
-        assert_eq!(self.resource.statistics(), counters(self.scopes.last().unwrap()));
+        assert_eq!(self.resource.bytes(), counted(&self.changes, |bytes| bytes));
+        assert_eq!(self.resource.allocations(), counted(&self.changes, i64::signum));
     }
 }
 
@@ -195,7 +174,7 @@ proptest! {
         let upstream = program.upstream.clone();
         let tracking = program.resource.upstream().clone();
         drop(program);
-        prop_assert_eq!(tracking.allocated_bytes(), 0);
+        prop_assert_eq!(tracking.bytes().current, 0);
         world.context.synchronize().unwrap();
         prop_assert_eq!(upstream.used(), 0);
     }

@@ -14,7 +14,7 @@ fn it_begins_empty() {
     let world = World::new();
     let resource = TrackingAdaptor::new(device(&world), true);
     assert!(resource.outstanding_allocations().is_empty());
-    assert_eq!(resource.allocated_bytes(), 0);
+    assert_eq!(resource.bytes().current, 0);
     assert_eq!(resource.outstanding_report(), "nothing is allocated\n");
 }
 
@@ -23,9 +23,9 @@ fn all_freed_leaves_nothing() {
     let world = World::new();
     let resource = TrackingAdaptor::new(device(&world), true);
     let blocks = (0..10).map(|_| resource.allocate(1000, &world.stream).unwrap()).collect::<Vec<_>>();
-    assert_eq!(resource.allocated_bytes(), 10_000);
+    assert_eq!(resource.bytes().current, 10_000);
     drop(blocks);
-    assert_eq!(resource.allocated_bytes(), 0);
+    assert_eq!(resource.bytes().current, 0);
     assert!(resource.outstanding_allocations().is_empty());
     assert!(resource.allocate(0, None).unwrap().is_empty());
     assert!(resource.outstanding_allocations().is_empty());
@@ -50,7 +50,7 @@ fn what_is_left_is_named_with_its_stream() {
     let out = resource.outstanding_allocations();
     assert!(out.iter().all(|one| one.backtrace.is_none()));
     assert_eq!(out.iter().map(|one| (one.address, one.bytes, one.stream)).collect::<Vec<_>>(), expected);
-    assert_eq!(resource.allocated_bytes(), 20 + 40 + 60 + 80 + 100);
+    assert_eq!(resource.bytes().current, 20 + 40 + 60 + 80 + 100);
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn one_over_another_sees_its_own() {
     let outer = TrackingAdaptor::new(inner.clone(), false);
     let below = inner.allocate(10, &world.stream).unwrap();
     let above = outer.allocate(20, &world.stream).unwrap();
-    assert_eq!((outer.allocated_bytes(), inner.allocated_bytes()), (20, 30));
+    assert_eq!((outer.bytes().current, inner.bytes().current), (20, 30));
     assert_eq!(outer.upstream().outstanding_allocations().len(), 2);
     drop(below);
-    assert_eq!((outer.allocated_bytes(), inner.allocated_bytes()), (20, 20));
+    assert_eq!((outer.bytes().current, inner.bytes().current), (20, 20));
     drop(above);
-    assert_eq!((outer.allocated_bytes(), inner.allocated_bytes()), (0, 0));
+    assert_eq!((outer.bytes().current, inner.bytes().current), (0, 0));
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn a_free_with_another_size_frees_nothing() {
         panic!("{refused}")
     };
     assert_eq!((named, upstream.used()), (address, used));
-    assert_eq!(resource.allocated_bytes(), 1000);
+    assert_eq!(resource.bytes().current, 1000);
     // SAFETY: allocated above and not used; the free before was refused.
     unsafe { resource.deallocate(address, 1000, None) }.unwrap();
-    assert_eq!(resource.allocated_bytes(), 0);
+    assert_eq!(resource.bytes().current, 0);
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn a_free_of_something_else_frees_nothing_and_counts_nothing() {
     // SAFETY: refused, which is what is tested.
     let refused = unsafe { resource.deallocate(other, 4096, None) }.unwrap_err();
     assert!(matches!(refused, Error::Core(NotAllocated { address }) if address == other), "{refused}");
-    assert_eq!(resource.allocated_bytes(), 100);
+    assert_eq!(resource.bytes().current, 100);
     // SAFETY: allocated above and not used; the free before was refused.
     unsafe { upstream.deallocate(other, 4096, None) }.unwrap();
     drop(kept);
-    assert_eq!(resource.allocated_bytes(), 0);
+    assert_eq!(resource.bytes().current, 0);
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn what_the_upstream_does_not_take_is_still_out() {
     let refused = block.close().unwrap_err();
     assert!(is_refusal(&refused.error));
     assert_eq!(resource.outstanding_allocations()[0].address, refused.owner.address());
-    assert_eq!(resource.allocated_bytes(), 100);
+    assert_eq!(resource.bytes().current, 100);
     refused.owner.close().unwrap();
     upstream.refuse_allocations(1);
     assert!(resource.allocate(100, &world.stream).is_err());
-    assert_eq!(resource.allocated_bytes(), 0);
+    assert_eq!(resource.bytes().current, 0);
 }
 
 #[test]

@@ -7,9 +7,9 @@ use cuda_mem_pool::{MemoryResource, MempoolId, PinnedCachingAllocator, Result};
 use super::{LEN, adaptors_over, by_address, goes_both_ways, serves};
 use crate::common::scenarios::while_capturing;
 
-/// Without the thread that works ahead: a fault is to strike the same call in each run.
+/// Without the allocator's thread: a fault is to strike the same call in each run.
 fn cache(context: &Context) -> PinnedCachingAllocator {
-    let options = PinnedCacheOptions::default().with_grow_ahead(false);
+    let options = PinnedCacheOptions::default().with_returns_surplus(false);
     PinnedCachingAllocator::with_options(context, options)
 }
 

@@ -1,4 +1,4 @@
-//! Snapshots and traces that the caching allocator wrote, against its own statistics.
+//! Snapshots that the caching allocator wrote, against its own statistics.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::process::Command;
 use super::super::space::Space;
 use super::{Files, read};
 
-/// Runs the pool crate's example, which writes `snapshot.pickle` and `trace.csv`; what it says of itself.
+/// Runs the pool crate's example, which writes `snapshot.pickle`; what it says of itself.
 pub(super) fn run(files: &Files) -> HashMap<String, u64> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["run", "--quiet", "--package", "cuda-mem-pool", "--example", "snapshot", "--"]);
-    command.args(["snapshot.pickle", "trace.csv"].map(|name| files.0.join(name)));
+    command.arg(files.0.join("snapshot.pickle"));
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     // No library of that name: the simulated driver in the program itself is what runs.
     command.env("CUDA_MEM_DRIVER", "/nonexistent/libcuda.so");
@@ -28,17 +28,14 @@ fn space(files: &Files, input: &str) -> Space {
 }
 
 #[test]
-fn our_snapshots_and_traces_show_what_the_statistics_say() {
+fn our_snapshots_show_what_the_statistics_say() {
     let files = Files::new("ours");
     let statistics = run(&files);
     let of = |key: &str| statistics[key];
-    for input in ["snapshot.pickle", "trace.csv"] {
-        let space = space(&files, input);
-        assert_eq!(space.curves.peak_live.0, of("allocated_bytes.peak"), "{input}");
-        assert_eq!(space.curves.peak_active.0, of("active_bytes.peak"), "{input}");
-        assert_eq!(space.allocations, of("allocation.allocated"), "{input}");
-    }
     let space = space(&files, "snapshot.pickle");
+    assert_eq!(space.curves.peak_live.0, of("allocated_bytes.peak"));
+    assert_eq!(space.curves.peak_active.0, of("active_bytes.peak"));
+    assert_eq!(space.allocations, of("allocation.allocated"));
     assert_eq!(space.curves.peak_reserved.0, of("reserved_bytes.peak"));
     assert_eq!(space.failed, of("num_ooms"));
     assert_eq!(space.failed, 1);

@@ -145,7 +145,7 @@ impl World {
                     let wanted = Wanted { size, unused: 0, load };
                     let mut heaps = AllHeaps(&mut self.heaps, &NoIndex);
                     self.source.begin();
-                    self.source.grow(number, &mut heaps, wanted, &NoIndex).ok()
+                    self.source.grow(number, &mut heaps, wanted).ok()
                 });
                 self.live.extend(block.map(|block| (number, block)));
             }
@@ -160,8 +160,8 @@ impl World {
             Step::Pin(at) if !self.live.is_empty() => {
                 let (_, block) = self.live[at % self.live.len()];
                 let handles = self.source.pin(block.address, block.address + block.size as u64).unwrap();
-                let backing = self.source.backing(block.address).unwrap();
-                let (id, generation, memory) = (backing.id, backing.generation, backing.memory);
+                let segment = self.source.segment(block.address).unwrap();
+                let (id, generation, memory) = (segment.id, segment.generation, segment.memory);
                 self.pinned.push(Pinned { address: block.address, handles, id, generation, memory });
             }
             Step::Unpin(at) if !self.pinned.is_empty() => {
@@ -181,9 +181,9 @@ impl World {
         let live: usize = self.live.iter().map(|(_, block)| block.size).sum();
         assert_eq!(live, self.heaps.values().map(StreamHeap::used_bytes).sum::<usize>());
         for pinned in &self.pinned {
-            let backing = self.source.backing(pinned.address).unwrap();
+            let segment = self.source.segment(pinned.address).unwrap();
             assert_eq!(
-                (backing.id, backing.generation),
+                (segment.id, segment.generation),
                 (pinned.id, pinned.generation),
                 "a pinned page moved"
             );

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use super::device::Device;
 use super::model::AllHeaps;
 use crate::engine::paged::{
-    Block, BlockIndex, BlockNumber, GrowError, Hold, Load, PageSource, Policy, SLAB, SlabKind, StreamHeap,
-    Tier, Wanted, block_size,
+    Block, BlockIndex, BlockNumber, GrowError, Hold, Load, PageSource, Policy, SLAB, StreamHeap, Tier,
+    Wanted, block_size,
 };
 
 mod checks;
@@ -42,7 +42,7 @@ impl Chance {
 
 /// Where blocks begin, as the heaps say.
 #[derive(Debug, Default)]
-struct Index(RefCell<BTreeMap<u64, BlockNumber>>, RefCell<BTreeMap<u64, SlabKind>>);
+struct Index(RefCell<BTreeMap<u64, BlockNumber>>, RefCell<BTreeMap<u64, Tier>>);
 
 impl Index {
     fn set(&self, address: u64, number: BlockNumber) -> bool {
@@ -60,16 +60,15 @@ impl BlockIndex for Index {
         let gone = self.0.borrow_mut().remove(&address);
         assert_eq!(gone, Some(BlockNumber::new(Tier::Large, number)));
     }
-    fn add_slab(&self, address: u64, kind: SlabKind) -> bool {
-        assert_eq!(self.1.borrow_mut().insert(address, kind), None);
+    fn add_slab(&self, address: u64, tier: Tier) -> bool {
+        assert_eq!(self.1.borrow_mut().insert(address, tier), None);
         true
     }
     fn remove_slab(&self, address: u64) {
         assert!(self.1.borrow_mut().remove(&address).is_some());
     }
-    fn set_in_slab(&self, address: u64, kind: SlabKind, number: u32, _: usize) -> bool {
-        assert_eq!(self.1.borrow().get(&(address & !(SLAB as u64 - 1))), Some(&kind));
-        let tier = if kind == SlabKind::Small { Tier::Small } else { Tier::Medium };
+    fn set_in_slab(&self, address: u64, number: u32) -> bool {
+        let tier = self.1.borrow()[&(address & !(SLAB as u64 - 1))];
         self.set(address, BlockNumber::new(tier, number))
     }
     fn clear_in_slab(&self, address: u64) {
@@ -182,7 +181,7 @@ impl Machine {
             let wanted = Wanted { size, unused: 1, load: Load { active: self.active, peak: self.peak } };
             let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
             self.source.begin();
-            block = match self.source.grow(stream, heaps, wanted, &self.index) {
+            block = match self.source.grow(stream, heaps, wanted) {
                 Ok(block) => Some(block),
                 Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,
                 Err(error) => panic!("{error:?}"),

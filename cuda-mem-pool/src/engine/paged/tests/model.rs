@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::engine::paged::{Backend, BlockIndex, Heaps, StreamHeap};
+use crate::engine::paged::{Backend, BlockIndex, Heaps, StreamHeap, Tier};
 
 /// Moves forward with every operation of the trace; the device is `lag` of them behind.
 #[derive(Debug)]
@@ -140,7 +140,9 @@ impl Backend for Model {
 /// The heaps of all streams.
 pub(super) struct AllHeaps<'h, I: BlockIndex>(pub(super) &'h mut BTreeMap<u32, StreamHeap>, pub(super) &'h I);
 
-impl<I: BlockIndex> Heaps for AllHeaps<'_, I> {
+impl<'h, I: BlockIndex> Heaps for AllHeaps<'h, I> {
+    type Index = &'h I;
+
     fn others(&self, but: u32) -> Vec<u32> {
         self.0.keys().copied().filter(|number| *number != but).collect()
     }
@@ -149,9 +151,28 @@ impl<I: BlockIndex> Heaps for AllHeaps<'_, I> {
         self.0.get_mut(&heap).map(body)
     }
 
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let heap = self.0.get_mut(&heap)?;
-        heap.coalesce(self.1);
-        Some(body(heap))
+    fn index(&self, _heap: u32) -> &'h I {
+        self.1
+    }
+}
+
+impl<I: BlockIndex> BlockIndex for &I {
+    fn set_large(&self, address: u64, number: u32) -> bool {
+        (*self).set_large(address, number)
+    }
+    fn clear_large(&self, address: u64, number: u32) {
+        (*self).clear_large(address, number);
+    }
+    fn add_slab(&self, address: u64, tier: Tier) -> bool {
+        (*self).add_slab(address, tier)
+    }
+    fn remove_slab(&self, address: u64) {
+        (*self).remove_slab(address);
+    }
+    fn set_in_slab(&self, address: u64, number: u32) -> bool {
+        (*self).set_in_slab(address, number)
+    }
+    fn clear_in_slab(&self, address: u64) {
+        (*self).clear_in_slab(address);
     }
 }

@@ -88,8 +88,7 @@ impl Trace {
                         grows += 1;
                         let wanted = Wanted { size, unused: 0, load: Load { active, peak } };
                         source.begin();
-                        let grown =
-                            source.grow(stream, &mut AllHeaps(&mut heaps, &NoIndex), wanted, &NoIndex);
+                        let grown = source.grow(stream, &mut AllHeaps(&mut heaps, &NoIndex), wanted);
                         block = match grown {
                             Ok(block) => Some(block),
                             Err(GrowError::OutOfMemory) => None,

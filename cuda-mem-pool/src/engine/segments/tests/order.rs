@@ -105,7 +105,7 @@ fn a_destroyed_streams_blocks_are_anothers() {
 fn new_options_leave_what_is_there() {
     let heap = &mut heap(Options::default());
     let block = allocate_at(heap, 0, 2 * MIB, BASE);
-    heap.set_options(Options::default().with_roundup_power2_divisions([2; 16]));
+    heap.options = Options::default().with_roundup_power2_divisions([2; 16]);
     heap.free(block).unwrap();
     let next = hit(heap, 0, 9 * MIB).unwrap();
     assert_eq!((next, heap.get(next).unwrap().size), (BASE, 12 * MIB));

@@ -140,7 +140,7 @@ fn free_memory_serves_others_before_they_run_out_where_that_is_allowed() {
 fn a_pool_without_splits_hands_out_whole_segments() {
     let pools = &mut pools();
     pools.create_or_incref(ONE, None).unwrap();
-    pools.in_use(ONE).unwrap().heap.set_no_split(true);
+    pools.in_use(ONE).unwrap().heap.no_split = true;
     let heap = &mut pools.get_mut(ONE).unwrap().heap;
     let block = allocate_at(heap, 0, 1000, BASE);
     assert_eq!(heap.get(block).unwrap().size, 2 * MIB);

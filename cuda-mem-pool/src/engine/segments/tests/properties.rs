@@ -113,7 +113,7 @@ impl Machine {
                 assert_eq!(taken, self.model.release_cached());
             }
             &Step::NoSplit(no_split) => {
-                self.heap.set_no_split(no_split);
+                self.heap.no_split = no_split;
                 self.model.no_split = no_split;
             }
             &Step::Adopt(from, to) => {

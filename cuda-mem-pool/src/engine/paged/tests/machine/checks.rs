@@ -33,8 +33,8 @@ impl Machine {
     fn check_places(&self) {
         let mut had: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for (stream, heap) in &self.heaps {
-            for (address, size, _) in heap.layout() {
-                let (mut at, end) = (address, address + size as u64);
+            for piece in heap.pieces() {
+                let (mut at, end) = (piece.address, piece.address + piece.size as u64);
                 while at < end {
                     let (start, number, handle) =
                         self.source.memory.active_at(at).expect("a heap has what is not active");
@@ -66,7 +66,9 @@ impl Machine {
             assert!(entered.remove(&block.address), "in use, and not in the index");
         }
         for (stream, heap) in &self.heaps {
-            let layout = heap.layout();
+            let pieces = heap.pieces();
+            let layout: Vec<_> =
+                pieces.iter().map(|piece| (piece.address, piece.size, piece.requested.is_none())).collect();
             layout.iter().filter(|(_, _, free)| *free).for_each(|(address, ..)| _ = entered.remove(address));
             all += layout.iter().map(|(_, size, _)| size).sum::<usize>();
             assert!(layout.windows(2).all(|pair| pair[0].0 + pair[0].1 as u64 <= pair[1].0));

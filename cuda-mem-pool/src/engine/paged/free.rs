@@ -3,77 +3,66 @@
 //!
 //! The links lie in the records, never in the memory: pinned pages may be a device's to write.
 
-use super::classes::{self, GROUPS, STEPS};
-use super::slab::{NONE, Slab};
-
-/// A record that free lists can hold.
-pub(crate) trait Listed {
-    fn size(&self) -> usize;
-
-    fn links(&self) -> Links;
-
-    fn links_mut(&mut self) -> &mut Links;
-}
+use super::spans::Span;
+use crate::engine::classes::{self, GROUPS, STEPS};
+use crate::engine::slab::{NONE, Slab};
 
 /// The neighbours in the list of free blocks of this size.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Links {
+pub(super) struct Links {
     before: u32,
-    pub(crate) after: u32,
+    pub(super) after: u32,
 }
 
 impl Links {
-    pub(crate) const NONE: Self = Self { before: NONE, after: NONE };
+    pub(super) const NONE: Self = Self { before: NONE, after: NONE };
 }
 
 /// How many blocks of one list are looked at. A list holds blocks that differ by 3 %, so more would gain little.
 const LOOKED_AT: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct FreeLists {
-    /// Which groups have a list with blocks.
+pub(super) struct FreeLists {
     groups: u64,
     /// Which lists of a group have blocks.
     lists: [u32; GROUPS],
-    /// The first block of each list.
     heads: Box<[u32]>,
 }
 
 const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
-    /// For blocks of up to `most` bytes.
-    pub(crate) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         let lists = classes::floor(most) + 1;
         Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice() }
     }
 
     /// The host memory that the lists take beside themselves and the records.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.heads)
     }
 
     /// Enters a block, whose record says that it is free.
-    pub(crate) fn insert<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
+    pub(super) fn insert(&mut self, blocks: &mut Slab<Span>, number: u32) {
         let Some(record) = blocks.get_mut(number) else { return };
-        let class = classes::floor(record.size());
+        let class = classes::floor(record.size);
         let head = std::mem::replace(&mut self.heads[class], number);
-        *record.links_mut() = Links { before: NONE, after: head };
+        record.links = Links { before: NONE, after: head };
         if let Some(head) = blocks.get_mut(head) {
-            head.links_mut().before = number;
+            head.links.before = number;
         }
         self.lists[class / STEPS] |= 1 << (class % STEPS);
         self.groups |= 1 << (class / STEPS);
     }
 
-    pub(crate) fn remove<R: Listed>(&mut self, blocks: &mut Slab<R>, number: u32) {
+    pub(super) fn remove(&mut self, blocks: &mut Slab<Span>, number: u32) {
         let Some(record) = blocks.get(number) else { return };
-        let (size, Links { before, after }) = (record.size(), record.links());
+        let (size, Links { before, after }) = (record.size, record.links);
         if let Some(after) = blocks.get_mut(after) {
-            after.links_mut().before = before;
+            after.links.before = before;
         }
         if let Some(before) = blocks.get_mut(before) {
-            before.links_mut().after = after;
+            before.links.after = after;
             return;
         }
         let class = classes::floor(size);
@@ -88,7 +77,7 @@ impl FreeLists {
     }
 
     /// A free block of at least `size` bytes, the smallest of those that were looked at.
-    pub(crate) fn find<R: Listed>(&self, blocks: &Slab<R>, size: usize) -> Option<u32> {
+    pub(super) fn find(&self, blocks: &Slab<Span>, size: usize) -> Option<u32> {
         let class = classes::floor(size);
         // The blocks of this list may be smaller; those of every later one fit.
         let same = self.smallest_in(blocks, class, size);
@@ -96,17 +85,17 @@ impl FreeLists {
     }
 
     /// Free blocks of about `size` bytes and more, the smaller ones first: their numbers and records.
-    pub(crate) fn candidates<'l, R: Listed>(
+    pub(super) fn candidates<'l>(
         &'l self,
-        blocks: &'l Slab<R>,
+        blocks: &'l Slab<Span>,
         size: usize,
-    ) -> impl Iterator<Item = (u32, &'l R)> {
+    ) -> impl Iterator<Item = (u32, &'l Span)> {
         let mut class = classes::floor(size);
         let mut next = self.heads.get(class).copied().unwrap_or(NONE);
         std::iter::from_fn(move || {
             loop {
                 if let Some(block) = blocks.get(next) {
-                    return Some((std::mem::replace(&mut next, block.links().after), block));
+                    return Some((std::mem::replace(&mut next, block.links.after), block));
                 }
                 class = self.next_after(class)?;
                 next = self.heads[class];
@@ -114,19 +103,19 @@ impl FreeLists {
         })
     }
 
-    fn smallest_in<R: Listed>(&self, blocks: &Slab<R>, class: usize, size: usize) -> Option<u32> {
+    fn smallest_in(&self, blocks: &Slab<Span>, class: usize, size: usize) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
         let mut number = self.heads[class];
         for _ in 0..LOOKED_AT {
             let Some(record) = blocks.get(number) else { break };
-            let held = record.size();
+            let held = record.size;
             if held == size {
                 return Some(number);
             }
             if held > size && best.is_none_or(|(smallest, _)| held < smallest) {
                 best = Some((held, number));
             }
-            number = record.links().after;
+            number = record.links.after;
         }
         best.map(|(_, number)| number)
     }
