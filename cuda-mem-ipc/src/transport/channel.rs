@@ -198,7 +198,7 @@ impl AsFd for Channel {
 fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
     let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;
     // Whatever becomes of it, nobody here waits for their end.
-    let descriptors = Descriptors::new(descriptors);
+    let descriptors = Descriptors::from(descriptors);
     if is_control_cut {
         return Err(Error::ControlTruncated { received: descriptors.len() });
     }
@@ -206,11 +206,12 @@ fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
         return Err(FrameError::TooLong { bytes: bytes.saturating_add(1) }.into());
     }
     let frame = Frame::parse(buffer.get(..bytes).unwrap_or_default())?;
-    if descriptors.len() != frame.descriptors() {
-        return Err(Error::DescriptorCount { declared: frame.descriptors(), received: descriptors.len() });
+    let declared = usize::from(frame.descriptors);
+    if descriptors.len() != declared {
+        return Err(Error::DescriptorCount { declared, received: descriptors.len() });
     }
-    let (version, kind, payload) = (frame.version(), frame.kind(), frame.payload().to_vec());
-    Ok(Packet { version, kind, payload, descriptors, sender })
+    let Frame { version, kind, payload, .. } = frame;
+    Ok(Packet { version, kind, payload: payload.to_vec(), descriptors, sender })
 }
 
 /// A socket of this process. Forked children have it too: they can neither use nor end it, and when it is dropped here it has ended

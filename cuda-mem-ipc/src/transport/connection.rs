@@ -122,15 +122,19 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let frame = self.frame(kind, payload)?.with_descriptors(descriptors.len()).map_err(refused)?;
-        self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
-    }
-
-    fn frame<'a>(&self, kind: u16, payload: &'a [u8]) -> Result<Frame<'a>> {
         if kind < FIRST_KIND {
             return Err(Error::ReservedKind { kind, first: FIRST_KIND });
         }
-        Ok(Frame::new(kind, payload).map_err(refused)?.with_version(self.version))
+        let frame = Frame::new(kind, payload).and_then(|frame| frame.with_descriptors(descriptors.len()));
+        let frame = frame.map_err(|error| match error {
+            FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
+            FrameError::Descriptors { count } => {
+                Error::TooManyDescriptors { asked: count, most: MAX_DESCRIPTORS }
+            }
+            error => error.into(),
+        })?;
+        let frame = Frame { version: self.version, ..frame };
+        self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
     }
 
     /// Receives the next message.
@@ -186,16 +190,5 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
-    }
-}
-
-/// A frame's refusal as that of an argument.
-pub(super) fn refused(error: FrameError) -> Error {
-    match error {
-        FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
-        FrameError::Descriptors { count } => {
-            Error::TooManyDescriptors { asked: count, most: MAX_DESCRIPTORS }
-        }
-        error => error.into(),
     }
 }
