@@ -16,7 +16,7 @@ use cuda_mem_pool::cuda_mem_core::{
     self as core, Device, DeviceCopy, DeviceRange, Driver, Stream, StreamUse, Uses,
 };
 
-use super::{Error, Result, SIGNAL_PAD_BYTES};
+use super::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 
 /// An allocation on every rank of a group. The [module](crate::symmetric) has an example.
 ///
@@ -183,6 +183,25 @@ impl Layout {
             return Err(core::Error::ForeignContext { what: "the stream" }.into());
         }
         if stream.is_capturing()? { Err(core::Error::Capturing { call }.into()) } else { Ok(()) }
+    }
+}
+
+/// Operations do not meet each other's signals.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation {
+    Barrier,
+    Signal,
+}
+
+impl Operation {
+    /// Words that an allocation has, for each operation, channel and sender.
+    pub(super) fn words(ranks: usize) -> usize {
+        2 * CHANNELS * ranks
+    }
+
+    /// The number of one of them: it has one writer, `source`.
+    pub(super) fn word(self, channel: usize, ranks: usize, source: usize) -> usize {
+        (self as usize * CHANNELS + channel) * ranks + source
     }
 }
 

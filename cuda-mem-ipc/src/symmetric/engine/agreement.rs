@@ -98,36 +98,16 @@ impl Introduction {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     agreements: u64,
-    allocated: u64,
-    connected: usize,
+    /// How many allocations were begun: the number of the next one.
+    pub(super) allocated: u64,
+    /// How many times the library has connected all ranks.
+    pub(super) connected: usize,
     /// Why there are no more.
     ended: Option<Error>,
-    is_closed: bool,
+    pub(super) is_closed: bool,
 }
 
 impl Calls {
-    /// The number of the next allocation.
-    pub(super) fn allocated(&self) -> u64 {
-        self.allocated
-    }
-
-    pub(super) fn has_allocated(&mut self) {
-        self.allocated += 1;
-    }
-
-    /// How many times the library has connected all ranks.
-    pub(super) fn connected(&self) -> usize {
-        self.connected
-    }
-
-    pub(super) fn has_connected(&mut self) {
-        self.connected += 1;
-    }
-
-    pub(super) fn close(&mut self) {
-        self.is_closed = true;
-    }
-
     /// Returns rank 0's id once all ranks are alike and about to start.
     pub(super) fn start(&mut self, talk: Talk<'_>, ours: &Introduction) -> Result<[u8; 128]> {
         let words = ours.words().into_iter().flat_map(u32::to_le_bytes);

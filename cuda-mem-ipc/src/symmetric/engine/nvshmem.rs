@@ -20,6 +20,7 @@ use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
 use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
+use crate::symmetric::memory::Operation;
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
 
 const NAME: &str = "NVSHMEM";
@@ -169,9 +170,9 @@ impl Nvshmem {
     fn put(&self, words: &Words, stream: &Stream, to: usize, operation: Operation, channel: usize) {
         let mut counts = lock(&words.counts);
         let [sent, _] = &mut *counts;
-        let Some(count) = sent.get_mut(words.slot(operation, channel, to)) else { return };
+        let Some(count) = sent.get_mut(operation.word(channel, words.ranks, to)) else { return };
         *count += 1;
-        let word = words.word(words.slot(operation, channel, words.rank));
+        let word = words.word(operation.word(channel, words.ranks, words.rank));
         let set = sys::NVSHMEM_SIGNAL_SET;
         // SAFETY: a word of symmetric memory, which the allocation that has `words` keeps; a rank that there is; a live stream
         // of the current context.
@@ -184,7 +185,7 @@ impl Nvshmem {
     fn take(&self, words: &Words, stream: &Stream, from: usize, operation: Operation, channel: usize) {
         let mut counts = lock(&words.counts);
         let [_, waited] = &mut *counts;
-        let slot = words.slot(operation, channel, from);
+        let slot = operation.word(channel, words.ranks, from);
         let Some(count) = waited.get_mut(slot) else { return };
         *count += 1;
         let (word, reached) = (words.word(slot), sys::NVSHMEM_CMP_GE);
@@ -201,19 +202,7 @@ impl Nvshmem {
     }
 }
 
-/// Operations do not meet each other's signals.
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    Barrier,
-    Signal,
-}
-
 impl Words {
-    /// The number of a word. Each has one writer.
-    fn slot(&self, operation: Operation, channel: usize, source: usize) -> usize {
-        (operation as usize * CHANNELS + channel) * self.ranks + source
-    }
-
     fn word(&self, slot: usize) -> *mut u64 {
         address(self.address + 8 * slot as u64).cast()
     }
