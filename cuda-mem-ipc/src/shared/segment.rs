@@ -21,7 +21,7 @@ use super::wire::{self, Place};
 use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Departure;
-use crate::memory_file::{self, bytes_there};
+use crate::memory_file::{self, bytes_there, device_of};
 use crate::primitive::lock;
 use crate::transport::Descriptors;
 
@@ -180,18 +180,20 @@ impl Segment {
         let size = |bytes: &u64| {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
         };
+        let device = |uuid| {
+            let unseen = Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) };
+            device_of(context, uuid)?.ok_or(unseen)
+        };
         let bytes = size(&said.bytes)?;
         let info = SegmentInfo::new(bytes, said.place);
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
             Place::Device(uuid) => {
-                let device = device_of(context, *uuid)?;
-                Self::map(context, device, info, &handles, &[bytes], Some(departure))
+                Self::map(context, device(*uuid)?, info, &handles, &[bytes], Some(departure))
             }
             Place::Parts { uuid, parts } => {
-                let device = device_of(context, *uuid)?;
                 let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device, info, &handles, &sizes, Some(departure))
+                Self::map(context, device(*uuid)?, info, &handles, &sizes, Some(departure))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -354,17 +356,4 @@ impl Drop for Segment {
             background::until(move || memory.has_passed());
         }
     }
-}
-
-/// The device of a UUID, as this process numbers it.
-fn device_of(context: &Context, uuid: [u8; 16]) -> Result<Device> {
-    if context.device().uuid()? == uuid {
-        return Ok(context.device());
-    }
-    for device in context.driver().devices()? {
-        if device.uuid()? == uuid {
-            return Ok(device);
-        }
-    }
-    Err(Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) })
 }

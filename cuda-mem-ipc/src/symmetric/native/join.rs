@@ -85,7 +85,7 @@ impl Group {
         let joining = Joining::new(name, rank, world_size, options)?;
         let mut slots = joining.slots();
         for (peer, connection) in connections {
-            let told = joining.greet(&connection, Some(peer))?;
+            let told = joining.greet(&connection, peer)?;
             joining.enter(&mut slots, told, connection)?;
         }
         joining.complete(context, slots)
@@ -136,7 +136,7 @@ impl<'j> Joining<'j> {
                     Err(source) => return Err(Error::Transport { rank, source }),
                 }
             };
-            let told = self.greet(&connection, Some(rank))?;
+            let told = self.greet(&connection, rank)?;
             self.enter(&mut slots, told, connection)?;
         }
         self.accept(&listener, &mut slots)?;
@@ -202,15 +202,14 @@ impl<'j> Joining<'j> {
         }
     }
 
-    /// Says who this is, and hears who is there: rank `expected`, if that is known.
-    fn greet(&self, connection: &Connection, expected: Option<usize>) -> Result<usize> {
-        let rank = expected.unwrap_or(self.ranks);
+    /// Says who this is, and hears whether rank `rank` is there.
+    fn greet(&self, connection: &Connection, rank: usize) -> Result<usize> {
         let failed = |source: TransportError| match source {
             TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
             source => Error::Transport { rank, source },
         };
         self.say_hello(connection, self.deadline).map_err(failed)?;
-        self.rank_of(connection.recv(self.deadline).map_err(failed)?, expected)
+        self.rank_of(connection.recv(self.deadline).map_err(failed)?, Some(rank))
     }
 
     fn say_hello(
