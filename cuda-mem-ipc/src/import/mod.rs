@@ -134,7 +134,6 @@ impl<V: Send + Sync + 'static> Imports<V> {
 
     /// How many names are imported, or on their way in or out.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "one question is enough")]
     pub fn len(&self) -> usize {
         if forked() { 0 } else { self.table.len() }
     }

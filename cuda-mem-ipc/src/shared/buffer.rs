@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{
     self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
@@ -59,7 +60,6 @@ impl SharedBuffer {
 
     /// Its size in bytes: what was asked for.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
         self.block.len
     }
@@ -103,19 +103,21 @@ impl SharedBuffer {
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
-        let (host, at) =
-            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
-        until_unused(&self.block.uses, Some(&self.block.last), deadline.into())?;
+        let (host, at) = self.host(offset, into.len(), deadline.into())?;
         Ok(host.read(at, into)?)
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
     /// Errors: as [`SharedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
-        let (host, at) =
-            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
-        until_unused(&self.block.uses, Some(&self.block.last), deadline.into())?;
+        let (host, at) = self.host(offset, from.len(), deadline.into())?;
         Ok(host.write(at, from)?)
+    }
+
+    fn host(&self, offset: usize, len: usize, deadline: Deadline) -> Result<(&SharedMapping, usize)> {
+        let block = &*self.block;
+        let host = expect_host(&block.segment, block.offset, block.len, offset, len)?;
+        until_unused(&block.uses, Some(&block.last), deadline).map(|()| host)
     }
 }
 
@@ -206,7 +208,6 @@ impl Share {
 
     /// How many bytes it has.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -15,6 +15,7 @@ use cuda_mem_pool::{Allocation, DeviceAccessible};
 use super::buffer::{Holder, Share};
 use super::expect_driver;
 use super::free::{Last, Past};
+use super::pool::expect_bytes;
 use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
@@ -114,22 +115,17 @@ impl Exportable {
         }
     }
 
-    fn block(&self) -> Option<&Block> {
-        self.exported.block.as_ref()
-    }
-
     /// Its size in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
-        self.block().map_or(0, Allocation::len)
+        self.exported.block.as_ref().map_or(0, Allocation::len)
     }
 
     /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
     /// [`Exportable::on`].
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        self.block().map_or(0, Allocation::address)
+        self.exported.block.as_ref().map_or(0, Allocation::address)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
@@ -159,15 +155,7 @@ impl PinnedRange {
     fn of(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Self>> {
         refuse_forked()?;
         let (address, bytes) = (block.address(), block.len());
-        if bytes == 0 {
-            let accepted = 1..=isize::MAX.unsigned_abs();
-            return Err(core::Error::NotAccepted {
-                option: "the size of a block to share",
-                value: 0,
-                accepted,
-            }
-            .into());
-        }
+        expect_bytes("the size of a block to share", bytes)?;
         let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
         let parts = pinned.segments().map_err(as_core)?;
         if parts.len() > MOST_HANDLES {
@@ -212,7 +200,7 @@ impl Exported {
 
     /// Keeps the allocator from using the block again before its receivers are done.
     fn hold_back(&self, block: &Block, last: &Last) -> Result<()> {
-        if last.is_over() {
+        if last.is_over(None) {
             return Ok(());
         }
         let stream = self.range.stream(block)?;
@@ -263,7 +251,7 @@ impl Drop for Exported {
             // No stream waits for them, so it is looked for.
             background::until(move || {
                 let _keeps = &block;
-                last.is_over()
+                last.is_over(None)
             });
         }
     }

@@ -4,7 +4,7 @@ mod serve;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,9 +28,6 @@ use serve::{Lease, Leases, Out};
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
 const LATE: u32 = 64;
 
-/// No segment's number.
-const NONE: u64 = u64::MAX;
-
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
 /// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
@@ -51,8 +48,6 @@ pub(super) struct ExportLink {
     /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
     /// no buffer overtakes its segment.
     announced: Mutex<HashMap<u64, Announced>>,
-    /// One of them, which it was asked about last. It is changed under that lock.
-    latest: AtomicU64,
     ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
@@ -120,7 +115,6 @@ impl Exporter {
             leases: Mutex::default(),
             out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
             announced: Mutex::default(),
-            latest: AtomicU64::new(NONE),
             ahead_limit,
             retiring: Mutex::default(),
             slabs: Mutex::default(),
@@ -248,9 +242,6 @@ impl ExportLink {
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
         let id = segment.info.id;
-        if self.latest.load(Ordering::Acquire) == id {
-            return Ok(());
-        }
         loop {
             let mut announced = lock(&self.announced);
             let told = if announced.contains_key(&id) {
@@ -261,7 +252,6 @@ impl ExportLink {
             match told {
                 Ok(()) => {
                     announced.insert(id, Announced::Used);
-                    self.latest.store(id, Ordering::Release);
                     return Ok(());
                 }
                 Err(error) if error.is_timeout() && !deadline.has_passed() => {}
@@ -325,18 +315,10 @@ impl ExportLink {
 
     /// A segment of this process is gone.
     pub(super) fn retire(&self, segment: u64) {
-        if self.forget(&mut lock(&self.announced), segment) {
+        if lock(&self.announced).remove(&segment).is_some() {
             lock(&self.retiring).push(segment);
             reaper::wake();
         }
-    }
-
-    /// Whether the importer knew of a segment, which it has to be told anew from now on.
-    fn forget(&self, announced: &mut HashMap<u64, Announced>, segment: u64) -> bool {
-        if self.latest.load(Ordering::Relaxed) == segment {
-            self.latest.store(NONE, Ordering::Release);
-        }
-        announced.remove(&segment).is_some()
     }
 
     /// Sends a message if there is room.

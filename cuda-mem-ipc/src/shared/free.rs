@@ -127,15 +127,10 @@ impl Last {
         self.releases.iter().try_for_each(|release| release.order(stream))
     }
 
-    /// Whether nobody need wait for any of it.
-    pub(super) fn is_over(&self) -> bool {
-        let is_over = |point: &UsePoint| point.is_reached().unwrap_or(false);
-        self.releases.iter().all(ReleaseFence::is_over) && self.points.iter().all(is_over)
-    }
-
-    /// Whether `stream` need not wait for any of it.
-    pub(super) fn is_over_for(&self, stream: &Stream) -> bool {
-        let is_over = |point: &UsePoint| point.stream() == stream || point.is_reached().unwrap_or(false);
+    /// Whether a stream, or whoever it is, need not wait for any of it.
+    pub(super) fn is_over(&self, stream: Option<&Stream>) -> bool {
+        let is_over =
+            |point: &UsePoint| stream == Some(point.stream()) || point.is_reached().unwrap_or(false);
         self.releases.iter().all(ReleaseFence::is_over) && self.points.iter().all(is_over)
     }
 
@@ -176,7 +171,7 @@ impl Past {
 
     /// As [`Last::is_over`].
     pub(super) fn is_over(&self) -> bool {
-        self.left().is_over()
+        self.left().is_over(None)
     }
 
     /// A copy of what is not known to be over.

@@ -157,8 +157,8 @@ impl Segment {
                 let descriptor = memory.export_posix_fd()?;
                 let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
                 announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None });
-                Self::map(context, device, info, &[descriptor.as_fd()], &[bytes], None)
-                    .map(|made| made.keeping(vec![descriptor]))
+                let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
+                Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }))
             }
         }
     }
@@ -188,12 +188,10 @@ impl Segment {
         let info = SegmentInfo::new(bytes, said.place);
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
-            Place::Device(uuid) => {
-                Self::map(context, device(*uuid)?, info, &handles, &[bytes], Some(departure))
-            }
+            Place::Device(uuid) => Self::map(context, device(*uuid)?, info, &handles, &[bytes], departure),
             Place::Parts { uuid, parts } => {
                 let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device(*uuid)?, info, &handles, &sizes, Some(departure))
+                Self::map(context, device(*uuid)?, info, &handles, &sizes, departure)
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -227,22 +225,12 @@ impl Segment {
         info: SegmentInfo,
         handles: &[BorrowedFd<'_>],
         sizes: &[usize],
-        departure: Option<Departure>,
+        departure: Departure,
     ) -> Result<Self> {
         let parts = handles.iter().copied().zip(sizes.iter().copied()).collect::<Vec<_>>();
         let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
-        if let Some(departure) = departure {
-            mapping.drop_after_unmap(departure);
-        }
+        mapping.drop_after_unmap(departure);
         Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
-    }
-
-    /// Keeps what peers map it by.
-    fn keeping(mut self, own: Vec<OwnedFd>) -> Self {
-        if let Some(Memory::Device { descriptors, .. }) = &mut self.memory {
-            *descriptors = own;
-        }
-        self
     }
 
     fn register(

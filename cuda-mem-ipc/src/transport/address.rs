@@ -71,6 +71,11 @@ impl Address {
         &self.name
     }
 
+    /// Whether every process of the network namespace may connect to it.
+    pub(super) fn is_public(&self) -> bool {
+        self.directory.is_none()
+    }
+
     /// For the system, which takes about a hundred bytes of path: through the open directory, which also cannot be exchanged.
     pub(super) fn of_system(&self, directory: Option<BorrowedFd<'_>>) -> Result<SocketAddrUnix> {
         match directory {

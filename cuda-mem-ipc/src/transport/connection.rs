@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 #[cfg(test)]
 use rustix::io::Errno;
@@ -15,6 +17,9 @@ use super::peer::Peer;
 use super::pending::Pending;
 use super::policy::PeerPolicy;
 use crate::error::{Error, FrameError, Result};
+
+/// How long a listener that is not there yet is left alone.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The first kind that is not the transport's own.
 pub const FIRST_KIND: u16 = 16;
@@ -86,9 +91,18 @@ impl Connection {
     /// [`connect`](https://man7.org/linux/man-pages/man2/connect.2.html).
     pub fn connect(address: &Address, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Self> {
         let deadline = deadline.into();
-        policy.expect_explicit(address.directory().is_none())?;
-        Pending::connected(address.connect(deadline)?, address.directory().is_none())
-            .complete(policy, deadline)
+        policy.expect_explicit(address.is_public())?;
+        Pending::connected(address.connect(deadline)?, address.is_public()).complete(policy, deadline)
+    }
+
+    /// As [`connect`](Self::connect), to a listener that may not be there yet.
+    pub(crate) fn connect_soon(address: &Address, policy: &PeerPolicy, deadline: Deadline) -> Result<Self> {
+        loop {
+            match Self::connect(address, policy, deadline) {
+                Err(Error::NotListening { .. }) if !deadline.has_passed() => thread::sleep(PAUSE),
+                connection => return connection,
+            }
+        }
     }
 
     pub(super) fn new(channel: Channel, peer: Peer, version: u16) -> Self {

@@ -107,7 +107,7 @@ impl ExportLink {
         let slab = lock(&self.slabs).remove(&segment);
         let slab = slab.ok_or_else(|| protocol(&self.connection, "it lets go of what it does not have"))?;
         // If it does so of its own accord, it has to be told anew.
-        self.forget(&mut lock(&self.announced), segment);
+        lock(&self.announced).remove(&segment);
         drop_in_background(slab);
         Ok(())
     }
@@ -116,7 +116,7 @@ impl ExportLink {
     fn retire_all(&self) {
         let mut announced = lock(&self.announced);
         let slabs = lock(&self.slabs);
-        let retiring = slabs.keys().copied().filter(|segment| self.forget(&mut announced, *segment));
+        let retiring = slabs.keys().copied().filter(|segment| announced.remove(segment).is_some());
         lock(&self.retiring).extend(retiring);
     }
 

@@ -14,7 +14,7 @@ use crate::background::{self, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::primitive::lock;
-use crate::shared::budget::Kind;
+use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
 use crate::shared::{Heard, MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Descriptors, Peer};
@@ -115,14 +115,6 @@ impl Drop for Known {
 }
 
 impl ImportLink {
-    /// Whether one more message may be read, which may have as many descriptors as a segment has. Of what a peer has sent only so many stay
-    /// open: its messages stay in the socket until some are mapped.
-    pub(super) fn may_read(&self) -> bool {
-        let waiting = self.waiting.load(Ordering::SeqCst);
-        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
-        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
-    }
-
     /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
     /// next time; any other one means that nothing more comes.
     pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {

@@ -16,7 +16,7 @@ use crate::memory_file;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller};
 
-/// How long a rank that is not there yet is left alone.
+/// Between two looks whether a rank has joined.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// For what is there already.
@@ -124,18 +124,13 @@ impl<'j> Joining<'j> {
         let listener = Listener::bind(&own, self.deadline).map_err(|source| self.failed(source))?;
         for rank in 0..self.rank {
             let address = address(rank).map_err(|source| self.failed(source))?;
-            let connection = loop {
-                match Connection::connect(&address, &self.options.policy, self.deadline) {
-                    Ok(connection) => break connection,
-                    Err(TransportError::NotListening { .. }) if !self.deadline.has_passed() => {
-                        thread::sleep(PAUSE);
-                    }
-                    Err(TransportError::NotListening { .. } | TransportError::Timeout { .. }) => {
-                        return Err(self.missing(vec![rank], "join"));
-                    }
-                    Err(source) => return Err(Error::Transport { rank, source }),
+            let connection = Connection::connect_soon(&address, &self.options.policy, self.deadline);
+            let connection = connection.map_err(|error| match error {
+                TransportError::NotListening { .. } | TransportError::Timeout { .. } => {
+                    self.missing(vec![rank], "join")
                 }
-            };
+                source => Error::Transport { rank, source },
+            })?;
             let told = self.greet(&connection, rank)?;
             self.enter(&mut slots, told, connection)?;
         }
