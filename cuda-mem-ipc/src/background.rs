@@ -26,7 +26,6 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16
 /// Run again after a pause until it returns true.
 type Job = Box<dyn FnMut() -> bool + Send>;
 
-/// A group of threads.
 pub(crate) struct Background {
     name: &'static str,
     most_threads: usize,
@@ -97,7 +96,6 @@ impl Background {
         self.came.notify_one();
     }
 
-    /// How many jobs do not run.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.state).jobs.len()
     }

@@ -78,7 +78,6 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         }
     }
 
-    /// The entry of a key, and whether it was made just now.
     fn entry(&self, key: &K) -> (Arc<Entry<V>>, bool) {
         let mut entries = lock(&self.entries);
         if let Some(entry) = entries.get(key) {

@@ -151,7 +151,6 @@ impl Exportable {
 }
 
 impl PinnedRange {
-    /// What a block lies in, pinned.
     fn of(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Self>> {
         refuse_forked()?;
         let (address, bytes) = (block.address(), block.len());

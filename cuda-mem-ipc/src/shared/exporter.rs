@@ -321,7 +321,6 @@ impl ExportLink {
         }
     }
 
-    /// Sends a message if there is room.
     fn say(&self, message: &wire::Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         say(&self.connection, message, descriptors, Duration::ZERO)
     }
@@ -334,7 +333,6 @@ impl ExportLink {
         ring::sleeps(&self.way) && !is_late() && self.wake()
     }
 
-    /// Whether somebody slept.
     fn wake(&self) -> bool {
         let is_asleep = ring::claim(&self.way);
         if is_asleep {

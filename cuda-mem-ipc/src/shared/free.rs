@@ -34,7 +34,6 @@ struct Region<P> {
 }
 
 impl<P: PendingUses> FreeList<P> {
-    /// All of `bytes` are free.
     pub(super) fn new(bytes: usize, pending: P) -> Self {
         let mut list = Self { free: BTreeMap::new(), sizes: BTreeSet::new(), bytes };
         list.insert(0, bytes, pending);
@@ -54,7 +53,6 @@ impl<P: PendingUses> FreeList<P> {
         Some((offset, region.pending))
     }
 
-    /// Gives back what was taken.
     pub(super) fn give(&mut self, mut offset: usize, mut len: usize, mut pending: P) {
         if let Some(after) = self.remove(offset.saturating_add(len)) {
             len = len.saturating_add(after.len);
@@ -71,7 +69,6 @@ impl<P: PendingUses> FreeList<P> {
         self.insert(offset, len, pending);
     }
 
-    /// Whether nothing is taken.
     pub(super) fn is_unused(&self) -> bool {
         self.free.get(&0).is_some_and(|region| region.len == self.bytes)
     }
@@ -164,12 +161,10 @@ impl Past {
         lock(&self.0).add_release(release);
     }
 
-    /// As [`Last::order`].
     pub(super) fn order(&self, stream: &Stream) -> Result<()> {
         self.left().order(stream)
     }
 
-    /// As [`Last::is_over`].
     pub(super) fn is_over(&self) -> bool {
         self.left().is_over(None)
     }
@@ -181,7 +176,6 @@ impl Past {
         last.clone()
     }
 
-    /// All of it, which is nobody's here any more.
     pub(super) fn take(&self) -> Last {
         std::mem::take(&mut *lock(&self.0))
     }

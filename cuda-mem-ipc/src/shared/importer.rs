@@ -246,7 +246,6 @@ impl ImportLink {
         }
     }
 
-    /// The next buffer, if it is there.
     fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         if self.connection.is_broken() {
             // What is in the ring is believed no more than messages are.
@@ -328,7 +327,6 @@ impl ImportLink {
         &self.words
     }
 
-    /// A stream of its own for releases.
     fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {
             return Ok(stream);

@@ -54,7 +54,6 @@ pub use received::ReceivedBuffer;
 /// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. Half of what a ring holds.
 const MOST_AT_A_TIME: usize = 256;
 
-/// Sends a message.
 fn say(
     connection: &Connection,
     message: &wire::Message,
@@ -65,7 +64,6 @@ fn say(
     connection.send(kind, &payload, descriptors, deadline)
 }
 
-/// A message that came.
 struct Heard {
     message: wire::Message,
     descriptors: Descriptors,
@@ -101,7 +99,6 @@ fn expect_host(
     Ok((host, start.saturating_add(offset)))
 }
 
-/// Has the calling thread wait until something is so.
 fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
     let mut pause = Duration::from_micros(1);
     while !is_so()? {

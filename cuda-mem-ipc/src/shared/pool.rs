@@ -175,7 +175,6 @@ impl Pool {
         &self.context
     }
 
-    /// The bytes that a buffer takes.
     fn room(&self, bytes: usize) -> Result<usize> {
         refuse_forked()?;
         expect_bytes("the size of a shared buffer", bytes)?;

@@ -89,7 +89,6 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
     Ok(())
 }
 
-/// Has the thread look at its links.
 pub(super) fn wake() {
     if let Some(bell) = &lock(&INBOX).bell {
         ring(bell);
@@ -101,7 +100,6 @@ fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// What became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ready {
     Bell,

@@ -168,7 +168,6 @@ impl ReceivedBuffer {
 }
 
 impl Received {
-    /// What its bytes are behind.
     fn fence(&self) -> Point {
         Point { line: self.said.line, generation: self.said.generation }
     }

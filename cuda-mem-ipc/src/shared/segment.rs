@@ -93,7 +93,6 @@ impl SegmentInfo {
         (self.bytes as u64, self.place) == (said.bytes, said.place)
     }
 
-    /// What a peer is told of it.
     pub(super) fn said(&self) -> wire::Segment {
         let generation = *PROGRAM.get_or_init(|| Uuid::new_v4().as_u64_pair().0);
         wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place }
@@ -319,7 +318,6 @@ impl Memory {
         }
     }
 
-    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
             Self::Device { mapping, .. } => mapping.have_uses_passed(),

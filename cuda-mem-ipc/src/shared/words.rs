@@ -27,7 +27,6 @@ const LINES: usize = wire::LINES as usize;
 /// (seen on hardware), and a peer need never reach its fences.
 pub(super) const MOST_WAITS: usize = 8;
 
-/// The words of one connection.
 #[derive(Debug)]
 pub(super) struct Words {
     /// None once the peer is gone.
@@ -68,7 +67,6 @@ pub(super) struct Point {
 }
 
 impl Words {
-    /// Memory for both sides' lines.
     pub(super) fn memory(context: &Context) -> Result<SharedMapping> {
         let device = context.device();
         // Before anything is offered, and not when it is pinned.
@@ -84,7 +82,6 @@ impl Words {
         Self::over(pinned(context, memory)?, Side::Exporter, pid)
     }
 
-    /// What a peer has made.
     pub(super) fn open(context: &Context, descriptor: Descriptors, pid: u32) -> Result<Self> {
         let mapping = memory_file::open(descriptor)?;
         let needed = wire::SLOTS * SLOT;
@@ -181,7 +178,6 @@ impl Words {
         }
     }
 
-    /// Whether everything that this side recorded is done.
     pub(super) fn own_are_reached(&self) -> bool {
         let issued = self.issued.each_ref().map(|issued| issued.load(Ordering::SeqCst));
         self.have_come_to(self.side, issued)
@@ -231,7 +227,6 @@ impl Words {
         may_wait(&waits, stream.id())
     }
 
-    /// Whether a fence of the peer was reached.
     pub(super) fn is_reached(&self, point: Point) -> Result<bool> {
         match self.fence(point).and_then(|fence| Ok(fence.is_complete()?)) {
             Err(error) if is_poison(&error) => self.was_reached(point),

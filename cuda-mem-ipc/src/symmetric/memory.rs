@@ -216,10 +216,8 @@ pub struct PeerBuffer {
 
 /// What knows the uses of memory and keeps it until they are over.
 pub trait Used: fmt::Debug + Send + Sync {
-    /// The driver that it is mapped by.
     fn driver(&self) -> Driver;
 
-    /// Its uses in this process.
     fn uses(&self) -> &Uses;
 }
 

@@ -28,7 +28,6 @@ pub const MAX_NAME: usize = 64;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// None for an abstract name.
     directory: Option<PathBuf>,
     name: String,
 }

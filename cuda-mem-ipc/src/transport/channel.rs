@@ -67,7 +67,6 @@ impl Channel {
         })
     }
 
-    /// Sends a frame with descriptors beside it.
     pub(super) fn send(
         &self,
         frame: Frame<'_>,

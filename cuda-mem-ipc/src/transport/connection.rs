@@ -190,7 +190,6 @@ impl Connection {
         self.channel.refuse(reason);
     }
 
-    /// Whether this side has ended it because of what came.
     pub(crate) fn is_broken(&self) -> bool {
         self.channel.is_broken()
     }

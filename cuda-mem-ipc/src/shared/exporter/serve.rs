@@ -40,14 +40,12 @@ impl Lease {
     }
 }
 
-/// What is out.
 pub(super) struct Out {
     pub(super) leases: AtomicUsize,
     /// Whether there may be more.
     pub(super) is_open: AtomicBool,
 }
 
-/// One of so many.
 struct Counted(Arc<Out>);
 
 impl Counted {
@@ -102,7 +100,6 @@ impl ExportLink {
         Ok(lease)
     }
 
-    /// Nobody there has it any more.
     fn take_slab(&self, segment: u64) -> Result<()> {
         let slab = lock(&self.slabs).remove(&segment);
         let slab = slab.ok_or_else(|| protocol(&self.connection, "it lets go of what it does not have"))?;
@@ -120,7 +117,6 @@ impl ExportLink {
         lock(&self.retiring).extend(retiring);
     }
 
-    /// What has come by the ring.
     fn take_releases(&self) -> Result<()> {
         let (connection, pid) = (&self.connection, self.connection.peer().pid());
         let mut releases = lock(&self.releases);
@@ -163,7 +159,6 @@ impl ExportLink {
         Ok(())
     }
 
-    /// Tells of ends as far as there is room.
     fn say_retired(&self) {
         let mut retiring = lock(&self.retiring);
         while let Some(&segment) = retiring.last() {

@@ -32,7 +32,6 @@ pub(in crate::shared) struct Returned {
     uses: Uses,
     /// Whether no stream of its own was tried yet.
     is_new: bool,
-    /// The release, once it is recorded.
     release: Option<Release>,
 }
 
@@ -77,7 +76,6 @@ impl Returned {
         link.send(release)
     }
 
-    /// A fence behind everything that used it.
     fn record(&mut self, link: &ImportLink) -> Result<Release> {
         let sequence = self.sequence;
         if self.uses.is_empty() {
@@ -168,7 +166,6 @@ impl ImportLink {
         }
     }
 
-    /// Whether no buffer is out any more.
     pub(super) fn is_let_go(&self) -> bool {
         !self.is_open.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0
     }

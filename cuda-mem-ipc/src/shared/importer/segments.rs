@@ -29,7 +29,6 @@ const IMPORT: Duration = Duration::from_secs(10);
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
-/// A segment that the exporter has announced.
 pub(super) struct Known {
     link: Weak<ImportLink>,
     said: wire::Segment,
@@ -50,7 +49,6 @@ enum State {
     Known(Result<Imported<Segment>>),
 }
 
-/// Some of so many.
 struct Counted(Arc<AtomicUsize>, usize);
 
 impl Counted {
@@ -185,7 +183,6 @@ impl ImportLink {
         count < self.ahead_limit.segments && all <= self.ahead_limit.bytes
     }
 
-    /// How many segments are mapped of which no buffer came.
     pub(super) fn mapped_ahead(&self) -> usize {
         let is_ahead = |known: &&Arc<Known>| known.is_ahead.load(Ordering::SeqCst) && known.is_mapped();
         lock(&self.segments).values().filter(is_ahead).count()

@@ -26,7 +26,6 @@ const GO: u64 = 0;
 /// The kind of the third message.
 const DONE: u64 = 5;
 
-/// What is agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Start = 1,
@@ -180,7 +179,6 @@ impl Calls {
     }
 }
 
-/// A message.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     number: u64,

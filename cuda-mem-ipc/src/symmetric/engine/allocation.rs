@@ -76,7 +76,6 @@ impl Retired {
     }
 }
 
-/// Where things lie.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) size: usize,
@@ -115,7 +114,6 @@ impl Shared {
         self.ground.context.with_current(body)?
     }
 
-    /// For so many bytes of data.
     pub(super) fn layout(&self, size: usize) -> Result<Layout> {
         let pad = size.checked_next_multiple_of(GRANULE);
         let whole = pad.and_then(|pad| pad.checked_add(self.ground.zeroes.len()));
@@ -144,7 +142,6 @@ impl Shared {
         Ok(Allocation { shared, address, layout, sequence, words, uses, opened })
     }
 
-    /// How many allocations the library has not got back.
     pub(super) fn count(&self) -> u64 {
         lock(&self.books).count
     }
@@ -220,7 +217,6 @@ impl Allocation {
         Allocated { address: self.address, serial: self.sequence }
     }
 
-    /// Zeroes the end.
     pub(super) fn clear(&self) -> Result<()> {
         let Ground { stream, zeroes, .. } = &self.shared.ground;
         let source = zeroes.on_read(stream)?;

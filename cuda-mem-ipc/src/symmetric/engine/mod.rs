@@ -236,7 +236,6 @@ impl EngineBackend {
         Ok(())
     }
 
-    /// The allocation that an address lies in.
     fn lying_at(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
         let allocations = lock(&self.allocations);
         let found = allocations.range(..=address).next_back();
@@ -351,7 +350,6 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 }
 
-/// Ranks are few.
 fn number(rank: usize) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }

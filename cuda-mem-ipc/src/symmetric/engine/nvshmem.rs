@@ -28,7 +28,6 @@ const NAME: &str = "NVSHMEM";
 /// Whether the process has a backend over its instance.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// The right to call the instance.
 #[derive(Debug)]
 struct Claim;
 

@@ -19,7 +19,6 @@ use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Result};
 
 use crate::symmetric::Why;
 
-/// The most ranks of a group.
 pub(super) const MAX_RANKS: usize = 128;
 /// How many allocations of each rank are kept.
 pub(super) const KEPT: usize = 1 << 15;
@@ -29,7 +28,6 @@ const LEFT: usize = JOINED + 8;
 const ENTRIES: usize = 4096;
 const ENTRY: usize = 64;
 
-/// What a rank says of one of its allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) sequence: u64,
@@ -41,7 +39,6 @@ pub(super) struct Entry {
     pub(super) words: u64,
 }
 
-/// What there is of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     NotYet,
@@ -60,7 +57,6 @@ impl Directory {
         Ok(Self { mapping: SharedMapping::create(bytes(ranks))?, ranks })
     }
 
-    /// That of rank 0.
     pub(super) fn open(mapping: SharedMapping, ranks: usize) -> Result<Self> {
         let needed = bytes(ranks);
         if mapping.bytes() < needed {

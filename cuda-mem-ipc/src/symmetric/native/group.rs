@@ -72,7 +72,6 @@ pub(super) struct Inner {
     pub(super) exchanging: Mutex<()>,
 }
 
-/// What allocations are made of.
 #[derive(Default)]
 pub(super) struct Making {
     segments: Vec<Arc<OwnSegment>>,
@@ -164,7 +163,6 @@ impl Group {
         &self.inner.state
     }
 
-    /// The allocation that an address lies in.
     pub(super) fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
         let own = lock(&self.inner.own);
         let (_, before) = own.range(..=address).next_back()?;
@@ -250,7 +248,6 @@ impl Inner {
         Ok(allocation)
     }
 
-    /// A new segment, which all ranks are told of.
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
         self.make_room::<Segment>(number)?;
         let bytes = self.options.segment_bytes.max(len);

@@ -116,7 +116,6 @@ impl<'j> Joining<'j> {
         Error::Missing { ranks, what, waited: self.options.timeout }
     }
 
-    /// Connects to the ranks below, and is connected to by those above.
     fn connect(&self, directory: &Path) -> Result<Vec<Option<Connection>>> {
         let address = |rank: usize| Address::in_directory(directory, &format!("{}.{rank}", self.name));
         let mut slots = self.slots();

@@ -78,7 +78,6 @@ impl NativeMemory {
         Self { group, views: OnceLock::new(), layout, allocation }
     }
 
-    /// Another rank's place; none for this one.
     fn remote(&self, rank: usize) -> Option<&Remote> {
         self.allocation.remotes.get()?.get(rank)?.as_ref()
     }

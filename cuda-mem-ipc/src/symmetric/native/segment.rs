@@ -26,7 +26,6 @@ use crate::primitive::lock;
 use crate::symmetric::Error;
 use crate::transport::Descriptors;
 
-/// Memory of one rank, mapped here.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) mapping: ImportedMapping,
@@ -52,7 +51,6 @@ struct Inner {
 }
 
 impl Segment {
-    /// Where the data begins.
     pub(super) fn data(&self) -> usize {
         self.pads.saturating_mul(SIGNAL_PAD_BYTES)
     }
@@ -133,7 +131,6 @@ impl OwnSegment {
         Ok((made, info, descriptor))
     }
 
-    /// Has the stream zero pads.
     fn clear(&self, pads: Range<usize>) -> Result<()> {
         let (first, bytes) = (self.segment.pad_address(pads.start), pads.len() * SIGNAL_PAD_BYTES);
         let _use = self.segment.mapping.on(&self.stream)?;
@@ -141,7 +138,6 @@ impl OwnSegment {
         unsafe { copy::memset_async(&self.stream, first, 0, bytes) }
     }
 
-    /// A piece of so many bytes, if there is one.
     pub(super) fn take(&self, len: usize) -> Option<Block> {
         let mut inner = lock(&self.inner);
         let parked = std::mem::take(&mut inner.parked);

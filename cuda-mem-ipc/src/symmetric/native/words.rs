@@ -28,11 +28,9 @@ const PLACE: usize = 64;
 /// The most allocations that a piece has room for.
 pub(super) const MOST: usize = 1 << 16;
 
-/// A piece, of this rank or of another one.
 #[derive(Debug)]
 pub(super) struct Piece {
     words: SharedWords,
-    /// How many allocations it has room for.
     pub(super) room: usize,
     ranks: usize,
 }
@@ -78,7 +76,6 @@ impl Piece {
         Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
     }
 
-    /// The line of a word of an allocation.
     pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
         self.words.line(allocation * stride(self.ranks) + word)
     }
@@ -180,7 +177,6 @@ impl OwnWords {
         Ok((Arc::new(piece), PieceInfo { number: self.pieces(), room: room as u64 }))
     }
 
-    /// How many there are.
     pub(super) fn pieces(&self) -> u64 {
         lock(&self.inner).pieces.len() as u64
     }
@@ -211,13 +207,11 @@ impl Words {
         Ok(())
     }
 
-    /// As one number, for the directory.
     pub(super) fn place(&self) -> u64 {
         (self.number as u64) << 32 | self.index as u64
     }
 }
 
-/// A piece's number, and a place in it.
 pub(super) fn of_place(place: u64) -> (u64, u64) {
     (place >> 32, place & 0xffff_ffff)
 }
