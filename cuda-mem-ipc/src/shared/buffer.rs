@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -49,9 +49,9 @@ impl SharedBuffer {
     pub(super) fn new(pool: &Arc<Pool>, cut: Cut, len: usize, stream: &Stream) -> Result<Self> {
         let Cut { segment, offset, room, last } = cut;
         // From here on its drop gives it back.
-        let (pool, last) = (Arc::clone(pool), Past::new(last));
+        let (pool, last) = (Arc::clone(pool), Past(Mutex::new(last)));
         let block = Block { pool, segment, offset, len, room, uses: Uses::new(), last };
-        block.last.order(stream)?;
+        block.last.left().order(stream)?;
         // Who gets the memory next waits for this stream, and with it for all that it waits for.
         block.uses.record_stream(stream)?;
         drop(block.last.take());
@@ -77,7 +77,7 @@ impl SharedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context(), stream)?;
-        self.block.last.order(stream)?;
+        self.block.last.left().order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
@@ -131,13 +131,13 @@ impl From<&SharedBuffer> for Share {
 
 impl UsedElsewhere for Block {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.last.order(stream)?)
+        Ok(self.last.left().order(stream)?)
     }
 }
 
 impl Holder for Block {
     fn order(&self, stream: &Stream) -> Result<()> {
-        self.last.order(stream)?;
+        self.last.left().order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 

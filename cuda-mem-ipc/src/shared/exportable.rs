@@ -13,12 +13,12 @@ use cuda_mem_pool::cuda_mem_core::{
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::buffer::{Holder, Share};
-use super::expect_driver;
 use super::free::{Last, Past};
 use super::pool::expect_bytes;
 use super::segment::Segment;
 use super::wire::{MOST_HANDLES, Parts, Place};
 use super::words::ReleaseFence;
+use super::{expect_driver, of_its_own};
 use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
@@ -134,7 +134,7 @@ impl Exportable {
         refuse_forked()?;
         let block = self.exported.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        self.exported.last.order(stream)?;
+        self.exported.last.left().order(stream)?;
         Ok(block.on(stream)?)
     }
 
@@ -181,14 +181,6 @@ impl PinnedRange {
         ranges.insert(whereabouts, Arc::downgrade(&range));
         Ok(range)
     }
-
-    fn stream(&self, block: &Block) -> Result<&Stream> {
-        if let Some(stream) = self.stream.get() {
-            return Ok(stream);
-        }
-        let stream = Stream::new(block.buffer().context())?;
-        Ok(self.stream.get_or_init(|| stream))
-    }
 }
 
 impl Exported {
@@ -202,7 +194,7 @@ impl Exported {
         if last.is_over(None) {
             return Ok(());
         }
-        let stream = self.range.stream(block)?;
+        let stream = of_its_own(&self.range.stream, block.buffer().context())?;
         last.order(stream)?;
         self.allocator.record_stream(block.address(), stream).map_err(as_core)
     }
@@ -219,7 +211,7 @@ impl From<&Exportable> for Share {
 
 impl UsedElsewhere for Exported {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.last.order(stream)?)
+        Ok(self.last.left().order(stream)?)
     }
 }
 
@@ -229,7 +221,7 @@ impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        self.last.order(stream)?;
+        self.last.left().order(stream)?;
         Ok(block.buffer().order_behind_uses(stream)?)
     }
 

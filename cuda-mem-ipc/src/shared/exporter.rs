@@ -19,7 +19,7 @@ use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
 use super::wire::{self, Accept, HandOver};
 use super::words::{Point, Words};
-use super::{Heard, heard, protocol, say, until};
+use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
@@ -96,7 +96,7 @@ impl Exporter {
         connection.refuse_descriptors();
         let memory = Words::memory(context)?;
         say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
-        let Heard { message: answer, descriptors } = heard(&connection, deadline)?;
+        let (answer, descriptors) = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
         let accepted = match answer {
             wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
@@ -241,23 +241,16 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        let id = segment.info.id;
+        let with_handles = |to: &dyn Fn(ExportHandles<'_>) -> Result<()>| segment.with_handles(to);
         loop {
             let mut announced = lock(&self.announced);
-            let told = if announced.contains_key(&id) {
-                Ok(())
-            } else {
-                segment.with_handles(|handles| self.tell(&segment.info, handles))
-            };
-            match told {
-                Ok(()) => {
-                    announced.insert(id, Announced::Used);
-                    return Ok(());
-                }
-                Err(error) if error.is_timeout() && !deadline.has_passed() => {}
-                Err(error) => return Err(error),
+            if self.announce_now(&mut announced, &segment.info, Announced::Used, with_handles)? {
+                return Ok(());
             }
             drop(announced);
+            if deadline.has_passed() {
+                return Err(Error::Timeout { what: "the peer had taken enough messages for another one" });
+            }
             let mut poller = Poller::new();
             poller.writable((), &self.connection);
             poller.readable((), &**self.connection.peer());
@@ -278,24 +271,36 @@ impl ExportLink {
         if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
-        if announced.contains_key(&segment.id) {
-            return Ok(true);
-        }
         let ahead = announced.values().filter_map(|told| match told {
             Announced::Ahead(bytes) => Some(*bytes),
             Announced::Used => None,
         });
         let bytes = segment.bytes as u64;
-        let (count, all) =
-            ahead.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
-        if count >= self.ahead_limit.segments || all > self.ahead_limit.bytes {
+        if !announced.contains_key(&segment.id) && !self.ahead_limit.has_room(bytes, ahead) {
             return Ok(false);
         }
-        match with_handles(&|handles| self.tell(segment, handles)) {
-            Err(error) if error.is_timeout() => return Ok(false),
-            told => told?,
+        self.announce_now(&mut announced, segment, Announced::Ahead(bytes), with_handles)
+    }
+
+    /// Whether the importer knows of a segment, which it is told if there is room. One that it was told ahead stays that until it is used.
+    fn announce_now(
+        self: &Arc<Self>,
+        announced: &mut HashMap<u64, Announced>,
+        segment: &SegmentInfo,
+        how: Announced,
+        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<bool> {
+        match announced.get_mut(&segment.id) {
+            Some(known) if how == Announced::Used => *known = how,
+            Some(_) => {}
+            None => match with_handles(&|handles| self.tell(segment, handles)) {
+                Err(error) if error.is_timeout() => return Ok(false),
+                told => {
+                    told?;
+                    announced.insert(segment.id, how);
+                }
+            },
         }
-        announced.insert(segment.id, Announced::Ahead(bytes));
         Ok(true)
     }
 

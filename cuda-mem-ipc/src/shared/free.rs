@@ -150,27 +150,15 @@ impl Last {
 /// The same of a buffer that somebody has, while receivers give it back. The thread that looks after peers says so: the lock is held for a
 /// moment, and never while the driver is called.
 #[derive(Debug, Default)]
-pub(super) struct Past(Mutex<Last>);
+pub(super) struct Past(pub(super) Mutex<Last>);
 
 impl Past {
-    pub(super) fn new(last: Last) -> Self {
-        Self(Mutex::new(last))
-    }
-
     pub(super) fn add_release(&self, release: ReleaseFence) {
         lock(&self.0).add_release(release);
     }
 
-    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
-        self.left().order(stream)
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.left().is_over(None)
-    }
-
     /// A copy of what is not known to be over.
-    fn left(&self) -> Last {
+    pub(super) fn left(&self) -> Last {
         let mut last = lock(&self.0);
         last.releases.retain(|release| !release.is_over());
         last.clone()

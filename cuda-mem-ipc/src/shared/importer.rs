@@ -17,7 +17,7 @@ use super::received::ReceivedBuffer;
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, Accept, HandOver, Release};
 use super::words::Words;
-use super::{Heard, heard, protocol, say};
+use super::{heard, protocol, say};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
@@ -129,7 +129,7 @@ impl Importer {
             return Err(core::Error::NotAccepted { option: "AheadLimit::segments", value, accepted }.into());
         }
         let pid = connection.peer().pid();
-        let Heard { message: offer, descriptors } = heard(&connection, deadline)?;
+        let (offer, descriptors) = heard(&connection, deadline)?;
         if offer != wire::Message::Offer || descriptors.len() != 1 {
             return Err(protocol(&connection, "it does not begin with an offer"));
         }
@@ -325,14 +325,6 @@ impl ImportLink {
 
     pub(super) fn words(&self) -> &Words {
         &self.words
-    }
-
-    fn stream(&self) -> Result<&Stream> {
-        if let Some(stream) = self.stream.get() {
-            return Ok(stream);
-        }
-        let stream = Stream::new(&self.context)?;
-        Ok(self.stream.get_or_init(|| stream))
     }
 
     fn is_over(&self) -> bool {

@@ -32,6 +32,7 @@ pub mod wire;
 mod words;
 
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -64,18 +65,13 @@ fn say(
     connection.send(kind, &payload, descriptors, deadline)
 }
 
-struct Heard {
-    message: wire::Message,
-    descriptors: Descriptors,
-}
-
-/// The next message, as far as its bytes go.
-fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<Heard> {
+/// The next message, as far as its bytes go, and what came with it.
+fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<(wire::Message, Descriptors)> {
     let came = connection.recv(deadline)?;
     let parsed = wire::Message::parse(came.kind, &came.payload);
     let pid = connection.peer().pid();
     let message = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
-    Ok(Heard { message, descriptors: came.descriptors })
+    Ok((message, came.descriptors))
 }
 
 /// Ends a connection whose peer does not follow the protocol.
@@ -118,7 +114,18 @@ fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<
         core::Error::Timeout(_) => Error::Timeout { what: "the uses of the buffer were over" },
         error => error.into(),
     })?;
-    until(deadline, "the receivers of the buffer were done", || Ok(past.is_none_or(Past::is_over)))
+    until(deadline, "the receivers of the buffer were done", || {
+        Ok(past.is_none_or(|past| past.left().is_over(None)))
+    })
+}
+
+/// A stream that is made when it is needed first.
+fn of_its_own<'s>(stream: &'s OnceLock<Stream>, context: &Context) -> Result<&'s Stream> {
+    if let Some(stream) = stream.get() {
+        return Ok(stream);
+    }
+    let made = Stream::new(context)?;
+    Ok(stream.get_or_init(|| made))
 }
 
 /// Streams of another driver cannot reach the memory, whatever device they say they are on.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::background::{self, drop_in_background};
+use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::transport::{Connection, Poller};
@@ -138,7 +138,7 @@ fn look_after(bell: &OwnedFd) {
 fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
     let mut poller = Poller::new();
     poller.readable(Ready::Bell, bell);
-    let mut limit = if background::is_behind() { TICK } else { Duration::from_secs(3600) };
+    let mut limit = if DROPS.is_behind() { TICK } else { Duration::from_secs(3600) };
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();
         poller.readable(Ready::Exit(index), connection.peer());

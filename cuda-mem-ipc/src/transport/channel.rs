@@ -187,12 +187,6 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// The packet, if all of it is as it must be.
 fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
     let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;

@@ -181,7 +181,7 @@ impl Connection {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn has_message(&self) -> bool {
         // A packet is never empty; the end of the connection is no bytes.
-        rustix::io::ioctl_fionread(&self.channel).is_ok_and(|bytes| bytes > 0)
+        rustix::io::ioctl_fionread(self.channel.socket()).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Has the system refuse to receive, as [`Channel::refuse`] does.
@@ -202,6 +202,6 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.channel.socket().as_fd()
     }
 }

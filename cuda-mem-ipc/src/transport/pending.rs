@@ -117,11 +117,12 @@ impl Pending {
         let first = self.is_makers.then(|| channel.receive(None, deadline)).transpose()?;
         let peer = match &first {
             Some(first) => Peer::of_credentials(first.sender.ok_or(Error::PeerUnknown)?)?,
-            None => Peer::of_socket(channel.as_fd())?,
+            None => Peer::of_socket(channel.socket().as_fd())?,
         };
         policy.check(&peer)?;
         // A socket that asks for senders also gets a name when it sends, which nobody needs.
-        sockopt::set_socket_passcred(&channel, false).map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
+        sockopt::set_socket_passcred(channel.socket(), false)
+            .map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
         // Before the peer can know that it is admitted.
         channel.socket().take_descriptors();
         say_hello(&channel, &peer, deadline)?;

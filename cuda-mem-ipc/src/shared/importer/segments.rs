@@ -10,13 +10,13 @@ use cuda_mem_pool::cuda_mem_core::{self as core, forked};
 
 use super::ImportLink;
 use super::give_back::MOST_UNHEARD;
-use crate::background::{self, drop_in_background};
+use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::primitive::lock;
 use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
-use crate::shared::{Heard, MOST_AT_A_TIME, heard, reaper, say, wire};
+use crate::shared::{MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
@@ -122,7 +122,7 @@ impl ImportLink {
             if !is_needed(self) {
                 break;
             }
-            let Heard { message, descriptors } = match heard(&self.connection, Duration::ZERO) {
+            let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => break,
                 result => result?,
             };
@@ -166,7 +166,7 @@ impl ImportLink {
             return Err(self.breaks(what));
         }
         if is_early {
-            background::run(move || {
+            DROPS.run(move || {
                 if let Some(link) = known.link.upgrade() {
                     drop(known.memory(&link));
                 }
@@ -178,9 +178,7 @@ impl ImportLink {
     fn has_room_for(&self, bytes: u64) -> bool {
         let segments = lock(&self.segments);
         let early = segments.values().filter(|known| known.counts()).map(|known| known.said.bytes);
-        let (count, all) =
-            early.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
-        count < self.ahead_limit.segments && all <= self.ahead_limit.bytes
+        self.ahead_limit.has_room(bytes, early)
     }
 
     pub(super) fn mapped_ahead(&self) -> usize {
@@ -296,7 +294,7 @@ impl ImportLink {
         // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
         if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
             let (driver, is_reclaiming) = (self.context.driver(), Arc::clone(&self.is_reclaiming));
-            background::run(move || {
+            DROPS.run(move || {
                 driver.reclaim();
                 is_reclaiming.store(false, Ordering::SeqCst);
             });

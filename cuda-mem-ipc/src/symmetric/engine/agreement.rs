@@ -190,17 +190,15 @@ struct Said {
 
 impl Said {
     fn told(&self) -> String {
-        const START: u64 = Kind::Start as u64;
-        const ALLOC: u64 = Kind::Alloc as u64;
-        const RENDEZVOUS: u64 = Kind::Rendezvous as u64;
-        const CLOSE: u64 = Kind::Close as u64;
-        let Self { number, size, sequence, .. } = self;
-        match self.kind {
-            START => format!("call {number}, its start"),
-            ALLOC => format!("call {number}, allocation {sequence} of {size} bytes"),
-            RENDEZVOUS => format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes"),
-            CLOSE => format!("call {number}, its end"),
-            kind => format!("call {number}, of kind {kind}"),
+        let Self { number, kind, size, sequence, .. } = self;
+        let kinds = [Kind::Start, Kind::Alloc, Kind::Rendezvous, Kind::Close];
+        match kinds.into_iter().find(|known| *known as u64 == *kind) {
+            Some(Kind::Alloc) => format!("call {number}, allocation {sequence} of {size} bytes"),
+            Some(Kind::Rendezvous) => {
+                format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes")
+            }
+            Some(kind) => format!("call {number}, {kind:?}"),
+            None => format!("call {number}, of kind {kind}"),
         }
     }
 }

@@ -123,11 +123,6 @@ impl State {
         }
     }
 
-    /// Whether this rank has taken note that the group is broken.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.get().is_some()
-    }
-
     /// Says that a rank is at fault, to all who are there, and lets the waiting streams go. The first word counts.
     pub(super) fn break_by(&self, rank: usize, why: Why) -> Error {
         // Before the poison: whoever is let go must see why.
@@ -166,7 +161,7 @@ impl State {
 
     /// Whether streams are to be let go, for whatever reason.
     pub(super) fn is_ending(&self) -> bool {
-        self.is_broken() || self.is_leaving.load(Ordering::Acquire)
+        self.broken.get().is_some() || self.is_leaving.load(Ordering::Acquire)
     }
 
     /// This rank goes: nothing is waited for any more.
