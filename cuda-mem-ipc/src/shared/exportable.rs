@@ -16,7 +16,7 @@ use super::buffer::{Holder, Share};
 use super::free::{Last, Past};
 use super::pool::expect_bytes;
 use super::segment::Segment;
-use super::wire::{MOST_HANDLES, Parts, Place};
+use super::wire::{MOST_HANDLES, Place};
 use super::words::ReleaseFence;
 use super::{expect_driver, of_its_own};
 use crate::background;
@@ -174,7 +174,7 @@ impl PinnedRange {
             return Err(core::Error::NotShareable { what: "a POSIX file descriptor" }.into());
         }
         let uuid = device.uuid()?;
-        let place = Parts::new(&sizes).map_or(Place::Device(uuid), |parts| Place::Parts { uuid, parts });
+        let place = if sizes.len() > 1 { Place::Parts { uuid, sizes } } else { Place::Device(uuid) };
         let segment = Arc::new(Segment::lent(place, start, total, pinned));
         let range = Arc::new(Self { segment, stream: OnceLock::new() });
         ranges.retain(|_, range| range.strong_count() > 0);

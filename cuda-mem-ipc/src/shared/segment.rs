@@ -90,12 +90,12 @@ impl SegmentInfo {
 
     /// Whether it is what a peer says of it.
     pub(super) fn is_as(&self, said: &wire::Segment) -> bool {
-        (self.bytes as u64, self.place) == (said.bytes, said.place)
+        self.bytes as u64 == said.bytes && self.place == said.place
     }
 
     pub(super) fn said(&self) -> wire::Segment {
         let generation = *PROGRAM.get_or_init(|| Uuid::new_v4().as_u64_pair().0);
-        wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place }
+        wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place.clone() }
     }
 
     pub(super) fn is_known_by(&self, link: Weak<ExportLink>) {
@@ -184,12 +184,12 @@ impl Segment {
             device_of(context, uuid)?.ok_or(unseen)
         };
         let bytes = size(&said.bytes)?;
-        let info = SegmentInfo::new(bytes, said.place);
+        let info = SegmentInfo::new(bytes, said.place.clone());
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
             Place::Device(uuid) => Self::map(context, device(*uuid)?, info, &handles, &[bytes], departure),
-            Place::Parts { uuid, parts } => {
-                let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
+            Place::Parts { uuid, sizes } => {
+                let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
                 Self::map(context, device(*uuid)?, info, &handles, &sizes, departure)
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {

@@ -13,10 +13,11 @@ use rustix::net::{
 };
 
 use super::closing::{Descriptors, close_socket};
+use super::connection::Message;
 use super::deadline::{Deadline, wait};
 use super::frame::{Frame, MAX_DESCRIPTORS, MAX_FRAME};
 use super::peer::Peer;
-use super::system::{self, Credentials, Received};
+use super::system::{self, Received};
 use crate::error::{Error, FrameError, Result};
 use crate::primitive::lock;
 
@@ -33,16 +34,6 @@ pub(super) struct Channel {
     /// What the system is to say in place of a packet.
     #[cfg(test)]
     refusal: Mutex<Option<Errno>>,
-}
-
-/// A message as it came, believed so far as the frame goes.
-#[derive(Debug)]
-pub(super) struct Packet {
-    pub(super) version: u16,
-    pub(super) kind: u16,
-    pub(super) payload: Vec<u8>,
-    pub(super) descriptors: Descriptors,
-    pub(super) sender: Option<Credentials>,
 }
 
 impl Channel {
@@ -78,7 +69,7 @@ impl Channel {
         self.until(PollFlags::OUT, WHAT, peer, deadline, || self.try_send(frame, descriptors))
     }
 
-    pub(super) fn receive(&self, peer: Option<&Peer>, deadline: Deadline) -> Result<Packet> {
+    pub(super) fn receive(&self, peer: Option<&Peer>, deadline: Deadline) -> Result<Message> {
         self.until(PollFlags::IN, "a message came", peer, deadline, || self.try_receive())
     }
 
@@ -137,7 +128,7 @@ impl Channel {
         }
     }
 
-    fn try_receive(&self) -> Result<Option<Packet>> {
+    fn try_receive(&self) -> Result<Option<Message>> {
         let mut receiving = lock(&self.receiving);
         let buffer = &mut **receiving;
         let mut result = self.packet(buffer);
@@ -188,7 +179,7 @@ impl Channel {
 }
 
 /// The packet, if all of it is as it must be.
-fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
+fn check(received: Received, buffer: &[u8]) -> Result<Message> {
     let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;
     // Whatever becomes of it, nobody here waits for their end.
     let descriptors = Descriptors::from(descriptors);
@@ -204,7 +195,7 @@ fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
         return Err(Error::DescriptorCount { declared, received: descriptors.len() });
     }
     let Frame { version, kind, payload, .. } = frame;
-    Ok(Packet { version, kind, payload: payload.to_vec(), descriptors, sender })
+    Ok(Message { version, kind, payload: payload.to_vec(), descriptors, sender })
 }
 
 /// A socket of this process. Forked children have it too: they can neither use nor end it, and when it is dropped here it has ended

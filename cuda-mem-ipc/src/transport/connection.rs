@@ -9,13 +9,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::address::Address;
-use super::channel::{Channel, Packet, guard};
+use super::channel::{Channel, guard};
 use super::closing::Descriptors;
 use super::deadline::Deadline;
 use super::frame::{Frame, MAX_DESCRIPTORS, MAX_PAYLOAD};
 use super::peer::Peer;
 use super::pending::Pending;
 use super::policy::PeerPolicy;
+use super::system::Credentials;
 use crate::error::{Error, FrameError, Result};
 
 /// How long a listener that is not there yet is left alone.
@@ -78,6 +79,9 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// Descriptors of this process now, with close-on-exec. What they are of is the peer's choice.
     pub descriptors: Descriptors,
+    pub(super) version: u16,
+    /// Who sent it, if the socket asks for that.
+    pub(super) sender: Option<Credentials>,
 }
 
 impl Connection {
@@ -160,15 +164,15 @@ impl Connection {
     /// [`Error::ControlTruncated`], [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
-        let packet = self.channel.receive(Some(&self.peer), deadline.into())?;
-        let Packet { version, kind, payload, descriptors, sender: _ } = packet;
-        if version != self.version {
-            return Err(self.channel.breaks(FrameError::Version { found: version }.into()));
+        let message = self.channel.receive(Some(&self.peer), deadline.into())?;
+        let (kind, found) = (message.kind, message.version);
+        if found != self.version {
+            return Err(self.channel.breaks(FrameError::Version { found }.into()));
         }
         if kind < FIRST_KIND {
             return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
         }
-        Ok(Message { kind, payload, descriptors })
+        Ok(message)
     }
 
     /// Lets the peer send no more descriptors, which it has no reason to. From Linux 6.16 on its attempt fails there; before, they are closed

@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::channel::{Channel, Packet, Socket, guard};
-use super::connection::Connection;
+use super::channel::{Channel, Socket, guard};
+use super::connection::{Connection, Message};
 use super::deadline::Deadline;
 use super::frame::{Frame, MAX_VERSION, MIN_VERSION};
 use super::peer::{Peer, own_start_time};
@@ -76,14 +76,9 @@ pub fn pair() -> Result<(Pending, OwnedFd)> {
 }
 
 impl Pending {
-    /// From a socket that has connected.
+    /// From a socket that has connected, or that a listener has accepted.
     pub(super) fn connected(socket: Socket, is_public: bool) -> Self {
         Self { socket, is_makers: false, is_public }
-    }
-
-    /// From one that a listener has accepted.
-    pub(super) fn accepted(socket: OwnedFd, is_public: bool) -> Self {
-        Self::connected(Socket::new(socket), is_public)
     }
 
     /// In a child: from the descriptor that the parent made by [`pair`]; [`Error::NotAnEnd`] for another kind. It gets close-on-exec.
@@ -94,7 +89,7 @@ impl Pending {
             return Err(Error::NotAnEnd);
         }
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(Error::system("fcntl(F_SETFD)"))?;
-        Ok(Self::accepted(socket, false))
+        Ok(Self::connected(Socket::new(socket), false))
     }
 
     /// Finds out who is there, checks it against the policy, and exchanges hellos.
@@ -149,7 +144,7 @@ fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
 }
 
 /// The hello, if it is one; what a later release puts behind it is not read.
-fn heard(packet: &Packet) -> Result<&Hello> {
+fn heard(packet: &Message) -> Result<&Hello> {
     let is_hello = packet.kind == HELLO && packet.version == MIN_VERSION && packet.descriptors.is_empty();
     let hello = Hello::ref_from_prefix(&packet.payload).ok().filter(|_| is_hello);
     let no_hello = || Error::NoHello { kind: packet.kind, bytes: packet.payload.len() };
@@ -207,7 +202,7 @@ mod tests {
         assert_eq!(bytes, [1, 0, 3, 2, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8]);
         let packet = |payload: &[u8]| {
             let (payload, descriptors) = (payload.to_vec(), Vec::new().into());
-            Packet { version: MIN_VERSION, kind: HELLO, payload, descriptors, sender: None }
+            Message { version: MIN_VERSION, kind: HELLO, payload, descriptors, sender: None }
         };
         assert_eq!(heard(&packet(bytes)).unwrap(), &hello);
         assert_eq!(heard(&packet(&[bytes, b"later"].concat())).unwrap(), &hello);

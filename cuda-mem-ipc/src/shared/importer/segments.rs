@@ -153,7 +153,7 @@ impl ImportLink {
         let refused = {
             let mut segments = lock(&self.segments);
             let is_full = segments.len() >= MOST_SEGMENTS;
-            match segments.entry(said.segment) {
+            match segments.entry(known.said.segment) {
                 Entry::Vacant(place) if !is_full => {
                     place.insert(Arc::clone(&known));
                     None

@@ -31,26 +31,11 @@ use crate::primitive::{lock, refuse_forked};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
 use allocation::{Allocation, EngineMemory, Ground, Shared};
 
-/// How a backend over a library works. All ranks pass the same. The constructors of [`EngineBackend`] have examples.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct EngineOptions {
-    /// How long all ranks are waited for, to agree on a call and to come out of it. The call itself takes as long as the library lets it. 60
-    /// seconds.
-    pub timeout: Duration,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self { timeout: Duration::from_secs(60) }
-    }
-}
-
 /// NVSHMEM or NCCL as a backend, called `"NVSHMEM"` and `"NCCL"`, for one set of ranks, each with a device. Its constructors have
 /// examples.
 ///
 /// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
-/// made once all have agreed on them, within [`EngineOptions::timeout`]: on the call, its number, its size and the allocation. Ranks that
+/// made once all have agreed on them, within the timeout of its constructor: on the call, its number, its size and the allocation. Ranks that
 /// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then. A call
 /// that fails on some ranks fails on all: what they can undo together is undone, and else the backend is of no further use.
 /// [`free`](SymmetricBackend::free) is a call of this rank alone: what all ranks have freed is given back to the library with the next
@@ -61,7 +46,8 @@ impl Default for EngineOptions {
 pub struct EngineBackend {
     shared: Arc<Shared>,
     exchange: Arc<dyn Exchange>,
-    options: EngineOptions,
+    /// How long all ranks are waited for, to agree on a call and to come out of it.
+    timeout: Duration,
     /// The order of calls is the order of this lock.
     calls: Mutex<Calls>,
     allocations: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
@@ -152,15 +138,15 @@ impl EngineBackend {
         ground: Ground,
         exchange: Arc<dyn Exchange>,
         calls: Calls,
-        options: &EngineOptions,
+        timeout: Duration,
     ) -> Self {
         let shared = Arc::new(Shared::new(engine, ground, exchange.rank()));
         let (calls, allocations) = (Mutex::new(calls), Mutex::default());
-        Self { shared, exchange, options: options.clone(), calls, allocations }
+        Self { shared, exchange, timeout, calls, allocations }
     }
 
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
-    /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of [`EngineOptions::timeout`].
+    /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of the backend's timeout.
     ///
     /// # Errors
     ///
@@ -171,7 +157,7 @@ impl EngineBackend {
         let mut calls = lock(&self.calls);
         loop {
             // Half of what the others wait, so that they hear of it.
-            let retired = self.shared.ready(self.options.timeout / 2);
+            let retired = self.shared.ready(self.timeout / 2);
             let in_use = self.shared.count().saturating_sub(retired.len() as u64);
             let proposal = Proposal { kind: Kind::Close, size: in_use, sequence: 0, retired };
             let agreed = self.agree(&mut calls, proposal)?;
@@ -189,7 +175,7 @@ impl EngineBackend {
     }
 
     fn talk(&self) -> Talk<'_> {
-        Talk { exchange: &*self.exchange, backend: self.shared.engine.name(), timeout: self.options.timeout }
+        Talk { exchange: &*self.exchange, backend: self.shared.engine.name(), timeout: self.timeout }
     }
 
     /// Has all ranks agree on a call, and gives back what all have freed.
