@@ -327,6 +327,14 @@ impl ImportLink {
         &self.words
     }
 
+    fn stream(&self) -> Result<&Stream> {
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let stream = Stream::new(&self.context)?;
+        Ok(self.stream.get_or_init(|| stream))
+    }
+
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }

@@ -32,7 +32,6 @@ pub mod wire;
 mod words;
 
 use std::os::fd::BorrowedFd;
-use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -117,15 +116,6 @@ fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<
     until(deadline, "the receivers of the buffer were done", || {
         Ok(past.is_none_or(|past| past.left().is_over(None)))
     })
-}
-
-/// A stream that is made when it is needed first.
-fn of_its_own<'s>(stream: &'s OnceLock<Stream>, context: &Context) -> Result<&'s Stream> {
-    if let Some(stream) = stream.get() {
-        return Ok(stream);
-    }
-    let made = Stream::new(context)?;
-    Ok(stream.get_or_init(|| made))
 }
 
 /// Streams of another driver cannot reach the memory, whatever device they say they are on.

@@ -19,7 +19,6 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How often is tried again what could not be done at once.
 const TICK: Duration = Duration::from_millis(10);
 
-/// One end of a connection between pools.
 pub(super) trait Watched: Send + Sync {
     fn connection(&self) -> &Connection;
 

@@ -178,7 +178,6 @@ impl Channel {
     }
 }
 
-/// The packet, if all of it is as it must be.
 fn check(received: Received, buffer: &[u8]) -> Result<Message> {
     let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;
     // Whatever becomes of it, nobody here waits for their end.

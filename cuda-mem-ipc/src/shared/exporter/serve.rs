@@ -21,7 +21,6 @@ use crate::transport::Connection;
 pub(super) struct Leases {
     next: u64,
     pub(super) open: HashMap<u64, Lease>,
-    /// The peer is gone.
     are_over: bool,
 }
 

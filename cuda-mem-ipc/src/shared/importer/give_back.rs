@@ -14,10 +14,10 @@ use crate::primitive::lock;
 use crate::shared::budget::Kind;
 use crate::shared::reaper::{self, Watched};
 use crate::shared::ring;
+use crate::shared::say;
 use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::Point;
-use crate::shared::{of_its_own, say};
 use crate::transport::Connection;
 
 /// How many releases, and ends of segments, are kept for an exporter that does not take them. One that follows the protocol has a lease or a
@@ -87,7 +87,7 @@ impl Returned {
             _ => None,
         };
         // None if it captures, or is another thread's.
-        let own = own.map_or_else(|| self.record_on(link, of_its_own(&link.stream, &link.context)?), Ok);
+        let own = own.map_or_else(|| self.record_on(link, link.stream()?), Ok);
         let Point { line, generation } = own?;
         Ok(Release { sequence, line, generation })
     }

@@ -34,7 +34,6 @@ pub(super) enum Kind {
     Close,
 }
 
-/// What this rank is about to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Proposal {
     pub(super) kind: Kind,
@@ -44,10 +43,8 @@ pub(super) struct Proposal {
     pub(super) retired: Vec<u64>,
 }
 
-/// What all ranks are about to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// What each rank said.
     pub(super) sizes: Vec<u64>,
     /// What all have freed, in order.
     pub(super) freed: Vec<u64>,

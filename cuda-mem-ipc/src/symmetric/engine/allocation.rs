@@ -38,7 +38,6 @@ pub(super) struct Ground {
     ranks: usize,
 }
 
-/// What the backend and its allocations share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) engine: Box<dyn Engine>,
@@ -245,7 +244,6 @@ pub(super) struct EngineMemory {
     layout: memory::Layout,
 }
 
-/// A rank's memory, as this process uses it.
 #[derive(Debug)]
 struct View {
     allocation: Arc<Allocation>,

@@ -103,7 +103,6 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Everybody is gone who would use it, and the other ranks are not asked.
     fn abandon(&self);
 
-    /// How many channels signals have.
     fn channels(&self) -> usize;
 
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()>;

@@ -36,7 +36,6 @@ struct Nccl {
     ranks: usize,
 }
 
-/// The communicator, while its lock is held.
 struct Entered<'n> {
     communicator: ncclComm_t,
     _lock: MutexGuard<'n, Option<AtomicPtr<ncclComm>>>,

@@ -15,7 +15,6 @@ pub(super) struct Space {
     pads: Vec<usize>,
 }
 
-/// A piece that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) offset: usize,
@@ -46,7 +45,6 @@ impl Space {
         Some(Block { offset, len, pad })
     }
 
-    /// Whether a pad is free.
     pub(super) fn has_pad(&self) -> bool {
         !self.pads.is_empty()
     }
