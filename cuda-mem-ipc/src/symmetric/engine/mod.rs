@@ -320,10 +320,10 @@ unsafe impl SymmetricBackend for EngineBackend {
         if let Some(refusal) = self.shared.engine.refuses_rendezvous() {
             return Err(refusal);
         }
-        if !allocation.opened.get().is_some() {
+        if allocation.opened.get().is_none() {
             let mut calls = lock(&self.calls);
             // Another thread may have been faster.
-            if !allocation.opened.get().is_some() {
+            if allocation.opened.get().is_none() {
                 let (size, sequence) = (allocation.layout.size as u64, allocation.sequence);
                 let retired = self.shared.ready(Duration::ZERO);
                 self.agree(&mut calls, Proposal { kind: Kind::Rendezvous, size, sequence, retired })?;

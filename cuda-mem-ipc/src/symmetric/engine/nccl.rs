@@ -105,7 +105,7 @@ impl EngineBackend {
         }
         let ours = Introduction { version: table.version(), is_initialised: None, id: id.to_bytes() };
         let mut calls = Calls::default();
-        let talk = Talk { exchange: &*exchange, backend: NAME, timeout: timeout };
+        let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = ncclUniqueId::from_bytes(&calls.start(talk, &ours)?);
         let mut communicator = ptr::null_mut();
         let (rank, number) = (number(rank), number(ranks));

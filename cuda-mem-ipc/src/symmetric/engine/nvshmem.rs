@@ -112,7 +112,7 @@ impl EngineBackend {
             id: id.to_bytes(),
         };
         let mut calls = Calls::default();
-        let talk = Talk { exchange: &*exchange, backend: NAME, timeout: timeout };
+        let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = calls.start(talk, &ours)?;
         let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
         let begun = if engine.is_ours {
