@@ -26,7 +26,6 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16
 /// Run again after a pause until it returns true.
 type Job = Box<dyn FnMut() -> bool + Send>;
 
-/// A group of threads.
 pub(crate) struct Background {
     name: &'static str,
     most_threads: usize,
@@ -45,12 +44,7 @@ struct State {
 }
 
 /// What this process drops behind its own streams. Each job may wait for any stream, so there is no limit.
-static DROPS: Background = Background::new("cuda-mem-release", usize::MAX);
-
-/// Runs a job soon. Never waits for anybody.
-pub(crate) fn run(job: impl FnOnce() + Send + 'static) {
-    DROPS.run(job);
-}
+pub(crate) static DROPS: Background = Background::new("cuda-mem-release", usize::MAX);
 
 /// Drops a value whose end may wait for others.
 pub(crate) fn drop_in_background(what: impl Send + 'static) {
@@ -68,17 +62,13 @@ pub(crate) fn until(job: impl FnMut() -> bool + Send + 'static) {
     }
 }
 
-/// Starts the thread that could not be started before, if there was one. Tells whether there still is one.
-pub(crate) fn is_behind() -> bool {
-    DROPS.is_behind()
-}
-
 impl Background {
     pub(crate) const fn new(name: &'static str, most_threads: usize) -> Self {
         let state = State { jobs: BTreeMap::new(), number: 0, threads: 0, idle: 0, running: Vec::new() };
         Self { name, most_threads, state: Mutex::new(state), came: Condvar::new() }
     }
 
+    /// Runs a job soon. Never waits for anybody.
     pub(crate) fn run(&'static self, job: impl FnOnce() + Send + 'static) {
         let mut job = Some(job);
         self.add(Box::new(move || {
@@ -97,12 +87,12 @@ impl Background {
         self.came.notify_one();
     }
 
-    /// How many jobs do not run.
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.state).jobs.len()
     }
 
-    fn is_behind(&'static self) -> bool {
+    /// Starts the thread that could not be started before, if there was one. Tells whether there still is one.
+    pub(crate) fn is_behind(&'static self) -> bool {
         let mut state = lock(&self.state);
         let is_behind = |state: &State| state.threads == 0 && !state.jobs.is_empty();
         if is_behind(&state) {

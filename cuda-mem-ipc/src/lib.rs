@@ -21,6 +21,7 @@
 //! ```
 
 #![deny(unsafe_code)]
+#![allow(clippy::len_without_is_empty, reason = "there are no buffers without bytes")]
 
 mod background;
 mod error;

@@ -1,9 +1,9 @@
-//! Files in memory that a peer has sent.
+//! What a peer maps its memory by: files in memory that it has sent, devices that it has named.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use cuda_mem_pool::cuda_mem_core as core;
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device};
 
 use crate::error::{Error, Result};
 use crate::transport::Descriptors;
@@ -24,4 +24,17 @@ pub(crate) fn open(descriptors: Descriptors) -> Result<SharedMapping> {
 pub(crate) fn bytes_there(file: impl AsFd) -> Result<usize> {
     let blocks = rustix::fs::fstat(file).map_err(Error::system("fstat"))?.st_blocks;
     Ok(usize::try_from(blocks).unwrap_or(0).saturating_mul(512))
+}
+
+/// The device of a UUID, as this process numbers it.
+pub(crate) fn device_of(context: &Context, uuid: [u8; 16]) -> core::Result<Option<Device>> {
+    if context.device().uuid()? == uuid {
+        return Ok(Some(context.device()));
+    }
+    for device in context.driver().devices()? {
+        if device.uuid()? == uuid {
+            return Ok(Some(device));
+        }
+    }
+    Ok(None)
 }

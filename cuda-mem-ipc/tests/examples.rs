@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-const EXAMPLES: [&str; 5] = ["producer", "consumer", "two_ranks", "upload", "foreign"];
+const EXAMPLES: [&str; 5] = ["producer", "consumer", "ranks", "upload", "foreign"];
 
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
@@ -54,9 +54,12 @@ fn they_run() {
     let consumer = start(&built, "consumer", &[]);
     finish(start(&built, "producer", &[]));
     finish(consumer);
-    let directory = std::env::temp_dir().join(format!("cuda-mem-two-ranks-{}", std::process::id()));
-    let ranks = ["0", "1"].map(|rank| start(&built, "two_ranks", &[rank, directory.to_str().unwrap()]));
-    ranks.into_iter().for_each(finish);
+    let directory = std::env::temp_dir().join(format!("cuda-mem-ranks-{}", std::process::id()));
+    for ranks in ["2", "4"] {
+        let all = &["0", "1", "2", "3"][..ranks.parse().unwrap()];
+        let start = |rank: &&str| start(&built, "ranks", &[rank, ranks, directory.to_str().unwrap()]);
+        all.iter().map(start).collect::<Vec<_>>().into_iter().for_each(finish);
+    }
     fs::remove_dir_all(directory).unwrap();
     finish(start(&built, "upload", &[]));
     finish(start(&built, "foreign", &[]));

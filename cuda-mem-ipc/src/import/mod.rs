@@ -4,12 +4,13 @@ mod table;
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc as StdArc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
 
 use crate::primitive::Arc;
-use table::{Held, Table};
+use table::Table;
 
 /// Names memory of another process: the device here that it is imported for, and bytes that say what it is.
 ///
@@ -71,14 +72,7 @@ pub struct Imports<V> {
 /// A share in imported memory. Clones are shares too; the last one that is dropped gives the memory back.
 /// [`Imports`] has an example.
 pub struct Imported<V> {
-    share: Arc<Share<V>>,
-}
-
-/// What all clones have.
-struct Share<V> {
-    /// Ends it. Before the memory: whoever comes from then on waits for its end.
-    _held: Held<V>,
-    value: Arc<V>,
+    value: StdArc<V>,
 }
 
 /// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go.
@@ -135,13 +129,11 @@ impl<V: Send + Sync + 'static> Imports<V> {
             key.driver.reclaim();
         };
         let import = |guard| import(Departure { _guard: Box::new(guard) });
-        let (value, held) = Table::import(&self.table, key, limit, nudge, import)?;
-        Ok(Imported { share: Arc::new(Share { _held: held, value }) })
+        Ok(Imported { value: Table::import(&self.table, key, limit, nudge, import)? })
     }
 
     /// How many names are imported, or on their way in or out.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "one question is enough")]
     pub fn len(&self) -> usize {
         if forked() { 0 } else { self.table.len() }
     }
@@ -162,7 +154,7 @@ impl<V> Clone for Imports<V> {
 
 impl<V> Clone for Imported<V> {
     fn clone(&self) -> Self {
-        Self { share: Arc::clone(&self.share) }
+        Self { value: StdArc::clone(&self.value) }
     }
 }
 
@@ -170,7 +162,7 @@ impl<V> Deref for Imported<V> {
     type Target = V;
 
     fn deref(&self) -> &V {
-        &self.share.value
+        &self.value
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::PoisonError;
+use std::sync::{Arc as StdArc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::forked;
@@ -19,23 +19,10 @@ pub(super) struct Table<K, V> {
 }
 
 struct Entry<V> {
-    state: Mutex<State<V>>,
+    /// What others may share, as long as it has a user: from then on the driver has not let go yet. None once it is in no table any more.
+    value: Mutex<Option<Weak<V>>>,
     changed: Condvar,
 }
-
-enum State<V> {
-    /// Somebody imports it, or its last user has gone and the driver has not let go yet.
-    Busy,
-    Open {
-        value: Arc<V>,
-        users: usize,
-    },
-    /// It is in no table any more.
-    Gone,
-}
-
-/// One user's count.
-pub(super) struct Held<V>(Arc<Entry<V>>);
 
 /// Takes an entry out of the table when it is dropped: the memory is gone.
 struct Guard<K: Eq + Hash, V> {
@@ -62,47 +49,41 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         limit: Duration,
         nudge: impl Fn(),
         import: impl FnOnce(Box<dyn Send + Sync>) -> Result<V, E>,
-    ) -> Result<(Arc<V>, Held<V>), ImportError<E>> {
+    ) -> Result<StdArc<V>, ImportError<E>> {
         let start = Instant::now();
         loop {
             let (entry, is_new) = table.entry(key);
             if is_new {
                 return Self::import_first(table, key, entry, import);
             }
-            let mut state = lock(&entry.state);
-            loop {
-                match &mut *state {
-                    State::Open { value, users } => {
-                        *users += 1;
-                        let value = Arc::clone(value);
-                        drop(state);
-                        return Ok((value, Held(entry)));
-                    }
-                    State::Gone => break,
-                    State::Busy => {}
+            let (mut state, mut was_nudged) = (lock(&entry.value), false);
+            while let Some(value) = &*state {
+                if let Some(value) = value.upgrade() {
+                    return Ok(value);
                 }
                 let left = limit.saturating_sub(start.elapsed());
                 if left.is_zero() {
                     return Err(ImportError::Timeout(limit));
                 }
-                drop(state);
-                nudge();
-                state = lock(&entry.state);
-                if matches!(*state, State::Busy) {
+                if was_nudged {
                     let waited = entry.changed.wait_timeout(state, left.min(SLICE));
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                } else {
+                    drop(state);
+                    nudge();
+                    state = lock(&entry.value);
                 }
+                was_nudged = !was_nudged;
             }
         }
     }
 
-    /// The entry of a key, and whether it was made just now.
     fn entry(&self, key: &K) -> (Arc<Entry<V>>, bool) {
         let mut entries = lock(&self.entries);
         if let Some(entry) = entries.get(key) {
             return (Arc::clone(entry), false);
         }
-        let entry = Arc::new(Entry { state: Mutex::new(State::Busy), changed: Condvar::new() });
+        let entry = Arc::new(Entry { value: Mutex::new(Some(Weak::new())), changed: Condvar::new() });
         entries.insert(key.clone(), Arc::clone(&entry));
         (entry, true)
     }
@@ -112,35 +93,13 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         key: &K,
         entry: Arc<Entry<V>>,
         import: impl FnOnce(Box<dyn Send + Sync>) -> Result<V, E>,
-    ) -> Result<(Arc<V>, Held<V>), ImportError<E>> {
+    ) -> Result<StdArc<V>, ImportError<E>> {
         let guard = Guard { table: Arc::clone(table), key: key.clone(), entry: Arc::clone(&entry) };
-        let value = Arc::new(import(Box::new(guard)).map_err(ImportError::Failed)?);
-        let mut state = lock(&entry.state);
-        // Not if its owner has let the guard go already: then it is its own affair, and nobody shares it.
-        if matches!(*state, State::Busy) {
-            *state = State::Open { value: Arc::clone(&value), users: 1 };
-        }
-        drop(state);
+        let value = StdArc::new(import(Box::new(guard)).map_err(ImportError::Failed)?);
+        // If its owner has let the guard go already it is its own affair, and nobody shares it.
+        lock(&entry.value).as_mut().into_iter().for_each(|shared| *shared = StdArc::downgrade(&value));
         entry.changed.notify_all();
-        Ok((value, Held(entry)))
-    }
-}
-
-impl<V> Drop for Held<V> {
-    fn drop(&mut self) {
-        if forked() {
-            // Before any lock: the child has nothing to give back.
-            return;
-        }
-        let mut state = lock(&self.0.state);
-        let State::Open { users, .. } = &mut *state else { return };
-        *users -= 1;
-        if *users == 0 {
-            // From here on nobody gets it. It ends with its last handle, which the caller has, and the guard with it.
-            let last = std::mem::replace(&mut *state, State::Busy);
-            drop(state);
-            drop(last);
-        }
+        Ok(value)
     }
 }
 
@@ -154,10 +113,8 @@ impl<K: Eq + Hash, V> Drop for Guard<K, V> {
             entries.remove(&self.key);
         }
         drop(entries);
-        let gone = std::mem::replace(&mut *lock(&self.entry.state), State::Gone);
+        *lock(&self.entry.value) = None;
         self.entry.changed.notify_all();
-        // Outside the lock: its end may be anything.
-        drop(gone);
     }
 }
 

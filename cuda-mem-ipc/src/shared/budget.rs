@@ -18,7 +18,6 @@ pub(super) enum Kind {
     PinnedBytes,
 }
 
-/// One peer's share.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     used: [Arc<AtomicU64>; 2],
@@ -44,7 +43,6 @@ impl Kind {
         }
     }
 
-    /// The most of one peer.
     pub(super) fn most_of_a_peer(self) -> u64 {
         self.most() / 4
     }

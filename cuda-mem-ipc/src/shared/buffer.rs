@@ -7,8 +7,9 @@
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{
     self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
@@ -48,9 +49,9 @@ impl SharedBuffer {
     pub(super) fn new(pool: &Arc<Pool>, cut: Cut, len: usize, stream: &Stream) -> Result<Self> {
         let Cut { segment, offset, room, last } = cut;
         // From here on its drop gives it back.
-        let (pool, last) = (Arc::clone(pool), Past::new(last));
+        let (pool, last) = (Arc::clone(pool), Past(Mutex::new(last)));
         let block = Block { pool, segment, offset, len, room, uses: Uses::new(), last };
-        block.last.order(stream)?;
+        block.last.left().order(stream)?;
         // Who gets the memory next waits for this stream, and with it for all that it waits for.
         block.uses.record_stream(stream)?;
         drop(block.last.take());
@@ -59,7 +60,6 @@ impl SharedBuffer {
 
     /// Its size in bytes: what was asked for.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
         self.block.len
     }
@@ -77,7 +77,7 @@ impl SharedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context(), stream)?;
-        self.block.last.order(stream)?;
+        self.block.last.left().order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
@@ -103,19 +103,21 @@ impl SharedBuffer {
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`Error::Timeout`](crate::Error::Timeout), [`core::Error::OutOfRange`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
-        let (host, at) =
-            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, into.len())?;
-        until_unused(&self.block.uses, Some(&self.block.last), deadline.into())?;
+        let (host, at) = self.host(offset, into.len(), deadline.into())?;
         Ok(host.read(at, into)?)
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`SharedBuffer::read`].
     /// Errors: as [`SharedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
-        let (host, at) =
-            expect_host(&self.block.segment, self.block.offset, self.block.len, offset, from.len())?;
-        until_unused(&self.block.uses, Some(&self.block.last), deadline.into())?;
+        let (host, at) = self.host(offset, from.len(), deadline.into())?;
         Ok(host.write(at, from)?)
+    }
+
+    fn host(&self, offset: usize, len: usize, deadline: Deadline) -> Result<(&SharedMapping, usize)> {
+        let block = &*self.block;
+        let host = expect_host(&block.segment, block.offset, block.len, offset, len)?;
+        until_unused(&block.uses, Some(&block.last), deadline).map(|()| host)
     }
 }
 
@@ -129,13 +131,13 @@ impl From<&SharedBuffer> for Share {
 
 impl UsedElsewhere for Block {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.last.order(stream)?)
+        Ok(self.last.left().order(stream)?)
     }
 }
 
 impl Holder for Block {
     fn order(&self, stream: &Stream) -> Result<()> {
-        self.last.order(stream)?;
+        self.last.left().order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
@@ -206,7 +208,6 @@ impl Share {
 
     /// How many bytes it has.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -14,9 +14,10 @@ use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::buffer::{Holder, Share};
 use super::expect_driver;
-use super::free::{Last, Past};
+use super::free::Past;
+use super::pool::expect_bytes;
 use super::segment::Segment;
-use super::wire::{MOST_HANDLES, Parts, Place};
+use super::wire::{MOST_HANDLES, Place};
 use super::words::ReleaseFence;
 use crate::background;
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ use crate::primitive::{lock, refuse_forked};
 /// own.
 ///
 /// It remembers every stream that uses it. When its last handle is dropped, and every receiver that it was handed to is done or
-/// gone, the block goes back to its allocator, behind all of their work; the host waits for nothing. The receivers unmap the handles
+/// gone, the block goes back to its allocator once their work is done; nobody waits for that. The receivers unmap the handles
 /// when the last block in them is gone.
 ///
 /// ```
@@ -59,12 +60,12 @@ pub struct Exportable {
 }
 
 struct Exported {
-    allocator: CachingAllocator,
     /// None once it is on its way back.
     block: Option<Block>,
     /// Receivers that are done.
     last: Past,
-    range: Arc<PinnedRange>,
+    /// Whole handles side by side, which the block lies in.
+    segment: Arc<Segment>,
 }
 
 type Block = Allocation<DeviceAccessible>;
@@ -82,18 +83,11 @@ pub struct NotExportable {
     pub block: Block,
 }
 
-/// Whole handles side by side, which some block lies in.
-struct PinnedRange {
-    segment: Arc<Segment>,
-    /// Waits for receivers that were not done when their block went back. No work of anybody else goes there: it may wait long.
-    stream: OnceLock<Stream>,
-}
-
 /// Where handles are: the driver, the first address and how many.
 type Whereabouts = (Driver, CUdeviceptr, usize);
 
 /// Those that somebody has. Memory that is pinned stays where it is, so that the place names it.
-static RANGES: LazyLock<Mutex<HashMap<Whereabouts, Weak<PinnedRange>>>> = LazyLock::new(Mutex::default);
+static SEGMENTS: LazyLock<Mutex<HashMap<Whereabouts, Weak<Segment>>>> = LazyLock::new(Mutex::default);
 
 impl Exportable {
     /// Pins a block where it is, for other processes.
@@ -105,31 +99,26 @@ impl Exportable {
     /// shared, [`core::Error::NotAccepted`] for one without bytes.
     #[allow(clippy::result_large_err, reason = "the block comes back")]
     pub fn new(allocator: &CachingAllocator, block: Block) -> Result<Self, NotExportable> {
-        match PinnedRange::of(allocator, &block) {
-            Ok(range) => {
-                let (allocator, last) = (allocator.clone(), Past::default());
-                Ok(Self { exported: Arc::new(Exported { allocator, block: Some(block), last, range }) })
+        match pinned(allocator, &block) {
+            Ok(segment) => {
+                let last = Past::default();
+                Ok(Self { exported: Arc::new(Exported { block: Some(block), last, segment }) })
             }
             Err(error) => Err(NotExportable { error, block }),
         }
     }
 
-    fn block(&self) -> Option<&Block> {
-        self.exported.block.as_ref()
-    }
-
     /// Its size in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
-        self.block().map_or(0, Allocation::len)
+        self.exported.block.as_ref().map_or(0, Allocation::len)
     }
 
     /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
     /// [`Exportable::on`].
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        self.block().map_or(0, Allocation::address)
+        self.exported.block.as_ref().map_or(0, Allocation::address)
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
@@ -138,7 +127,7 @@ impl Exportable {
         refuse_forked()?;
         let block = self.exported.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        self.exported.last.order(stream)?;
+        self.exported.last.left().order(stream)?;
         Ok(block.on(stream)?)
     }
 
@@ -154,54 +143,35 @@ impl Exportable {
     }
 }
 
-impl PinnedRange {
-    /// What a block lies in, pinned.
-    fn of(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Self>> {
-        refuse_forked()?;
-        let (address, bytes) = (block.address(), block.len());
-        if bytes == 0 {
-            let accepted = 1..=isize::MAX.unsigned_abs();
-            return Err(core::Error::NotAccepted {
-                option: "the size of a block to share",
-                value: 0,
-                accepted,
-            }
-            .into());
-        }
-        let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
-        let parts = pinned.segments().map_err(as_core)?;
-        if parts.len() > MOST_HANDLES {
-            return Err(Error::TooManyHandles { handles: parts.len(), most: MOST_HANDLES });
-        }
-        let sizes = parts.iter().map(|part| part.bytes as u64).collect::<Vec<_>>();
-        let total = parts.iter().map(|part| part.bytes).sum::<usize>();
-        let start = parts.first().map_or(address, |part| part.address);
-        let device = block.buffer().context().device();
-        let whereabouts = (device.driver(), start, total);
-        // Of two threads that come first at once the second finds what the first has made.
-        let mut ranges = lock(&RANGES);
-        if let Some(range) = ranges.get(&whereabouts).and_then(Weak::upgrade) {
-            return Ok(range);
-        }
-        if !CreateOptions::supported_by(device)?.shareable {
-            return Err(core::Error::NotShareable { what: "a POSIX file descriptor" }.into());
-        }
-        let uuid = device.uuid()?;
-        let place = Parts::new(&sizes).map_or(Place::Device(uuid), |parts| Place::Parts { uuid, parts });
-        let segment = Arc::new(Segment::lent(place, start, total, pinned));
-        let range = Arc::new(Self { segment, stream: OnceLock::new() });
-        ranges.retain(|_, range| range.strong_count() > 0);
-        ranges.insert(whereabouts, Arc::downgrade(&range));
-        Ok(range)
+/// What a block lies in, which stays where it is from now on.
+fn pinned(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Segment>> {
+    refuse_forked()?;
+    let (address, bytes) = (block.address(), block.len());
+    expect_bytes("the size of a block to share", bytes)?;
+    let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
+    let parts = pinned.segments().map_err(as_core)?;
+    if parts.len() > MOST_HANDLES {
+        return Err(Error::TooManyHandles { handles: parts.len(), most: MOST_HANDLES });
     }
-
-    fn stream(&self, block: &Block) -> Result<&Stream> {
-        if let Some(stream) = self.stream.get() {
-            return Ok(stream);
-        }
-        let stream = Stream::new(block.buffer().context())?;
-        Ok(self.stream.get_or_init(|| stream))
+    let sizes = parts.iter().map(|part| part.bytes as u64).collect::<Vec<_>>();
+    let total = parts.iter().map(|part| part.bytes).sum::<usize>();
+    let start = parts.first().map_or(address, |part| part.address);
+    let device = block.buffer().context().device();
+    let whereabouts = (device.driver(), start, total);
+    // Of two threads that come first at once the second finds what the first has made.
+    let mut segments = lock(&SEGMENTS);
+    if let Some(segment) = segments.get(&whereabouts).and_then(Weak::upgrade) {
+        return Ok(segment);
     }
+    if !CreateOptions::supported_by(device)?.shareable {
+        return Err(core::Error::NotShareable { what: "a POSIX file descriptor" }.into());
+    }
+    let uuid = device.uuid()?;
+    let place = if sizes.len() > 1 { Place::Parts { uuid, sizes } } else { Place::Device(uuid) };
+    let segment = Arc::new(Segment::lent(place, start, total, pinned));
+    segments.retain(|_, segment| segment.strong_count() > 0);
+    segments.insert(whereabouts, Arc::downgrade(&segment));
+    Ok(segment)
 }
 
 impl Exported {
@@ -209,21 +179,11 @@ impl Exported {
     fn block(&self) -> Result<&Block> {
         self.block.as_ref().ok_or(Error::Closed { doing: "using the block" })
     }
-
-    /// Keeps the allocator from using the block again before its receivers are done.
-    fn hold_back(&self, block: &Block, last: &Last) -> Result<()> {
-        if last.is_over() {
-            return Ok(());
-        }
-        let stream = self.range.stream(block)?;
-        last.order(stream)?;
-        self.allocator.record_stream(block.address(), stream).map_err(as_core)
-    }
 }
 
 impl From<&Exportable> for Share {
     fn from(buffer: &Exportable) -> Self {
-        let (exported, segment) = (&buffer.exported, &buffer.exported.range.segment);
+        let (exported, segment) = (&buffer.exported, &buffer.exported.segment);
         let offset = usize::try_from(buffer.as_raw().wrapping_sub(segment.address(0))).unwrap_or(usize::MAX);
         let holder = Arc::<Exported>::clone(exported);
         Self { segment: Arc::clone(segment), offset, len: buffer.len(), holder }
@@ -232,7 +192,7 @@ impl From<&Exportable> for Share {
 
 impl UsedElsewhere for Exported {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.last.order(stream)?)
+        Ok(self.last.left().order(stream)?)
     }
 }
 
@@ -242,7 +202,7 @@ impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
         expect_driver(block.buffer().context(), stream)?;
-        self.last.order(stream)?;
+        self.last.left().order(stream)?;
         Ok(block.buffer().order_behind_uses(stream)?)
     }
 
@@ -259,11 +219,11 @@ impl Drop for Exported {
             return;
         }
         let last = self.last.take();
-        if self.hold_back(&block, &last).is_err() {
-            // No stream waits for them, so it is looked for.
+        // The allocator uses it again behind this process's streams, and has it back when its receivers are done.
+        if !last.is_over(None) {
             background::until(move || {
                 let _keeps = &block;
-                last.is_over()
+                last.is_over(None)
             });
         }
     }

@@ -4,7 +4,7 @@ mod serve;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
 use super::wire::{self, Accept, HandOver};
 use super::words::{Point, Words};
-use super::{Heard, heard, protocol, say, until};
+use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
@@ -27,9 +27,6 @@ use serve::{Lease, Leases, Out};
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
 const LATE: u32 = 64;
-
-/// No segment's number.
-const NONE: u64 = u64::MAX;
 
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
@@ -51,8 +48,6 @@ pub(super) struct ExportLink {
     /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
     /// no buffer overtakes its segment.
     announced: Mutex<HashMap<u64, Announced>>,
-    /// One of them, which it was asked about last. It is changed under that lock.
-    latest: AtomicU64,
     ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
@@ -101,7 +96,7 @@ impl Exporter {
         connection.refuse_descriptors();
         let memory = Words::memory(context)?;
         say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
-        let Heard { message: answer, descriptors } = heard(&connection, deadline)?;
+        let (answer, descriptors) = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
         let accepted = match answer {
             wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
@@ -120,7 +115,6 @@ impl Exporter {
             leases: Mutex::default(),
             out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
             announced: Mutex::default(),
-            latest: AtomicU64::new(NONE),
             ahead_limit,
             retiring: Mutex::default(),
             slabs: Mutex::default(),
@@ -247,27 +241,16 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        let id = segment.info.id;
-        if self.latest.load(Ordering::Acquire) == id {
-            return Ok(());
-        }
+        let with_handles = |to: &dyn Fn(ExportHandles<'_>) -> Result<()>| segment.with_handles(to);
         loop {
             let mut announced = lock(&self.announced);
-            let told = if announced.contains_key(&id) {
-                Ok(())
-            } else {
-                segment.with_handles(|handles| self.tell(&segment.info, handles))
-            };
-            match told {
-                Ok(()) => {
-                    announced.insert(id, Announced::Used);
-                    self.latest.store(id, Ordering::Release);
-                    return Ok(());
-                }
-                Err(error) if error.is_timeout() && !deadline.has_passed() => {}
-                Err(error) => return Err(error),
+            if self.announce_now(&mut announced, &segment.info, Announced::Used, with_handles)? {
+                return Ok(());
             }
             drop(announced);
+            if deadline.has_passed() {
+                return Err(Error::Timeout { what: "the peer had taken enough messages for another one" });
+            }
             let mut poller = Poller::new();
             poller.writable((), &self.connection);
             poller.readable((), &**self.connection.peer());
@@ -288,24 +271,36 @@ impl ExportLink {
         if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
-        if announced.contains_key(&segment.id) {
-            return Ok(true);
-        }
         let ahead = announced.values().filter_map(|told| match told {
             Announced::Ahead(bytes) => Some(*bytes),
             Announced::Used => None,
         });
         let bytes = segment.bytes as u64;
-        let (count, all) =
-            ahead.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
-        if count >= self.ahead_limit.segments || all > self.ahead_limit.bytes {
+        if !announced.contains_key(&segment.id) && !self.ahead_limit.has_room(bytes, ahead) {
             return Ok(false);
         }
-        match with_handles(&|handles| self.tell(segment, handles)) {
-            Err(error) if error.is_timeout() => return Ok(false),
-            told => told?,
+        self.announce_now(&mut announced, segment, Announced::Ahead(bytes), with_handles)
+    }
+
+    /// Whether the importer knows of a segment, which it is told if there is room. One that it was told ahead stays that until it is used.
+    fn announce_now(
+        self: &Arc<Self>,
+        announced: &mut HashMap<u64, Announced>,
+        segment: &SegmentInfo,
+        how: Announced,
+        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+    ) -> Result<bool> {
+        match announced.get_mut(&segment.id) {
+            Some(known) if how == Announced::Used => *known = how,
+            Some(_) => {}
+            None => match with_handles(&|handles| self.tell(segment, handles)) {
+                Err(error) if error.is_timeout() => return Ok(false),
+                told => {
+                    told?;
+                    announced.insert(segment.id, how);
+                }
+            },
         }
-        announced.insert(segment.id, Announced::Ahead(bytes));
         Ok(true)
     }
 
@@ -325,21 +320,12 @@ impl ExportLink {
 
     /// A segment of this process is gone.
     pub(super) fn retire(&self, segment: u64) {
-        if self.forget(&mut lock(&self.announced), segment) {
+        if lock(&self.announced).remove(&segment).is_some() {
             lock(&self.retiring).push(segment);
             reaper::wake();
         }
     }
 
-    /// Whether the importer knew of a segment, which it has to be told anew from now on.
-    fn forget(&self, announced: &mut HashMap<u64, Announced>, segment: u64) -> bool {
-        if self.latest.load(Ordering::Relaxed) == segment {
-            self.latest.store(NONE, Ordering::Release);
-        }
-        announced.remove(&segment).is_some()
-    }
-
-    /// Sends a message if there is room.
     fn say(&self, message: &wire::Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         say(&self.connection, message, descriptors, Duration::ZERO)
     }
@@ -352,7 +338,6 @@ impl ExportLink {
         ring::sleeps(&self.way) && !is_late() && self.wake()
     }
 
-    /// Whether somebody slept.
     fn wake(&self) -> bool {
         let is_asleep = ring::claim(&self.way);
         if is_asleep {

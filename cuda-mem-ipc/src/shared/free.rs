@@ -34,7 +34,6 @@ struct Region<P> {
 }
 
 impl<P: PendingUses> FreeList<P> {
-    /// All of `bytes` are free.
     pub(super) fn new(bytes: usize, pending: P) -> Self {
         let mut list = Self { free: BTreeMap::new(), sizes: BTreeSet::new(), bytes };
         list.insert(0, bytes, pending);
@@ -54,7 +53,6 @@ impl<P: PendingUses> FreeList<P> {
         Some((offset, region.pending))
     }
 
-    /// Gives back what was taken.
     pub(super) fn give(&mut self, mut offset: usize, mut len: usize, mut pending: P) {
         if let Some(after) = self.remove(offset.saturating_add(len)) {
             len = len.saturating_add(after.len);
@@ -71,7 +69,6 @@ impl<P: PendingUses> FreeList<P> {
         self.insert(offset, len, pending);
     }
 
-    /// Whether nothing is taken.
     pub(super) fn is_unused(&self) -> bool {
         self.free.get(&0).is_some_and(|region| region.len == self.bytes)
     }
@@ -127,15 +124,10 @@ impl Last {
         self.releases.iter().try_for_each(|release| release.order(stream))
     }
 
-    /// Whether nobody need wait for any of it.
-    pub(super) fn is_over(&self) -> bool {
-        let is_over = |point: &UsePoint| point.is_reached().unwrap_or(false);
-        self.releases.iter().all(ReleaseFence::is_over) && self.points.iter().all(is_over)
-    }
-
-    /// Whether `stream` need not wait for any of it.
-    pub(super) fn is_over_for(&self, stream: &Stream) -> bool {
-        let is_over = |point: &UsePoint| point.stream() == stream || point.is_reached().unwrap_or(false);
+    /// Whether a stream, or whoever it is, need not wait for any of it.
+    pub(super) fn is_over(&self, stream: Option<&Stream>) -> bool {
+        let is_over =
+            |point: &UsePoint| stream == Some(point.stream()) || point.is_reached().unwrap_or(false);
         self.releases.iter().all(ReleaseFence::is_over) && self.points.iter().all(is_over)
     }
 
@@ -158,35 +150,20 @@ impl Last {
 /// The same of a buffer that somebody has, while receivers give it back. The thread that looks after peers says so: the lock is held for a
 /// moment, and never while the driver is called.
 #[derive(Debug, Default)]
-pub(super) struct Past(Mutex<Last>);
+pub(super) struct Past(pub(super) Mutex<Last>);
 
 impl Past {
-    pub(super) fn new(last: Last) -> Self {
-        Self(Mutex::new(last))
-    }
-
     pub(super) fn add_release(&self, release: ReleaseFence) {
         lock(&self.0).add_release(release);
     }
 
-    /// As [`Last::order`].
-    pub(super) fn order(&self, stream: &Stream) -> Result<()> {
-        self.left().order(stream)
-    }
-
-    /// As [`Last::is_over`].
-    pub(super) fn is_over(&self) -> bool {
-        self.left().is_over()
-    }
-
     /// A copy of what is not known to be over.
-    fn left(&self) -> Last {
+    pub(super) fn left(&self) -> Last {
         let mut last = lock(&self.0);
         last.releases.retain(|release| !release.is_over());
         last.clone()
     }
 
-    /// All of it, which is nobody's here any more.
     pub(super) fn take(&self) -> Last {
         std::mem::take(&mut *lock(&self.0))
     }

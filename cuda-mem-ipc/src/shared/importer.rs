@@ -17,7 +17,7 @@ use super::received::ReceivedBuffer;
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, Accept, HandOver, Release};
 use super::words::Words;
-use super::{Heard, heard, protocol, say};
+use super::{heard, protocol, say};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
@@ -129,7 +129,7 @@ impl Importer {
             return Err(core::Error::NotAccepted { option: "AheadLimit::segments", value, accepted }.into());
         }
         let pid = connection.peer().pid();
-        let Heard { message: offer, descriptors } = heard(&connection, deadline)?;
+        let (offer, descriptors) = heard(&connection, deadline)?;
         if offer != wire::Message::Offer || descriptors.len() != 1 {
             return Err(protocol(&connection, "it does not begin with an offer"));
         }
@@ -246,7 +246,6 @@ impl ImportLink {
         }
     }
 
-    /// The next buffer, if it is there.
     fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         if self.connection.is_broken() {
             // What is in the ring is believed no more than messages are.
@@ -328,7 +327,6 @@ impl ImportLink {
         &self.words
     }
 
-    /// A stream of its own for releases.
     fn stream(&self) -> Result<&Stream> {
         if let Some(stream) = self.stream.get() {
             return Ok(stream);

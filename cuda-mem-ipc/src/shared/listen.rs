@@ -1,16 +1,10 @@
 //! Exporters and importers that find each other by a name.
 
-use std::thread;
-use std::time::Duration;
-
 use cuda_mem_pool::cuda_mem_core::Context;
 
 use super::{Exporter, Importer};
 use crate::error::{Error, Result};
 use crate::transport::{Address, Connection, Deadline, Listener, PeerPolicy};
-
-/// How long an exporter that is not there yet is left alone.
-const PAUSE: Duration = Duration::from_millis(2);
 
 impl Exporter {
     /// Waits at a name for one importer of this user, which calls [`Importer::connect`]: at [`Address::of_user`]. Who comes and is not
@@ -72,12 +66,8 @@ impl Importer {
     /// deadline.
     pub fn connect(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
         let (deadline, address) = (deadline.into(), Address::of_user(name)?);
-        loop {
-            match Connection::connect(&address, &PeerPolicy::default(), deadline) {
-                Err(Error::NotListening { .. }) if !deadline.has_passed() => thread::sleep(PAUSE),
-                connection => return Self::new(context, connection?, deadline),
-            }
-        }
+        let connection = Connection::connect_soon(&address, &PeerPolicy::default(), deadline)?;
+        Self::new(context, connection, deadline)
     }
 }
 

@@ -54,7 +54,6 @@ pub use received::ReceivedBuffer;
 /// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. Half of what a ring holds.
 const MOST_AT_A_TIME: usize = 256;
 
-/// Sends a message.
 fn say(
     connection: &Connection,
     message: &wire::Message,
@@ -65,19 +64,13 @@ fn say(
     connection.send(kind, &payload, descriptors, deadline)
 }
 
-/// A message that came.
-struct Heard {
-    message: wire::Message,
-    descriptors: Descriptors,
-}
-
-/// The next message, as far as its bytes go.
-fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<Heard> {
+/// The next message, as far as its bytes go, and what came with it.
+fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<(wire::Message, Descriptors)> {
     let came = connection.recv(deadline)?;
     let parsed = wire::Message::parse(came.kind, &came.payload);
     let pid = connection.peer().pid();
     let message = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
-    Ok(Heard { message, descriptors: came.descriptors })
+    Ok((message, came.descriptors))
 }
 
 /// Ends a connection whose peer does not follow the protocol.
@@ -101,7 +94,6 @@ fn expect_host(
     Ok((host, start.saturating_add(offset)))
 }
 
-/// Has the calling thread wait until something is so.
 fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
     let mut pause = Duration::from_micros(1);
     while !is_so()? {
@@ -121,7 +113,9 @@ fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<
         core::Error::Timeout(_) => Error::Timeout { what: "the uses of the buffer were over" },
         error => error.into(),
     })?;
-    until(deadline, "the receivers of the buffer were done", || Ok(past.is_none_or(Past::is_over)))
+    until(deadline, "the receivers of the buffer were done", || {
+        Ok(past.is_none_or(|past| past.left().is_over(None)))
+    })
 }
 
 /// Streams of another driver cannot reach the memory, whatever device they say they are on.

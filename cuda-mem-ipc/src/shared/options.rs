@@ -64,6 +64,13 @@ pub struct AheadLimit {
 impl AheadLimit {
     /// Every segment is mapped when its first buffer comes.
     pub const NONE: Self = Self { segments: 0, bytes: 0 };
+
+    /// Whether a segment of so many bytes may be added to those that are ahead.
+    pub(super) fn has_room(self, bytes: u64, ahead: impl Iterator<Item = u64>) -> bool {
+        let (count, all) =
+            ahead.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
+        count < self.segments && all <= self.bytes
+    }
 }
 
 impl Default for AheadLimit {

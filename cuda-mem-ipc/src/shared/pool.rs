@@ -165,11 +165,8 @@ impl SharedPool {
     /// The bytes of all segments.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        if core::forked() {
-            0
-        } else {
-            lock(&self.pool.state).slots.iter().map(|slot| slot.segment.info.bytes).sum()
-        }
+        let bytes = || lock(&self.pool.state).slots.iter().map(|slot| slot.segment.info.bytes).sum();
+        if core::forked() { 0 } else { bytes() }
     }
 }
 
@@ -178,7 +175,6 @@ impl Pool {
         &self.context
     }
 
-    /// The bytes that a buffer takes.
     fn room(&self, bytes: usize) -> Result<usize> {
         refuse_forked()?;
         expect_bytes("the size of a shared buffer", bytes)?;
@@ -193,7 +189,7 @@ impl Pool {
         for may_wait in [false, true] {
             for slot in state.slots.iter_mut().filter(|slot| !slot.is_isolated) {
                 let is_wanted =
-                    |last: &Last| if may_wait { last.may_order(stream) } else { last.is_over_for(stream) };
+                    |last: &Last| if may_wait { last.may_order(stream) } else { last.is_over(Some(stream)) };
                 if let Some((offset, last)) = slot.free.take(room, is_wanted) {
                     return Some(Cut { segment: Arc::clone(&slot.segment), offset, room, last });
                 }
@@ -269,11 +265,7 @@ impl State {
     }
 }
 
-fn expect_bytes(option: &'static str, value: usize) -> Result<()> {
-    if value == 0 {
-        return Err(
-            core::Error::NotAccepted { option, value, accepted: 1..=isize::MAX.unsigned_abs() }.into()
-        );
-    }
-    Ok(())
+pub(super) fn expect_bytes(option: &'static str, value: usize) -> Result<()> {
+    let accepted = 1..=isize::MAX.unsigned_abs();
+    if value > 0 { Ok(()) } else { Err(core::Error::NotAccepted { option, value, accepted }.into()) }
 }

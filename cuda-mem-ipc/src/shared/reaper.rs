@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::background::{self, drop_in_background};
+use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::transport::{Connection, Poller};
@@ -19,7 +19,6 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How often is tried again what could not be done at once.
 const TICK: Duration = Duration::from_millis(10);
 
-/// One end of a connection between pools.
 pub(super) trait Watched: Send + Sync {
     fn connection(&self) -> &Connection;
 
@@ -89,7 +88,6 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
     Ok(())
 }
 
-/// Has the thread look at its links.
 pub(super) fn wake() {
     if let Some(bell) = &lock(&INBOX).bell {
         ring(bell);
@@ -101,7 +99,6 @@ fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// What became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ready {
     Bell,
@@ -140,7 +137,7 @@ fn look_after(bell: &OwnedFd) {
 fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
     let mut poller = Poller::new();
     poller.readable(Ready::Bell, bell);
-    let mut limit = if background::is_behind() { TICK } else { Duration::from_secs(3600) };
+    let mut limit = if DROPS.is_behind() { TICK } else { Duration::from_secs(3600) };
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();
         poller.readable(Ready::Exit(index), connection.peer());

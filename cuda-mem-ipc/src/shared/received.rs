@@ -7,8 +7,9 @@
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{
     self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
@@ -21,7 +22,7 @@ use super::words::Point;
 use super::{expect_driver, expect_host, until, until_unused};
 use crate::error::Result;
 use crate::import::Imported;
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::refuse_forked;
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
@@ -42,16 +43,6 @@ struct Received {
     /// As the exporter said it.
     said: HandOver,
     uses: Uses,
-    used_by: Mutex<UsedBy>,
-}
-
-/// The streams that used a buffer.
-#[derive(Default)]
-enum UsedBy {
-    #[default]
-    None,
-    One(Stream),
-    Several,
 }
 
 impl ReceivedBuffer {
@@ -68,7 +59,6 @@ impl ReceivedBuffer {
             len: range.end.saturating_sub(range.start),
             said,
             uses: Uses::new(),
-            used_by: Mutex::default(),
         };
         Self { received: Arc::new(received) }
     }
@@ -87,7 +77,6 @@ impl ReceivedBuffer {
 
     /// Its size in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "there is none without bytes")]
     pub fn len(&self) -> usize {
         self.received.len
     }
@@ -159,38 +148,26 @@ impl ReceivedBuffer {
     ///
     /// [`Error::NotOnHost`](crate::Error::NotOnHost), [`core::Error::OutOfRange`]; those of [`ReceivedBuffer::synchronize`].
     pub fn read(&self, offset: usize, into: &mut [u8], deadline: impl Into<Deadline>) -> Result<()> {
-        let received = &*self.received;
-        let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, into.len())?;
-        let deadline = deadline.into();
-        self.synchronize(deadline)?;
-        until_unused(&received.uses, None, deadline)?;
+        let (host, at) = self.host(offset, into.len(), deadline.into())?;
         Ok(host.read(at, into)?)
     }
 
     /// Copies bytes into a buffer in host memory, from `offset` on, behind the same as [`ReceivedBuffer::read`].
     /// Errors: as [`ReceivedBuffer::read`].
     pub fn write(&self, offset: usize, from: &[u8], deadline: impl Into<Deadline>) -> Result<()> {
-        let received = &*self.received;
-        let (host, at) = expect_host(&received.segment, received.offset, received.len, offset, from.len())?;
-        let deadline = deadline.into();
-        self.synchronize(deadline)?;
-        until_unused(&received.uses, None, deadline)?;
+        let (host, at) = self.host(offset, from.len(), deadline.into())?;
         Ok(host.write(at, from)?)
     }
-}
 
-impl UsedBy {
-    fn add(&mut self, stream: &Stream) {
-        match self {
-            Self::None => *self = Self::One(stream.clone()),
-            Self::One(known) if known != stream => *self = Self::Several,
-            Self::One(_) | Self::Several => {}
-        }
+    fn host(&self, offset: usize, len: usize, deadline: Deadline) -> Result<(&SharedMapping, usize)> {
+        let received = &*self.received;
+        let host = expect_host(&received.segment, received.offset, received.len, offset, len)?;
+        self.synchronize(deadline)?;
+        until_unused(&received.uses, None, deadline).map(|()| host)
     }
 }
 
 impl Received {
-    /// What its bytes are behind.
     fn fence(&self) -> Point {
         Point { line: self.said.line, generation: self.said.generation }
     }
@@ -200,9 +177,7 @@ crate::shown!(Received, |it| said: it.said);
 
 impl UsedElsewhere for Received {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        self.link.words().make_wait(self.fence(), stream)?;
-        lock(&self.used_by).add(stream);
-        Ok(())
+        Ok(self.link.words().make_wait(self.fence(), stream)?)
     }
 }
 
@@ -212,10 +187,8 @@ impl Drop for Received {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let used_by = std::mem::take(&mut *lock(&self.used_by));
-        let stream = if let UsedBy::One(stream) = used_by { Some(stream) } else { None };
         let (segment, uses) = (self.segment.clone(), std::mem::take(&mut self.uses));
-        self.link.give_back(Returned::new(self.said.sequence, segment, uses, stream));
+        self.link.give_back(Returned::new(self.said.sequence, segment, uses));
     }
 }
 

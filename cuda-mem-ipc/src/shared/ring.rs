@@ -48,7 +48,6 @@ pub(super) trait Cells {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Corrupt;
 
-/// The writing end.
 #[derive(Debug)]
 pub(super) struct Producer<C> {
     cells: C,
@@ -60,7 +59,6 @@ pub(super) struct Producer<C> {
     taken: u64,
 }
 
-/// The reading end.
 #[derive(Debug)]
 pub(super) struct Consumer<C> {
     cells: C,
@@ -139,7 +137,6 @@ impl<C: Cells> Consumer<C> {
         self.cells.store(HEAD, self.next, Ordering::Release);
     }
 
-    /// How many entries were taken.
     pub(super) fn position(&self) -> u64 {
         self.next
     }
@@ -181,13 +178,11 @@ pub(super) fn claim(cells: &impl Cells) -> bool {
     true
 }
 
-/// The first word of an entry.
 fn place(number: u64, entries: u64) -> usize {
     // Fewer than there are words of memory.
     ENTRIES + usize::try_from(number % entries).unwrap_or_default() * LINE
 }
 
-/// A ring of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     mapping: SharedMapping,
@@ -196,7 +191,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Of memory that has room for it.
     pub(super) fn new(mapping: &SharedMapping, first: usize) -> Self {
         Self { mapping: mapping.clone(), first }
     }

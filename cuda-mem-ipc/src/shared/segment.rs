@@ -21,7 +21,7 @@ use super::wire::{self, Place};
 use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Departure;
-use crate::memory_file::{self, bytes_there};
+use crate::memory_file::{self, bytes_there, device_of};
 use crate::primitive::lock;
 use crate::transport::Descriptors;
 
@@ -90,13 +90,12 @@ impl SegmentInfo {
 
     /// Whether it is what a peer says of it.
     pub(super) fn is_as(&self, said: &wire::Segment) -> bool {
-        (self.bytes as u64, self.place) == (said.bytes, said.place)
+        self.bytes as u64 == said.bytes && self.place == said.place
     }
 
-    /// What a peer is told of it.
     pub(super) fn said(&self) -> wire::Segment {
         let generation = *PROGRAM.get_or_init(|| Uuid::new_v4().as_u64_pair().0);
-        wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place }
+        wire::Segment { segment: self.id, generation, bytes: self.bytes as u64, place: self.place.clone() }
     }
 
     pub(super) fn is_known_by(&self, link: Weak<ExportLink>) {
@@ -157,8 +156,8 @@ impl Segment {
                 let descriptor = memory.export_posix_fd()?;
                 let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
                 announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None });
-                Self::map(context, device, info, &[descriptor.as_fd()], &[bytes], None)
-                    .map(|made| made.keeping(vec![descriptor]))
+                let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
+                Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }))
             }
         }
     }
@@ -180,18 +179,18 @@ impl Segment {
         let size = |bytes: &u64| {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
         };
+        let device = |uuid| {
+            let unseen = Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) };
+            device_of(context, uuid)?.ok_or(unseen)
+        };
         let bytes = size(&said.bytes)?;
-        let info = SegmentInfo::new(bytes, said.place);
+        let info = SegmentInfo::new(bytes, said.place.clone());
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
-            Place::Device(uuid) => {
-                let device = device_of(context, *uuid)?;
-                Self::map(context, device, info, &handles, &[bytes], Some(departure))
-            }
-            Place::Parts { uuid, parts } => {
-                let device = device_of(context, *uuid)?;
-                let sizes = parts.sizes().iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device, info, &handles, &sizes, Some(departure))
+            Place::Device(uuid) => Self::map(context, device(*uuid)?, info, &handles, &[bytes], departure),
+            Place::Parts { uuid, sizes } => {
+                let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+                Self::map(context, device(*uuid)?, info, &handles, &sizes, departure)
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -225,22 +224,12 @@ impl Segment {
         info: SegmentInfo,
         handles: &[BorrowedFd<'_>],
         sizes: &[usize],
-        departure: Option<Departure>,
+        departure: Departure,
     ) -> Result<Self> {
         let parts = handles.iter().copied().zip(sizes.iter().copied()).collect::<Vec<_>>();
         let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
-        if let Some(departure) = departure {
-            mapping.drop_after_unmap(departure);
-        }
+        mapping.drop_after_unmap(departure);
         Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
-    }
-
-    /// Keeps what peers map it by.
-    fn keeping(mut self, own: Vec<OwnedFd>) -> Self {
-        if let Some(Memory::Device { descriptors, .. }) = &mut self.memory {
-            *descriptors = own;
-        }
-        self
     }
 
     fn register(
@@ -329,7 +318,6 @@ impl Memory {
         }
     }
 
-    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
             Self::Device { mapping, .. } => mapping.have_uses_passed(),
@@ -354,17 +342,4 @@ impl Drop for Segment {
             background::until(move || memory.has_passed());
         }
     }
-}
-
-/// The device of a UUID, as this process numbers it.
-fn device_of(context: &Context, uuid: [u8; 16]) -> Result<Device> {
-    if context.device().uuid()? == uuid {
-        return Ok(context.device());
-    }
-    for device in context.driver().devices()? {
-        if device.uuid()? == uuid {
-            return Ok(device);
-        }
-    }
-    Err(Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) })
 }

@@ -90,7 +90,6 @@ impl Drop for Only {
 }
 
 impl Slabs {
-    /// A pool of its own.
     pub(super) fn new(context: &Context, location: MemoryLocation) -> Result<Self> {
         let allocation_type = AllocationType::Pinned;
         let properties = PoolProperties { allocation_type, location, shareable: true, max_size: 0 };
@@ -111,7 +110,6 @@ fn reach(pool: &MemoryPool, context: &Context) -> Result<()> {
 }
 
 impl Slab {
-    /// New memory.
     pub(super) fn allocate(context: &Context, slabs: &Arc<Slabs>, bytes: usize) -> Result<Self> {
         let stream = Stream::new(context)?;
         let block = PoolBlock::allocate(&slabs.pool, bytes, &stream)?;
@@ -122,7 +120,6 @@ impl Slab {
         Ok(Self { block: Some(Block::Own(block, Arc::clone(slabs))), export })
     }
 
-    /// A block of another process's pool.
     pub(super) fn import(
         context: &Context,
         descriptor: BorrowedFd<'_>,
@@ -180,7 +177,6 @@ impl Slab {
 }
 
 impl Block {
-    /// Whether no use runs any more.
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
             Self::Own(block, _) => block.have_uses_passed(),

@@ -23,7 +23,7 @@ pub const RING: u16 = FIRST_KIND + 4;
 pub const LET_GO: u16 = FIRST_KIND + 5;
 
 /// The version of this protocol.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
@@ -47,9 +47,8 @@ pub const SLOTS: usize = FIRST_OF_RELEASES + 3 + RING_ENTRIES as usize;
 pub const MOST_HANDLES: usize = 64;
 
 /// A message of a shared pool, as its bytes say. Nothing of it is believed yet but that its numbers are in range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as it is read")]
 pub enum Message {
     Offer,
     Accept(Accept),
@@ -69,7 +68,7 @@ pub struct Accept {
 }
 
 /// Memory that buffers are parts of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// Its number, which the exporter's process gives once.
     pub segment: u64,
@@ -80,8 +79,7 @@ pub struct Segment {
 }
 
 /// Where a segment lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "it is on the stack for as long as a message is read")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// On the device with this UUID, one handle.
     Device([u8; 16]),
@@ -91,15 +89,8 @@ pub enum Place {
     DevicePool { uuid: [u8; 16], block: [u8; 64] },
     /// In a pool of a node of the host.
     NodePool { node: u32, block: [u8; 64] },
-    /// On the device with this UUID, several handles side by side.
-    Parts { uuid: [u8; 16], parts: Parts },
-}
-
-/// The sizes of a segment's handles, in their order: two at the least, [`MOST_HANDLES`] at the most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parts {
-    count: usize,
-    sizes: [u64; MOST_HANDLES],
+    /// On the device with this UUID, several handles side by side of these sizes: two at the least, [`MOST_HANDLES`] at the most.
+    Parts { uuid: [u8; 16], sizes: Vec<u64> },
 }
 
 /// A buffer that is handed over: an entry of the first ring.
@@ -184,7 +175,7 @@ impl Message {
 impl Segment {
     /// How many descriptors come with it.
     pub fn descriptors(&self) -> usize {
-        if let Place::Parts { parts, .. } = &self.place { parts.sizes().len() } else { 1 }
+        if let Place::Parts { sizes, .. } = &self.place { sizes.len() } else { 1 }
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -199,9 +190,8 @@ impl Segment {
         let (segment, generation) = (self.segment.into(), self.generation.into());
         let head = SegmentBytes { segment, generation, bytes: self.bytes.into(), place: place.into(), home };
         let mut bytes = [head.as_bytes(), block].concat();
-        if let Place::Parts { parts, .. } = &self.place {
-            bytes.extend((parts.count as u64).to_le_bytes());
-            bytes.extend(parts.sizes().iter().flat_map(|size| size.to_le_bytes()));
+        if let Place::Parts { sizes, .. } = &self.place {
+            bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
         }
         bytes
     }
@@ -224,9 +214,14 @@ impl Segment {
                 Place::NodePool { node: u32::try_from(node).map_err(wrong)?, block: block()? }
             }
             4 => {
-                let parts = Parts::parse(rest)?;
-                check("size", bytes, bytes == parts.sizes().iter().sum())?;
-                Place::Parts { uuid, parts }
+                let wrong = WireError::Length { found: rest.len(), expected: 8 * (rest.len() / 8) };
+                let sizes = <[U64]>::ref_from_bytes(rest).map_err(|_| wrong)?;
+                let sizes = sizes.iter().map(|size| size.get()).collect::<Vec<_>>();
+                let (count, is_sound) = (sizes.len(), !sizes.contains(&0));
+                check("number of handles", count as u64, (2..=MOST_HANDLES).contains(&count))?;
+                let total = sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
+                check("size", bytes, is_sound && total == Some(bytes))?;
+                Place::Parts { uuid, sizes }
             }
             value => return Err(WireError::Value { field: "place", value }),
         };
@@ -239,37 +234,6 @@ impl Place {
     /// Whether its exporter has to hear of its end.
     pub(in crate::shared) fn is_in_a_pool(&self) -> bool {
         matches!(self, Self::DevicePool { .. } | Self::NodePool { .. })
-    }
-}
-
-impl Parts {
-    /// So many sizes; none for fewer than two or more than [`MOST_HANDLES`], for a size of 0, and for more together than there
-    /// are addresses.
-    pub fn new(sizes: &[u64]) -> Option<Self> {
-        let mut parts = Self { count: sizes.len(), sizes: [0; MOST_HANDLES] };
-        parts.sizes.get_mut(..sizes.len())?.copy_from_slice(sizes);
-        let is_sound = sizes.len() >= 2 && !sizes.contains(&0);
-        let total = sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
-        total.filter(|total| is_sound && *total <= isize::MAX as u64).map(|_| parts)
-    }
-
-    /// The sizes.
-    pub fn sizes(&self) -> &[u64] {
-        self.sizes.get(..self.count).unwrap_or_default()
-    }
-
-    fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let Ok((count, sizes)) = U64::ref_from_prefix(bytes) else {
-            return Err(WireError::Length { found: bytes.len(), expected: size_of::<U64>() });
-        };
-        let wrong = || WireError::Value { field: "number of handles", value: count.get() };
-        let count =
-            usize::try_from(count.get()).ok().filter(|count| *count <= MOST_HANDLES).ok_or_else(wrong)?;
-        let expected = size_of::<U64>() * count;
-        let Ok(sizes) = <[U64]>::ref_from_bytes_with_elems(sizes, count) else {
-            return Err(WireError::Length { found: sizes.len(), expected });
-        };
-        Self::new(&sizes.iter().map(|size| size.get()).collect::<Vec<_>>()).ok_or_else(wrong)
     }
 }
 

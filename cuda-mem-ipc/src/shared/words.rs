@@ -1,7 +1,7 @@
 //! The fences between two processes: words in memory that both have, half of the lines written by either side.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
@@ -27,37 +27,24 @@ const LINES: usize = wire::LINES as usize;
 /// (seen on hardware), and a peer need never reach its fences.
 pub(super) const MOST_WAITS: usize = 8;
 
-/// The words of one connection.
 #[derive(Debug)]
 pub(super) struct Words {
     /// None once the peer is gone.
-    page: Mutex<Option<Arc<Page>>>,
-    side: Side,
+    page: Mutex<Option<Arc<SharedWords>>>,
+    /// Where this side's lines begin, and the peer's.
+    own_lines: usize,
+    peers_lines: usize,
     pid: u32,
     /// The line of each stream that has one of its own. All others share the last line.
     own: Mutex<BTreeMap<StreamId, u32>>,
     /// The last generation of each line that this side writes.
-    issued: [AtomicU64; LINES],
+    issued: Mutex<[u64; LINES]>,
     /// How far the peer's lines had come when it was gone.
     reached: Mutex<[u64; LINES]>,
     /// How far the peer has said that its lines will come.
     expected: Mutex<[u64; LINES]>,
     /// Which streams here were made to wait for which of the peer's fences.
     waits: Mutex<Vec<(StreamId, Point)>>,
-}
-
-/// The memory, and both sides' lines of it.
-#[derive(Debug)]
-struct Page {
-    words: SharedWords,
-    lines: Vec<FenceLine>,
-}
-
-/// Whose lines are ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Exporter,
-    Importer,
 }
 
 /// A fence by its place: a line of one side, and a generation of it.
@@ -68,7 +55,6 @@ pub(super) struct Point {
 }
 
 impl Words {
-    /// Memory for both sides' lines.
     pub(super) fn memory(context: &Context) -> Result<SharedMapping> {
         let device = context.device();
         // Before anything is offered, and not when it is pinned.
@@ -81,10 +67,9 @@ impl Words {
 
     /// Such memory of this process, once the peer has mapped it.
     pub(super) fn of(context: &Context, memory: SharedMapping, pid: u32) -> Result<Self> {
-        Self::over(pinned(context, memory)?, Side::Exporter, pid)
+        Ok(Self::over(pinned(context, memory)?, [0, LINES], pid))
     }
 
-    /// What a peer has made.
     pub(super) fn open(context: &Context, descriptor: Descriptors, pid: u32) -> Result<Self> {
         let mapping = memory_file::open(descriptor)?;
         let needed = wire::SLOTS * SLOT;
@@ -92,45 +77,32 @@ impl Words {
         if !(needed..=needed.next_multiple_of(LARGEST_PAGE)).contains(&mapping.bytes()) {
             return Err(Error::Protocol { pid, what: "the memory for fences has another size" });
         }
-        Self::over(pinned(context, mapping)?, Side::Importer, pid)
+        Ok(Self::over(pinned(context, mapping)?, [LINES, 0], pid))
     }
 
-    fn over(words: SharedWords, side: Side, pid: u32) -> Result<Self> {
-        let line = |slot| {
-            let is_shared = slot % LINES == LINES - 1;
-            if is_shared { words.line(slot) } else { words.line_of_one_stream(slot) }
-        };
-        let lines = (0..2 * LINES).map(line).collect::<core::Result<_>>()?;
-        Ok(Self {
-            page: Mutex::new(Some(Arc::new(Page { words, lines }))),
-            side,
+    fn over(words: SharedWords, [own_lines, peers_lines]: [usize; 2], pid: u32) -> Self {
+        Self {
+            page: Mutex::new(Some(Arc::new(words))),
+            own_lines,
+            peers_lines,
             pid,
             own: Mutex::default(),
-            issued: [const { AtomicU64::new(0) }; LINES],
+            issued: Mutex::new([0; LINES]),
             reached: Mutex::new([0; LINES]),
             expected: Mutex::new([0; LINES]),
             waits: Mutex::default(),
-        })
+        }
     }
 
     /// The rings behind the lines: of hand-overs, and of releases.
     pub(super) fn rings(&self) -> Result<[ring::Shared; 2]> {
         let page = self.page()?;
-        let at = |first| ring::Shared::new(page.words.mapping(), first);
+        let at = |first| ring::Shared::new(page.mapping(), first);
         Ok([at(wire::FIRST_OF_RING), at(wire::FIRST_OF_RELEASES)])
     }
 
-    fn page(&self) -> Result<Arc<Page>> {
+    fn page(&self) -> Result<Arc<SharedWords>> {
         lock(&self.page).clone().ok_or(Error::PeerDied { pid: self.pid })
-    }
-
-    fn slot(&self, side: Side, line: u32) -> usize {
-        let first = if side == Side::Exporter { 0 } else { LINES };
-        first + line as usize % LINES
-    }
-
-    fn peer(&self) -> Side {
-        if self.side == Side::Exporter { Side::Importer } else { Side::Exporter }
     }
 
     /// A fence of this side behind what `stream` was given so far.
@@ -148,7 +120,7 @@ impl Words {
     ) -> Result<Point> {
         let page = self.page()?;
         let number = self.line_of(stream);
-        let line = page.line(self.slot(self.side, number))?;
+        let line = line(&page, self.own_lines, number)?;
         let recorded = line.reserve().and_then(|mut reserved| {
             if stream.is_capturing()? {
                 return Err(core::Error::Capturing { call: "FenceLine::record" });
@@ -164,10 +136,9 @@ impl Words {
             error => error.into(),
         })?;
         let generation = fence.generation().unwrap_or_default();
-        if let Some(issued) = self.issued.get(number as usize) {
-            issued.fetch_max(generation, Ordering::SeqCst);
-        }
-        Ok(Point { line: number, generation })
+        let point = Point { line: number, generation };
+        note(&self.issued, point);
+        Ok(point)
     }
 
     /// Fences of one line are reached in order, so each stream has a line of its own as long as there are enough.
@@ -181,16 +152,14 @@ impl Words {
         }
     }
 
-    /// Whether everything that this side recorded is done.
     pub(super) fn own_are_reached(&self) -> bool {
-        let issued = self.issued.each_ref().map(|issued| issued.load(Ordering::SeqCst));
-        self.have_come_to(self.side, issued)
+        self.have_come_to(self.own_lines, &self.issued)
     }
 
-    fn have_come_to(&self, side: Side, generations: [u64; LINES]) -> bool {
+    fn have_come_to(&self, first: usize, generations: &Mutex<[u64; LINES]>) -> bool {
         let Ok(page) = self.page() else { return true };
-        let mut lines = (0..wire::LINES).zip(generations);
-        lines.all(|(line, generation)| word(&page.words, self.slot(side, line)) >= generation)
+        let generations = *lock(generations);
+        (first..).zip(generations).all(|(slot, generation)| word(&page, slot) >= generation)
     }
 
     /// Has `stream` wait for a fence of the peer. Without a call of the driver if it was reached.
@@ -231,7 +200,6 @@ impl Words {
         may_wait(&waits, stream.id())
     }
 
-    /// Whether a fence of the peer was reached.
     pub(super) fn is_reached(&self, point: Point) -> Result<bool> {
         match self.fence(point).and_then(|fence| Ok(fence.is_complete()?)) {
             Err(error) if is_poison(&error) => self.was_reached(point),
@@ -240,7 +208,7 @@ impl Words {
     }
 
     fn fence(&self, point: Point) -> Result<Fence> {
-        Ok(self.page()?.line(self.slot(self.peer(), point.line))?.fence(point.generation)?)
+        Ok(line(&*self.page()?, self.peers_lines, point.line)?.fence(point.generation)?)
     }
 
     /// Whether a fence whose line is poisoned was reached before. The peer may have poisoned its own line, and be about to end.
@@ -251,31 +219,24 @@ impl Words {
 
     /// Notes a fence that the peer says it has recorded.
     pub(super) fn expect(&self, point: Point) {
-        if let Some(expected) = lock(&self.expected).get_mut(point.line as usize) {
-            *expected = point.generation.max(*expected);
-        }
+        note(&self.expected, point);
     }
 
     /// Whether everything that the peer said it has recorded is done.
     pub(super) fn expected_are_reached(&self) -> bool {
-        let expected = *lock(&self.expected);
-        self.have_come_to(self.peer(), expected)
+        self.have_come_to(self.peers_lines, &self.expected)
     }
 
     /// Lets whoever waits for the peer go, and remembers what it had reached: it is gone.
     pub(super) fn end(&self) {
         let Ok(page) = self.page() else { return };
-        {
-            let mut reached = lock(&self.reached);
-            for (line, reached) in (0..wire::LINES).zip(reached.iter_mut()) {
-                let seen = word(&page.words, self.slot(self.peer(), line));
-                // Above the last generation it is poison.
-                *reached = if seen > LAST_GENERATION { 0 } else { seen };
-            }
-        }
+        let seen = |line| word(&page, self.peers_lines + line);
+        // Above the last generation it is poison.
+        let reached = |line| Some(seen(line)).filter(|seen| *seen <= LAST_GENERATION).unwrap_or(0);
+        *lock(&self.reached) = std::array::from_fn(reached);
         *lock(&self.page) = None;
-        for line in 0..wire::LINES {
-            if let Ok(line) = page.line(self.slot(self.peer(), line)) {
+        for number in 0..wire::LINES {
+            if let Ok(line) = line(&page, self.peers_lines, number) {
                 line.poison();
             }
         }
@@ -293,10 +254,15 @@ impl Drop for Words {
     }
 }
 
-impl Page {
-    fn line(&self, slot: usize) -> Result<&FenceLine> {
-        let out = || core::Error::OutOfRange { range: slot..slot.saturating_add(1), len: self.lines.len() };
-        Ok(self.lines.get(slot).ok_or_else(out)?)
+/// A line of the side whose lines begin there.
+fn line(page: &SharedWords, first: usize, line: u32) -> core::Result<FenceLine> {
+    let slot = first + line as usize % LINES;
+    if line == wire::LINES - 1 { page.line(slot) } else { page.line_of_one_stream(slot) }
+}
+
+fn note(generations: &Mutex<[u64; LINES]>, point: Point) {
+    if let Some(known) = lock(generations).get_mut(point.line as usize) {
+        *known = point.generation.max(*known);
     }
 }
 

@@ -16,7 +16,7 @@ use cuda_mem_pool::cuda_mem_core::{
     self as core, Device, DeviceCopy, DeviceRange, Driver, Stream, StreamUse, Uses,
 };
 
-use super::{Error, Result, SIGNAL_PAD_BYTES};
+use super::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
 
 /// An allocation on every rank of a group. The [module](crate::symmetric) has an example.
 ///
@@ -186,6 +186,25 @@ impl Layout {
     }
 }
 
+/// Operations do not meet each other's signals.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation {
+    Barrier,
+    Signal,
+}
+
+impl Operation {
+    /// Words that an allocation has, for each operation, channel and sender.
+    pub(super) fn words(ranks: usize) -> usize {
+        2 * CHANNELS * ranks
+    }
+
+    /// The number of one of them: it has one writer, `source`.
+    pub(super) fn word(self, channel: usize, ranks: usize, source: usize) -> usize {
+        (self as usize * CHANNELS + channel) * ranks + source
+    }
+}
+
 /// A part of a rank's memory, which stays mapped while this lives and until the work is done that was enqueued under
 /// [`on`](Self::on). The [module](crate::symmetric) has an example.
 #[derive(Debug, Clone)]
@@ -197,10 +216,8 @@ pub struct PeerBuffer {
 
 /// What knows the uses of memory and keeps it until they are over.
 pub trait Used: fmt::Debug + Send + Sync {
-    /// The driver that it is mapped by.
     fn driver(&self) -> Driver;
 
-    /// Its uses in this process.
     fn uses(&self) -> &Uses;
 }
 

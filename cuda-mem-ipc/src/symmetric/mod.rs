@@ -48,7 +48,7 @@ mod native;
 
 pub use backend::{Allocated, Exchange, SymmetricBackend, SymmetricBuffer};
 #[cfg(any(feature = "nccl", feature = "nvshmem"))]
-pub use engine::{EngineBackend, EngineOptions};
+pub use engine::EngineBackend;
 pub use error::{Error, Result, Why};
 pub use memory::{PeerBuffer, SymmetricMemory};
 pub use native::{CHANNELS, Freed, Group, GroupBuffer, GroupOptions, NativeBackend, SIGNAL_PAD_BYTES};

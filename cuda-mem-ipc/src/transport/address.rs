@@ -28,7 +28,6 @@ pub const MAX_NAME: usize = 64;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// None for an abstract name.
     directory: Option<PathBuf>,
     name: String,
 }
@@ -69,6 +68,11 @@ impl Address {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether every process of the network namespace may connect to it.
+    pub(super) fn is_public(&self) -> bool {
+        self.directory.is_none()
     }
 
     /// For the system, which takes about a hundred bytes of path: through the open directory, which also cannot be exchanged.

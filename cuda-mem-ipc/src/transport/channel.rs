@@ -13,10 +13,11 @@ use rustix::net::{
 };
 
 use super::closing::{Descriptors, close_socket};
+use super::connection::Message;
 use super::deadline::{Deadline, wait};
 use super::frame::{Frame, MAX_DESCRIPTORS, MAX_FRAME};
 use super::peer::Peer;
-use super::system::{self, Credentials, Received};
+use super::system::{self, Received};
 use crate::error::{Error, FrameError, Result};
 use crate::primitive::lock;
 
@@ -33,16 +34,6 @@ pub(super) struct Channel {
     /// What the system is to say in place of a packet.
     #[cfg(test)]
     refusal: Mutex<Option<Errno>>,
-}
-
-/// A message as it came, believed so far as the frame goes.
-#[derive(Debug)]
-pub(super) struct Packet {
-    pub(super) version: u16,
-    pub(super) kind: u16,
-    pub(super) payload: Vec<u8>,
-    pub(super) descriptors: Descriptors,
-    pub(super) sender: Option<Credentials>,
 }
 
 impl Channel {
@@ -67,7 +58,6 @@ impl Channel {
         })
     }
 
-    /// Sends a frame with descriptors beside it.
     pub(super) fn send(
         &self,
         frame: Frame<'_>,
@@ -79,7 +69,7 @@ impl Channel {
         self.until(PollFlags::OUT, WHAT, peer, deadline, || self.try_send(frame, descriptors))
     }
 
-    pub(super) fn receive(&self, peer: Option<&Peer>, deadline: Deadline) -> Result<Packet> {
+    pub(super) fn receive(&self, peer: Option<&Peer>, deadline: Deadline) -> Result<Message> {
         self.until(PollFlags::IN, "a message came", peer, deadline, || self.try_receive())
     }
 
@@ -138,7 +128,7 @@ impl Channel {
         }
     }
 
-    fn try_receive(&self) -> Result<Option<Packet>> {
+    fn try_receive(&self) -> Result<Option<Message>> {
         let mut receiving = lock(&self.receiving);
         let buffer = &mut **receiving;
         let mut result = self.packet(buffer);
@@ -188,17 +178,10 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-/// The packet, if all of it is as it must be.
-fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
+fn check(received: Received, buffer: &[u8]) -> Result<Message> {
     let Received { bytes, is_cut, is_control_cut, descriptors, sender } = received;
     // Whatever becomes of it, nobody here waits for their end.
-    let descriptors = Descriptors::new(descriptors);
+    let descriptors = Descriptors::from(descriptors);
     if is_control_cut {
         return Err(Error::ControlTruncated { received: descriptors.len() });
     }
@@ -206,11 +189,12 @@ fn check(received: Received, buffer: &[u8]) -> Result<Packet> {
         return Err(FrameError::TooLong { bytes: bytes.saturating_add(1) }.into());
     }
     let frame = Frame::parse(buffer.get(..bytes).unwrap_or_default())?;
-    if descriptors.len() != frame.descriptors() {
-        return Err(Error::DescriptorCount { declared: frame.descriptors(), received: descriptors.len() });
+    let declared = usize::from(frame.descriptors);
+    if descriptors.len() != declared {
+        return Err(Error::DescriptorCount { declared, received: descriptors.len() });
     }
-    let (version, kind, payload) = (frame.version(), frame.kind(), frame.payload().to_vec());
-    Ok(Packet { version, kind, payload, descriptors, sender })
+    let Frame { version, kind, payload, .. } = frame;
+    Ok(Message { version, kind, payload: payload.to_vec(), descriptors, sender })
 }
 
 /// A socket of this process. Forked children have it too: they can neither use nor end it, and when it is dropped here it has ended

@@ -28,10 +28,6 @@ static CLOSING: Background = Background::new("cuda-mem-close", MOST_THREADS);
 pub struct Descriptors(Vec<OwnedFd>);
 
 impl Descriptors {
-    pub(super) fn new(descriptors: Vec<OwnedFd>) -> Self {
-        Self(descriptors)
-    }
-
     /// All of them, to be closed by the caller.
     #[must_use]
     pub fn into_vec(mut self) -> Vec<OwnedFd> {

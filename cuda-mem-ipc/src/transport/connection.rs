@@ -2,19 +2,25 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 #[cfg(test)]
 use rustix::io::Errno;
 
 use super::address::Address;
-use super::channel::{Channel, Packet, guard};
+use super::channel::{Channel, guard};
 use super::closing::Descriptors;
 use super::deadline::Deadline;
 use super::frame::{Frame, MAX_DESCRIPTORS, MAX_PAYLOAD};
 use super::peer::Peer;
 use super::pending::Pending;
 use super::policy::PeerPolicy;
+use super::system::Credentials;
 use crate::error::{Error, FrameError, Result};
+
+/// How long a listener that is not there yet is left alone.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// The first kind that is not the transport's own.
 pub const FIRST_KIND: u16 = 16;
@@ -73,6 +79,9 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// Descriptors of this process now, with close-on-exec. What they are of is the peer's choice.
     pub descriptors: Descriptors,
+    pub(super) version: u16,
+    /// Who sent it, if the socket asks for that.
+    pub(super) sender: Option<Credentials>,
 }
 
 impl Connection {
@@ -86,9 +95,18 @@ impl Connection {
     /// [`connect`](https://man7.org/linux/man-pages/man2/connect.2.html).
     pub fn connect(address: &Address, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Self> {
         let deadline = deadline.into();
-        policy.expect_explicit(address.directory().is_none())?;
-        Pending::connected(address.connect(deadline)?, address.directory().is_none())
-            .complete(policy, deadline)
+        policy.expect_explicit(address.is_public())?;
+        Pending::connected(address.connect(deadline)?, address.is_public()).complete(policy, deadline)
+    }
+
+    /// As [`connect`](Self::connect), to a listener that may not be there yet.
+    pub(crate) fn connect_soon(address: &Address, policy: &PeerPolicy, deadline: Deadline) -> Result<Self> {
+        loop {
+            match Self::connect(address, policy, deadline) {
+                Err(Error::NotListening { .. }) if !deadline.has_passed() => thread::sleep(PAUSE),
+                connection => return connection,
+            }
+        }
     }
 
     pub(super) fn new(channel: Channel, peer: Peer, version: u16) -> Self {
@@ -122,15 +140,19 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let frame = self.frame(kind, payload)?.with_descriptors(descriptors.len()).map_err(refused)?;
-        self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
-    }
-
-    fn frame<'a>(&self, kind: u16, payload: &'a [u8]) -> Result<Frame<'a>> {
         if kind < FIRST_KIND {
             return Err(Error::ReservedKind { kind, first: FIRST_KIND });
         }
-        Ok(Frame::new(kind, payload).map_err(refused)?.with_version(self.version))
+        let frame = Frame::new(kind, payload).and_then(|frame| frame.with_descriptors(descriptors.len()));
+        let frame = frame.map_err(|error| match error {
+            FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
+            FrameError::Descriptors { count } => {
+                Error::TooManyDescriptors { asked: count, most: MAX_DESCRIPTORS }
+            }
+            error => error.into(),
+        })?;
+        let frame = Frame { version: self.version, ..frame };
+        self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
     }
 
     /// Receives the next message.
@@ -142,15 +164,15 @@ impl Connection {
     /// [`Error::ControlTruncated`], [`Error::ReservedKind`], and [`Error::Broken`] from then on. The C function is
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
-        let packet = self.channel.receive(Some(&self.peer), deadline.into())?;
-        let Packet { version, kind, payload, descriptors, sender: _ } = packet;
-        if version != self.version {
-            return Err(self.channel.breaks(FrameError::Version { found: version }.into()));
+        let message = self.channel.receive(Some(&self.peer), deadline.into())?;
+        let (kind, found) = (message.kind, message.version);
+        if found != self.version {
+            return Err(self.channel.breaks(FrameError::Version { found }.into()));
         }
         if kind < FIRST_KIND {
             return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
         }
-        Ok(Message { kind, payload, descriptors })
+        Ok(message)
     }
 
     /// Lets the peer send no more descriptors, which it has no reason to. From Linux 6.16 on its attempt fails there; before, they are closed
@@ -163,7 +185,7 @@ impl Connection {
     #[cfg(any(test, fuzzing))]
     pub(crate) fn has_message(&self) -> bool {
         // A packet is never empty; the end of the connection is no bytes.
-        rustix::io::ioctl_fionread(&self.channel).is_ok_and(|bytes| bytes > 0)
+        rustix::io::ioctl_fionread(self.channel.socket()).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Has the system refuse to receive, as [`Channel::refuse`] does.
@@ -172,7 +194,6 @@ impl Connection {
         self.channel.refuse(reason);
     }
 
-    /// Whether this side has ended it because of what came.
     pub(crate) fn is_broken(&self) -> bool {
         self.channel.is_broken()
     }
@@ -185,17 +206,6 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
-}
-
-/// A frame's refusal as that of an argument.
-pub(super) fn refused(error: FrameError) -> Error {
-    match error {
-        FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
-        FrameError::Descriptors { count } => {
-            Error::TooManyDescriptors { asked: count, most: MAX_DESCRIPTORS }
-        }
-        error => error.into(),
+        self.channel.socket().as_fd()
     }
 }

@@ -19,7 +19,6 @@ use crate::error::{Error, Result, shared};
 /// How long until a lock is tried again: the system has no deadline for it.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An open directory of this user that others may not enter.
 #[derive(Debug)]
 pub(super) struct Directory {
     descriptor: OwnedFd,
@@ -71,7 +70,6 @@ impl AsFd for Directory {
     }
 }
 
-/// Unlocked when it is dropped.
 pub(super) struct Locked<'a> {
     directory: &'a Directory,
 }

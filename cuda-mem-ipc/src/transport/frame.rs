@@ -53,14 +53,14 @@ struct Header {
 
 /// One message, borrowed from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "what is hidden is named by the table above")]
 pub struct Frame<'a> {
-    version: u16,
-    kind: u16,
-    payload: &'a [u8],
-    descriptors: u16,
+    pub version: u16,
+    pub kind: u16,
+    pub payload: &'a [u8],
+    pub descriptors: u16,
 }
 
-#[allow(missing_docs, reason = "what is hidden is named by the table above")]
 impl<'a> Frame<'a> {
     /// A message without descriptors, of the highest version.
     pub fn new(kind: u16, payload: &'a [u8]) -> Result<Self, FrameError> {
@@ -74,11 +74,6 @@ impl<'a> Frame<'a> {
     pub fn with_descriptors(self, count: usize) -> Result<Self, FrameError> {
         let descriptors = u16::try_from(count).ok().filter(|_| count <= MAX_DESCRIPTORS);
         Ok(Self { descriptors: descriptors.ok_or(FrameError::Descriptors { count })?, ..self })
-    }
-
-    /// The same, of another version.
-    pub(super) fn with_version(self, version: u16) -> Self {
-        Self { version, ..self }
     }
 
     /// The frame that the bytes are, as a whole, or what is wrong first. It allocates nothing and believes nothing.
@@ -124,22 +119,6 @@ impl<'a> Frame<'a> {
         bytes.clear();
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(self.payload);
-    }
-
-    pub fn version(&self) -> u16 {
-        self.version
-    }
-
-    pub fn kind(&self) -> u16 {
-        self.kind
-    }
-
-    pub fn payload(&self) -> &'a [u8] {
-        self.payload
-    }
-
-    pub fn descriptors(&self) -> usize {
-        usize::from(self.descriptors)
     }
 }
 

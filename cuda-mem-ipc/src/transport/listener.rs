@@ -102,7 +102,7 @@ impl Listener {
         let deadline = deadline.into();
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => return Ok(Pending::accepted(socket, self.address.directory().is_none())),
+                Ok(socket) => return Ok(Pending::connected(Socket::new(socket), self.address.is_public())),
                 Err(Errno::AGAIN) => {}
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(errno) => return Err(Error::system("accept")(errno)),

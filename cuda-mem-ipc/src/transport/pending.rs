@@ -17,8 +17,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::channel::{Channel, Packet, Socket, guard};
-use super::connection::Connection;
+use super::channel::{Channel, Socket, guard};
+use super::connection::{Connection, Message};
 use super::deadline::Deadline;
 use super::frame::{Frame, MAX_VERSION, MIN_VERSION};
 use super::peer::{Peer, own_start_time};
@@ -33,17 +33,10 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Pending {
     socket: Socket,
-    end: End,
+    /// Whether this is the end that the maker of a pair keeps, of which the system would name the maker itself.
+    is_makers: bool,
     /// Whether everybody in the network namespace can have connected.
     is_public: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// The system knows who connected, listens, or made the pair.
-    Known,
-    /// The end that the maker of a pair keeps: the system would name the maker itself.
-    Maker,
 }
 
 /// Two connected ends: one to keep, and a descriptor for a child.
@@ -79,25 +72,24 @@ pub fn pair() -> Result<(Pending, OwnedFd)> {
     // Before the child can send: the system notes senders only for who has asked.
     sockopt::set_socket_passcred(&here, true).map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
     guard(there.as_fd());
-    Ok((Pending { socket: Socket::guarded(here), end: End::Maker, is_public: false }, there))
+    Ok((Pending { socket: Socket::guarded(here), is_makers: true, is_public: false }, there))
 }
 
 impl Pending {
-    /// From a socket that has connected.
+    /// From a socket that has connected, or that a listener has accepted.
     pub(super) fn connected(socket: Socket, is_public: bool) -> Self {
-        Self { socket, end: End::Known, is_public }
-    }
-
-    /// From one that a listener has accepted.
-    pub(super) fn accepted(socket: OwnedFd, is_public: bool) -> Self {
-        Self::connected(Socket::new(socket), is_public)
+        Self { socket, is_makers: false, is_public }
     }
 
     /// In a child: from the descriptor that the parent made by [`pair`]; [`Error::NotAnEnd`] for another kind. It gets close-on-exec.
     pub fn inherited(socket: OwnedFd) -> Result<Self> {
-        expect_end(&socket)?;
+        let kind = (sockopt::socket_domain(&socket), sockopt::socket_type(&socket));
+        let is_end = kind == (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET));
+        if !is_end || sockopt::socket_acceptconn(&socket) != Ok(false) {
+            return Err(Error::NotAnEnd);
+        }
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(Error::system("fcntl(F_SETFD)"))?;
-        Ok(Self::accepted(socket, false))
+        Ok(Self::connected(Socket::new(socket), false))
     }
 
     /// Finds out who is there, checks it against the policy, and exchanges hellos.
@@ -116,30 +108,20 @@ impl Pending {
         let deadline = deadline.into();
         self.socket.check_process()?;
         policy.expect_explicit(self.is_public)?;
-        let (peer, channel, first) = match self.end {
-            End::Known => {
-                let peer = Peer::of_socket(self.socket.as_fd())?;
-                policy.check(&peer)?;
-                let channel = Channel::new(self.socket)?;
-                // Before the peer can know that it is admitted.
-                channel.socket().take_descriptors();
-                say_hello(&channel, &peer, deadline)?;
-                let first = channel.receive(Some(&peer), deadline)?;
-                (peer, channel, first)
-            }
-            End::Maker => {
-                let channel = Channel::new(self.socket)?;
-                let first = channel.receive(None, deadline)?;
-                let peer = Peer::of_credentials(first.sender.ok_or(Error::PeerUnknown)?)?;
-                policy.check(&peer)?;
-                // A socket that asks for senders also gets a name when it sends, which nobody needs.
-                sockopt::set_socket_passcred(&channel, false)
-                    .map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
-                channel.socket().take_descriptors();
-                say_hello(&channel, &peer, deadline)?;
-                (peer, channel, first)
-            }
+        let channel = Channel::new(self.socket)?;
+        let first = self.is_makers.then(|| channel.receive(None, deadline)).transpose()?;
+        let peer = match &first {
+            Some(first) => Peer::of_credentials(first.sender.ok_or(Error::PeerUnknown)?)?,
+            None => Peer::of_socket(channel.socket().as_fd())?,
         };
+        policy.check(&peer)?;
+        // A socket that asks for senders also gets a name when it sends, which nobody needs.
+        sockopt::set_socket_passcred(channel.socket(), false)
+            .map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
+        // Before the peer can know that it is admitted.
+        channel.socket().take_descriptors();
+        say_hello(&channel, &peer, deadline)?;
+        let first = first.map_or_else(|| channel.receive(Some(&peer), deadline), Ok)?;
         let version = heard(&first)?.agree(&peer)?;
         Ok(Connection::new(channel, peer, version))
     }
@@ -151,47 +133,32 @@ impl AsFd for Pending {
     }
 }
 
-/// Asks a descriptor whether it is a socket of the transport's kind, which no other kind of file is made to do anything by.
-pub(super) fn expect_end(descriptor: &OwnedFd) -> Result<()> {
-    let domain = sockopt::socket_domain(descriptor);
-    let kind = sockopt::socket_type(descriptor);
-    if (domain, kind) != (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET))
-        || sockopt::socket_acceptconn(descriptor) != Ok(false)
-    {
-        return Err(Error::NotAnEnd);
-    }
-    Ok(())
-}
-
 fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
-    let payload = Hello::own()?.encode();
-    let hello = Frame::new(HELLO, &payload)?.with_version(MIN_VERSION);
-    channel.send(hello, &[], Some(peer), deadline)
+    let own = Hello::own()?;
+    channel.send(
+        Frame { version: MIN_VERSION, ..Frame::new(HELLO, own.as_bytes())? },
+        &[],
+        Some(peer),
+        deadline,
+    )
 }
 
-/// The hello, if it is one.
-fn heard(packet: &Packet) -> Result<Hello> {
+/// The hello, if it is one; what a later release puts behind it is not read.
+fn heard(packet: &Message) -> Result<&Hello> {
+    let is_hello = packet.kind == HELLO && packet.version == MIN_VERSION && packet.descriptors.is_empty();
+    let hello = Hello::ref_from_prefix(&packet.payload).ok().filter(|_| is_hello);
     let no_hello = || Error::NoHello { kind: packet.kind, bytes: packet.payload.len() };
-    let alone = packet.descriptors.is_empty();
-    let hello = Hello::parse(&packet.payload).filter(|_| packet.kind == HELLO && alone);
-    hello.filter(|_| packet.version == MIN_VERSION).ok_or_else(no_hello)
+    hello.map(|(hello, _)| hello).ok_or_else(no_hello)
 }
 
 /// The kind of the first message.
 const HELLO: u16 = 0;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hello {
-    versions: (u16, u16),
-    pid: u32,
-    start_time: u64,
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Bytes {
-    least: U16,
-    highest: U16,
+struct Hello {
+    /// The least and the highest.
+    versions: [U16; 2],
     pid: U32,
     start_time: U64,
 }
@@ -199,36 +166,24 @@ struct Bytes {
 impl Hello {
     /// Of this process.
     fn own() -> Result<Self> {
-        let versions = (MIN_VERSION, MAX_VERSION);
-        Ok(Self { versions, pid: std::process::id(), start_time: own_start_time()? })
-    }
-
-    fn encode(self) -> Vec<u8> {
-        let (least, highest) = self.versions;
-        let (pid, start_time) = (self.pid.into(), self.start_time.into());
-        Bytes { least: least.into(), highest: highest.into(), pid, start_time }.as_bytes().to_vec()
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (bytes, _later) = Bytes::ref_from_prefix(bytes).ok()?;
-        let versions = (bytes.least.get(), bytes.highest.get());
-        Some(Self { versions, pid: bytes.pid.get(), start_time: bytes.start_time.get() })
+        let versions = [MIN_VERSION, MAX_VERSION].map(U16::new);
+        Ok(Self { versions, pid: std::process::id().into(), start_time: own_start_time()?.into() })
     }
 
     /// The version to speak, if the hello is that of the peer.
     fn agree(self, peer: &Peer) -> Result<u16> {
-        if (self.pid, self.start_time) != (peer.pid(), peer.start_time()) {
-            return Err(Error::PeerMismatch {
-                pid: peer.pid(),
-                start_time: peer.start_time(),
-                told_pid: self.pid,
-                told_start_time: self.start_time,
-            });
+        let (pid, start_time) = (peer.pid(), peer.start_time());
+        let (told_pid, told_start_time) = (self.pid.get(), self.start_time.get());
+        if (told_pid, told_start_time) != (pid, start_time) {
+            return Err(Error::PeerMismatch { pid, start_time, told_pid, told_start_time });
         }
-        let (least, highest) = self.versions;
+        let [least, highest] = self.versions.map(U16::get);
         let version = highest.min(MAX_VERSION);
         if version < least.max(MIN_VERSION) {
-            return Err(Error::NoCommonVersion { theirs: self.versions, ours: (MIN_VERSION, MAX_VERSION) });
+            return Err(Error::NoCommonVersion {
+                theirs: (least, highest),
+                ours: (MIN_VERSION, MAX_VERSION),
+            });
         }
         Ok(version)
     }
@@ -241,12 +196,17 @@ mod tests {
 
     #[test]
     fn a_hello_is_read_as_it_is_written() {
-        let hello = Hello { versions: (1, 0x0203), pid: 0x0405_0607, start_time: 0x0809_0a0b_0c0d_0e0f };
-        let bytes = hello.encode();
+        let (versions, pid) = ([1, 0x0203].map(U16::new), 0x0405_0607.into());
+        let hello = Hello { versions, pid, start_time: 0x0809_0a0b_0c0d_0e0f.into() };
+        let bytes = hello.as_bytes();
         assert_eq!(bytes, [1, 0, 3, 2, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8]);
-        assert_eq!(Hello::parse(&bytes), Some(hello));
-        assert_eq!(Hello::parse(&[&bytes[..], b"later"].concat()), Some(hello));
-        assert_eq!(Hello::parse(&bytes[..15]), None);
+        let packet = |payload: &[u8]| {
+            let (payload, descriptors) = (payload.to_vec(), Vec::new().into());
+            Message { version: MIN_VERSION, kind: HELLO, payload, descriptors, sender: None }
+        };
+        assert_eq!(heard(&packet(bytes)).unwrap(), &hello);
+        assert_eq!(heard(&packet(&[bytes, b"later"].concat())).unwrap(), &hello);
+        assert!(matches!(heard(&packet(&bytes[..15])), Err(Error::NoHello { bytes: 15, .. })));
     }
 
     #[test]
@@ -255,14 +215,14 @@ mod tests {
         let peer = Peer::of_credentials(Credentials { pid: pid.cast_signed(), uid: 0, gid: 0 }).unwrap();
         let own = Hello::own().unwrap();
         assert_eq!(own.agree(&peer).unwrap(), MAX_VERSION);
-        assert_eq!(Hello { versions: (1, 900), ..own }.agree(&peer).unwrap(), MAX_VERSION);
+        assert_eq!(Hello { versions: [1, 900].map(U16::new), ..own }.agree(&peer).unwrap(), MAX_VERSION);
         for versions in [(MAX_VERSION + 1, 900), (0, 0), (5, 1)] {
-            let refused = Hello { versions, ..own }.agree(&peer);
+            let refused = Hello { versions: [versions.0, versions.1].map(U16::new), ..own }.agree(&peer);
             assert!(matches!(refused, Err(Error::NoCommonVersion { theirs, .. }) if theirs == versions));
         }
-        let other = Hello { pid: pid + 1, ..own }.agree(&peer);
+        let other = Hello { pid: (pid + 1).into(), ..own }.agree(&peer);
         assert!(matches!(other, Err(Error::PeerMismatch { told_pid, .. }) if told_pid == pid + 1));
-        let later = Hello { start_time: own.start_time + 1, ..own }.agree(&peer);
+        let later = Hello { start_time: own.start_time + U64::new(1), ..own }.agree(&peer);
         assert!(matches!(later, Err(Error::PeerMismatch { .. })));
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream};
 use cuda_mem_ipc::symmetric::{
-    EngineBackend, EngineOptions, Exchange, Group, GroupOptions, PeerBuffer, Result, SymmetricBackend,
-    SymmetricMemory,
+    EngineBackend, Exchange, Group, GroupOptions, PeerBuffer, Result, SymmetricBackend, SymmetricMemory,
 };
 
 use crate::common::pair::{Cast, Channel, Peer};
@@ -39,20 +38,20 @@ impl Library {
         self,
         context: &Context,
         exchange: Arc<dyn Exchange>,
-        options: &EngineOptions,
+        timeout: Duration,
     ) -> Result<EngineBackend> {
         match self {
             #[cfg(feature = "nvshmem")]
-            Self::Nvshmem { .. } if is_real() => EngineBackend::nvshmem(context, exchange, options),
+            Self::Nvshmem { .. } if is_real() => EngineBackend::nvshmem(context, exchange, timeout),
             #[cfg(feature = "nvshmem")]
             Self::Nvshmem { minor } => {
-                EngineBackend::nvshmem_over(fake::nvshmem::table(minor), context, exchange, options)
+                EngineBackend::nvshmem_over(fake::nvshmem::table(minor), context, exchange, timeout)
             }
             #[cfg(feature = "nccl")]
-            Self::Nccl { .. } if is_real() => EngineBackend::nccl(context, exchange, options),
+            Self::Nccl { .. } if is_real() => EngineBackend::nccl(context, exchange, timeout),
             #[cfg(feature = "nccl")]
             Self::Nccl { code } => {
-                EngineBackend::nccl_over(fake::nccl::table(code), context, exchange, options)
+                EngineBackend::nccl_over(fake::nccl::table(code), context, exchange, timeout)
             }
         }
     }
@@ -93,20 +92,20 @@ impl Seat {
         let context = self.context(turn.as_ref().map_or_else(driver, |world| world.driver));
         let options = GroupOptions { timeout: LONG, ..GroupOptions::default() };
         let group = Group::join(&context, NAME, self.rank, self.ranks, &self.directory, &options).unwrap();
-        Joined { group: Arc::new(group), context, options: EngineOptions::default(), turn }
+        Joined { group: Arc::new(group), context, timeout: Duration::from_secs(60), turn }
     }
 }
 
 pub(crate) struct Joined {
     pub(crate) group: Arc<Group>,
     pub(crate) context: Context,
-    pub(crate) options: EngineOptions,
+    pub(crate) timeout: Duration,
     turn: Option<World>,
 }
 
 impl Joined {
     pub(crate) fn start(&self, library: Library) -> Result<EngineBackend> {
-        library.start(&self.context, self.group.clone(), &self.options)
+        library.start(&self.context, self.group.clone(), self.timeout)
     }
 }
 

@@ -74,7 +74,7 @@ fn the_drivers_refusal_comes_before_the_start(seat: &rank::Seat, library: rank::
         ["cuStreamCreateWithPriority", "cuMemAllocAsync", "cuMemsetD8Async"].iter().enumerate()
     {
         sim.fail_call(function, 1, cuda_mem_sim::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        let error = library.start(&context, joined.group.clone(), &joined.options).unwrap_err();
+        let error = library.start(&context, joined.group.clone(), joined.timeout).unwrap_err();
         assert!(matches!(error, Error::Core(_)), "{error}");
         assert_eq!(sim.struck().len(), times + 1, "{function}");
         assert!(!fake::calls().contains(&"init"), "{function}");

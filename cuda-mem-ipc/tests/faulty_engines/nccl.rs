@@ -221,7 +221,7 @@ fn without_the_library_it_is_not_available() {
     pair::play(test_name!(), &[], |cast| {
         let crew = Crew::start(cast, 1);
         let joined = crew.seat.join();
-        let started = EngineBackend::nccl(&joined.context, joined.group.clone(), &joined.options);
+        let started = EngineBackend::nccl(&joined.context, joined.group.clone(), joined.timeout);
         let error = started.unwrap_err();
         assert!(matches!(error, Error::NotAvailable { backend: "NCCL", .. }), "{error}");
         assert!(error.to_string().contains("/nowhere/libnccl.so.2"), "{error}");

@@ -163,7 +163,7 @@ fn a_rank_that_does_not_come_is_named_and_nothing_is_called() {
             let crew = Crew::start(cast, 2);
             let joined = crew.seat.join();
             let hasty = Arc::new(Hasty { group: joined.group.clone(), is_hasty: AtomicBool::new(false) });
-            let backend = OLD.start(&joined.context, hasty.clone(), &joined.options).unwrap();
+            let backend = OLD.start(&joined.context, hasty.clone(), joined.timeout).unwrap();
             assert_eq!(crew.others[0].receive().bytes, b"started");
             hasty.is_hasty.store(true, Ordering::SeqCst);
             let rank = Rank::new(joined, backend);
@@ -302,7 +302,7 @@ fn without_the_library_it_is_not_available() {
     pair::play(test_name!(), &[], |cast| {
         let crew = Crew::start(cast, 1);
         let joined = crew.seat.join();
-        let started = EngineBackend::nvshmem(&joined.context, joined.group.clone(), &joined.options);
+        let started = EngineBackend::nvshmem(&joined.context, joined.group.clone(), joined.timeout);
         let error = started.unwrap_err();
         assert!(matches!(error, Error::NotAvailable { backend: "NVSHMEM", .. }), "{error}");
         assert!(error.to_string().contains("/nowhere/libnvshmem_host.so.3"), "{error}");

@@ -217,7 +217,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         let address = pair.alloc();
         let (words, file) =
             (SharedMapping::create(bytes).unwrap(), std::fs::File::open("/dev/null").unwrap());
-        let (segment, export) = OwnSegment::create(
+        let (segment, its, memory) = OwnSegment::create(
             &pair.bad.inner.context,
             &Stream::new(&pair.bad.inner.context).unwrap(),
             0,
@@ -225,7 +225,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
             4,
         )
         .unwrap();
-        pair.announce(export.info, export.memory.as_fd());
+        pair.announce(its, memory.as_fd());
         let descriptor = if culprit == 0 { file.as_fd() } else { words.as_fd() };
         pair.say(message::WORDS, &info.encode(), &[descriptor]);
         let (offset, size) = (segment.segment.data() as u64, SIZE as u64);

@@ -85,7 +85,7 @@ fn the_drop_of_a_received_buffer_waits_for_no_stream() {
     let mut received = Vec::new();
     for number in 0..COUNT {
         let (memory, said) = segment(&world, number);
-        say(&hostile, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
+        say(&hostile, Message::Segment(said.clone()), &[memory.export_posix_fd().unwrap().as_fd()]);
         let (len, line, generation) = (LEN as u64, 0, 1);
         hand(&words, HandOver { sequence: number, segment: number, offset: 0, len, line, generation });
         received.push(importer.recv(SHORT * 100).unwrap());

@@ -9,8 +9,8 @@ use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{
-    self, Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, LINES, Message, Parts, Place, RING_ENTRIES,
-    Release, SLOTS,
+    self, Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, LINES, Message, Place, RING_ENTRIES, Release,
+    SLOTS,
 };
 use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::Connection;
@@ -21,8 +21,7 @@ use crate::link::{LIMIT, SHORT, eventually};
 use crate::raw::{accept, accepted, both_ends, generation, hand, heard, offer, release, say, segment, write};
 
 /// Something that a peer says.
-#[derive(Debug, Clone, Copy)]
-#[allow(clippy::large_enum_variant, reason = "there are few of them")]
+#[derive(Debug, Clone)]
 enum Said<'m> {
     /// With descriptors that travel with it.
     Message(Message, &'m [BorrowedFd<'m>]),
@@ -31,11 +30,11 @@ enum Said<'m> {
 }
 
 impl Said<'_> {
-    fn say(self, connection: &Connection, words: &SharedWords) {
+    fn say(&self, connection: &Connection, words: &SharedWords) {
         match self {
-            Self::Message(message, descriptors) => say(connection, message, descriptors),
-            Self::Buffer(said) => hand(words, said),
-            Self::Release(said) => release(connection, words, said),
+            Self::Message(message, descriptors) => say(connection, message.clone(), descriptors),
+            Self::Buffer(said) => hand(words, *said),
+            Self::Release(said) => release(connection, words, *said),
         }
     }
 }
@@ -68,21 +67,21 @@ fn what_no_exporter_says_ends_the_connection() {
     let (memory, said) = segment(&world, 0);
     let descriptor = memory.export_posix_fd().unwrap();
     let (one, bytes) = (descriptor.as_fd(), said.bytes);
-    let known = Said::Message(Message::Segment(said), &[one]);
+    let known = Said::Message(Message::Segment(said.clone()), &[one]);
     let retired = Said::Message(Message::Retire { segment: 0 }, &[]);
     let let_go = Said::Message(Message::LetGo { segment: 0 }, &[]);
     let cases: [(&str, &[Said<'_>]); 14] = [
         ("an unknown segment", &[Said::Buffer(part(0, 1))]),
-        ("behind the end", &[known, Said::Buffer(part(bytes, 1))]),
-        ("beyond the end", &[known, Said::Buffer(part(0, bytes + 1))]),
-        ("one byte too many", &[known, Said::Buffer(part(1, bytes))]),
-        ("far away", &[known, Said::Buffer(part(1 << 62, 1))]),
-        ("a segment twice", &[known, known]),
-        ("a segment without memory", &[Said::Message(Message::Segment(said), &[])]),
-        ("a segment with two memories", &[Said::Message(Message::Segment(said), &[one, one])]),
+        ("behind the end", &[known.clone(), Said::Buffer(part(bytes, 1))]),
+        ("beyond the end", &[known.clone(), Said::Buffer(part(0, bytes + 1))]),
+        ("one byte too many", &[known.clone(), Said::Buffer(part(1, bytes))]),
+        ("far away", &[known.clone(), Said::Buffer(part(1 << 62, 1))]),
+        ("a segment twice", &[known.clone(), known.clone()]),
+        ("a segment without memory", &[Said::Message(Message::Segment(said.clone()), &[])]),
+        ("a segment with two memories", &[Said::Message(Message::Segment(said.clone()), &[one, one])]),
         ("the end of what never was", &[Said::Message(Message::Retire { segment: 3 }, &[])]),
-        ("the end of a segment twice", &[known, retired, retired]),
-        ("an end with a descriptor", &[known, Said::Message(Message::Retire { segment: 0 }, &[one])]),
+        ("the end of a segment twice", &[known.clone(), retired.clone(), retired.clone()]),
+        ("an end with a descriptor", &[known.clone(), Said::Message(Message::Retire { segment: 0 }, &[one])]),
         ("what an importer says", &[let_go]),
         ("a call", &[Said::Message(Message::Ring, &[])]),
         ("another offer", &[Said::Message(Message::Offer, &[one])]),
@@ -140,7 +139,7 @@ fn what_no_exporter_puts_into_the_ring_ends_the_connection() {
         ("no generation", 1, with(5, 0)),
     ] {
         let (importer, hostile, words) = importer(&world);
-        say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+        say(&hostile, Message::Segment(said.clone()), &[descriptor.as_fd()]);
         write_ring(&words, 3, &entry);
         write_ring(&words, 0, &[tail]);
         let refused = importer.recv(LIMIT);
@@ -153,7 +152,7 @@ fn what_no_exporter_puts_into_the_ring_ends_the_connection() {
         assert_eq!(importer.buffers(), 0, "{what}");
     }
     let (importer, hostile, words) = importer(&world);
-    say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+    say(&hostile, Message::Segment(said.clone()), &[descriptor.as_fd()]);
     write_ring(&words, 3, &good);
     write_ring(&words, 0, &[1]);
     assert_eq!(importer.recv(LIMIT).unwrap().sequence(), 7);
@@ -174,41 +173,40 @@ fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
     let device = || memory.export_posix_fd().unwrap();
     let host = || SharedMapping::create(1 << 16).unwrap().as_fd().try_clone_to_owned().unwrap();
     let pool = Place::DevicePool { uuid: world.context.device().uuid().unwrap(), block: [9; 64] };
-    let parts = Parts::new(&[said.bytes, said.bytes]).unwrap();
-    let longer = Parts::new(&[said.bytes, 3 * said.bytes]).unwrap();
-    let longer = Place::Parts { uuid: world.context.device().uuid().unwrap(), parts: longer };
-    let two = Place::Parts { uuid: world.context.device().uuid().unwrap(), parts };
+    let uuid = world.context.device().uuid().unwrap();
+    let longer = Place::Parts { uuid, sizes: vec![said.bytes, 3 * said.bytes] };
+    let two = Place::Parts { uuid, sizes: vec![said.bytes; 2] };
     let cases: [(&str, wire::Segment, Vec<OwnedFd>); 9] = [
-        ("memory and no pool", wire::Segment { place: pool, ..said }, vec![device()]),
+        ("memory and no pool", wire::Segment { place: pool, ..said.clone() }, vec![device()]),
         (
             "no pool",
-            wire::Segment { place: Place::NodePool { node: 0, block: [0; 64] }, ..said },
+            wire::Segment { place: Place::NodePool { node: 0, block: [0; 64] }, ..said.clone() },
             vec![host()],
         ),
         (
             "a part that is none",
-            wire::Segment { place: two, bytes: 2 * said.bytes, ..said },
+            wire::Segment { place: two, bytes: 2 * said.bytes, ..said.clone() },
             vec![device(), host()],
         ),
         (
             "parts that are larger",
-            wire::Segment { place: longer, bytes: 4 * said.bytes, ..said },
+            wire::Segment { place: longer, bytes: 4 * said.bytes, ..said.clone() },
             vec![device(), device()],
         ),
-        ("larger", wire::Segment { bytes: said.bytes * 2, ..said }, vec![device()]),
-        ("smaller", wire::Segment { bytes: said.bytes / 2, ..said }, vec![device()]),
-        ("another device", wire::Segment { place: Place::Device([3; 16]), ..said }, vec![device()]),
-        ("no memory", said, vec![File::open("/dev/null").unwrap().into()]),
+        ("larger", wire::Segment { bytes: said.bytes * 2, ..said.clone() }, vec![device()]),
+        ("smaller", wire::Segment { bytes: said.bytes / 2, ..said.clone() }, vec![device()]),
+        ("another device", wire::Segment { place: Place::Device([3; 16]), ..said.clone() }, vec![device()]),
+        ("no memory", said.clone(), vec![File::open("/dev/null").unwrap().into()]),
         (
             "of the host, and larger",
-            wire::Segment { place: Place::Host, bytes: 1 << 17, ..said },
+            wire::Segment { place: Place::Host, bytes: 1 << 17, ..said.clone() },
             vec![host()],
         ),
     ];
     let (importer, hostile, words) = importer(&world);
     for (number, (what, said, descriptors)) in (1..).zip(cases) {
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        say(&hostile, Message::Segment(wire::Segment { segment: number, ..said }), &descriptors);
+        say(&hostile, Message::Segment(wire::Segment { segment: number, ..said.clone() }), &descriptors);
         for sequence in [10, 20] {
             hand(&words, buffer(sequence, number, 0, 1));
             let refused = importer.recv(LIMIT);
@@ -224,7 +222,7 @@ fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
             assert_eq!(heard(&hostile), Message::LetGo { segment: number }, "{what}");
         }
     }
-    say(&hostile, Message::Segment(said), &[device().as_fd()]);
+    say(&hostile, Message::Segment(said.clone()), &[device().as_fd()]);
     hand(&words, part(0, said.bytes));
     let buffer = importer.recv(LIMIT).unwrap();
     assert_eq!((buffer.len() as u64, importer.buffers()), (said.bytes, 1));
@@ -240,10 +238,10 @@ fn what_is_no_offer_is_refused() {
     let words = SharedWords::create(&world.context, SLOTS).unwrap();
     let offer = Message::Offer;
     let cases: [(&str, Message, &[BorrowedFd<'_>]); 6] = [
-        ("no memory", offer, &[]),
-        ("too small", offer, &[small.as_fd()]),
-        ("two", offer, &[words.as_fd(), null.as_fd()]),
-        ("no file in memory", offer, &[null.as_fd()]),
+        ("no memory", offer.clone(), &[]),
+        ("too small", offer.clone(), &[small.as_fd()]),
+        ("two", offer.clone(), &[words.as_fd(), null.as_fd()]),
+        ("no file in memory", offer.clone(), &[null.as_fd()]),
         ("an answer", Message::Accept(Accept { segments: 0, bytes: 0 }), &[]),
         ("another message", Message::Ring, &[]),
     ];
@@ -306,7 +304,7 @@ fn what_is_announced_ahead_is_bounded() {
     let limit = AheadLimit { segments: 3, bytes: 2 * said.bytes };
     let (importer, hostile, words) = importer_ahead(&world, limit);
     for segment in 0..6 {
-        say(&hostile, Message::Segment(wire::Segment { segment, ..said }), &[descriptor.as_fd()]);
+        say(&hostile, Message::Segment(wire::Segment { segment, ..said.clone() }), &[descriptor.as_fd()]);
     }
     eventually("two are mapped", || importer.mapped_ahead() == 2);
     // The last, which is beyond: it is mapped when its buffer comes.
@@ -325,7 +323,7 @@ fn more_segments_than_are_accepted_end_the_connection() {
     let limit = AheadLimit { segments: 4096, bytes: u64::MAX };
     let (importer, hostile, _words) = importer_ahead(&world, limit);
     for segment in 0..5000 {
-        let (kind, payload) = Message::Segment(wire::Segment { segment, ..said }).encode();
+        let (kind, payload) = Message::Segment(wire::Segment { segment, ..said.clone() }).encode();
         if hostile.send(kind, &payload, &[descriptor.as_fd()], LIMIT).is_err() {
             break;
         }
@@ -344,8 +342,8 @@ fn the_end_of_a_block_of_a_pool_that_was_announced_ahead_is_told() {
     for limit in [AheadLimit::default(), AheadLimit::NONE] {
         let (_importer, hostile, _words) = importer_ahead(&world, limit);
         for segment in 0..3 {
-            let said = wire::Segment { segment, place, ..said };
-            say(&hostile, Message::Segment(said), &[descriptor.as_fd()]);
+            let said = wire::Segment { segment, place: place.clone(), ..said.clone() };
+            say(&hostile, Message::Segment(said.clone()), &[descriptor.as_fd()]);
             say(&hostile, Message::Retire { segment }, &[]);
             assert_eq!(heard(&hostile), Message::LetGo { segment });
         }
@@ -513,7 +511,7 @@ fn host_memory_that_was_retired_keeps_no_descriptor() {
             bytes: memory.bytes() as u64,
             place: Place::Host,
         };
-        say(&hostile, Message::Segment(said), &[memory.as_fd()]);
+        say(&hostile, Message::Segment(said.clone()), &[memory.as_fd()]);
     };
     let receive = |segment| {
         hand(&words, buffer(segment, segment, 0, 1));
@@ -547,7 +545,7 @@ fn host_memory_that_is_not_there_is_not_pinned() {
     let holes = SharedMapping::create(1 << 30).unwrap();
     let bytes = holes.bytes() as u64;
     let said = wire::Segment { segment: 0, generation: generation(), bytes, place: Place::Host };
-    say(&hostile, Message::Segment(said), &[holes.as_fd()]);
+    say(&hostile, Message::Segment(said.clone()), &[holes.as_fd()]);
     hand(&words, part(0, 1));
     let refused = importer.recv(LIMIT);
     assert!(matches!(refused, Err(Error::WrongSize { said, found: 0 }) if said == bytes), "{refused:?}");

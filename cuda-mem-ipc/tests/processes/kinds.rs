@@ -342,7 +342,7 @@ fn tells_twice(first: &Channel) {
         panic!("{told:?}")
     };
     for number in [1, 2] {
-        let segment = Segment { segment: number, ..said };
+        let segment = Segment { segment: number, ..said.clone() };
         say(&theirs, Message::Segment(segment), &[told.descriptors[0].as_fd()]);
         hand(
             &words,

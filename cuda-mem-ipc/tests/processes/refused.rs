@@ -40,7 +40,7 @@ fn those_of_memory_that_cannot_be_mapped_go_back_to_an_exporter_that_does_not_li
     let (importer, exporter, words) = importer(&world);
     let (_memory, said) = segment(&world, 0);
     let none = File::open("/dev/null").unwrap();
-    say(&exporter, Message::Segment(said), &[none.as_fd()]);
+    say(&exporter, Message::Segment(said.clone()), &[none.as_fd()]);
     for sequence in 0..COUNT {
         hand(&words, HandOver { sequence, segment: 0, offset: 0, len: 1, line: 0, generation: 1 });
         importer.recv(LIMIT).unwrap_err();

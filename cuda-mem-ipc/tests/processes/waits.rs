@@ -25,7 +25,7 @@ fn a_buffer_that_could_not_go_back_is_unmapped_behind_its_uses() {
     let world = World::new();
     let (memory, said) = segment(&world, 0);
     let (importer, hostile, words) = importer(&world);
-    say(&hostile, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
+    say(&hostile, Message::Segment(said.clone()), &[memory.export_posix_fd().unwrap().as_fd()]);
     hand(&words, part(0, LEN as u64));
     // The exporter's work is done.
     write(&words, 0, &[1]);
@@ -215,7 +215,7 @@ fn a_peer_s_end_holds_up_nobody_while_a_stream_waits_for_another() {
     let (memory, said) = segment(&world, 0);
     let (first_importer, first, _words) = importer(&world);
     let (second_importer, second, others) = importer(&world);
-    say(&second, Message::Segment(said), &[memory.export_posix_fd().unwrap().as_fd()]);
+    say(&second, Message::Segment(said.clone()), &[memory.export_posix_fd().unwrap().as_fd()]);
     hand(&others, part(0, LEN as u64));
     let buffer = second_importer.recv(LIMIT).unwrap();
     let (waiting, other) = (world.new_stream(), world.new_stream());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{Accept, Message, Parts, Place, SLOTS, Segment};
+use cuda_mem_ipc::shared::wire::{Accept, Message, Place, SLOTS, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::{Address, Connection, Listener, PeerPolicy, pair, without_descriptor_guard};
 use rustix::io::{Errno, IoSlice};
@@ -182,7 +182,7 @@ fn an_honest_peer_gives_back_beside_hostile_ones() {
             let (one, other) = lingering();
             let place = Place::Device(context.device().uuid().unwrap());
             let said = Segment { segment, generation: 1, bytes: 2 << 20, place };
-            say(&exporting, Message::Segment(said), &[one.as_fd()]).unwrap();
+            say(&exporting, Message::Segment(said.clone()), &[one.as_fd()]).unwrap();
             others.push(other);
         }
         for _ in 0..20 {
@@ -213,12 +213,11 @@ fn one_peer_does_not_use_up_the_descriptors() {
         let ahead = cuda_mem_ipc::shared::AheadLimit::NONE;
         let victim = Importer::with_ahead(&context, importing, ahead, LIMIT).unwrap();
         let before = open_descriptors();
-        let parts = Parts::new(&[1 << 21; 64]).unwrap();
-        let place = Place::Parts { uuid: context.device().uuid().unwrap(), parts };
+        let place = Place::Parts { uuid: context.device().uuid().unwrap(), sizes: vec![1 << 21; 64] };
         let mut sent = 0;
         for segment in 0..4096 {
-            let said = Segment { segment, generation: 2, bytes: 64 << 21, place };
-            let (kind, payload) = Message::Segment(said).encode();
+            let said = Segment { segment, generation: 2, bytes: 64 << 21, place: place.clone() };
+            let (kind, payload) = Message::Segment(said.clone()).encode();
             let flood = [memory.as_fd(); 64];
             // Until the victim takes no more.
             if exporting.send(kind, &payload, &flood, Duration::from_millis(300)).is_err() {

@@ -69,8 +69,6 @@ const MADE: &[(&str, u64)] = &[
     ("cuThreadExchangeStreamCaptureMode", 4),
 ];
 const MAPPED: &[(&str, u64)] = &[
-    ("cuDeviceGet", 1),
-    ("cuDeviceGetCount", 2),
     ("cuMemAddressReserve", 1),
     ("cuMemGetAllocationPropertiesFromHandle", 1),
     ("cuMemImportFromShareableHandle", 1),

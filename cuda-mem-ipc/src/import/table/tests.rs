@@ -1,4 +1,3 @@
-use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -35,10 +34,10 @@ impl Drop for Memory {
     }
 }
 
-fn share(table: &Arc<Table<u32, Memory>>, driver: &StdArc<Driver>) -> (Held<Memory>, Arc<Memory>) {
+fn share(table: &Arc<Table<u32, Memory>>, driver: &StdArc<Driver>) -> StdArc<Memory> {
     let import = |departure| Ok::<_, ()>(Memory::import(driver, departure));
     match Table::import(table, &7, LONG, || {}, import) {
-        Ok((value, held)) => (held, value),
+        Ok(value) => value,
         Err(error) => panic!("{error:?}"),
     }
 }
@@ -77,7 +76,7 @@ mod real {
     fn shares_are_of_one_import_and_the_last_gives_it_back() {
         let (table, driver) = (Arc::new(Table::new()), Arc::new(Driver::default()));
         let [one, two, three] = [(); 3].map(|()| share(&table, &driver));
-        assert!(Arc::ptr_eq(&one.1, &two.1) && Arc::ptr_eq(&one.1, &three.1));
+        assert!(Arc::ptr_eq(&one, &two) && Arc::ptr_eq(&one, &three));
         drop((one, two));
         assert_eq!(driver.open.load(Ordering::SeqCst), 1);
         drop(three);
@@ -140,7 +139,7 @@ mod real {
                         drop(guard);
                         Ok::<_, ()>(key)
                     };
-                    let (value, _held) = Table::import(table, &key, LONG, || {}, import).ok().unwrap();
+                    let value = Table::import(table, &key, LONG, || {}, import).ok().unwrap();
                     assert_eq!(*value, key);
                 });
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::ExportLink;
-use crate::background::{self, drop_in_background};
+use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::shared::buffer::{Holder, Share};
@@ -14,14 +14,13 @@ use crate::shared::reaper::{self, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::{Point, ReleaseFence};
-use crate::shared::{Heard, MOST_AT_A_TIME, heard, protocol, ring};
+use crate::shared::{MOST_AT_A_TIME, heard, protocol, ring};
 use crate::transport::Connection;
 
 #[derive(Default)]
 pub(super) struct Leases {
     next: u64,
     pub(super) open: HashMap<u64, Lease>,
-    /// The peer is gone.
     are_over: bool,
 }
 
@@ -40,14 +39,12 @@ impl Lease {
     }
 }
 
-/// What is out.
 pub(super) struct Out {
     pub(super) leases: AtomicUsize,
     /// Whether there may be more.
     pub(super) is_open: AtomicBool,
 }
 
-/// One of so many.
 struct Counted(Arc<Out>);
 
 impl Counted {
@@ -102,12 +99,11 @@ impl ExportLink {
         Ok(lease)
     }
 
-    /// Nobody there has it any more.
     fn take_slab(&self, segment: u64) -> Result<()> {
         let slab = lock(&self.slabs).remove(&segment);
         let slab = slab.ok_or_else(|| protocol(&self.connection, "it lets go of what it does not have"))?;
         // If it does so of its own accord, it has to be told anew.
-        self.forget(&mut lock(&self.announced), segment);
+        lock(&self.announced).remove(&segment);
         drop_in_background(slab);
         Ok(())
     }
@@ -116,41 +112,26 @@ impl ExportLink {
     fn retire_all(&self) {
         let mut announced = lock(&self.announced);
         let slabs = lock(&self.slabs);
-        let retiring = slabs.keys().copied().filter(|segment| self.forget(&mut announced, *segment));
+        let retiring = slabs.keys().copied().filter(|segment| announced.remove(segment).is_some());
         lock(&self.retiring).extend(retiring);
     }
 
-    /// What has come by the ring.
-    fn take_releases(&self) -> Result<()> {
+    fn take_releases(&self, ended: &mut Vec<Lease>) -> Result<()> {
         let (connection, pid) = (&self.connection, self.connection.peer().pid());
         let mut releases = lock(&self.releases);
-        let mut take = || {
+        for _ in 0..MOST_AT_A_TIME {
             let what = "it has put more into the ring than there is room for";
-            let Some(entry) = releases.peek().map_err(|_| protocol(connection, what))? else {
-                return Ok(None);
-            };
+            let Some(entry) = releases.peek().map_err(|_| protocol(connection, what))? else { break };
             releases.advance();
             let wrong = |source| connection.breaks(Error::Wire { pid, source });
-            Release::of_entry(entry).map_err(wrong).and_then(|release| self.take_release(release)).map(Some)
-        };
-        let (mut ended, mut taken) = (Vec::new(), Ok(()));
-        for _ in 0..MOST_AT_A_TIME {
-            match take() {
-                Ok(Some(lease)) => ended.push(lease),
-                Ok(None) => break,
-                Err(error) => {
-                    taken = Err(error);
-                    break;
-                }
-            }
+            ended.push(self.take_release(Release::of_entry(entry).map_err(wrong)?)?);
         }
-        let_go(ended);
-        taken
+        Ok(())
     }
 
     fn take_messages(&self) -> Result<()> {
         for _ in 0..MOST_AT_A_TIME {
-            let Heard { message, descriptors } = match heard(&self.connection, Duration::ZERO) {
+            let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => return Ok(()),
                 result => result?,
             };
@@ -163,7 +144,6 @@ impl ExportLink {
         Ok(())
     }
 
-    /// Tells of ends as far as there is room.
     fn say_retired(&self) {
         let mut retiring = lock(&self.retiring);
         while let Some(&segment) = retiring.last() {
@@ -183,8 +163,9 @@ impl Watched for ExportLink {
     fn service(self: Arc<Self>) -> Result<()> {
         // Both, whatever the other says: what a peer has given back before it ended counts. What is in the ring was there before the
         // end was heard.
-        let (heard, released) = (self.take_messages(), self.take_releases());
-        let taken = released.and(heard);
+        let (heard, mut ended) = (self.take_messages(), Vec::new());
+        let taken = self.take_releases(&mut ended).and(heard);
+        let_go(ended);
         if taken.as_ref().is_err_and(|error| !error.is_the_system_s()) {
             self.is_closing.store(true, Ordering::Release);
             return taken;
@@ -239,6 +220,6 @@ impl Watched for ExportLink {
 /// Ends leases of one peer. What waits with one of them holds up those behind it, and nobody else's.
 fn let_go(leases: Vec<Lease>) {
     if !leases.is_empty() {
-        background::run(move || drop(leases));
+        DROPS.run(move || drop(leases));
     }
 }

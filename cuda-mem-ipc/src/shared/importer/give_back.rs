@@ -11,6 +11,7 @@ use crate::background;
 use crate::error::{Error, Result};
 use crate::import::Imported;
 use crate::primitive::lock;
+use crate::shared::budget::Kind;
 use crate::shared::reaper::{self, Watched};
 use crate::shared::ring;
 use crate::shared::say;
@@ -29,26 +30,20 @@ pub(in crate::shared) struct Returned {
     /// None once all uses are the segment's.
     segment: Option<Imported<Segment>>,
     uses: Uses,
-    /// The stream that used it, if it was one.
-    stream: Option<Stream>,
-    /// The release, once it is recorded.
+    /// Whether no stream of its own was tried yet.
+    is_new: bool,
     release: Option<Release>,
 }
 
 impl Returned {
-    pub(in crate::shared) fn new(
-        sequence: u64,
-        segment: Imported<Segment>,
-        uses: Uses,
-        stream: Option<Stream>,
-    ) -> Self {
-        Self { sequence, segment: Some(segment), uses, stream, release: None }
+    pub(in crate::shared) fn new(sequence: u64, segment: Imported<Segment>, uses: Uses) -> Self {
+        Self { sequence, segment: Some(segment), uses, is_new: true, release: None }
     }
 
     /// One that could not be received, so that nobody has used it.
     pub(super) fn refused(release: Release) -> Self {
-        let (segment, stream) = (None, None);
-        Self { sequence: release.sequence, segment, uses: Uses::new(), stream, release: Some(release) }
+        let Release { sequence, .. } = release;
+        Self { sequence, segment: None, uses: Uses::new(), is_new: false, release: Some(release) }
     }
 
     /// Tries to give it back, and tells whether nothing is left to do.
@@ -81,19 +76,19 @@ impl Returned {
         link.send(release)
     }
 
-    /// A fence behind everything that used it.
     fn record(&mut self, link: &ImportLink) -> Result<Release> {
         let sequence = self.sequence;
         if self.uses.is_empty() {
             return Ok(Release { sequence, line: 0, generation: 0 });
         }
-        // Taken: once it failed, the stream may begin to capture while the background tries again.
-        let own = self.stream.take().map(|stream| self.record_on(link, &stream));
-        let Point { line, generation } = match own {
-            Some(Ok(point)) => point,
-            // It captures, or is another thread's.
-            Some(Err(_)) | None => self.record_on(link, link.stream()?)?,
+        // The only one that used it; once: if that failed, the stream may begin to capture while the background tries again.
+        let own = match &self.uses.streams()[..] {
+            [stream] if std::mem::take(&mut self.is_new) => self.record_on(link, stream).ok(),
+            _ => None,
         };
+        // None if it captures, or is another thread's.
+        let own = own.map_or_else(|| self.record_on(link, link.stream()?), Ok);
+        let Point { line, generation } = own?;
         Ok(Release { sequence, line, generation })
     }
 
@@ -171,7 +166,6 @@ impl ImportLink {
         }
     }
 
-    /// Whether no buffer is out any more.
     pub(super) fn is_let_go(&self) -> bool {
         !self.is_open.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0
     }
@@ -182,8 +176,12 @@ impl Watched for ImportLink {
         &self.connection
     }
 
+    /// It may have as many descriptors as a segment has. Of what a peer has sent only so many stay open: its messages stay in the socket until
+    /// some are mapped.
     fn may_read(&self) -> bool {
-        self.may_read()
+        let waiting = self.waiting.load(Ordering::SeqCst);
+        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
+        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
     }
 
     fn service(self: Arc<Self>) -> Result<()> {

@@ -10,13 +10,13 @@ use cuda_mem_pool::cuda_mem_core::{self as core, forked};
 
 use super::ImportLink;
 use super::give_back::MOST_UNHEARD;
-use crate::background::{self, drop_in_background};
+use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imported, Imports};
 use crate::primitive::lock;
-use crate::shared::budget::Kind;
+use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
-use crate::shared::{Heard, MOST_AT_A_TIME, heard, reaper, say, wire};
+use crate::shared::{MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
@@ -29,7 +29,6 @@ const IMPORT: Duration = Duration::from_secs(10);
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
-/// A segment that the exporter has announced.
 pub(super) struct Known {
     link: Weak<ImportLink>,
     said: wire::Segment,
@@ -50,7 +49,6 @@ enum State {
     Known(Result<Imported<Segment>>),
 }
 
-/// Some of so many.
 struct Counted(Arc<AtomicUsize>, usize);
 
 impl Counted {
@@ -115,14 +113,6 @@ impl Drop for Known {
 }
 
 impl ImportLink {
-    /// Whether one more message may be read, which may have as many descriptors as a segment has. Of what a peer has sent only so many stay
-    /// open: its messages stay in the socket until some are mapped.
-    pub(super) fn may_read(&self) -> bool {
-        let waiting = self.waiting.load(Ordering::SeqCst);
-        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
-        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
-    }
-
     /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
     /// next time; any other one means that nothing more comes.
     pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {
@@ -132,7 +122,7 @@ impl ImportLink {
             if !is_needed(self) {
                 break;
             }
-            let Heard { message, descriptors } = match heard(&self.connection, Duration::ZERO) {
+            let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => break,
                 result => result?,
             };
@@ -163,7 +153,7 @@ impl ImportLink {
         let refused = {
             let mut segments = lock(&self.segments);
             let is_full = segments.len() >= MOST_SEGMENTS;
-            match segments.entry(said.segment) {
+            match segments.entry(known.said.segment) {
                 Entry::Vacant(place) if !is_full => {
                     place.insert(Arc::clone(&known));
                     None
@@ -176,7 +166,7 @@ impl ImportLink {
             return Err(self.breaks(what));
         }
         if is_early {
-            background::run(move || {
+            DROPS.run(move || {
                 if let Some(link) = known.link.upgrade() {
                     drop(known.memory(&link));
                 }
@@ -188,12 +178,9 @@ impl ImportLink {
     fn has_room_for(&self, bytes: u64) -> bool {
         let segments = lock(&self.segments);
         let early = segments.values().filter(|known| known.counts()).map(|known| known.said.bytes);
-        let (count, all) =
-            early.fold((0, bytes), |(count, all), bytes| (count + 1, bytes.saturating_add(all)));
-        count < self.ahead_limit.segments && all <= self.ahead_limit.bytes
+        self.ahead_limit.has_room(bytes, early)
     }
 
-    /// How many segments are mapped of which no buffer came.
     pub(super) fn mapped_ahead(&self) -> usize {
         let is_ahead = |known: &&Arc<Known>| known.is_ahead.load(Ordering::SeqCst) && known.is_mapped();
         lock(&self.segments).values().filter(is_ahead).count()
@@ -307,7 +294,7 @@ impl ImportLink {
         // What has been freed in stream order ends here. It may wait for streams, so that it is not done by the thread that asks.
         if !self.is_reclaiming.swap(true, Ordering::SeqCst) {
             let (driver, is_reclaiming) = (self.context.driver(), Arc::clone(&self.is_reclaiming));
-            background::run(move || {
+            DROPS.run(move || {
                 driver.reclaim();
                 is_reclaiming.store(false, Ordering::SeqCst);
             });

@@ -26,7 +26,6 @@ const GO: u64 = 0;
 /// The kind of the third message.
 const DONE: u64 = 5;
 
-/// What is agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Start = 1,
@@ -35,7 +34,6 @@ pub(super) enum Kind {
     Close,
 }
 
-/// What this rank is about to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Proposal {
     pub(super) kind: Kind,
@@ -45,10 +43,8 @@ pub(super) struct Proposal {
     pub(super) retired: Vec<u64>,
 }
 
-/// What all ranks are about to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// What each rank said.
     pub(super) sizes: Vec<u64>,
     /// What all have freed, in order.
     pub(super) freed: Vec<u64>,
@@ -98,36 +94,16 @@ impl Introduction {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     agreements: u64,
-    allocated: u64,
-    connected: usize,
+    /// How many allocations were begun: the number of the next one.
+    pub(super) allocated: u64,
+    /// How many times the library has connected all ranks.
+    pub(super) connected: usize,
     /// Why there are no more.
     ended: Option<Error>,
-    is_closed: bool,
+    pub(super) is_closed: bool,
 }
 
 impl Calls {
-    /// The number of the next allocation.
-    pub(super) fn allocated(&self) -> u64 {
-        self.allocated
-    }
-
-    pub(super) fn has_allocated(&mut self) {
-        self.allocated += 1;
-    }
-
-    /// How many times the library has connected all ranks.
-    pub(super) fn connected(&self) -> usize {
-        self.connected
-    }
-
-    pub(super) fn has_connected(&mut self) {
-        self.connected += 1;
-    }
-
-    pub(super) fn close(&mut self) {
-        self.is_closed = true;
-    }
-
     /// Returns rank 0's id once all ranks are alike and about to start.
     pub(super) fn start(&mut self, talk: Talk<'_>, ours: &Introduction) -> Result<[u8; 128]> {
         let words = ours.words().into_iter().flat_map(u32::to_le_bytes);
@@ -200,7 +176,6 @@ impl Calls {
     }
 }
 
-/// A message.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     number: u64,
@@ -212,17 +187,15 @@ struct Said {
 
 impl Said {
     fn told(&self) -> String {
-        const START: u64 = Kind::Start as u64;
-        const ALLOC: u64 = Kind::Alloc as u64;
-        const RENDEZVOUS: u64 = Kind::Rendezvous as u64;
-        const CLOSE: u64 = Kind::Close as u64;
-        let Self { number, size, sequence, .. } = self;
-        match self.kind {
-            START => format!("call {number}, its start"),
-            ALLOC => format!("call {number}, allocation {sequence} of {size} bytes"),
-            RENDEZVOUS => format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes"),
-            CLOSE => format!("call {number}, its end"),
-            kind => format!("call {number}, of kind {kind}"),
+        let Self { number, kind, size, sequence, .. } = self;
+        let kinds = [Kind::Start, Kind::Alloc, Kind::Rendezvous, Kind::Close];
+        match kinds.into_iter().find(|known| *known as u64 == *kind) {
+            Some(Kind::Alloc) => format!("call {number}, allocation {sequence} of {size} bytes"),
+            Some(Kind::Rendezvous) => {
+                format!("call {number}, the rendezvous of allocation {sequence} of {size} bytes")
+            }
+            Some(kind) => format!("call {number}, {kind:?}"),
+            None => format!("call {number}, of kind {kind}"),
         }
     }
 }

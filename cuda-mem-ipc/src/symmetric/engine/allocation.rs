@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{
-    Context, DeviceBuffer, Driver, Error as CoreError, Stream, UsePoint, Uses, copy, forked,
+    Context, DeviceBuffer, Driver, Error as CoreError, Stream, Uses, copy, forked,
 };
 
 use super::{Engine, Opened, Words};
 use crate::primitive::{lock, refuse_forked};
-use crate::symmetric::memory::{self, Used};
-use crate::symmetric::{Allocated, CHANNELS, Error, Exchange, Result, SIGNAL_PAD_BYTES, SymmetricMemory};
+use crate::symmetric::memory::{self, Operation, Used};
+use crate::symmetric::{Allocated, Error, Exchange, Result, SIGNAL_PAD_BYTES, SymmetricMemory};
 
 /// The signal pad begins at a multiple of this.
 const GRANULE: usize = 512;
@@ -32,20 +32,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What a backend takes of the driver: made before the ranks agree on the start, so that nothing of the library's is there when it fails.
 #[derive(Debug)]
 pub(super) struct Ground {
-    context: Context,
-    stream: Stream,
+    pub(super) context: Context,
+    pub(super) stream: Stream,
     zeroes: DeviceBuffer<u8>,
     ranks: usize,
 }
 
-/// What the backend and its allocations share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) engine: Box<dyn Engine>,
-    pub(super) context: Context,
-    ground: Ground,
-    pub(super) ranks: usize,
-    pub(super) rank: usize,
+    pub(super) ground: Ground,
+    rank: usize,
     books: Mutex<Books>,
 }
 
@@ -67,79 +64,55 @@ struct Retired {
     address: CUdeviceptr,
     window: Option<usize>,
     uses: Vec<Uses>,
-    /// Behind the uses, from when they were first found to run on: streams may be busy ever after.
-    points: Option<Vec<UsePoint>>,
 }
 
 impl Retired {
-    /// Whether nothing uses the memory any more, without a wait.
+    /// Whether nothing uses the memory any more, without a wait. What streams are given after the first question does not count: they may be
+    /// busy ever after.
     fn is_quiet(&mut self) -> Result<bool, CoreError> {
-        if let Some(points) = &self.points {
-            return all(points, UsePoint::is_reached);
-        }
-        if all(&mut self.uses, Uses::are_over)? {
-            return Ok(true);
-        }
-        let points = self.uses.iter_mut().map(Uses::points).collect::<Result<Vec<_>, _>>()?;
-        self.points = Some(points.into_iter().flatten().collect());
-        Ok(false)
+        let passed = self.uses.iter_mut().map(Uses::have_passed);
+        passed.collect::<Result<Vec<_>, _>>().map(|passed| passed.into_iter().all(|has_passed| has_passed))
     }
 }
 
-/// Whether all are so, up to the first that is not.
-fn all<T>(
-    of: impl IntoIterator<Item = T>,
-    is_so: impl Fn(T) -> Result<bool, CoreError>,
-) -> Result<bool, CoreError> {
-    for one in of {
-        if !is_so(one)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Where things lie.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
-    size: usize,
+    pub(super) size: usize,
     pad: usize,
-    whole: usize,
+    pub(super) whole: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Allocation {
-    pub(super) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     pub(super) address: CUdeviceptr,
-    pub(super) size: usize,
+    pub(super) layout: Layout,
     pub(super) sequence: u64,
-    pub(super) pad: usize,
-    whole: usize,
     pub(super) words: Words,
     /// Of each rank's memory, by this process.
-    pub(super) uses: Vec<Uses>,
-    opened: OnceLock<Opened>,
+    uses: Vec<Uses>,
+    /// Once all ranks have come together over it.
+    pub(super) opened: OnceLock<Opened>,
 }
 
 impl Ground {
     pub(super) fn new(context: &Context, ranks: usize) -> Result<Self> {
         let stream = Stream::new(context)?;
-        let zeroes = DeviceBuffer::zeroed(&stream, SIGNAL_PAD_BYTES + words_bytes(ranks))?;
+        let zeroes = DeviceBuffer::zeroed(&stream, SIGNAL_PAD_BYTES + 8 * Operation::words(ranks))?;
         Ok(Self { context: context.clone(), stream, zeroes, ranks })
     }
 }
 
 impl Shared {
     pub(super) fn new(engine: Box<dyn Engine>, ground: Ground, rank: usize) -> Self {
-        let (context, ranks) = (ground.context.clone(), ground.ranks);
-        Self { engine, context, ground, ranks, rank, books: Mutex::default() }
+        Self { engine, ground, rank, books: Mutex::default() }
     }
 
-    pub(super) fn name(&self) -> &'static str {
-        self.engine.name()
+    /// Calls the library, with the context current.
+    pub(super) fn call<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.ground.context.with_current(body)?
     }
 
-    /// For so many bytes of data.
     pub(super) fn layout(&self, size: usize) -> Result<Layout> {
         let pad = size.checked_next_multiple_of(GRANULE);
         let whole = pad.and_then(|pad| pad.checked_add(self.ground.zeroes.len()));
@@ -151,32 +124,23 @@ impl Shared {
     /// New memory of the library's, all ranks being at it.
     pub(super) fn allocate(shared: &Arc<Self>, layout: Layout, sequence: u64) -> Result<Allocation> {
         lock(&shared.books).count += 1;
-        let made = shared.context.with_current(|| shared.engine.alloc(layout.whole)).map_err(Error::from);
-        let address = made.and_then(|made| made).inspect_err(|_| {
-            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new(), points: None };
+        let address = shared.call(|| shared.engine.alloc(layout.whole)).inspect_err(|_| {
+            let retired = Retired { sequence, address: 0, window: None, uses: Vec::new() };
             lock(&shared.books).retired.push(retired);
         })?;
-        let counts = || vec![0; 2 * CHANNELS * shared.ranks];
+        let (rank, ranks) = (shared.rank, shared.ground.ranks);
+        let counts = || vec![0; Operation::words(ranks)];
         let words = Words {
             address: address + (layout.pad + SIGNAL_PAD_BYTES) as u64,
-            rank: shared.rank,
-            ranks: shared.ranks,
+            rank,
+            ranks,
             counts: Mutex::new([counts(), counts()]),
         };
-        Ok(Allocation {
-            shared: Arc::clone(shared),
-            address,
-            size: layout.size,
-            sequence,
-            pad: layout.pad,
-            whole: layout.whole,
-            words,
-            uses: (0..shared.ranks).map(|_| Uses::new()).collect(),
-            opened: OnceLock::new(),
-        })
+        let uses = (0..ranks).map(|_| Uses::new()).collect();
+        let (shared, opened) = (Arc::clone(shared), OnceLock::new());
+        Ok(Allocation { shared, address, layout, sequence, words, uses, opened })
     }
 
-    /// How many allocations the library has not got back.
     pub(super) fn count(&self) -> u64 {
         lock(&self.books).count
     }
@@ -216,25 +180,12 @@ impl Shared {
                 continue;
             }
             // SAFETY: all ranks have freed it, no stream of theirs uses it, and all are at this call.
-            let free = || unsafe { self.engine.free(retired.address, retired.window) };
-            let given = self.context.with_current(free).map_err(Error::from).and_then(|given| given);
-            self.note_failure(given);
+            self.note_failure(self.call(|| unsafe { self.engine.free(retired.address, retired.window) }));
         }
     }
 
-    /// Undoes a registration, all ranks being at it.
-    ///
-    /// # Safety
-    ///
-    /// As [`Engine::unregister`].
-    pub(super) unsafe fn unregister(&self, window: usize) {
-        // SAFETY: the caller's promise.
-        let undone = self.context.with_current(|| unsafe { self.engine.unregister(window) });
-        self.note_failure(undone.map_err(Error::from).and_then(|undone| undone));
-    }
-
     /// What [`close`](Self::close) tells of.
-    fn note_failure(&self, result: Result<()>) {
+    pub(super) fn note_failure(&self, result: Result<()>) {
         if let Err(error) = result {
             lock(&self.books).failed.get_or_insert(error);
         }
@@ -246,8 +197,8 @@ impl Shared {
         books.is_closed = true;
         let failed = books.failed.take();
         drop(books);
-        let closed = self.context.with_current(|| self.engine.close()).map_err(Error::from);
-        failed.map_or(Ok(()), Err).and(closed.and_then(|closed| closed))
+        let closed = self.call(|| self.engine.close());
+        failed.map_or(Ok(()), Err).and(closed)
     }
 }
 
@@ -255,7 +206,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if !forked() && !lock(&self.books).is_closed {
             // It fails with the context, and then there is nothing to give up either.
-            let _ = self.context.with_current(|| self.engine.abandon());
+            let _ = self.ground.context.with_current(|| self.engine.abandon());
         }
     }
 }
@@ -265,54 +216,14 @@ impl Allocation {
         Allocated { address: self.address, serial: self.sequence }
     }
 
-    /// Whether all ranks have come together over it.
-    pub(super) fn is_open(&self) -> bool {
-        self.opened.get().is_some()
-    }
-
-    /// Zeroes the end.
     pub(super) fn clear(&self) -> Result<()> {
         let Ground { stream, zeroes, .. } = &self.shared.ground;
         let source = zeroes.on_read(stream)?;
-        let (target, bytes) = (self.address + self.pad as u64, zeroes.len());
+        let (target, bytes) = (self.address + self.layout.pad as u64, zeroes.len());
         // SAFETY: the end of new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
         let cleared = unsafe { copy::memcpy_async(stream, target, source.address(), bytes) };
         stream.synchronize()?;
         Ok(cleared?)
-    }
-
-    /// Brings the ranks together, all of them being at it.
-    pub(super) fn register(&self) -> Result<Option<usize>> {
-        let shared = &self.shared;
-        shared.context.with_current(|| shared.engine.register(self.address, self.whole))?
-    }
-
-    /// Connects the ranks, all of them being at it.
-    pub(super) fn connect(&self, number: usize) -> Result<()> {
-        let Shared { context, engine, ground, .. } = &*self.shared;
-        context.with_current(|| engine.connect(number, &self.words, &ground.stream))?
-    }
-
-    /// Returns when what [`connect`](Self::connect) has put into the stream is done, as it has been put on all ranks.
-    pub(super) fn pass_connected(&self) -> Result<()> {
-        Ok(self.shared.ground.stream.synchronize()?)
-    }
-
-    /// What the ranks have, who were brought together.
-    pub(super) fn look_up(&self, window: Option<usize>) -> Result<Opened> {
-        let shared = &self.shared;
-        let addresses = shared.context.with_current(|| shared.engine.addresses(self.address, window))??;
-        Ok(Opened { window, addresses })
-    }
-
-    pub(super) fn set_open(&self, opened: Opened) {
-        // The caller holds the lock of all calls: nobody was faster.
-        let _ = self.opened.set(opened);
-    }
-
-    /// Where each rank has it; 0 where that is out of reach.
-    pub(super) fn addresses(&self) -> &[CUdeviceptr] {
-        self.opened.get().map_or(&[], |opened| &opened.addresses)
     }
 }
 
@@ -323,13 +234,8 @@ impl Drop for Allocation {
         }
         let window = self.opened.get().and_then(|opened| opened.window);
         let (sequence, address, uses) = (self.sequence, self.address, std::mem::take(&mut self.uses));
-        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses, points: None });
+        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses });
     }
-}
-
-/// Bytes of the words: for each operation, channel and rank one.
-fn words_bytes(ranks: usize) -> usize {
-    2 * CHANNELS * ranks * 8
 }
 
 pub(super) struct EngineMemory {
@@ -338,7 +244,6 @@ pub(super) struct EngineMemory {
     layout: memory::Layout,
 }
 
-/// A rank's memory, as this process uses it.
 #[derive(Debug)]
 struct View {
     allocation: Arc<Allocation>,
@@ -347,7 +252,7 @@ struct View {
 
 impl Used for View {
     fn driver(&self) -> Driver {
-        self.allocation.shared.context.driver()
+        self.allocation.shared.ground.context.driver()
     }
 
     fn uses(&self) -> &Uses {
@@ -358,19 +263,15 @@ impl Used for View {
 
 impl EngineMemory {
     pub(super) fn new(allocation: Arc<Allocation>, exchange: Arc<dyn Exchange>, offset: usize) -> Self {
-        let shared = &allocation.shared;
-        let (rank, ranks, size) = (shared.rank, shared.ranks, allocation.size);
-        let layout =
-            memory::Layout::new(
-                rank,
-                ranks,
-                shared.context.device(),
-                (size, offset),
-                |rank| match allocation.addresses().get(rank) {
-                    None | Some(0) => [0; 2],
-                    Some(address) => [*address, address + allocation.pad as u64],
-                },
-            );
+        let Shared { ground, rank, .. } = &*allocation.shared;
+        let addresses = allocation.opened.get().map_or(&[][..], |opened| &opened.addresses);
+        let part = (allocation.layout.size, offset);
+        let layout = memory::Layout::new(*rank, ground.ranks, ground.context.device(), part, |rank| {
+            match addresses.get(rank) {
+                None | Some(0) => [0; 2],
+                Some(address) => [*address, address + allocation.layout.pad as u64],
+            }
+        });
         Self { allocation, exchange, layout }
     }
 
@@ -394,7 +295,7 @@ impl EngineMemory {
             let what = "timeout of a stream's wait, which only the library could end";
             return Err(Error::NotSupported { backend: engine.name(), what });
         }
-        if stream.context() != &self.shared().context {
+        if stream.context() != &self.shared().ground.context {
             return Err(CoreError::ForeignContext { what: "the stream" }.into());
         }
         self.check()?;
@@ -404,7 +305,7 @@ impl EngineMemory {
     /// Calls the library, as a user of this rank's memory.
     fn enqueue(&self, stream: &Stream, body: impl FnOnce() -> Result<()>) -> Result<()> {
         let open = self.allocation.uses[self.rank()].on(self.allocation.address, stream)?;
-        let done = self.shared().context.with_current(body).map_err(Error::from).and_then(|done| done);
+        let done = self.shared().call(body);
         drop(open);
         done
     }

@@ -31,26 +31,11 @@ use crate::primitive::{lock, refuse_forked};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
 use allocation::{Allocation, EngineMemory, Ground, Shared};
 
-/// How a backend over a library works. All ranks pass the same. The constructors of [`EngineBackend`] have examples.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct EngineOptions {
-    /// How long all ranks are waited for, to agree on a call and to come out of it. The call itself takes as long as the library lets it. 60
-    /// seconds.
-    pub timeout: Duration,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self { timeout: Duration::from_secs(60) }
-    }
-}
-
 /// NVSHMEM or NCCL as a backend, called `"NVSHMEM"` and `"NCCL"`, for one set of ranks, each with a device. Its constructors have
 /// examples.
 ///
 /// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
-/// made once all have agreed on them, within [`EngineOptions::timeout`]: on the call, its number, its size and the allocation. Ranks that
+/// made once all have agreed on them, within the timeout of its constructor: on the call, its number, its size and the allocation. Ranks that
 /// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then. A call
 /// that fails on some ranks fails on all: what they can undo together is undone, and else the backend is of no further use.
 /// [`free`](SymmetricBackend::free) is a call of this rank alone: what all ranks have freed is given back to the library with the next
@@ -61,7 +46,8 @@ impl Default for EngineOptions {
 pub struct EngineBackend {
     shared: Arc<Shared>,
     exchange: Arc<dyn Exchange>,
-    options: EngineOptions,
+    /// How long all ranks are waited for, to agree on a call and to come out of it.
+    timeout: Duration,
     /// The order of calls is the order of this lock.
     calls: Mutex<Calls>,
     allocations: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
@@ -117,7 +103,6 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Everybody is gone who would use it, and the other ranks are not asked.
     fn abandon(&self);
 
-    /// How many channels signals have.
     fn channels(&self) -> usize;
 
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()>;
@@ -152,15 +137,15 @@ impl EngineBackend {
         ground: Ground,
         exchange: Arc<dyn Exchange>,
         calls: Calls,
-        options: &EngineOptions,
+        timeout: Duration,
     ) -> Self {
         let shared = Arc::new(Shared::new(engine, ground, exchange.rank()));
         let (calls, allocations) = (Mutex::new(calls), Mutex::default());
-        Self { shared, exchange, options: options.clone(), calls, allocations }
+        Self { shared, exchange, timeout, calls, allocations }
     }
 
     /// Frees what is left, with all ranks, and ends the library's part: an instance of NVSHMEM if it was initialised here, a communicator
-    /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of [`EngineOptions::timeout`].
+    /// of NCCL. Every rank has to call it. It waits for work with memory that was freed, for at most half of the backend's timeout.
     ///
     /// # Errors
     ///
@@ -171,7 +156,7 @@ impl EngineBackend {
         let mut calls = lock(&self.calls);
         loop {
             // Half of what the others wait, so that they hear of it.
-            let retired = self.shared.ready(self.options.timeout / 2);
+            let retired = self.shared.ready(self.timeout / 2);
             let in_use = self.shared.count().saturating_sub(retired.len() as u64);
             let proposal = Proposal { kind: Kind::Close, size: in_use, sequence: 0, retired };
             let agreed = self.agree(&mut calls, proposal)?;
@@ -184,12 +169,12 @@ impl EngineBackend {
                 break;
             }
         }
-        calls.close();
+        calls.is_closed = true;
         self.shared.close()
     }
 
     fn talk(&self) -> Talk<'_> {
-        Talk { exchange: &*self.exchange, backend: self.shared.name(), timeout: self.options.timeout }
+        Talk { exchange: &*self.exchange, backend: self.shared.engine.name(), timeout: self.timeout }
     }
 
     /// Has all ranks agree on a call, and gives back what all have freed.
@@ -201,38 +186,46 @@ impl EngineBackend {
 
     /// Brings the ranks together over an allocation, all of them being at it.
     fn open(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
-        let registered = allocation.register();
+        let (shared, address) = (&*self.shared, allocation.address);
+        let registered = shared.call(|| shared.engine.register(address, allocation.layout.whole));
         let window = registered.as_ref().ok().copied().flatten();
-        let opened = registered.and_then(|window| allocation.look_up(window));
+        let opened = registered.and_then(|window| {
+            let addresses = shared.call(|| shared.engine.addresses(address, window))?;
+            Ok(Opened { window, addresses })
+        });
         let opened = calls.settle(self.talk(), "rendezvous", opened, window.is_some());
         let opened = opened.and_then(|opened| self.connect(calls, allocation).map(|()| opened));
         if let (Err(_), Some(window), false) = (&opened, window, calls.has_ended()) {
             // SAFETY: registered above, and no rank has opened it: all have heard of the failure, and are here.
-            unsafe { self.shared.unregister(window) };
+            shared.note_failure(shared.call(|| unsafe { shared.engine.unregister(window) }));
         }
-        allocation.set_open(opened?);
+        // Under the lock of all calls: nobody was faster.
+        let _ = allocation.opened.set(opened?);
         Ok(())
     }
 
     /// Connects the ranks with the first allocation that all have.
     fn connect(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
-        while calls.connected() < self.shared.engine.connections() {
-            let connected = allocation.connect(calls.connected());
+        let shared = &*self.shared;
+        while calls.connected < shared.engine.connections() {
+            let stream = &shared.ground.stream;
+            let connect = || shared.engine.connect(calls.connected, &allocation.words, stream);
+            let connected = shared.call(connect);
             // A stream may wait for a rank that failed: nothing undoes that but the library's end.
             let leaves = connected.is_ok();
             calls.settle(self.talk(), "connect", connected, leaves)?;
-            allocation.pass_connected()?;
-            calls.has_connected();
+            // What was put into it on all ranks.
+            stream.synchronize()?;
+            calls.connected += 1;
         }
         Ok(())
     }
 
-    /// The allocation that an address lies in.
     fn lying_at(&self, address: CUdeviceptr) -> Result<Arc<Allocation>> {
         let allocations = lock(&self.allocations);
         let found = allocations.range(..=address).next_back();
-        let found = found.filter(|(start, found)| address - **start < found.size.max(1) as u64);
-        let backend = self.shared.name();
+        let found = found.filter(|(start, found)| address - **start < found.layout.size.max(1) as u64);
+        let backend = self.shared.engine.name();
         found.map(|(_, found)| Arc::clone(found)).ok_or(Error::UnknownAddress { address, backend })
     }
 }
@@ -240,7 +233,7 @@ impl EngineBackend {
 // SAFETY: what the library gives is in the books from then on until it is given back, and each address is given once.
 unsafe impl SymmetricBackend for EngineBackend {
     fn name(&self) -> &str {
-        self.shared.name()
+        self.shared.engine.name()
     }
 
     /// Every rank has to call it, with the same size: it is collective. Zero bytes are an allocation of their own too.
@@ -256,17 +249,17 @@ unsafe impl SymmetricBackend for EngineBackend {
             let (backend, group) = (self.name().to_owned(), group.to_owned());
             return Err(Error::GroupRefused { backend, group });
         }
-        let accepted = self.shared.context.device();
+        let accepted = self.shared.ground.context.device();
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
             return Err(Error::WrongDevice { group: self.exchange.name().to_owned(), device, accepted });
         }
         let layout = self.shared.layout(size)?;
         let mut calls = lock(&self.calls);
-        let sequence = calls.allocated();
+        let sequence = calls.allocated;
         let (size, retired) = (size as u64, self.shared.ready(Duration::ZERO));
         self.agree(&mut calls, Proposal { kind: Kind::Alloc, size, sequence, retired })?;
-        calls.has_allocated();
+        calls.allocated += 1;
         // From here on the number is taken on all ranks: without memory it is one that was freed.
         let made = Shared::allocate(&self.shared, layout, sequence);
         let leaves = made.is_ok() && !self.shared.engine.frees_alone();
@@ -292,7 +285,7 @@ unsafe impl SymmetricBackend for EngineBackend {
     /// [`Error::UnknownAddress`].
     unsafe fn free(&self, allocated: Allocated) -> Result<()> {
         refuse_forked()?;
-        let (address, backend) = (allocated.address, self.shared.name());
+        let (address, backend) = (allocated.address, self.shared.engine.name());
         let freed = match lock(&self.allocations).entry(address) {
             Entry::Occupied(found) if found.get().allocated() == allocated => Some(found.remove()),
             _ => None,
@@ -327,11 +320,11 @@ unsafe impl SymmetricBackend for EngineBackend {
         if let Some(refusal) = self.shared.engine.refuses_rendezvous() {
             return Err(refusal);
         }
-        if !allocation.is_open() {
+        if allocation.opened.get().is_none() {
             let mut calls = lock(&self.calls);
             // Another thread may have been faster.
-            if !allocation.is_open() {
-                let (size, sequence) = (allocation.size as u64, allocation.sequence);
+            if allocation.opened.get().is_none() {
+                let (size, sequence) = (allocation.layout.size as u64, allocation.sequence);
                 let retired = self.shared.ready(Duration::ZERO);
                 self.agree(&mut calls, Proposal { kind: Kind::Rendezvous, size, sequence, retired })?;
                 self.open(&mut calls, &allocation)?;
@@ -342,7 +335,6 @@ unsafe impl SymmetricBackend for EngineBackend {
     }
 }
 
-/// Ranks are few.
 fn number(rank: usize) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }

@@ -10,6 +10,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::sys::nccl::{
@@ -19,7 +20,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
+use super::{Engine, EngineBackend, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
 
@@ -35,7 +36,6 @@ struct Nccl {
     ranks: usize,
 }
 
-/// The communicator, while its lock is held.
 struct Entered<'n> {
     communicator: ncclComm_t,
     _lock: MutexGuard<'n, Option<AtomicPtr<ncclComm>>>,
@@ -47,20 +47,22 @@ impl EngineBackend {
     /// It gets a communicator of its own, by a unique id that travels over `exchange`. [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous)
     /// takes NCCL 2.29, which tells the addresses of other ranks; allocating and freeing does not.
     ///
-    /// `context` must be its device's primary context, which NCCL uses.
+    /// `context` must be its device's primary context, which NCCL uses. All ranks pass the same `timeout`: how long they are waited for, to agree
+    /// on a call and to come out of it. The call itself takes as long as the library lets it.
     ///
     /// ```
     /// use std::sync::Arc;
+    /// use std::time::Duration;
     ///
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
-    /// use cuda_mem_ipc::symmetric::{EngineBackend, EngineOptions, Group, GroupOptions, SymmetricBackend};
+    /// use cuda_mem_ipc::symmetric::{EngineBackend, Group, GroupOptions, SymmetricBackend};
     ///
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// # let directory = std::env::temp_dir().join(format!("nccl-{}", std::process::id()));
     /// let (rank, ranks) = (0, 1);
     /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
-    /// match EngineBackend::nccl(&context, group, &EngineOptions::default()) {
+    /// match EngineBackend::nccl(&context, group, Duration::from_secs(60)) {
     ///     Ok(backend) => println!("{} allocates", backend.name()),
     ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
     /// }
@@ -71,11 +73,11 @@ impl EngineBackend {
     /// # Errors
     ///
     /// [`Error::NotAvailable`] without the library; as [`nccl_over`](Self::nccl_over).
-    pub fn nccl(context: &Context, exchange: Arc<dyn Exchange>, options: &EngineOptions) -> Result<Self> {
+    pub fn nccl(context: &Context, exchange: Arc<dyn Exchange>, timeout: Duration) -> Result<Self> {
         let table = Table::system();
         let table =
             table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
-        Self::nccl_over(table, context, exchange, options)
+        Self::nccl_over(table, context, exchange, timeout)
     }
 
     /// As [`nccl`](Self::nccl), over given functions.
@@ -88,7 +90,7 @@ impl EngineBackend {
         table: Table,
         context: &Context,
         exchange: Arc<dyn Exchange>,
-        options: &EngineOptions,
+        timeout: Duration,
     ) -> Result<Self> {
         refuse_forked()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
@@ -103,7 +105,7 @@ impl EngineBackend {
         }
         let ours = Introduction { version: table.version(), is_initialised: None, id: id.to_bytes() };
         let mut calls = Calls::default();
-        let talk = Talk { exchange: &*exchange, backend: NAME, timeout: options.timeout };
+        let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = ncclUniqueId::from_bytes(&calls.start(talk, &ours)?);
         let mut communicator = ptr::null_mut();
         let (rank, number) = (number(rank), number(ranks));
@@ -120,7 +122,7 @@ impl EngineBackend {
             let _ = context.with_current(|| engine.abandon());
             return Err(error);
         }
-        Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
+        Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
     }
 }
 

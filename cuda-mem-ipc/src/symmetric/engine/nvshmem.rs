@@ -11,6 +11,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Table, nvshmemx_uniqueid_v1};
@@ -18,8 +19,9 @@ use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, EngineOptions, Words, address, number};
+use super::{Engine, EngineBackend, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
+use crate::symmetric::memory::Operation;
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
 
 const NAME: &str = "NVSHMEM";
@@ -27,7 +29,6 @@ const NAME: &str = "NVSHMEM";
 /// Whether the process has a backend over its instance.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
-/// The right to call the instance.
 #[derive(Debug)]
 struct Claim;
 
@@ -64,16 +65,17 @@ impl EngineBackend {
     /// initialised by a unique id that travels over `exchange`.
     ///
     /// `context` must be its device's primary context, which NVSHMEM uses. What the library reads from the environment, such as the size of its heap
-    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
+    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's. All ranks pass the same `timeout`: how long they are waited for, to agree on a call and to come out of
+    /// it. The call itself takes as long as the library lets it.
     ///
     /// # Errors
     ///
     /// [`Error::NotAvailable`] without the library; as [`nvshmem_over`](Self::nvshmem_over).
-    pub fn nvshmem(context: &Context, exchange: Arc<dyn Exchange>, options: &EngineOptions) -> Result<Self> {
+    pub fn nvshmem(context: &Context, exchange: Arc<dyn Exchange>, timeout: Duration) -> Result<Self> {
         let table = Table::system();
         let table =
             table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
-        Self::nvshmem_over(table, context, exchange, options)
+        Self::nvshmem_over(table, context, exchange, timeout)
     }
 
     /// As [`nvshmem`](Self::nvshmem), over given functions.
@@ -88,7 +90,7 @@ impl EngineBackend {
         table: Table,
         context: &Context,
         exchange: Arc<dyn Exchange>,
-        options: &EngineOptions,
+        timeout: Duration,
     ) -> Result<Self> {
         refuse_forked()?;
         let claim = Claim::new()?;
@@ -110,7 +112,7 @@ impl EngineBackend {
             id: id.to_bytes(),
         };
         let mut calls = Calls::default();
-        let talk = Talk { exchange: &*exchange, backend: NAME, timeout: options.timeout };
+        let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = calls.start(talk, &ours)?;
         let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
         let begun = if engine.is_ours {
@@ -129,7 +131,7 @@ impl EngineBackend {
             }
             return Err(error);
         }
-        Ok(Self::over(Box::new(engine), ground, exchange, calls, options))
+        Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
     }
 }
 
@@ -169,9 +171,9 @@ impl Nvshmem {
     fn put(&self, words: &Words, stream: &Stream, to: usize, operation: Operation, channel: usize) {
         let mut counts = lock(&words.counts);
         let [sent, _] = &mut *counts;
-        let Some(count) = sent.get_mut(words.slot(operation, channel, to)) else { return };
+        let Some(count) = sent.get_mut(operation.word(channel, words.ranks, to)) else { return };
         *count += 1;
-        let word = words.word(words.slot(operation, channel, words.rank));
+        let word = words.word(operation.word(channel, words.ranks, words.rank));
         let set = sys::NVSHMEM_SIGNAL_SET;
         // SAFETY: a word of symmetric memory, which the allocation that has `words` keeps; a rank that there is; a live stream
         // of the current context.
@@ -184,7 +186,7 @@ impl Nvshmem {
     fn take(&self, words: &Words, stream: &Stream, from: usize, operation: Operation, channel: usize) {
         let mut counts = lock(&words.counts);
         let [_, waited] = &mut *counts;
-        let slot = words.slot(operation, channel, from);
+        let slot = operation.word(channel, words.ranks, from);
         let Some(count) = waited.get_mut(slot) else { return };
         *count += 1;
         let (word, reached) = (words.word(slot), sys::NVSHMEM_CMP_GE);
@@ -201,19 +203,7 @@ impl Nvshmem {
     }
 }
 
-/// Operations do not meet each other's signals.
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    Barrier,
-    Signal,
-}
-
 impl Words {
-    /// The number of a word. Each has one writer.
-    fn slot(&self, operation: Operation, channel: usize, source: usize) -> usize {
-        (operation as usize * CHANNELS + channel) * self.ranks + source
-    }
-
     fn word(&self, slot: usize) -> *mut u64 {
         address(self.address + 8 * slot as u64).cast()
     }

@@ -54,12 +54,10 @@ impl<T: Announced> Row<T> {
         info.is_some_and(|info| memory.len() == 1 && self.announced.push((info, memory)))
     }
 
-    /// How many are announced and not mapped.
     pub(super) fn len(&self) -> usize {
         lock(&self.announced.kept).len()
     }
 
-    /// Unmaps all of them.
     pub(super) fn clear(&self) {
         let mapped = std::mem::take(&mut *lock(&self.mapped));
         drop(mapped);
@@ -98,7 +96,6 @@ impl<T: Announced> Row<T> {
         Ok(())
     }
 
-    /// Maps what a rank has announced next.
     pub(super) fn map_next(
         own: &Inner,
         rank: usize,
@@ -160,7 +157,6 @@ pub(super) struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// One that keeps no more than so many.
     pub(super) fn new(most: usize) -> Self {
         Self { most, kept: Mutex::default(), came: Condvar::new() }
     }

@@ -3,11 +3,11 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use cuda_mem_pool::cuda_mem_core::{DeviceCopy, Error as CoreError, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{DeviceCopy, Error as CoreError, Stream};
 
 use super::Group;
-use crate::primitive::refuse_forked;
-use crate::symmetric::{Allocated, PeerBuffer, Result, SymmetricMemory};
+use crate::primitive::{lock, refuse_forked};
+use crate::symmetric::{PeerBuffer, Result, SymmetricMemory};
 
 /// The same number of values on every rank of a [`Group`], each rank's within reach of all.
 ///
@@ -16,8 +16,6 @@ use crate::symmetric::{Allocated, PeerBuffer, Result, SymmetricMemory};
 /// The [module](crate::symmetric) has an example.
 pub struct GroupBuffer<T> {
     memory: Arc<dyn SymmetricMemory>,
-    allocated: Allocated,
-    group: Group,
     count: usize,
     values: PhantomData<fn() -> T>,
 }
@@ -34,16 +32,10 @@ impl Group {
         refuse_forked()?;
         let too_large = CoreError::TooLarge { count, size: size_of::<T>() };
         let bytes = count.checked_mul(size_of::<T>()).ok_or(too_large)?;
-        let allocated = self.alloc_bytes(bytes, self.device())?;
-        match self.meet(allocated) {
-            Ok(memory) => {
-                Ok(GroupBuffer { memory, allocated, group: self.clone(), count, values: PhantomData })
-            }
-            Err(error) => {
-                let _ = self.take(allocated.address, |found| found.allocated() == allocated);
-                Err(error)
-            }
-        }
+        let allocation = self.inner.alloc(bytes, self.device())?;
+        let address = allocation.address();
+        let memory = self.clone().rendezvous(allocation, address)?;
+        Ok(GroupBuffer { memory, count, values: PhantomData })
     }
 
     /// Has the later work in `stream` wait for the earlier work of all ranks that call it. The host waits for nothing, but for the other ranks
@@ -54,16 +46,12 @@ impl Group {
     /// Those of [`SymmetricMemory::barrier`], and of [`alloc`](Self::alloc) when it is called first.
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
-        let allocated = self.barrier_words()?;
-        self.meet(allocated)?.barrier(stream, 0, None)
-    }
-
-    fn meet(&self, allocated: Allocated) -> Result<Arc<dyn SymmetricMemory>> {
-        let address = allocated.address;
-        let backend = super::NAME;
-        let allocation =
-            self.find(address).ok_or(crate::symmetric::Error::UnknownAddress { address, backend })?;
-        self.clone().rendezvous(allocation, address)
+        let allocation = match &mut *lock(&self.inner.barrier) {
+            Some(known) => Arc::clone(known),
+            none => Arc::clone(none.insert(self.inner.alloc(0, self.device())?)),
+        };
+        let address = allocation.address();
+        self.clone().rendezvous(allocation, address)?.barrier(stream, 0, None)
     }
 }
 
@@ -89,15 +77,6 @@ impl<T> GroupBuffer<T> {
     #[must_use]
     pub fn memory(&self) -> &Arc<dyn SymmetricMemory> {
         &self.memory
-    }
-}
-
-impl<T> Drop for GroupBuffer<T> {
-    fn drop(&mut self) {
-        if !forked() {
-            // What was freed with its group is nobody's any more.
-            let _ = self.group.take(self.allocated.address, |found| found.allocated() == self.allocated);
-        }
     }
 }
 

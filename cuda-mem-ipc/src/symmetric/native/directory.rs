@@ -19,7 +19,6 @@ use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Result};
 
 use crate::symmetric::Why;
 
-/// The most ranks of a group.
 pub(super) const MAX_RANKS: usize = 128;
 /// How many allocations of each rank are kept.
 pub(super) const KEPT: usize = 1 << 15;
@@ -29,7 +28,6 @@ const LEFT: usize = JOINED + 8;
 const ENTRIES: usize = 4096;
 const ENTRY: usize = 64;
 
-/// What a rank says of one of its allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) sequence: u64,
@@ -41,7 +39,6 @@ pub(super) struct Entry {
     pub(super) words: u64,
 }
 
-/// What there is of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     NotYet,
@@ -60,7 +57,6 @@ impl Directory {
         Ok(Self { mapping: SharedMapping::create(bytes(ranks))?, ranks })
     }
 
-    /// That of rank 0.
     pub(super) fn open(mapping: SharedMapping, ranks: usize) -> Result<Self> {
         let needed = bytes(ranks);
         if mapping.bytes() < needed {
@@ -100,13 +96,15 @@ impl Directory {
     pub(super) fn broken(&self, ranks: usize) -> Option<(usize, Why)> {
         let word = self.word(0).ok()?.load(Ordering::SeqCst);
         let rank = usize::try_from((word & 0xffff_ffff).checked_sub(1)?).ok()?;
-        Some((rank, why(word >> 32)?)).filter(|&(rank, _)| rank < ranks)
+        let why = usize::try_from(word >> 32).ok()?.checked_sub(1)?;
+        Some((rank, *WHYS.get(why)?)).filter(|&(rank, _)| rank < ranks)
     }
 
     /// Says who broke the group, unless somebody was faster.
     pub(super) fn break_by(&self, rank: usize, why: Why) {
         if let Ok(word) = self.word(0) {
-            let value = (number(why) << 32) | (rank as u64 + 1);
+            let number = WHYS.iter().take_while(|known| **known != why).count() as u64 + 1;
+            let value = (number << 32) | (rank as u64 + 1);
             // Whoever was faster has said it.
             let _ = word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
         }
@@ -163,26 +161,8 @@ fn place(rank: usize, sequence: u64) -> (usize, u64) {
     (ENTRIES + (rank * KEPT + slot) * ENTRY, sequence / KEPT as u64 + 1)
 }
 
-fn number(why: Why) -> u64 {
-    match why {
-        Why::Died => 1,
-        Why::Left => 2,
-        Why::TimedOut => 3,
-        Why::Unreachable => 4,
-        Why::Failed => 5,
-    }
-}
-
-fn why(number: u64) -> Option<Why> {
-    Some(match number {
-        1 => Why::Died,
-        2 => Why::Left,
-        3 => Why::TimedOut,
-        4 => Why::Unreachable,
-        5 => Why::Failed,
-        _ => return None,
-    })
-}
+/// The reasons by their numbers, from 1 on.
+const WHYS: [Why; 5] = [Why::Died, Why::Left, Why::TimedOut, Why::Unreachable, Why::Failed];
 
 #[cfg(test)]
 mod tests {

@@ -63,49 +63,19 @@ pub(super) struct Inner {
     watch: Option<JoinHandle<()>>,
     /// Held while ranks are waited for; the order of allocations is the order of this lock.
     pub(super) making: Mutex<Making>,
-    /// Held for a moment, also by who has `making`.
-    own: Mutex<Own>,
+    /// What is found by address. Held for a moment, also by who has `making`.
+    own: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
     words: Arc<OwnWords>,
     /// What the group's own barrier signals by, once there was one.
-    barrier: Mutex<Option<Allocated>>,
+    pub(super) barrier: Mutex<Option<Arc<Allocation>>>,
     /// One exchange at a time: the order is the ranks' order.
     pub(super) exchanging: Mutex<()>,
 }
 
-/// What allocations are made of.
 #[derive(Default)]
 pub(super) struct Making {
     segments: Vec<Arc<OwnSegment>>,
     next: u64,
-}
-
-#[derive(Default)]
-struct Own {
-    /// By address.
-    allocations: BTreeMap<CUdeviceptr, Arc<Allocation>>,
-    /// The one among them that was made last, which is asked for next as a rule.
-    latest: Option<Arc<Allocation>>,
-}
-
-impl Own {
-    fn find(&self, address: CUdeviceptr) -> Option<&Arc<Allocation>> {
-        let is_inside = |allocation: &&Arc<Allocation>| allocation.has(address);
-        self.latest.as_ref().filter(is_inside).or_else(|| {
-            let (_, before) = self.allocations.range(..=address).next_back()?;
-            Some(before).filter(is_inside)
-        })
-    }
-
-    fn take(
-        &mut self,
-        address: CUdeviceptr,
-        is_meant: impl FnOnce(&Allocation) -> bool,
-    ) -> Option<Arc<Allocation>> {
-        let Entry::Occupied(found) = self.allocations.entry(address) else { return None };
-        let taken = is_meant(found.get()).then(|| found.remove())?;
-        self.latest.take_if(|latest| Arc::ptr_eq(latest, &taken));
-        Some(taken)
-    }
 }
 
 /// An allocation that was freed and may be in use yet ([`NativeBackend::take`](super::NativeBackend::take)). When it is dropped its
@@ -193,28 +163,18 @@ impl Group {
         &self.inner.state
     }
 
-    /// The allocation that an address lies in.
     pub(super) fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
-        self.inner.find(address)
+        let own = lock(&self.inner.own);
+        let (_, before) = own.range(..=address).next_back()?;
+        before.has(address).then(|| Arc::clone(before))
     }
 
+    /// An allocation that is found by its address.
     pub(super) fn alloc_bytes(&self, size: usize, device: Device) -> Result<Allocated> {
-        self.inner.alloc(size, device)
-    }
-
-    /// What the group's own barrier signals by, allocated when it is asked for first.
-    pub(super) fn barrier_words(&self) -> Result<Allocated> {
-        let mut words = lock(&self.inner.barrier);
-        match *words {
-            Some(known) if self.find(known.address).is_some_and(|found| found.allocated() == known) => {
-                Ok(known)
-            }
-            _ => {
-                let made = self.alloc_bytes(0, self.device())?;
-                *words = Some(made);
-                Ok(made)
-            }
-        }
+        let allocation = self.inner.alloc(size, device)?;
+        let allocated = allocation.allocated();
+        lock(&self.inner.own).insert(allocated.address, allocation);
+        Ok(allocated)
     }
 
     /// Takes what begins at an address out of the books, if it is what is meant.
@@ -223,16 +183,16 @@ impl Group {
         address: CUdeviceptr,
         is_meant: impl FnOnce(&Allocation) -> bool,
     ) -> Result<Freed> {
-        let taken = lock(&self.inner.own).take(address, is_meant);
-        let allocation = taken.ok_or_else(|| Error::UnknownAddress { address, backend: super::NAME })?;
+        let taken = match lock(&self.inner.own).entry(address) {
+            Entry::Occupied(found) if is_meant(found.get()) => Some(found.remove()),
+            _ => None,
+        };
+        let allocation = taken.ok_or(Error::UnknownAddress { address, backend: super::NAME })?;
         Ok(Freed { allocation, group: self.clone() })
     }
 
     pub(super) fn free_all(&self) {
-        let all = {
-            let mut own = lock(&self.inner.own);
-            (own.latest.take(), std::mem::take(&mut own.allocations))
-        };
+        let all = std::mem::take(&mut *lock(&self.inner.own));
         drop(all);
     }
 
@@ -254,11 +214,7 @@ impl Group {
 }
 
 impl Inner {
-    fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
-        lock(&self.own).find(address).cloned()
-    }
-
-    fn alloc(&self, size: usize, device: Device) -> Result<Allocated> {
+    pub(super) fn alloc(&self, size: usize, device: Device) -> Result<Arc<Allocation>> {
         let accepted = self.context.device();
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
@@ -289,20 +245,15 @@ impl Inner {
         let allocation = Arc::new(Allocation::new(segment, block, words, size, making.next));
         self.state.directory.publish(self.state.rank, allocation.entry())?;
         making.next += 1;
-        let allocated = allocation.allocated();
-        let mut own = lock(&self.own);
-        own.latest = Some(Arc::clone(&allocation));
-        own.allocations.insert(allocated.address, allocation);
-        Ok(allocated)
+        Ok(allocation)
     }
 
-    /// A new segment, which all ranks are told of.
     fn grow(&self, number: u64, len: usize) -> Result<Arc<OwnSegment>> {
         self.make_room::<Segment>(number)?;
         let bytes = self.options.segment_bytes.max(len);
         let pads = self.options.segment_allocations;
-        let (segment, export) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
-        self.announce(message::SEGMENT, &export.info.encode(), export.memory.as_fd())?;
+        let (segment, info, memory) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
+        self.announce(message::SEGMENT, &info.encode(), memory.as_fd())?;
         Ok(Arc::new(segment))
     }
 
@@ -343,7 +294,8 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = Own::default();
+        *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = BTreeMap::new();
+        *self.barrier.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         *self.making.get_mut().unwrap_or_else(PoisonError::into_inner) = Making::default();
         self.words.clear();
         for (_, peer) in self.state.others() {

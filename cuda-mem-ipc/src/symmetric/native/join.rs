@@ -16,7 +16,7 @@ use crate::memory_file;
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller};
 
-/// How long a rank that is not there yet is left alone.
+/// Between two looks whether a rank has joined.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// For what is there already.
@@ -85,7 +85,7 @@ impl Group {
         let joining = Joining::new(name, rank, world_size, options)?;
         let mut slots = joining.slots();
         for (peer, connection) in connections {
-            let told = joining.greet(&connection, Some(peer))?;
+            let told = joining.greet(&connection, peer)?;
             joining.enter(&mut slots, told, connection)?;
         }
         joining.complete(context, slots)
@@ -116,7 +116,6 @@ impl<'j> Joining<'j> {
         Error::Missing { ranks, what, waited: self.options.timeout }
     }
 
-    /// Connects to the ranks below, and is connected to by those above.
     fn connect(&self, directory: &Path) -> Result<Vec<Option<Connection>>> {
         let address = |rank: usize| Address::in_directory(directory, &format!("{}.{rank}", self.name));
         let mut slots = self.slots();
@@ -124,19 +123,14 @@ impl<'j> Joining<'j> {
         let listener = Listener::bind(&own, self.deadline).map_err(|source| self.failed(source))?;
         for rank in 0..self.rank {
             let address = address(rank).map_err(|source| self.failed(source))?;
-            let connection = loop {
-                match Connection::connect(&address, &self.options.policy, self.deadline) {
-                    Ok(connection) => break connection,
-                    Err(TransportError::NotListening { .. }) if !self.deadline.has_passed() => {
-                        thread::sleep(PAUSE);
-                    }
-                    Err(TransportError::NotListening { .. } | TransportError::Timeout { .. }) => {
-                        return Err(self.missing(vec![rank], "join"));
-                    }
-                    Err(source) => return Err(Error::Transport { rank, source }),
+            let connection = Connection::connect_soon(&address, &self.options.policy, self.deadline);
+            let connection = connection.map_err(|error| match error {
+                TransportError::NotListening { .. } | TransportError::Timeout { .. } => {
+                    self.missing(vec![rank], "join")
                 }
-            };
-            let told = self.greet(&connection, Some(rank))?;
+                source => Error::Transport { rank, source },
+            })?;
+            let told = self.greet(&connection, rank)?;
             self.enter(&mut slots, told, connection)?;
         }
         self.accept(&listener, &mut slots)?;
@@ -202,15 +196,14 @@ impl<'j> Joining<'j> {
         }
     }
 
-    /// Says who this is, and hears who is there: rank `expected`, if that is known.
-    fn greet(&self, connection: &Connection, expected: Option<usize>) -> Result<usize> {
-        let rank = expected.unwrap_or(self.ranks);
+    /// Says who this is, and hears whether rank `rank` is there.
+    fn greet(&self, connection: &Connection, rank: usize) -> Result<usize> {
         let failed = |source: TransportError| match source {
             TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
             source => Error::Transport { rank, source },
         };
         self.say_hello(connection, self.deadline).map_err(failed)?;
-        self.rank_of(connection.recv(self.deadline).map_err(failed)?, expected)
+        self.rank_of(connection.recv(self.deadline).map_err(failed)?, Some(rank))
     }
 
     fn say_hello(

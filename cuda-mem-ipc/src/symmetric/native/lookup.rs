@@ -30,7 +30,6 @@ impl Patience {
         Self { timeout, began: OnceCell::new() }
     }
 
-    /// Between two looks.
     pub(super) fn pause(&self) {
         let waited = self.waited();
         if waited < AWAKE {
@@ -116,14 +115,12 @@ pub(super) struct Allocation {
     pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
 }
 
-/// Where another rank has it.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
     pub(super) segment: Arc<Segment>,
     pub(super) offset: usize,
     pub(super) pad: usize,
     pub(super) piece: Arc<Piece>,
-    /// Which words of the piece.
     pub(super) words: usize,
 }
 

@@ -12,7 +12,7 @@ use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses, for
 use super::lookup::{Allocation, Remote};
 use super::{CHANNELS, Group};
 use crate::primitive::lock;
-use crate::symmetric::memory::{Layout, Used};
+use crate::symmetric::memory::{Layout, Operation, Used};
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
 pub(super) struct NativeMemory {
@@ -78,20 +78,12 @@ impl NativeMemory {
         Self { group, views: OnceLock::new(), layout, allocation }
     }
 
-    /// Another rank's place; none for this one.
     fn remote(&self, rank: usize) -> Option<&Remote> {
         self.allocation.remotes.get()?.get(rank)?.as_ref()
     }
 }
 
 crate::shown!(NativeMemory, |it| group: it.group, allocation: it.allocation.sequence, layout: it.layout);
-
-/// Operations do not meet each other's signals.
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    Barrier,
-    Signal,
-}
 
 impl SymmetricMemory for NativeMemory {
     fn layout(&self) -> &Layout {
@@ -173,7 +165,7 @@ impl NativeMemory {
             self.remote(to).map_or((&own.piece, own.index), |remote| (&remote.piece, remote.words));
         let line = piece
             .mark_signalled(words)
-            .and_then(|()| piece.line(words, self.word(operation, channel, self.rank())));
+            .and_then(|()| piece.line(words, operation.word(channel, self.world_size(), self.rank())));
         // The write of the word is ordered behind the stream's earlier work, which it makes visible.
         let put = line.and_then(|line| line.record(stream));
         put.map(drop).map_err(|error| self.explain(error, to))
@@ -189,7 +181,7 @@ impl NativeMemory {
         timeout: Option<Duration>,
     ) -> Result<()> {
         let state = self.group.state();
-        let (words, word) = (&self.allocation.words, self.word(operation, channel, from));
+        let (words, word) = (&self.allocation.words, operation.word(channel, self.world_size(), from));
         let last = waited.get(word).copied().unwrap_or(0);
         let generation = last.saturating_add(1);
         let waiting = || {
@@ -211,11 +203,6 @@ impl NativeMemory {
         }
         waited[word] = generation;
         Ok(())
-    }
-
-    /// The number of a word among those of an allocation.
-    fn word(&self, operation: Operation, channel: usize, source: usize) -> usize {
-        (operation as usize * CHANNELS + channel) * self.world_size() + source
     }
 
     /// Poison stands for a rank that is at fault, and so does a word behind which there is no number to wait for: so many signals do not

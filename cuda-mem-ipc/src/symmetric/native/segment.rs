@@ -21,16 +21,15 @@ use super::announced::Announced;
 use super::group;
 use super::message::SegmentInfo;
 use super::space::{Block, GRANULE, Space};
+use crate::memory_file::device_of;
 use crate::primitive::lock;
 use crate::symmetric::Error;
 use crate::transport::Descriptors;
 
-/// Memory of one rank, mapped here.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) mapping: ImportedMapping,
     pub(super) pads: usize,
-    pub(super) pad_bytes: usize,
 }
 
 /// This rank's own, which it allocates from. The pads come first, then the data.
@@ -51,20 +50,13 @@ struct Inner {
     clearing: Vec<usize>,
 }
 
-/// What the other ranks need to map it.
-pub(super) struct Export {
-    pub(super) info: SegmentInfo,
-    pub(super) memory: OwnedFd,
-}
-
 impl Segment {
-    /// Where the data begins.
     pub(super) fn data(&self) -> usize {
-        self.pads.saturating_mul(self.pad_bytes)
+        self.pads.saturating_mul(SIGNAL_PAD_BYTES)
     }
 
     pub(super) fn pad_address(&self, pad: usize) -> CUdeviceptr {
-        self.mapping.as_raw() + (pad * self.pad_bytes) as u64
+        self.mapping.as_raw() + (pad * SIGNAL_PAD_BYTES) as u64
     }
 
     /// Maps what rank `rank` announced, for the context's device to reach.
@@ -74,7 +66,7 @@ impl Segment {
         memory: &Descriptors,
         rank: usize,
     ) -> Result<Self, Error> {
-        let (device, driver) = (context.device(), context.driver());
+        let device = context.device();
         let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
         let pad_bytes = SIGNAL_PAD_BYTES as u64;
         if info.pad_bytes != pad_bytes {
@@ -83,20 +75,14 @@ impl Segment {
         if info.pads.checked_mul(pad_bytes).is_none_or(|pads| pads >= info.bytes) {
             return Err(invalid("the number of signal pads", info.pads, info.bytes / pad_bytes));
         }
-        let mut devices = driver.devices()?.into_iter();
-        let theirs = loop {
-            match devices.next() {
-                Some(device) if device.uuid()? == info.device => break device,
-                Some(_) => {}
-                None => return Err(Error::DeviceNotVisible { rank, uuid: info.device }),
-            }
-        };
+        let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
+        let theirs = device_of(context, info.device)?.ok_or(unseen)?;
         let bytes = usize::try_from(info.bytes).unwrap_or(usize::MAX);
         let handles = memory.iter().map(|handle| (handle.as_fd(), bytes)).collect::<Vec<_>>();
         let mapping = ImportedMapping::import_posix_fds(theirs, &handles, &[device])?;
         // Below the bytes, which are a `usize`.
         let pads = usize::try_from(info.pads).unwrap_or(0);
-        Ok(Self { mapping, pads, pad_bytes: SIGNAL_PAD_BYTES })
+        Ok(Self { mapping, pads })
     }
 }
 
@@ -115,14 +101,14 @@ impl Announced for Segment {
 }
 
 impl OwnSegment {
-    /// New memory with room for `bytes` bytes at least, and for so many allocations.
+    /// New memory with room for `bytes` bytes at least, and for so many allocations; and what the other ranks map it by.
     pub(super) fn create(
         context: &Context,
         stream: &Stream,
         number: u64,
         bytes: usize,
         pads: usize,
-    ) -> Result<(Self, Export)> {
+    ) -> Result<(Self, SegmentInfo, OwnedFd)> {
         let device = context.device();
         let too_large = CoreError::TooLarge { count: bytes, size: 1 };
         let data = (pads * SIGNAL_PAD_BYTES).next_multiple_of(GRANULE);
@@ -134,23 +120,17 @@ impl OwnSegment {
         let memory = ShareableMemory::create(device, whole, &CreateOptions::supported_by(device)?)?;
         let descriptor = memory.export_posix_fd()?;
         let mapping = ImportedMapping::of_own(device, memory.into_memory(), &[device])?;
-        let segment = Segment { mapping, pads, pad_bytes: SIGNAL_PAD_BYTES };
+        let segment = Segment { mapping, pads };
         let inner = Inner { space: Space::new(data, whole, pads), parked: Vec::new(), clearing: Vec::new() };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };
         let cleared = made.clear(0..pads);
         stream.synchronize()?;
         cleared?;
-        let info = SegmentInfo {
-            number,
-            bytes: whole as u64,
-            pads: pads as u64,
-            pad_bytes: SIGNAL_PAD_BYTES as u64,
-            device: device.uuid()?,
-        };
-        Ok((made, Export { info, memory: descriptor }))
+        let (bytes, pads, pad_bytes) = (whole as u64, pads as u64, SIGNAL_PAD_BYTES as u64);
+        let info = SegmentInfo { number, bytes, pads, pad_bytes, device: device.uuid()? };
+        Ok((made, info, descriptor))
     }
 
-    /// Has the stream zero pads.
     fn clear(&self, pads: Range<usize>) -> Result<()> {
         let (first, bytes) = (self.segment.pad_address(pads.start), pads.len() * SIGNAL_PAD_BYTES);
         let _use = self.segment.mapping.on(&self.stream)?;
@@ -158,7 +138,6 @@ impl OwnSegment {
         unsafe { copy::memset_async(&self.stream, first, 0, bytes) }
     }
 
-    /// A piece of so many bytes, if there is one.
     pub(super) fn take(&self, len: usize) -> Option<Block> {
         let mut inner = lock(&self.inner);
         let parked = std::mem::take(&mut inner.parked);

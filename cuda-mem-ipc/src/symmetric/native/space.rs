@@ -1,7 +1,6 @@
 //! Which bytes of a segment are free. Offsets alone: no memory is touched here.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::collections::BTreeMap;
 
 /// What offsets and sizes are multiples of, in bytes.
 pub(super) const GRANULE: usize = 512;
@@ -12,13 +11,10 @@ pub(super) const GRANULE: usize = 512;
 pub(super) struct Space {
     /// Where each begins, by where it ends, so that taking from its beginning leaves it in its place; neighbours are one.
     free: BTreeMap<usize, usize>,
-    /// Pads that were used and are free.
-    pads: BTreeSet<usize>,
-    /// Those from here on were never used.
-    fresh: Range<usize>,
+    /// Those that are free; the last is taken next.
+    pads: Vec<usize>,
 }
 
-/// A piece that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) offset: usize,
@@ -30,7 +26,7 @@ pub(super) struct Block {
 impl Space {
     /// All bytes from `from` to `to`, and pads from 0 on.
     pub(super) fn new(from: usize, to: usize, pads: usize) -> Self {
-        Self { free: BTreeMap::from([(to, from)]), pads: BTreeSet::new(), fresh: 0..pads }
+        Self { free: BTreeMap::from([(to, from)]), pads: (0..pads).rev().collect() }
     }
 
     /// The length that a size takes; none if there is none.
@@ -40,7 +36,7 @@ impl Space {
 
     pub(super) fn take(&mut self, len: usize) -> Option<Block> {
         let (&end, start) = self.free.iter_mut().find(|(end, start)| **end - **start >= len)?;
-        let pad = self.pads.pop_first().or_else(|| self.fresh.next())?;
+        let pad = self.pads.pop()?;
         let offset = *start;
         *start += len;
         if *start == end {
@@ -49,9 +45,8 @@ impl Space {
         Some(Block { offset, len, pad })
     }
 
-    /// Whether a pad is free.
     pub(super) fn has_pad(&self) -> bool {
-        !self.pads.is_empty() || !self.fresh.is_empty()
+        !self.pads.is_empty()
     }
 
     /// Takes back what a block has but its pad.
@@ -67,7 +62,7 @@ impl Space {
     }
 
     pub(super) fn give_back_pad(&mut self, pad: usize) {
-        self.pads.insert(pad);
+        self.pads.push(pad);
     }
 }
 
@@ -93,7 +88,7 @@ mod tests {
         [c, a, b].into_iter().for_each(|block| space.give_back_pad(block.pad));
         assert!(space.has_pad());
         let whole = space.take(8 * GRANULE).map(|block| (block.offset, block.pad));
-        assert_eq!(whole, Some((1024, 0)));
+        assert_eq!(whole, Some((1024, 1)));
     }
 
     proptest! {
@@ -124,7 +119,7 @@ mod tests {
                 space.give_back_pad(block.pad);
             }
             prop_assert_eq!(space.free, BTreeMap::from([(to, from)]));
-            prop_assert_eq!(space.pads.len() + space.fresh.len(), 16);
+            prop_assert_eq!(space.pads.len(), 16);
         }
     }
 }

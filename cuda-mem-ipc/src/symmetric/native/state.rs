@@ -42,7 +42,6 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) connection: Connection,
-    /// Whether it has closed its end.
     pub(super) is_gone: AtomicBool,
     pub(super) segments: Row<Segment>,
     pub(super) pieces: Row<Piece>,
@@ -50,7 +49,6 @@ pub(super) struct Peer {
     pub(super) said: Queue<Vec<u8>>,
 }
 
-/// The waits that streams were given.
 #[derive(Debug, Default)]
 struct Waits {
     list: Vec<Waiting>,
@@ -61,7 +59,6 @@ struct Waits {
     noted: u64,
 }
 
-/// A wait that a stream was given.
 #[derive(Debug)]
 struct Waiting {
     number: u64,
@@ -113,7 +110,6 @@ impl State {
         self.peers.len()
     }
 
-    /// The peers with their ranks.
     pub(super) fn others(&self) -> impl Iterator<Item = (usize, &Peer)> {
         self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)))
     }
@@ -125,11 +121,6 @@ impl State {
             None => Ok(()),
             Some((rank, why)) => Err(Error::Broken { group: self.group.clone(), rank, why }),
         }
-    }
-
-    /// Whether this rank has taken note that the group is broken.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.get().is_some()
     }
 
     /// Says that a rank is at fault, to all who are there, and lets the waiting streams go. The first word counts.
@@ -170,7 +161,7 @@ impl State {
 
     /// Whether streams are to be let go, for whatever reason.
     pub(super) fn is_ending(&self) -> bool {
-        self.is_broken() || self.is_leaving.load(Ordering::Acquire)
+        self.broken.get().is_some() || self.is_leaving.load(Ordering::Acquire)
     }
 
     /// This rank goes: nothing is waited for any more.

@@ -15,7 +15,6 @@ use crate::transport::{Deadline, Message, Poller};
 /// How long a stream that comes to its wait late, after the poison, waits at most: a writer that lives on may have moved the word. And after how
 /// long the system is asked again for what it refused.
 const AGAIN: Duration = Duration::from_millis(5);
-/// As good as never.
 const LONG: Duration = Duration::from_secs(3600);
 /// How many messages of a rank are taken before deadlines, the other ranks and this rank's own end have their turn. More than a rank that
 /// follows the protocol has to say at a time, as a rule.

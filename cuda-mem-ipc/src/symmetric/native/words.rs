@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
-use super::CHANNELS;
 use super::announced::Announced;
 use super::group;
 use super::message::PieceInfo;
@@ -20,6 +19,7 @@ use crate::LARGEST_PAGE;
 use crate::memory_file::{self, bytes_there};
 use crate::primitive::lock;
 use crate::symmetric::Error;
+use crate::symmetric::memory::Operation;
 use crate::transport::Descriptors;
 
 /// Bytes of a word's place, as `SharedWords` has them.
@@ -28,23 +28,16 @@ const PLACE: usize = 64;
 /// The most allocations that a piece has room for.
 pub(super) const MOST: usize = 1 << 16;
 
-/// A piece, of this rank or of another one.
 #[derive(Debug)]
 pub(super) struct Piece {
     words: SharedWords,
-    /// How many allocations it has room for.
     pub(super) room: usize,
     ranks: usize,
 }
 
-/// How many words an allocation has, in a group of so many ranks: for each operation, channel and sender.
-pub(super) fn words_of_an_allocation(ranks: usize) -> usize {
-    2 * CHANNELS * ranks
-}
-
-/// And a mark behind them.
+/// An allocation's words, and a mark behind them.
 fn stride(ranks: usize) -> usize {
-    words_of_an_allocation(ranks) + 1
+    Operation::words(ranks) + 1
 }
 
 impl Piece {
@@ -83,7 +76,6 @@ impl Piece {
         Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
     }
 
-    /// The line of a word of an allocation.
     pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
         self.words.line(allocation * stride(self.ranks) + word)
     }
@@ -94,7 +86,7 @@ impl Piece {
             return Ok(Vec::new());
         }
         let count = |word| Ok(self.word(allocation, word)?.load(Ordering::SeqCst));
-        (0..words_of_an_allocation(self.ranks)).map(count).collect()
+        (0..Operation::words(self.ranks)).map(count).collect()
     }
 
     /// Says that an allocation's words are about to be signalled by. Without it whoever has them next takes them for zero, and need
@@ -105,7 +97,7 @@ impl Piece {
     }
 
     fn mark(&self, allocation: usize) -> Result<&AtomicU64> {
-        self.word(allocation, words_of_an_allocation(self.ranks))
+        self.word(allocation, Operation::words(self.ranks))
     }
 
     pub(super) fn word(&self, allocation: usize, word: usize) -> Result<&AtomicU64> {
@@ -185,7 +177,6 @@ impl OwnWords {
         Ok((Arc::new(piece), PieceInfo { number: self.pieces(), room: room as u64 }))
     }
 
-    /// How many there are.
     pub(super) fn pieces(&self) -> u64 {
         lock(&self.inner).pieces.len() as u64
     }
@@ -216,13 +207,11 @@ impl Words {
         Ok(())
     }
 
-    /// As one number, for the directory.
     pub(super) fn place(&self) -> u64 {
         (self.number as u64) << 32 | self.index as u64
     }
 }
 
-/// A piece's number, and a place in it.
 pub(super) fn of_place(place: u64) -> (u64, u64) {
     (place >> 32, place & 0xffff_ffff)
 }

@@ -64,7 +64,7 @@ proptest! {
         let frame = Frame::new(kind, &payload).unwrap().with_descriptors(count).unwrap();
         let bytes = encoded(frame);
         prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
-        prop_assert_eq!((frame.kind(), frame.payload(), frame.descriptors()), (kind, &*payload, count));
+        prop_assert_eq!((frame.kind, frame.payload, usize::from(frame.descriptors)), (kind, &*payload, count));
         for len in 0..bytes.len() {
             prop_assert!(Frame::parse(&bytes[..len]).is_err(), "a byte is missing");
         }

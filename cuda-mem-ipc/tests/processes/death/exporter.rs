@@ -62,7 +62,7 @@ fn dying(first: &Channel) {
             raw::accepted(&connection);
             let (memory, said) = raw::segment(&world, 0);
             let descriptor = memory.export_posix_fd().unwrap();
-            raw::say(&connection, Message::Segment(said), &[descriptor.as_fd()]);
+            raw::say(&connection, Message::Segment(said.clone()), &[descriptor.as_fd()]);
             if step == Step::Entered {
                 let (sequence, segment, offset) = (0, 0, 0);
                 let (len, line, generation) = (said.bytes, 0, 1);

@@ -11,7 +11,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
 
 fn is_read(bytes: &[u8]) -> bool {
     let Ok(frame) = Frame::parse(bytes) else { return false };
-    assert!(frame.payload().len() <= MAX_PAYLOAD && frame.descriptors() <= MAX_DESCRIPTORS);
+    assert!(frame.payload.len() <= MAX_PAYLOAD && usize::from(frame.descriptors) <= MAX_DESCRIPTORS);
     let mut again = Vec::new();
     frame.encode(&mut again);
     assert_eq!(again, bytes);

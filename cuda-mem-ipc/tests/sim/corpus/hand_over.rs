@@ -12,8 +12,8 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     if let Message::Segment(segment) = message {
         assert!(segment.bytes > 0 && usize::try_from(segment.bytes).is_ok());
         assert!((1..=MOST_HANDLES).contains(&segment.descriptors()));
-        if let Place::Parts { parts, .. } = segment.place {
-            assert_eq!(parts.sizes().iter().sum::<u64>(), segment.bytes);
+        if let Place::Parts { sizes, .. } = segment.place {
+            assert_eq!(sizes.iter().sum::<u64>(), segment.bytes);
         }
     }
     true
