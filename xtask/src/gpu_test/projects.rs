@@ -30,9 +30,10 @@ pub(crate) fn build_outside(workspace: &Workspace, package: &str, features: &Fea
         .status()
         .context("cannot start cargo")?;
     ensure!(status.success(), "the outside project of {package} does not build");
-    Ok(project.target.join("release").join(project.name))
+    Ok(workspace.target_directory.join("release").join(project.name))
 }
 
+/// What it depends on from outside is the workspace's own: the same files in the same folder, where features are equal.
 struct OutsideProject {
     name: String,
     folder: PathBuf,
@@ -43,8 +44,8 @@ impl OutsideProject {
     fn write(workspace: &Workspace, package: &str, features: &FeatureSet) -> Result<Self> {
         let package = workspace.package(package)?;
         let name = format!("outside-{}-{}", package.name, features.to_string().replace('+', "-"));
-        let target = workspace.target_directory.join("outside-projects");
-        let folder = target.join("sources").join(&name);
+        let target = workspace.target_directory.clone();
+        let folder = target.join("outside-projects").join(&name);
         let features = match features {
             FeatureSet::Default => String::new(),
             set => {
@@ -70,6 +71,8 @@ impl OutsideProject {
     fn cargo(&self, command: &str) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.folder).arg(command).env("CARGO_TARGET_DIR", &self.target);
+        // As the workspace has its dependencies built.
+        cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
         cargo
     }
 }
