@@ -196,6 +196,7 @@ impl Runner<'_> {
         let mut steps = Vec::new();
         for target in &row.targets {
             let mut command = Command::new(self.programs.test(row, target)?);
+            command.args(&row.only);
             match self.workspace {
                 // As `cargo test` starts them.
                 Some(workspace) => {
