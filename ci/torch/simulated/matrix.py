@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import standins
@@ -44,13 +45,16 @@ def download(downloads, requirements):
         pip("download", "--no-deps", "--only-binary", ":all:", "--dest", str(downloads), *missing)
 
 
+def required(version):
+    return [f"torch=={version}", f"{RUNTIME}==13.0.*", f"{CRT}==13.0.*", *DEPENDENCIES]
+
+
 def environment(folder, version, downloads, wheel):
     """A fresh environment; its interpreter and its packages."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin/python"
-    requirements = [f"torch=={version}", f"{RUNTIME}==13.0.*", f"{CRT}==13.0.*", *DEPENDENCIES]
-    download(downloads, requirements)
+    requirements = required(version)
     install = ["--python", str(python), "install", "--no-compile", "--no-index", "--no-deps"]
     pip(*install, "--find-links", str(downloads), *requirements)
     packages = next(folder.glob("lib/python3*/site-packages"))
@@ -102,7 +106,7 @@ def main():
     parser.add_argument("--wheel", type=Path, help="the package [default: the one in target/wheel]")
     parser.add_argument("--simulator", type=Path, help="the simulated driver, built before")
     parser.add_argument("--out", type=Path, default=ROOT / "target/torch-matrix", help="where downloads are kept and environments made")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at a time")
+    parser.add_argument("--jobs", type=int, default=max(1, os.cpu_count() // 2), help="programs of a version at a time; two versions are run at a time")
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--python", help="an interpreter that has PyTorch and the wheel, instead of fresh environments")
     parser.add_argument("--only", action="append", choices=whole.GROUPS, help="a group of programs, instead of all")
@@ -121,9 +125,12 @@ def main():
     if arguments.python:
         ask = "from importlib.metadata import version; print(version('torch'))"
         versions = [subprocess.run([arguments.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()]
-    results, began = {}, time.monotonic()
-    for version in versions:
-        results[version] = list(run_version(version, arguments))
+    began = time.monotonic()
+    for version in versions if not arguments.python else []:
+        download(arguments.downloads, required(version))
+    # Two beside each other: much of each is one process alone.
+    with ThreadPoolExecutor(2) as pool:
+        results = dict(zip(versions, pool.map(lambda version: list(run_version(version, arguments)), versions)))
     failed = sum(not result.passed for of in results.values() for result in of)
     total = sum(map(len, results.values()))
     print(f"\n{table(results)}\n\n{total - failed} passed, {failed} failed, {time.monotonic() - began:.0f} s")

@@ -15,6 +15,9 @@ use crate::workspace::{FeatureSet, Workspace};
 /// The name of the manifest that makes a folder a bundle.
 pub(crate) const MANIFEST: &str = "bundle.json";
 
+/// Everything is built once here: what helps a second build is a third of the time of the first.
+pub(super) const ONCE: (&str, &str) = ("CARGO_INCREMENTAL", "0");
+
 /// A crate with its features: one call of cargo.
 type Build = (String, FeatureSet);
 
@@ -219,6 +222,7 @@ impl Builder<'_> {
             .current_dir(&self.workspace.root)
             .args(arguments)
             .args(["--profile", self.profile, "--message-format=json-render-diagnostics"])
+            .env(ONCE.0, ONCE.1)
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()

@@ -53,6 +53,9 @@ struct Group {
     /// Not an axis: a row runs all of them, `lib` meaning the unit tests; for Python the names of scripts.
     #[serde(default)]
     targets: Vec<String>,
+    /// Not an axis: of the tests those alone whose names hold one of these.
+    #[serde(default)]
+    only: Vec<String>,
     drivers: Vec<Driver>,
     /// More settings of the simulator, such as `numa=2`; hardware has what it has.
     #[serde(default = "no_settings")]
@@ -194,6 +197,8 @@ pub(crate) struct Row {
     pub(crate) package: String,
     pub(crate) features: FeatureSet,
     pub(crate) targets: Vec<String>,
+    /// Parts of the names of the tests that are run; empty for all.
+    pub(crate) only: Vec<String>,
     pub(crate) driver: Driver,
     /// More settings of the simulator; empty on hardware.
     pub(crate) simulator: String,
@@ -272,6 +277,7 @@ impl Group {
             has_targets || self.kind == Kind::OutsideProject || !self.drivers.contains(&Driver::Gpu),
             "{what}: only `tests`, `python` and `outside-project` run on a GPU, whose host may have no cargo"
         );
+        ensure!(self.only.is_empty() || self.kind == Kind::Tests, "{what}: `only` chooses from tests");
         let axes = [self.crates.len(), self.features.len(), self.drivers.len(), self.devices.len()];
         ensure!(
             !axes.contains(&0) && !self.simulator.is_empty() && !self.default_stream.is_empty(),
@@ -298,6 +304,7 @@ impl Group {
                                 package: package.clone(),
                                 features: features.clone(),
                                 targets: self.targets.clone(),
+                                only: self.only.clone(),
                                 driver,
                                 simulator: simulator.to_owned(),
                                 devices: *devices,

@@ -30,9 +30,10 @@ pub(crate) fn build_outside(workspace: &Workspace, package: &str, features: &Fea
         .status()
         .context("cannot start cargo")?;
     ensure!(status.success(), "the outside project of {package} does not build");
-    Ok(project.target.join("release").join(project.name))
+    Ok(workspace.target_directory.join("release").join(project.name))
 }
 
+/// What it depends on from outside is the workspace's own: the same files in the same folder, where features are equal.
 struct OutsideProject {
     name: String,
     folder: PathBuf,
@@ -43,8 +44,8 @@ impl OutsideProject {
     fn write(workspace: &Workspace, package: &str, features: &FeatureSet) -> Result<Self> {
         let package = workspace.package(package)?;
         let name = format!("outside-{}-{}", package.name, features.to_string().replace('+', "-"));
-        let target = workspace.target_directory.join("outside-projects");
-        let folder = target.join("sources").join(&name);
+        let target = workspace.target_directory.clone();
+        let folder = target.join("outside-projects").join(&name);
         let features = match features {
             FeatureSet::Default => String::new(),
             set => {
@@ -62,14 +63,20 @@ impl OutsideProject {
         start_project(workspace, &folder, &manifest)?;
         let program = workspace.root.join("ci/outside-projects").join(&package.name).with_extension("rs");
         fs::create_dir_all(folder.join("src"))?;
-        fs::copy(&program, folder.join("src/main.rs"))
-            .with_context(|| format!("cannot copy {}", program.display()))?;
+        let text = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        let main = folder.join("src/main.rs");
+        // A file that is written anew is compiled again.
+        if fs::read(&main).ok().as_ref() != Some(&text) {
+            fs::write(main, text)?;
+        }
         Ok(Self { name, folder, target })
     }
 
     fn cargo(&self, command: &str) -> Command {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.folder).arg(command).env("CARGO_TARGET_DIR", &self.target);
+        // As the workspace has its dependencies built.
+        cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
         cargo
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use super::build::Programs;
+use super::build::{ONCE, Programs};
 use super::libtest::{self, Case, Counts};
 use super::matrix::{Driver, Kind, Row};
 use super::{engines, projects, python, script};
@@ -187,6 +187,8 @@ impl Runner<'_> {
         command
             .env("CUDA_MEM_DEFAULT_STREAM", row.default_stream.name())
             .env("CUDA_MEM_RECORD", self.record(row))
+            // For those that call cargo.
+            .env(ONCE.0, ONCE.1)
             .envs(&row.env);
     }
 
@@ -194,6 +196,7 @@ impl Runner<'_> {
         let mut steps = Vec::new();
         for target in &row.targets {
             let mut command = Command::new(self.programs.test(row, target)?);
+            command.args(&row.only);
             match self.workspace {
                 // As `cargo test` starts them.
                 Some(workspace) => {
