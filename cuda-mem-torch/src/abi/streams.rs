@@ -187,10 +187,12 @@ fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> 
     let query = *LASTING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: what was promised when it was passed.
     let lasts = query.is_none_or(|query| unsafe { query(device.ordinal, raw) });
-    // SAFETY: the caller's promise for the handle: a stream of this device; one that lasts, until it is forgotten.
-    let borrowed = match lasts {
-        true => unsafe { Stream::borrow_raw(&device.context, raw) },
-        false => unsafe { Stream::guest(&device.context, raw) },
+    let borrowed = if lasts {
+        // SAFETY: the caller's promise for the handle: a stream of this device, until it is forgotten.
+        unsafe { Stream::borrow_raw(&device.context, raw) }
+    } else {
+        // SAFETY: the caller's promise for the handle: a stream of this device during the call.
+        unsafe { Stream::guest(&device.context, raw) }
     };
     borrowed.map_err(|error| match error {
         CoreError::Capturing { .. } => Failure::new(
@@ -340,8 +342,12 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
     entry(|| {
         let device = devices::device(device)?;
         let Some(known) = known(device.ordinal, stream.addr()) else { return Ok(()) };
-        // SAFETY: the caller's promise.
-        let forgotten = unsafe { known.id().visit(|| device.caching.forget_stream(&known)) };
+        let forget = || {
+            // SAFETY: the caller's promise.
+            unsafe { device.caching.forget_stream(&known) }
+        };
+        // SAFETY: the caller's promise for the handle.
+        let forgotten = unsafe { known.id().visit(forget) };
         // Its heap would go on as the stream's. Of other failures, such as a lost context, nothing better comes by a second call.
         if let Err(Error::Core(CoreError::Capturing { .. })) = forgotten {
             return Ok(forgotten?);
