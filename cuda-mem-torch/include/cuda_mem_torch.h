@@ -1373,6 +1373,12 @@ int cuda_mem_torch_set_options(const struct cuda_mem_torch_options *options);
 int cuda_mem_torch_set_graph_capture_record_stream_reuse(bool reuse);
 
 /*
+ Sets whether the default pool grows by pages, which may move once they are free: PyTorch's `expandable_segments`. It does at first. Else
+ allocations get segments of `cuMemAlloc`, which never move; what there is stays where it is.
+ */
+int cuda_mem_torch_set_expandable_segments(bool expandable);
+
+/*
  Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,
  but for the memory fraction. `note`, which may be null, is told of each setting that changes nothing here, and why.
 

@@ -208,8 +208,9 @@ class Allocator final : public native::CUDAAllocator {
   void annotateMemory(const void* pointer, const std::string& metadata) override;
 #endif
 
-  /// Takes over PyTorch's settings as they are now.
-  void apply_settings();
+  /// Takes over PyTorch's settings as they are now. Whether segments are expandable is the native allocator's alone if that came first, unless
+  /// the program has named it since.
+  void apply_settings(bool names_expandable = false);
   /// Sets the share of a device's memory that this allocator and the native one may have together.
   void set_limit(double fraction, DeviceIndex device);
   Native& native_allocator() {

@@ -106,7 +106,7 @@ void follow_settings() {
       before(is_in_place() ? without_native_backend(settings) : settings);
     }
     if (is_in_place()) {
-      the_allocator.load()->apply_settings();
+      the_allocator.load()->apply_settings(settings.find("expandable_segments") != std::string::npos);
     }
   };
 }
@@ -198,12 +198,15 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
 constexpr const char* expandable = "expandable_segments:True";
 
 /// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
-/// memory by its address: NCCL's registration of all segments keeps away then. Afterwards they are as the program gave them.
+/// memory by its address: NCCL's registration of all segments keeps away then. Not where the program has said that they do not.
+/// Afterwards they are as the program gave them.
 void say_expandable(bool is_so) {
   namespace settings = c10::CachingAllocator;
   static bool is_said = false;
   std::string last = settings::getAllocatorSettings();
-  if (is_so && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
+  // Without white space.
+  const bool is_off = without_native_backend(last).find("expandable_segments:False") != std::string::npos;
+  if (is_so && !is_off && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
     is_said = true;
     settings::setAllocatorSettings(last.empty() ? expandable : last + "," + expandable);
   } else if (!is_so && std::exchange(is_said, false)) {
@@ -233,7 +236,6 @@ void install(const std::string& version) {
   if (is_in_place()) {
     // Whoever asks again may have reset what the library has.
     the_allocator.load()->apply_settings();
-    say_expandable(!the_allocator.load()->native_allocator().is_late());
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();

@@ -317,7 +317,7 @@ void Allocator::init(int device_count) {
   check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
 }
 
-void Allocator::apply_settings() {
+void Allocator::apply_settings(bool names_expandable) {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   cuda_mem_torch_options options{};
   options.large_segment_size = Config::large_segment_size();
@@ -331,6 +331,9 @@ void Allocator::apply_settings() {
   options.garbage_collection_threshold = Config::garbage_collection_threshold();
   check(cuda_mem_torch_set_options(&options));
   check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
+  if (names_expandable || !native_.is_late()) {
+    check(cuda_mem_torch_set_expandable_segments(Config::use_expandable_segments()));
+  }
 #if CUDA_MEM_HAS_HOST_LIMITS
   cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
 #endif

@@ -42,6 +42,8 @@ pub(super) struct DeviceCache {
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
+    /// Whether the device maps memory.
+    pub(super) maps: bool,
     /// The share of the device's memory that may be held, and the most bytes.
     limits: Mutex<(f64, usize)>,
 }
@@ -67,9 +69,8 @@ impl DeviceCache {
         source.record_moves();
         let record = Arc::<Record>::default();
         let private = Private::new(context, figures.counter.shard(), options.segments);
-        if !can_map(context)? {
-            private.serve_default();
-        }
+        let maps = can_map(context)?;
+        private.serve_default(!maps);
         let shared = Self {
             context: context.clone(),
             total,
@@ -86,6 +87,7 @@ impl DeviceCache {
             observer,
             callbacks,
             moves: options.moves,
+            maps,
             limits: Mutex::new((options.memory_fraction, options.max_bytes)),
         };
         shared.source.set_limit(limit)?;
