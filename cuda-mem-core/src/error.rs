@@ -112,8 +112,9 @@ pub enum Error {
     /// A fence was to be recorded on a line behind another stream's, and there is no event behind that one to wait for.
     #[error("the last fence of the line is on another stream, without an event that this one could wait for")]
     OtherStream,
-    /// The owner of a stream has said that it ends, so that nobody can name it any more ([`Stream::disown`](crate::Stream::disown)).
-    #[error("the stream was disowned: its owner has said that it ends")]
+    /// Nobody can name a stream: its owner has said that it ends ([`Stream::disown`](crate::Stream::disown)), or may have destroyed it
+    /// ([`Stream::guest`](crate::Stream::guest)).
+    #[error("the stream cannot be named: its owner has ended it, or may have")]
     Disowned,
     /// The driver kept refusing to wait for work, which may run on: its memory was not given back.
     #[error("the driver refused for {} s to wait for work, whose memory is not given back: {refusal}", waited.as_secs())]

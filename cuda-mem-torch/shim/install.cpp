@@ -256,6 +256,7 @@ void install(const std::string& version) {
   if (ours == nullptr) {
     ours = new Allocator(before);
     the_allocator.store(ours);
+    check(cuda_mem_torch_ask_for_lasting(&lasts));
     follow_settings();
   }
   ours->native_allocator().set_late(late);

@@ -1,5 +1,6 @@
 // Blocks, their streams, and how the allocator is set up.
 #include "allocator.hpp"
+#include "streams.hpp"
 #include "thrown.hpp"
 
 #include <c10/core/impl/GPUTrace.h>
@@ -456,6 +457,7 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
     native_->recordStream(data, stream);
     return;
   }
+  const Passing passing(stream);
   const int code = cuda_mem_torch_record_stream(data.get(), stream.device_index(), stream.stream());
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {

@@ -1,6 +1,7 @@
 // Pinned host memory: PyTorch's host allocator over the pinned cache.
 #include "allocator.hpp"
 #include "host_history.hpp"
+#include "streams.hpp"
 #include "thrown.hpp"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -68,6 +69,7 @@ class PinnedAllocator final : public at::HostAllocator {
   /// The block is the one of the tensor's storage, or begins at the address.
   bool record_event(void* pointer, void* context, c10::Stream stream) override {
     const c10::cuda::CUDAStream used(stream);
+    const Passing passing(used);
     for (void* block : {context, pointer}) {
       if (block == nullptr) {
         continue;

@@ -11,6 +11,36 @@
 
 namespace cuda_mem {
 
+/// The stream that this thread passes to the library, if it is not the current one.
+inline thread_local const c10::cuda::CUDAStream* passed = nullptr;
+
+/// Passes a stream to the library for as long as it lives.
+class Passing {
+ public:
+  explicit Passing(const c10::cuda::CUDAStream& stream) {
+    passed = &stream;
+  }
+  ~Passing() {
+    passed = nullptr;
+  }
+  Passing(const Passing&) = delete;
+  Passing& operator=(const Passing&) = delete;
+};
+
+/// Whether a stream lasts as long as the process: all of PyTorch's do, and others' (`torch.cuda.ExternalStream`), whose identity for
+/// PyTorch is their handle, end when their owners like.
+inline bool lasts(int device, void* handle) noexcept {
+  const auto index = static_cast<c10::DeviceIndex>(device);
+  const auto is_own = [&](const c10::cuda::CUDAStream& stream) {
+    return stream.stream() == handle && stream.id() != c10::cuda::getStreamFromExternal(stream.stream(), index).id();
+  };
+  try {
+    return (passed != nullptr && is_own(*passed)) || is_own(c10::cuda::getCurrentCUDAStream(index));
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Visits all streams that PyTorch hands out of a device. They are few and live for ever, and handing each out once leaves the turn
 /// where it was.
 template <class Visit>
@@ -28,7 +58,10 @@ void visit_streams(c10::DeviceIndex device, const Visit& visit) {
 inline void see_streams(c10::DeviceIndex device) {
   const c10::cuda::CUDAGuard guard(device);
   // What cannot be seen, because it captures, is refused when it allocates.
-  const auto see = [&](cudaStream_t stream) { return cuda_mem_torch_see_stream(device, stream) == CUDA_MEM_TORCH_OK; };
+  const auto see = [&](const c10::cuda::CUDAStream& stream) {
+    const Passing passing(stream);
+    return cuda_mem_torch_see_stream(device, stream.stream()) == CUDA_MEM_TORCH_OK;
+  };
   see(c10::cuda::getCurrentCUDAStream(device));
   static std::mutex mutex;
   static std::unordered_set<int> seen;
@@ -37,7 +70,7 @@ inline void see_streams(c10::DeviceIndex device) {
     return;
   }
   bool all = true;
-  visit_streams(device, [&](cudaStream_t stream) { all &= see(stream); });
+  visit_streams(device, [&](const c10::cuda::CUDAStream& stream) { all &= see(stream); });
   // Otherwise, as when something is thrown, the next call looks again.
   if (all) {
     seen.insert(device);

@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub(crate) host_memory: u64,
     pub(crate) workers: usize,
     pub(crate) finds_misuse: bool,
+    pub(crate) faults_on_ended_streams: bool,
     pub(crate) backtraces: bool,
     pub(crate) records: bool,
     pub(crate) log: Option<PathBuf>,
@@ -118,6 +119,7 @@ impl Default for Builder {
                 host_memory: u64::MAX,
                 workers: 8,
                 finds_misuse: true,
+                faults_on_ended_streams: false,
                 backtraces: false,
                 records: false,
                 log: None,
@@ -217,6 +219,12 @@ impl Builder {
     /// Whether uses and frees of memory are checked against the order of streams; on unless told otherwise.
     pub fn misuse_detection(mut self, on: bool) -> Self {
         self.config.finds_misuse = on;
+        self
+    }
+
+    /// A call that names a stream that is no more ends the process, which is what drivers do (a fault of memory), rather than be refused.
+    pub fn fault_on_ended_streams(mut self) -> Self {
+        self.config.faults_on_ended_streams = true;
         self
     }
 

@@ -70,7 +70,7 @@ def prepare(folder, simulator, cuda_include):
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_MEM", "PYTORCH_", "PYTHON"))}
     return clean | {
         "CUDA_MEM_DRIVER": str(folder / "libcuda.so.1"),
-        "CUDA_MEM_SIM": "devices=2",
+        "CUDA_MEM_SIM": "devices=2,ended-streams-fault",
         "LD_LIBRARY_PATH": str(folder),
         # By name: a path may have spaces, at which this variable is parted.
         "LD_PRELOAD": "libcudart-played.so:libscarce.so",

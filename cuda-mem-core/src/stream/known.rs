@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ptr;
 use std::sync::{Arc, Mutex, TryLockError};
 
@@ -21,11 +21,13 @@ use super::{Inner, Kind, StreamId, is_capturing};
 use crate::driver::{Context, Driver, Event, Handle, Relaxed, lock};
 use crate::error::{Error, Result, call, query};
 
-/// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about.
+/// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about, and guests.
 #[derive(Debug, Default)]
 pub(super) struct KnownStreams {
     /// By where their values are.
     streams: Mutex<HashMap<usize, Entry>>,
+    /// The guests that captured when they were last asked.
+    capturing: Mutex<HashSet<StreamId>>,
 }
 
 #[derive(Debug)]
@@ -66,7 +68,7 @@ enum Point {
 
 impl KnownStreams {
     pub(super) fn enter(&self, stream: &Inner) {
-        if matches!(stream.kind, Kind::PerThread(_)) {
+        if matches!(stream.kind, Kind::PerThread(_) | Kind::Guest) {
             return;
         }
         let context = stream.context.clone();
@@ -89,6 +91,9 @@ impl KnownStreams {
     }
 
     pub(super) fn leave(&self, stream: &Inner) {
+        if stream.kind == Kind::Guest {
+            return self.note_guest(stream.id, false);
+        }
         if matches!(stream.kind, Kind::PerThread(_)) {
             // Never entered. A thread that ends drops it without a lock.
             return;
@@ -100,6 +105,25 @@ impl KnownStreams {
             let here = lock(&entry.known.here).take();
             drop(here);
         }
+    }
+
+    /// What a guest has answered that was asked whether it captures.
+    pub(super) fn note_guest(&self, guest: StreamId, captures: bool) {
+        let mut capturing = lock(&self.capturing);
+        let _ = if captures { capturing.insert(guest) } else { capturing.remove(&guest) };
+    }
+
+    /// Whether one of a context captures that was lent, or a guest did when it was last asked.
+    pub(super) fn captures_in(&self, context: &Context) -> bool {
+        !lock(&self.capturing).is_empty()
+            || lock(&self.streams).values().filter(|entry| entry.is_lent && entry.context == *context).any(
+                |entry| {
+                    // Left alone: who names it right now may be kept waiting by the driver, and gives it no capture.
+                    let here = entry.known.here.try_lock();
+                    let captures = || is_capturing(context.driver(), entry.known.raw.raw()).unwrap_or(false);
+                    here.is_ok_and(|here| here.is_some() && !entry.known.is_legacy && captures())
+                },
+            )
     }
 
     /// Calls `ask` while nobody here names a stream that was lent.

@@ -3,14 +3,15 @@
 //! What is asked of a stream itself ends a capture that has just begun. What is asked of an event does not, if no capture has the
 //! event.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::Stream;
 use super::idle::WhenIdle;
+use super::{Stream, StreamId};
 use crate::driver::{Event, fork, refuse_forked};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 impl Stream {
     /// From here on somebody else may have the stream capture: by its handle, or by an event of a capture.
@@ -40,9 +41,22 @@ impl Stream {
         }
     }
 
-    /// An event behind everything that it was given so far, which no capture has, and the making of which ends none.
-    /// [`Capturing`](crate::Error::Capturing) for `call` if it captures.
-    pub(crate) fn point(&self, call: &'static str) -> Result<Event> {
+    /// An event behind everything that it was given so far, which no capture has, and the making of which ends none that is known here. Of a
+    /// [guest](Self::guest) that nobody visits it is [behind all](crate::Context::point) that the context was given.
+    ///
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Capturing`](Error::Capturing) for `call` if it captures.
+    pub fn point(&self, call: &'static str) -> Result<Event> {
+        match self.own_point(call) {
+            Err(Error::Disowned) if self.is_guest() => self.context().point(),
+            point => point,
+        }
+    }
+
+    fn own_point(&self, call: &'static str) -> Result<Event> {
         self.refuse_capturing(call)?;
         let event = Event::pooled(self.context())?;
         self.record_unnoticed(&event)?;
@@ -116,4 +130,27 @@ impl Drop for Named<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(CALL, Ordering::Release);
     }
+}
+
+thread_local! {
+    /// The guest that this thread visits.
+    static VISITED: Cell<Option<StreamId>> = const { Cell::new(None) };
+}
+
+/// Calls `body`, in which this thread may name a guest.
+pub(super) fn visiting<R>(stream: StreamId, body: impl FnOnce() -> R) -> R {
+    /// The one that it visited before, and visits again.
+    struct Before(Option<StreamId>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            VISITED.set(self.0);
+        }
+    }
+    let _before = Before(VISITED.replace(Some(stream)));
+    body()
+}
+
+#[inline]
+pub(super) fn is_visited(stream: StreamId) -> bool {
+    VISITED.get() == Some(stream)
 }

@@ -4,7 +4,7 @@
 //!
 //! Relies on `cuStreamDestroy` leaving pending work to finish, as its documentation states, and on the contract of
 //! [`Stream::borrow_raw`] for streams of others: they are named while a call of [`Stream::disown`] waits for that, and not
-//! afterwards. Drivers from CUDA 13.0 take a created stream's handle whatever context is
+//! afterwards. A [guest](Stream::guest) is named by a thread that visits it, whose caller keeps it meanwhile. Drivers from CUDA 13.0 take a created stream's handle whatever context is
 //! current, also none (seen on hardware); for older ones and for the two default streams the context is made current. It
 //! always is for calls that take addresses: with another device's context current the driver does not know a pool's memory
 //! (seen on hardware).
@@ -110,6 +110,8 @@ enum Kind {
     Owned,
     /// Somebody else's.
     Borrowed,
+    /// Somebody else's, which may be gone whenever nobody visits it.
+    Guest,
     /// The context's legacy default stream.
     Legacy,
     /// The default stream of one thread.
@@ -214,6 +216,58 @@ impl Stream {
         let _bound = context.bind()?;
         let id = identify(context.driver(), raw, "Stream::borrow_raw")?;
         Ok(Self::wrap(context, raw, id, Kind::Borrowed))
+    }
+
+    /// A stream of somebody else that they may destroy whenever they like, without a word, but in a call that they pass it to. Calls
+    /// on it are [`Error::Disowned`] unless their thread [visits](Self::visit) it. Memory that was used on it is waited for with all work of the context
+    /// ([`Context::point`]).
+    ///
+    /// ```
+    /// use cuda_mem_core::{Driver, Error, Stream, Uses};
+    ///
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let theirs = Stream::new(&context)?;
+    /// // SAFETY: a stream of the context, which is here until the end of the block.
+    /// let guest = unsafe { Stream::guest(&context, theirs.as_raw()) }?;
+    /// let mut uses = Uses::new();
+    /// // SAFETY: as above.
+    /// unsafe { guest.visit(|| uses.record_stream(&guest)) }?;
+    /// drop(theirs);
+    /// assert!(matches!(guest.is_idle(), Err(Error::Disowned)));
+    /// uses.wait()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// Errors: as [`Stream::borrow_raw`]; a default stream is none that anybody destroys, and comes as itself.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a stream of `context` during the call.
+    pub unsafe fn guest(context: &Context, raw: *mut c_void) -> Result<Self> {
+        if raw.addr() <= CU_STREAM_PER_THREAD.addr() {
+            // SAFETY: a default stream.
+            return unsafe { Self::borrow_raw(context, raw) };
+        }
+        let _bound = context.bind()?;
+        let raw = raw.cast::<CUstream_st>();
+        let id = identify(context.driver(), raw, "Stream::guest")?;
+        Ok(Self::wrap(context, raw, id, Kind::Guest))
+    }
+
+    /// Whether it is somebody else's that may be gone whenever no thread [visits](Self::visit) it.
+    #[inline]
+    #[must_use]
+    pub fn is_guest(&self) -> bool {
+        self.inner.kind == Kind::Guest
+    }
+
+    /// Calls `body`, in which this thread may name the [guest](Self::guest). Of other streams it means nothing.
+    ///
+    /// # Safety
+    ///
+    /// Whoever owns the stream keeps it until this returns.
+    pub unsafe fn visit<R>(&self, body: impl FnOnce() -> R) -> R {
+        lent::visiting(self.id(), body)
     }
 
     /// Calls `body` with a stream of somebody else. When that returns or panics the stream is [disowned](Self::disown): what `body` keeps of it
@@ -362,7 +416,7 @@ impl Stream {
     #[inline]
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         self.refuse_other_threads()?;
-        let by_handle = matches!(self.inner.kind, Kind::Owned | Kind::Borrowed);
+        let by_handle = matches!(self.inner.kind, Kind::Owned | Kind::Borrowed | Kind::Guest);
         if by_handle && self.driver().version() >= NEEDS_NO_CURRENT_CONTEXT {
             return Ok(Entered { raw: self.inner.raw.raw(), _bound: None, _named: self.named()? });
         }
@@ -407,7 +461,8 @@ impl Stream {
     pub(crate) fn named(&self) -> Result<Option<Named<'_>>> {
         match self.inner.kind {
             Kind::Borrowed => self.inner.naming.begin().map(Some).ok_or(Error::Disowned),
-            Kind::Owned | Kind::Legacy | Kind::PerThread(_) => Ok(None),
+            Kind::Guest if !lent::is_visited(self.inner.id) => Err(Error::Disowned),
+            Kind::Guest | Kind::Owned | Kind::Legacy | Kind::PerThread(_) => Ok(None),
         }
     }
 

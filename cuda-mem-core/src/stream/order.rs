@@ -7,9 +7,10 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
+use super::idle::WhenIdle;
 use super::quiet::{Quiet, until_quiet};
 use super::{Stream, is_capturing};
-use crate::driver::{Event, Relaxed, refuse_forked};
+use crate::driver::{Context, Event, Relaxed, refuse_forked};
 use crate::error::{Error, Result, call, query};
 
 impl Stream {
@@ -149,7 +150,11 @@ impl Stream {
     /// capture counts until it is ended. The legacy stream counts as capturing while a blocking stream of its context does.
     pub fn is_capturing(&self) -> Result<bool> {
         let entered = self.enter()?;
-        is_capturing(self.driver(), entered.raw())
+        let captures = is_capturing(self.driver(), entered.raw())?;
+        if self.is_guest() {
+            self.driver().service::<WhenIdle>().streams.note_guest(self.id(), captures);
+        }
+        Ok(captures)
     }
 
     /// [`Error::Capturing`] for `call` if the stream captures. A stream that nobody else can have capture is not asked.
@@ -179,5 +184,34 @@ impl Stream {
     /// As [`Stream::drain`], for callers in the relaxed capture mode.
     pub(crate) fn drain_relaxed(&self) -> Quiet {
         until_quiet(self, || self.wait_until_idle())
+    }
+}
+
+impl Context {
+    /// An event behind all that the context was given so far, on whichever stream, also on those that nobody can name any more.
+    ///
+    /// Wraps [`cuCtxRecordEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html). With a driver before 12.5, which has no
+    /// such function, the calling thread waits for the context.
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] while a stream captures that was [lent](crate::Driver::registrations_left), or a [guest](Stream::guest) did when it
+    /// was last asked. Captures on others end, whatever their mode
+    /// and whichever thread's.
+    pub fn point(&self) -> Result<Event> {
+        refuse_forked()?;
+        if self.driver().service::<WhenIdle>().streams.captures_in(self) {
+            return Err(Error::Capturing { call: "Context::point" });
+        }
+        if self.driver().table().cuCtxRecordEvent().is_err() {
+            self.synchronize()?;
+            // One that was never recorded has been reached.
+            return Event::new(self);
+        }
+        let _bound = self.bind()?;
+        let event = Event::pooled(self)?;
+        // SAFETY: a live event of a live context.
+        unsafe { call!(self.driver(), cuCtxRecordEvent(self.as_raw().cast(), event.handle())) }?;
+        Ok(event)
     }
 }

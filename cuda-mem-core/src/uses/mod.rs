@@ -411,9 +411,10 @@ impl Use {
     }
 
     fn refuse_capturing(&self) -> Result<()> {
-        match self.known_point() {
-            Some(_) => Ok(()),
-            None => self.stream.refuse_capturing(WAITING),
+        match self.known_point().map_or_else(|| self.stream.refuse_capturing(WAITING), |_| Ok(())) {
+            // It is waited for with its context.
+            Err(Error::Disowned) if self.stream.is_guest() => Ok(()),
+            refused => refused,
         }
     }
 

@@ -45,6 +45,7 @@ mod drivers;
 mod errors;
 mod fences;
 mod fork;
+mod guests;
 mod holes_capture;
 mod holes_drivers;
 mod holes_order;

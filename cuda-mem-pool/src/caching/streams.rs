@@ -117,30 +117,27 @@ impl Streams {
     pub(super) fn forget(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         stream.refuse_other_threads()?;
-        let capturing = CoreError::Capturing { call: "forgetting a stream" };
         // Also one that is known by its uses or to private pools alone, of which no end is looked for here.
-        if stream.is_capturing()? {
-            return Err(capturing.into());
+        match stream.is_capturing() {
+            Ok(false) | Err(CoreError::Disowned) => {}
+            Ok(true) => return Err(CoreError::Capturing { call: FORGETTING }.into()),
+            Err(error) => return Err(error.into()),
         }
         let mut outcome = Ok(());
         if let Some(slot) = self.slot_of(stream.id()) {
-            let look =
-                |stream: &Stream| self.end_of(stream, capturing).map_err(|error| outcome = Err(error)).ok();
+            let look = |stream: &Stream| end_of(stream).map_err(|error| outcome = Err(error)).ok();
             slot.owner.end(stream.id().as_raw(), look);
         }
         outcome
     }
+}
 
-    /// Where all ends that a stream was given so far.
-    fn end_of(&self, stream: &Stream, capturing: CoreError) -> Result<End<Arc<Event>>> {
-        let point = Event::new(&self.context)?;
-        stream.record_unnoticed(&point)?;
-        // A capture that began meanwhile would have it.
-        if stream.is_capturing()? {
-            return Err(capturing.into());
-        }
-        Ok(if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) })
-    }
+const FORGETTING: &str = "forgetting a stream";
+
+/// Where all ends that a stream was given so far.
+fn end_of(stream: &Stream) -> Result<End<Arc<Event>>> {
+    let point = stream.point(FORGETTING)?;
+    Ok(if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) })
 }
 
 /// How many streams a thread remembers. Programs use a few at a time.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr, CUresult};
 use cuda_mem_core::vmm::{Access, AddressRange, CreateOptions, PhysicalMemory};
-use cuda_mem_core::{Context, Device, Error, Event, Result, Stream};
+use cuda_mem_core::{Context, Device, Error, Event, Result};
 
 use super::callbacks::{BackingChange, List, Watcher};
 use super::callbacks::{CallWatch, DriverCall};
@@ -142,25 +142,6 @@ impl Vmm {
     }
 }
 
-impl Vmm {
-    /// A point behind all that a stream was given so far; none if it captures.
-    fn mark_in(&mut self, stream: &Stream) -> Result<Option<Arc<Event>>> {
-        if stream.is_capturing()? {
-            return Ok(None);
-        }
-        let event = Event::new(&self.context)?;
-        let told = Some(event.as_raw() as usize as u64);
-        self.observer.watch(
-            || stream.record_unnoticed(&event),
-            |()| DriverCall::Record { stream: stream.id(), event: told },
-        )?;
-        self.calls += 1;
-        // A capture that began meanwhile may have the event: asked, it would end the capture, and waited for, draw another stream into
-        // it.
-        Ok((!stream.is_capturing()?).then(|| Arc::new(event)))
-    }
-}
-
 impl Backend for Vmm {
     type Error = Error;
     type Point = Arc<Event>;
@@ -271,10 +252,15 @@ impl Backend for Vmm {
             // One that was never recorded has been reached.
             Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };
-        match self.mark_in(&stream) {
-            // Another thread's default stream, which nobody else can name, or one that was disowned, which nobody can.
-            Err(Error::WrongThread | Error::Disowned) => Ok(None),
-            mark => mark,
+        let point = self.observer.watch(
+            || stream.point("marking free memory"),
+            |event| DriverCall::Record { stream: stream.id(), event: Some(event.as_raw() as usize as u64) },
+        );
+        self.calls += 1;
+        match point {
+            // One that captures, or another thread's default stream, which nobody else can name.
+            Err(Error::Capturing { .. } | Error::WrongThread) => Ok(None),
+            point => Ok(Some(Arc::new(point?))),
         }
     }
 

@@ -148,7 +148,12 @@ impl PinnedBlock {
         if stream.context().driver() != arena.shared.context.driver() {
             return Err(Error::ForeignContext { what: "the stream" });
         }
-        if stream.is_capturing()? {
+        let captures = match stream.is_capturing() {
+            // What it was given before it was lost sight of is waited for.
+            Err(Error::Disowned) => false,
+            captures => captures?,
+        };
+        if captures {
             if !arena.is_private {
                 return Err(Error::Capturing { call });
             }

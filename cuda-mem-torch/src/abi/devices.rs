@@ -91,7 +91,7 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     }
     let device = DEVICES.add(device).ok_or_else(|| too_high(ordinal, MOST))?;
     // Seen before anything captures, if that can be.
-    let _ = streams::stream(device, std::ptr::null_mut());
+    let _ = streams::with(device, std::ptr::null_mut(), |_| Ok(()));
     top::publish();
     Ok(device)
 }

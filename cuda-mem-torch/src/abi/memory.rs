@@ -54,10 +54,12 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
         return Ok(0);
     }
     devices::bind(device)?;
-    let Some(allocator) = streams::find_allocator(device, raw)? else {
-        return uncached::allocate(device, bytes, &streams::stream(device, raw)?);
-    };
-    allocator.allocate_by_address(bytes).map_err(|error| failure(ordinal, bytes, error))
+    streams::with_allocator(device, raw, |stream, allocator| match allocator {
+        Some(allocator) => {
+            allocator.allocate_by_address(bytes).map_err(|error| failure(ordinal, bytes, error))
+        }
+        None => uncached::allocate(device, bytes, stream),
+    })
 }
 
 #[cold]
@@ -156,8 +158,9 @@ pub unsafe extern "C" fn cuda_mem_torch_record_stream(
         if uncached::record(address, user) {
             return Ok(());
         }
-        let stream = streams::stream(user, stream)?;
-        block(address, |device| device.caching.record_stream(address, &stream))
+        streams::with(user, stream, |stream| {
+            block(address, |device| device.caching.record_stream(address, stream))
+        })
     })
 }
 
@@ -254,14 +257,15 @@ pub unsafe extern "C" fn cuda_mem_torch_memcpy_async(
     p2p: bool,
 ) -> c_int {
     entry(|| {
-        let stream = streams::stream(device(stream_device)?, stream)?;
         let (target, source) = (target.expose_provenance() as u64, source.expose_provenance() as u64);
-        if p2p || target_device == source_device {
+        streams::with(device(stream_device)?, stream, |stream| {
+            if p2p || target_device == source_device {
+                // SAFETY: the caller's promise.
+                return Ok(unsafe { memcpy_async(stream, target, source, bytes) }?);
+            }
+            let (to, from) = (&device(target_device)?.context, &device(source_device)?.context);
             // SAFETY: the caller's promise.
-            return Ok(unsafe { memcpy_async(&stream, target, source, bytes) }?);
-        }
-        let (to, from) = (&device(target_device)?.context, &device(source_device)?.context);
-        // SAFETY: the caller's promise.
-        Ok(unsafe { memcpy_peer_async(&stream, (target, to), (source, from), bytes) }?)
+            Ok(unsafe { memcpy_peer_async(stream, (target, to), (source, from), bytes) }?)
+        })
     })
 }

@@ -155,16 +155,15 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_record(
     entry(|| {
         let mut shard = shard(address.addr());
         let lent = shard.get_mut(&address.addr()).ok_or_else(|| unknown(address))?;
-        let stream = streams::stream(devices::device(device)?, stream)?;
-        match lent.block.record_stream(&stream) {
+        streams::with(devices::device(device)?, stream, |stream| match lent.block.record_stream(stream) {
             Err(CoreError::Capturing { .. }) => {
                 if lent.capturing.iter().all(|known| known.id() != stream.id()) {
-                    lent.capturing.push(stream);
+                    lent.capturing.push(stream.clone());
                 }
                 Ok(())
             }
             recorded => Ok(recorded?),
-        }
+        })
     })
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Relies on the callers of the functions for C: a handle is a stream of its device, and names it until it is said to have ended; a
-//! function that is passed may be called by any thread until the process ends, and does not unwind.
+//! Relies on the callers of the functions for C: a handle is a stream of its device during the call, and one that lasts names it until it
+//! is said to have ended; a function that is passed may be called by any thread until the process ends, and does not unwind.
 
 #![allow(unsafe_code, reason = "takes handles of streams")]
 
@@ -27,6 +27,10 @@ type Key = (c_int, usize);
 
 /// Whether the calling thread captures on a stream of the device, one that this library need not have seen.
 pub type cuda_mem_torch_capture_query = Option<unsafe extern "C" fn(device: c_int) -> bool>;
+
+/// Whether a stream of the device lasts as long as the process, or until it is said to end.
+pub type cuda_mem_torch_lasting_query =
+    Option<unsafe extern "C" fn(device: c_int, stream: *mut c_void) -> bool>;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -52,6 +56,7 @@ const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None };
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
+static LASTING: Mutex<cuda_mem_torch_lasting_query> = Mutex::new(None);
 /// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
@@ -78,23 +83,28 @@ pub(super) fn allocator(device: c_int, raw: *mut c_void) -> Option<StreamAllocat
     RECENT.try_with(look).ok()?
 }
 
-/// As [`allocator`], looked up; none while caching is off.
-pub(super) fn find_allocator(
+/// Calls `body` with the stream behind a handle and, while caching is on, its allocator.
+pub(super) fn with_allocator<R>(
     device: &'static Device,
     raw: *mut c_void,
-) -> Result<Option<StreamAllocator<'static>>, Failure> {
+    body: impl FnOnce(&Stream, Option<StreamAllocator<'static>>) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     // Acquire: what made it go on is seen after this.
     let turn = TURN.load(Ordering::Acquire);
     // Also without caching: a capture on a stream that was never seen could not be spared by whoever frees.
-    let stream = stream(device, raw)?;
-    if !uncached::is_caching() {
-        return Ok(None);
-    }
-    let allocator = device.caching.of_stream(&stream)?;
-    let recent = Recent { turn, raw: raw.addr(), device: device.ordinal, allocator: Some(allocator) };
-    // A thread at its end remembers nothing.
-    let _ = RECENT.try_with(|all| all[place(recent.raw)].set(recent));
-    Ok(Some(allocator))
+    with(device, raw, |stream| {
+        if !uncached::is_caching() {
+            return body(stream, None);
+        }
+        let allocator = device.caching.of_stream(stream)?;
+        // Another stream may have the handle of a guest by the next time.
+        if !stream.is_guest() {
+            let recent = Recent { turn, raw: raw.addr(), device: device.ordinal, allocator: Some(allocator) };
+            // A thread at its end remembers nothing.
+            let _ = RECENT.try_with(|all| all[place(recent.raw)].set(recent));
+        }
+        body(stream, Some(allocator))
+    })
 }
 
 /// Has all threads look up again what they remember.
@@ -102,8 +112,18 @@ pub(super) fn forget_all() {
     TURN.fetch_add(1, Ordering::Release);
 }
 
-/// The stream behind a handle of a device.
-pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
+/// Calls `body` with the stream behind a handle of a device, which is there until this returns.
+pub(super) fn with<R>(
+    device: &'static Device,
+    raw: *mut c_void,
+    body: impl FnOnce(&Stream) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let stream = find(device, raw)?;
+    // SAFETY: the caller's promise for the handle.
+    unsafe { stream.visit(|| body(&stream)) }
+}
+
+fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     let (ordinal, handle) = (device.ordinal, raw.addr());
     if handle == PER_THREAD {
         if let Some(stream) = own(ordinal) {
@@ -114,15 +134,37 @@ pub(super) fn stream(device: &'static Device, raw: *mut c_void) -> Result<Stream
         let _ = OWN.try_with(|own| own.borrow_mut().push((ordinal, stream.clone())));
         return Ok(stream);
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    if let Some(stream) = known.by_handle.get(&(ordinal, handle)) {
-        return Ok(stream.clone());
+    let Some(known) = known(ordinal, handle) else { return Ok(enter(ordinal, borrow(device, raw)?, handle)) };
+    if !known.is_guest() {
+        return Ok(known);
     }
-    let stream = borrow(device, raw)?;
-    known.by_handle.insert((ordinal, handle), stream.clone());
-    known.by_id.insert((ordinal, stream.id().as_raw()), handle);
-    Ok(stream)
+    // SAFETY: the caller's promise for the handle.
+    if unsafe { known.visit(|| known.is_capturing()) }? {
+        // It cannot be asked whether it is another one by now.
+        return Ok(known);
+    }
+    // SAFETY: as above.
+    let found = unsafe { Stream::guest(&device.context, raw) }?;
+    if found == known {
+        return Ok(known);
+    }
+    // What cannot be forgotten now keeps its memory, until that is quiet.
+    // SAFETY: its owner has destroyed it, since another one has its handle.
+    let _ = unsafe { device.caching.forget_stream(&known) };
+    Ok(enter(ordinal, found, handle))
+}
+
+/// Enters a stream, unless another thread has. It takes the place of one that had its handle before.
+fn enter(ordinal: c_int, found: Stream, handle: usize) -> Stream {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Known { by_handle, by_id } = known.get_or_insert_default();
+    let at = by_handle.entry((ordinal, handle)).or_insert_with(|| found.clone());
+    if *at != found {
+        by_id.remove(&(ordinal, at.id().as_raw()));
+        *at = found;
+    }
+    by_id.insert((ordinal, at.id().as_raw()), handle);
+    at.clone()
 }
 
 /// The thread's default stream on a device, if it was seen.
@@ -134,8 +176,15 @@ fn own(ordinal: c_int) -> Option<Stream> {
 }
 
 fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
-    // SAFETY: the caller's promise for the handle: a stream of this device, until it is forgotten.
-    unsafe { Stream::borrow_raw(&device.context, raw) }.map_err(|error| match error {
+    let query = *LASTING.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: what was promised when it was passed.
+    let lasts = query.is_none_or(|query| unsafe { query(device.ordinal, raw) });
+    // SAFETY: the caller's promise for the handle: a stream of this device; one that lasts, until it is forgotten.
+    let borrowed = match lasts {
+        true => unsafe { Stream::borrow_raw(&device.context, raw) },
+        false => unsafe { Stream::guest(&device.context, raw) },
+    };
+    borrowed.map_err(|error| match error {
         CoreError::Capturing { .. } => Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
@@ -234,6 +283,22 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_c
     })
 }
 
+/// Has `query` be asked of each stream that is seen here for the first time. One that does not last may be destroyed by its owner at any time
+/// but in a call that it is passed to. Without a query all last. Another query takes the place of the last one; null ends it.
+///
+/// Free memory of a stream that does not last serves others only where the allocator can wait for all that the device was given.
+///
+/// # Safety
+///
+/// It may be called by any thread until the process ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_ask_for_lasting(query: cuda_mem_torch_lasting_query) -> c_int {
+    entry(|| {
+        *LASTING.lock().unwrap_or_else(PoisonError::into_inner) = query;
+        Ok(())
+    })
+}
+
 /// Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this
 /// thread captures ([`cuda_mem_torch_ask_for_captures`]), it is [`CUDA_MEM_TORCH_CAPTURING`] and nothing is waited for: a wait would
 /// fail the capture.
@@ -250,7 +315,7 @@ pub extern "C" fn cuda_mem_torch_synchronize(device: c_int) -> c_int {
 /// `stream` is a stream of the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_see_stream(device: c_int, stream: *mut c_void) -> c_int {
-    entry(|| self::stream(devices::device(device)?, stream).map(drop))
+    entry(|| with(devices::device(device)?, stream, |_| Ok(())))
 }
 
 /// A stream is about to be destroyed; another may have its handle afterwards. Blocks that were allocated for it stay, and what is free of it
@@ -268,7 +333,7 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
         let device = devices::device(device)?;
         let Some(known) = known(device.ordinal, stream.addr()) else { return Ok(()) };
         // SAFETY: the caller's promise.
-        let forgotten = unsafe { device.caching.forget_stream(&known) };
+        let forgotten = unsafe { known.visit(|| device.caching.forget_stream(&known)) };
         // Its heap would go on as the stream's. Of other failures, such as a lost context, nothing better comes by a second call.
         if let Err(Error::Core(CoreError::Capturing { .. })) = forgotten {
             return Ok(forgotten?);

@@ -6,6 +6,7 @@ mod callbacks;
 #[path = "../../../cuda-mem-core/tests/common/gate.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
 mod gate;
+mod guests;
 mod history;
 mod pinned;
 mod pools;

@@ -84,6 +84,7 @@ impl Builder {
             "workers" => Ok(self.workers(number(name, value, 1..=64, "a number from 1 to 64")?)),
             "no-data" => flag(name, value).map(|()| self.no_data()),
             "no-misuse" => flag(name, value).map(|()| self.misuse_detection(false)),
+            "ended-streams-fault" => flag(name, value).map(|()| self.fault_on_ended_streams()),
             "backtraces" => flag(name, value).map(|()| self.backtraces(true)),
             "attribute" => {
                 for pair in value.split('+') {
@@ -134,7 +135,7 @@ impl Builder {
             _ => Err(refused(
                 "a name of a setting",
                 name,
-                "devices, memory, host-memory, driver, missing, numa, device-nodes, peer, workers, no-data, no-misuse, backtraces, attribute, log, report, faults, flip",
+                "devices, memory, host-memory, driver, missing, numa, device-nodes, peer, workers, no-data, no-misuse, ended-streams-fault, backtraces, attribute, log, report, faults, flip",
             )),
         }
     }

@@ -73,7 +73,13 @@ impl Runtime {
             return state.default_stream(&context, wants_own.then_some(thread));
         }
         let known = state.streams.get(&handle.addr()).cloned();
-        known.ok_or_else(|| state.unknown(handle.addr(), CUresult::CUDA_ERROR_INVALID_HANDLE))
+        known.ok_or_else(|| {
+            if self.faults_on_ended_streams {
+                eprintln!("cuda-mem-sim: a call names the stream {handle:p}, which is no more");
+                std::process::abort();
+            }
+            state.unknown(handle.addr(), CUresult::CUDA_ERROR_INVALID_HANDLE)
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use super::{Leaving, give_back};
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
 use crate::abi::pointers::{pointer, read, text, write};
-use crate::abi::streams::stream;
+use crate::abi::streams::with;
 
 /// An allocation on every rank of a group.
 #[derive(Debug)]
@@ -182,7 +182,9 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_barrier(
     entry(|| {
         // SAFETY: the caller's promise.
         let handle = unsafe { read(handle, "handle") }?;
-        Ok(handle.memory.barrier(&self::stream(handle.device, stream)?, channel, timeout(timeout_ms))?)
+        with(handle.device, stream, |stream| {
+            Ok(handle.memory.barrier(stream, channel, timeout(timeout_ms))?)
+        })
     })
 }
 
@@ -201,7 +203,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_put_signal(
     entry(|| {
         // SAFETY: the caller's promise.
         let handle = unsafe { read(handle, "handle") }?;
-        Ok(handle.memory.put_signal(&self::stream(handle.device, stream)?, to, channel)?)
+        with(handle.device, stream, |stream| Ok(handle.memory.put_signal(stream, to, channel)?))
     })
 }
 
@@ -221,8 +223,9 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_wait_signal(
     entry(|| {
         // SAFETY: the caller's promise.
         let handle = unsafe { read(handle, "handle") }?;
-        let stream = self::stream(handle.device, stream)?;
-        Ok(handle.memory.wait_signal(&stream, from, channel, timeout(timeout_ms))?)
+        with(handle.device, stream, |stream| {
+            Ok(handle.memory.wait_signal(stream, from, channel, timeout(timeout_ms))?)
+        })
     })
 }
 

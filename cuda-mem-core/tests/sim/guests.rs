@@ -1,0 +1,130 @@
+//! Streams of somebody else, who destroys them without a word.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Driver, Error, Event, Stream, Uses};
+use cuda_mem_sim::{Record, Sim};
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+
+/// A call that names a stream that is no more ends this process.
+fn machine() -> (Sim, Context) {
+    let sim = Sim::builder().record(true).fault_on_ended_streams().build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    (sim, context)
+}
+
+fn guest(context: &Context, theirs: &Stream) -> Stream {
+    // SAFETY: it is there during the call.
+    unsafe { Stream::guest(context, theirs.as_raw()) }.unwrap()
+}
+
+fn visiting<R>(guest: &Stream, body: impl FnOnce() -> R) -> R {
+    // SAFETY: whoever calls has the stream.
+    unsafe { guest.visit(body) }
+}
+
+/// Work in their stream that waits for the gate.
+fn held(theirs: &Stream) -> (Gate, Stream) {
+    let held = Stream::new(theirs.context()).unwrap();
+    let (gate, behind) = (Gate::before(&held), Event::new(theirs.context()).unwrap());
+    held.record(&behind).unwrap();
+    theirs.wait(&behind).unwrap();
+    (gate, held)
+}
+
+fn opens_late(gate: &Gate, wait: impl FnOnce()) {
+    let is_open = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            is_open.store(true, Ordering::SeqCst);
+            gate.open();
+        });
+        wait();
+        assert!(is_open.load(Ordering::SeqCst), "the memory is in use");
+    });
+}
+
+#[test]
+fn a_guest_is_named_by_those_who_visit_it_alone() {
+    let (_sim, context) = machine();
+    let (theirs, others) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let (first, second) = (guest(&context, &theirs), guest(&context, &others));
+    assert!(first == theirs && first.is_guest() && !theirs.is_guest());
+    let is_refused = |stream: &Stream| matches!(stream.is_idle(), Err(Error::Disowned));
+    assert!(is_refused(&first));
+    visiting(&first, || {
+        assert!(first.is_idle().unwrap() && is_refused(&second));
+        visiting(&second, || assert!(second.is_idle().unwrap() && is_refused(&first)));
+        assert!(first.is_idle().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(is_refused(&first)));
+        });
+    });
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visiting(&first, || panic!("a test"))));
+    assert!(panicked.is_err() && is_refused(&first));
+    assert!(!guest(&context, &Stream::legacy(&context).unwrap()).is_guest());
+}
+
+#[test]
+fn what_a_destroyed_guest_used_is_waited_for_with_its_context() {
+    let (sim, context) = machine();
+    for waits_by in 0..4 {
+        let theirs = Stream::new(&context).unwrap();
+        let stream = guest(&context, &theirs);
+        let mut uses = Uses::new();
+        visiting(&stream, || uses.record_stream(&stream)).unwrap();
+        // Given after it was entered, and before the end of the uses is asked for.
+        let (gate, _held) = held(&theirs);
+        drop(theirs);
+        let other = Stream::new(&context).unwrap();
+        opens_late(&gate, || match waits_by {
+            0 => uses.wait().unwrap(),
+            1 => uses.points().unwrap().iter().for_each(|point| point.wait().unwrap()),
+            2 => {
+                uses.order(&other).unwrap();
+                other.synchronize().unwrap();
+            }
+            _ => while !uses.have_passed().unwrap() {},
+        });
+    }
+    let refused = |record: &Record| record.result == CUresult::CUDA_ERROR_INVALID_HANDLE;
+    assert!(sim.log().filter(refused).is_empty());
+}
+
+#[test]
+fn a_point_of_the_context_leaves_captures_alone() {
+    let (_sim, context) = machine();
+    let (theirs, capturing) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let stream = guest(&context, &theirs);
+    let mut uses = Uses::new();
+    visiting(&stream, || uses.record_stream(&stream)).unwrap();
+    let raw: *mut c_void = capturing.as_raw();
+    let capture = Capture::begin(&capturing, RELAXED);
+    assert!(matches!(uses.points(), Err(Error::Capturing { .. })));
+    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    assert!(capture.end().is_ok(), "the capture of {raw:p} goes on");
+    assert_eq!(uses.points().unwrap().len(), 1);
+    // A guest's own, which only its visitors can see.
+    let capture = Capture::begin(&theirs, RELAXED);
+    assert!(visiting(&stream, || stream.is_capturing()).unwrap());
+    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    assert!(capture.end().is_ok());
+    assert!(!visiting(&stream, || stream.is_capturing()).unwrap());
+    assert!(context.point().is_ok());
+}
+
+#[test]
+fn a_driver_without_such_points_waits() {
+    let sim = Sim::builder().driver(12040).build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let gate = Gate::before(&stream);
+    opens_late(&gate, || assert!(context.point().unwrap().is_complete().unwrap()));
+}

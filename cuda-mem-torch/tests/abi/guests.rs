@@ -1,0 +1,83 @@
+//! Streams of other libraries, which destroy them without a word.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cuda_mem_torch::abi::*;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Event, Stream};
+
+use crate::gate::Gate;
+use crate::support::*;
+
+static GUEST: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn lasts(_device: c_int, stream: *mut c_void) -> bool {
+    stream.addr() != GUEST.load(Ordering::Relaxed)
+}
+
+fn guest() -> Stream {
+    let stream = Stream::new(&context()).unwrap();
+    GUEST.store(stream.as_raw().addr(), Ordering::Relaxed);
+    // SAFETY: it may be called at any time.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(Some(lasts)) });
+    stream
+}
+
+/// Nobody names a stream that is no more.
+fn no_call_failed() {
+    let refused: Vec<_> = sim().log().filter(|record| record.result == CUresult::CUDA_ERROR_INVALID_HANDLE);
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+/// What was its stays away from others until its work is done, and then serves them.
+#[test]
+fn a_stream_of_others_is_destroyed_while_it_is_busy() {
+    let _turn = turn();
+    sim().log().clear();
+    sim().record(true);
+    empty_cache(NO_POOL);
+    let (stream, held, own) = (guest(), new_stream(), new_stream());
+    let recorded = allocate(3 * MIB, own.as_raw());
+    let (kept, free) = (allocate(40 * MIB, stream.as_raw()), allocate(80 * MIB, stream.as_raw()));
+    let (gate, behind) = (Gate::before(held), Event::new(&context()).unwrap());
+    held.record(&behind).unwrap();
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(recorded, 0, stream.as_raw()) });
+    stream.wait(&behind).unwrap();
+    delete(free);
+    drop(stream);
+    delete(recorded);
+    let of_others: Vec<_> = (0..4).map(|_| allocate(3 * MIB, own.as_raw())).collect();
+    assert!(!of_others.contains(&recorded), "it is in use");
+    delete(kept);
+    gate.open();
+    context().synchronize().unwrap();
+    of_others.into_iter().for_each(delete);
+    empty_cache(NO_POOL);
+    assert_eq!(stats().reserved_bytes.all.current, 0);
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_OK);
+    sim().record(false);
+    no_call_failed();
+}
+
+#[test]
+fn a_stream_of_others_may_capture_once_it_was_seen() {
+    let _turn = turn();
+    let stream = guest();
+    let block = allocate(3 * MIB, stream.as_raw());
+    begin_capture(&stream);
+    delete(allocate(3 * MIB, stream.as_raw()));
+    end_capture(&stream);
+    delete(block);
+    // SAFETY: no work is given to it any more.
+    succeed(unsafe { cuda_mem_torch_forget_stream(0, stream.as_raw()) });
+    sim().log().clear();
+    sim().record(true);
+    drop(stream);
+    empty_cache(NO_POOL);
+    sim().record(false);
+    no_call_failed();
+    // SAFETY: null ends it.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
+}
