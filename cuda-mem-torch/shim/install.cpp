@@ -46,16 +46,13 @@ std::string minor_version(const std::string& version) {
 }
 
 void put(native::CUDAAllocator* allocator) {
-  // So that torch.accelerator asks the same one. Who registered with a priority has to be outbid.
-  for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
-    c10::SetAllocator(c10::kCUDA, allocator, priority);
-    if (c10::GetAllocator(c10::kCUDA) == allocator) {
-      // Last: whoever fails before has changed nothing.
-      native::allocator.store(allocator);
-      return;
-    }
-  }
-  TORCH_CHECK(false, "another allocator is registered for CUDA and does not let go");
+  // So that torch.accelerator asks the same one.
+  const auto set = [&](uint8_t priority) { c10::SetAllocator(c10::kCUDA, allocator, priority); };
+  TORCH_CHECK(
+      put_in_place(set, [&] { return c10::GetAllocator(c10::kCUDA) == allocator; }),
+      "another allocator is registered for CUDA and does not let go");
+  // Last: whoever fails before has changed nothing.
+  native::allocator.store(allocator);
 }
 
 /// PyTorch compares a backend that its settings name with the allocator that is in place when it reads them, which is at their first use:
@@ -271,12 +268,6 @@ void install(const std::string& version) {
   say_expandable(!late);
 }
 
-cuda_mem_torch_device_stats stats_of(int device) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats));
-  return stats;
-}
-
 void uninstall() {
   if (!is_in_place()) {
     return;
@@ -292,7 +283,7 @@ void uninstall() {
       "ends");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
-    const int64_t bytes = stats_of(device).allocated_bytes.all.current;
+    const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).allocated_bytes.all.current;
     TORCH_CHECK(bytes == 0, bytes, " bytes of device ", device, " are still in tensors: delete them first");
   }
   // The native allocator ignores the streams that are recorded for them, because their tensors name this one.
@@ -305,7 +296,7 @@ void uninstall() {
   TORCH_CHECK(
       uncached == 0, "tensors that were made while caching was off still live, ", uncached, " of them: delete them first");
   for (int device = 0; device < ours->device_count(); ++device) {
-    const int64_t bytes = stats_of(device).active_bytes.all.current;
+    const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).active_bytes.all.current;
     TORCH_CHECK(
         bytes == 0,
         bytes,
