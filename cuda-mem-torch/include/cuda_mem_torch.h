@@ -1321,8 +1321,8 @@ int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
 
 /*
  Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the
- default pool and of all released ones, after a wait for the device, as `cudaFree` waits. While a stream captures that is known
- here, nothing is waited for, and what is still used stays. `bytes`, which may be null, gets how much.
+ default pool and of all released ones, after a wait for all streams that were allocated for or recorded, but for those that capture. What
+ is still used stays. `bytes`, which may be null, gets how much.
 
  # Safety
 
@@ -1376,6 +1376,12 @@ int cuda_mem_torch_set_options(const struct cuda_mem_torch_options *options);
  before a node before it.
  */
 int cuda_mem_torch_set_graph_capture_record_stream_reuse(bool reuse);
+
+/*
+ Sets whether the default pool grows by pages, which may move once they are free: PyTorch's `expandable_segments`. It does at first. Else
+ allocations get segments of `cuMemAlloc`, which never move; what there is stays where it is.
+ */
+int cuda_mem_torch_set_expandable_segments(bool expandable);
 
 /*
  Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,

@@ -7,11 +7,11 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <functional>
 #include <limits>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +32,10 @@ inline cuda_mem_torch_pool_id pool_id(const MempoolId_t& id) {
   return {id.first, id.second};
 }
 
+inline MempoolId_t pool_id(const cuda_mem_torch_pool_id& id) {
+  return {id.first, id.second};
+}
+
 /// Of a call that names no device.
 constexpr DeviceIndex no_device = std::numeric_limits<DeviceIndex>::min();
 
@@ -40,6 +44,29 @@ void check(int code, DeviceIndex device = no_device);
 
 /// As above, for a call that takes a block.
 void check_block(int code, const void* pointer);
+
+/// The library's figures of a device.
+cuda_mem_torch_device_stats stats_of(DeviceIndex device);
+
+/// Adds the library's figures to PyTorch's own. The peaks of two are at most their sum; when each was is not known.
+inline void add(c10::CachingAllocator::Stat& to, const cuda_mem_torch_stat& from) {
+  to.current += from.current;
+  to.peak += from.peak;
+  to.allocated += from.allocated;
+  to.freed += from.freed;
+}
+
+/// Has PyTorch take an allocator, by `set` with a priority; whether `is_there` says so. Who registered with a priority has to be outbid.
+template <class Set, class IsThere>
+bool put_in_place(const Set& set, const IsThere& is_there) {
+  for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
+    set(priority);
+    if (is_there()) {
+      return true;
+    }
+  }
+  return false;
+}
 
 /// Throws if a pool was refused for this reason, with what PyTorch says of it before our words.
 void check_reason(int code, int reason, const char* words);
@@ -79,9 +106,9 @@ class Native {
   /// Whether a pool is its own.
   bool has_pool(DeviceIndex device, const MempoolId_t& id) const;
 
-  /// Allocations that go to a pool of its own.
-  void begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter);
-  void end(DeviceIndex device, const MempoolId_t& id);
+  /// Allocations that go to a pool, its own, or while it came late one of this allocator: the innermost has an allocation.
+  void enter(DeviceIndex device, const MempoolId_t& id, std::shared_ptr<Filter> filter, bool is_native);
+  void leave(DeviceIndex device, const MempoolId_t& id);
   /// Whether some thread allocates to a pool of its own.
   bool has_routes() const {
     return routed_.load() != 0;
@@ -89,10 +116,6 @@ class Native {
   bool takes(DeviceIndex device, cudaStream_t stream) const {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }
-  /// Allocations that go to a pool of this allocator, between those of its own: the innermost pool has an allocation.
-  void begin_other(DeviceIndex device, const MempoolId_t& id, const std::shared_ptr<Filter>& filter);
-  void end_other(DeviceIndex device, const MempoolId_t& id);
-
   /// Blocks of its own that were given out here: tensors do not name it as theirs.
   void keep_block(const void* block);
   void forget_block(const void* block);
@@ -100,7 +123,6 @@ class Native {
 
  private:
   bool has_route(DeviceIndex device, cudaStream_t stream) const;
-  bool remove(DeviceIndex device, const MempoolId_t& id);
 
   struct Route {
     DeviceIndex device;
@@ -114,7 +136,7 @@ class Native {
   std::atomic<size_t> routed_{0};
   mutable std::mutex mutex_;
   /// As they began, those of this allocator too while it came late.
-  std::list<Route> routes_;
+  std::vector<Route> routes_;
   std::unordered_set<const void*> blocks_;
 };
 
@@ -136,7 +158,6 @@ class Allocator final : public native::CUDAAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
   void resetAccumulatedStats(DeviceIndex device) override;
   void resetPeakStats(DeviceIndex device) override;
-  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override;
 
   // CUDAAllocator
   void* raw_alloc(size_t bytes) override;
@@ -208,8 +229,9 @@ class Allocator final : public native::CUDAAllocator {
   void annotateMemory(const void* pointer, const std::string& metadata) override;
 #endif
 
-  /// Takes over PyTorch's settings as they are now.
-  void apply_settings();
+  /// Takes over PyTorch's settings as they are now. Whether segments are expandable is the native allocator's alone if that came first, unless
+  /// the program has named it since.
+  void apply_settings(bool names_expandable = false);
   /// Sets the share of a device's memory that this allocator and the native one may have together.
   void set_limit(double fraction, DeviceIndex device);
   Native& native_allocator() {
@@ -252,21 +274,35 @@ class Allocator final : public native::CUDAAllocator {
   std::deque<c10::CachingDeviceAllocator::TraceEntry> notes_;
 };
 
-#if CUDA_MEM_HAS_OOM_REJECTION
-/// Requests beyond the limit that were to be refused before the driver is asked, and who hears of them.
-class Rejections {
+/// Functions of the program that are told of something, in their order, until the process has ended. They are not copied themselves: a copy of
+/// what holds an object of Python's would count it without the GIL.
+template <class Function>
+class Told {
  public:
-  void add(native::OomRejectionObserver observer);
-  /// Counts one and tells of it.
-  void count(int64_t device, size_t size, size_t allocated, size_t total);
-  void tell(int64_t device, size_t size, size_t allocated, size_t total);
-  int64_t of(int64_t device);
-  void reset(int64_t device);
+  void add(Function function) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_.push_back(std::make_shared<Function>(std::move(function)));
+  }
+  template <class... Words>
+  void tell(Words... words) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const auto all = all_;
+    lock.unlock();
+    for (const auto& function : all) {
+      (*function)(words...);
+    }
+  }
 
  private:
   std::mutex mutex_;
-  std::vector<std::shared_ptr<native::OomRejectionObserver>> observers_;
-  std::unordered_map<int64_t, int64_t> counts_;
+  std::vector<std::shared_ptr<Function>> all_;
+};
+
+#if CUDA_MEM_HAS_OOM_REJECTION
+/// Requests beyond the limit that were to be refused before the driver is asked, by device, and who hears of them.
+struct Rejections {
+  std::array<std::atomic<int64_t>, C10_COMPILE_TIME_MAX_GPUS> counts{};
+  Told<native::OomRejectionObserver> observers;
 };
 
 Rejections& rejections();

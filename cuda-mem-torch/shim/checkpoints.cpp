@@ -48,8 +48,7 @@ Bytes bytes_to_report(DeviceIndex device, const MempoolId_t& pool) {
 
 /// Tells PyTorch's profiler of the blocks of a pool that went, and of those that came, one after the other.
 void report_restored(const Delta& delta, const Bytes& before, const Bytes& now) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(delta.device, &stats), delta.device);
+  const auto stats = stats_of(delta.device);
   int64_t total = stats.allocated_bytes.all.current;
   const auto add = [](int64_t sum, const Bytes::value_type& block) { return sum + static_cast<int64_t>(block.second); };
   total = std::accumulate(before.begin(), before.end(), total, add) - std::accumulate(now.begin(), now.end(), int64_t{0}, add);

@@ -46,16 +46,13 @@ std::string minor_version(const std::string& version) {
 }
 
 void put(native::CUDAAllocator* allocator) {
-  // So that torch.accelerator asks the same one. Who registered with a priority has to be outbid.
-  for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
-    c10::SetAllocator(c10::kCUDA, allocator, priority);
-    if (c10::GetAllocator(c10::kCUDA) == allocator) {
-      // Last: whoever fails before has changed nothing.
-      native::allocator.store(allocator);
-      return;
-    }
-  }
-  TORCH_CHECK(false, "another allocator is registered for CUDA and does not let go");
+  // So that torch.accelerator asks the same one.
+  const auto set = [&](uint8_t priority) { c10::SetAllocator(c10::kCUDA, allocator, priority); };
+  TORCH_CHECK(
+      put_in_place(set, [&] { return c10::GetAllocator(c10::kCUDA) == allocator; }),
+      "another allocator is registered for CUDA and does not let go");
+  // Last: whoever fails before has changed nothing.
+  native::allocator.store(allocator);
 }
 
 /// PyTorch compares a backend that its settings name with the allocator that is in place when it reads them, which is at their first use:
@@ -106,7 +103,7 @@ void follow_settings() {
       before(is_in_place() ? without_native_backend(settings) : settings);
     }
     if (is_in_place()) {
-      the_allocator.load()->apply_settings();
+      the_allocator.load()->apply_settings(settings.find("expandable_segments") != std::string::npos);
     }
   };
 }
@@ -198,12 +195,15 @@ void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std:
 constexpr const char* expandable = "expandable_segments:True";
 
 /// Has PyTorch's settings say that segments grow, shrink and move, as those of the default pool do, to whoever asks before it registers
-/// memory by its address: NCCL's registration of all segments keeps away then. Afterwards they are as the program gave them.
+/// memory by its address: NCCL's registration of all segments keeps away then. Not where the program has said that they do not.
+/// Afterwards they are as the program gave them.
 void say_expandable(bool is_so) {
   namespace settings = c10::CachingAllocator;
   static bool is_said = false;
   std::string last = settings::getAllocatorSettings();
-  if (is_so && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
+  // Without white space.
+  const bool is_off = without_native_backend(last).find("expandable_segments:False") != std::string::npos;
+  if (is_so && !is_off && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
     is_said = true;
     settings::setAllocatorSettings(last.empty() ? expandable : last + "," + expandable);
   } else if (!is_so && std::exchange(is_said, false)) {
@@ -233,7 +233,6 @@ void install(const std::string& version) {
   if (is_in_place()) {
     // Whoever asks again may have reset what the library has.
     the_allocator.load()->apply_settings();
-    say_expandable(!the_allocator.load()->native_allocator().is_late());
     return;
   }
   native::CUDAAllocator* before = native::allocator.load();
@@ -269,12 +268,6 @@ void install(const std::string& version) {
   say_expandable(!late);
 }
 
-cuda_mem_torch_device_stats stats_of(int device) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats));
-  return stats;
-}
-
 void uninstall() {
   if (!is_in_place()) {
     return;
@@ -290,7 +283,7 @@ void uninstall() {
       "ends");
   // The native allocator does not know these blocks, and ignores the streams that are recorded for them.
   for (int device = 0; device < ours->device_count(); ++device) {
-    const int64_t bytes = stats_of(device).allocated_bytes.all.current;
+    const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).allocated_bytes.all.current;
     TORCH_CHECK(bytes == 0, bytes, " bytes of device ", device, " are still in tensors: delete them first");
   }
   // The native allocator ignores the streams that are recorded for them, because their tensors name this one.
@@ -303,7 +296,7 @@ void uninstall() {
   TORCH_CHECK(
       uncached == 0, "tensors that were made while caching was off still live, ", uncached, " of them: delete them first");
   for (int device = 0; device < ours->device_count(); ++device) {
-    const int64_t bytes = stats_of(device).active_bytes.all.current;
+    const int64_t bytes = stats_of(static_cast<DeviceIndex>(device)).active_bytes.all.current;
     TORCH_CHECK(
         bytes == 0,
         bytes,

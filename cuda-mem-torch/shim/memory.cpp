@@ -62,6 +62,12 @@ void check(int code, DeviceIndex device) {
   }
 }
 
+cuda_mem_torch_device_stats stats_of(DeviceIndex device) {
+  cuda_mem_torch_device_stats stats{};
+  check(cuda_mem_torch_stats(device, &stats), device);
+  return stats;
+}
+
 void check_block(int code, const void* pointer) {
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS, "invalid device pointer: ", pointer, "\ncuda-mem: ", cuda_mem_torch_last_error());
   check(code);
@@ -73,8 +79,7 @@ constexpr size_t one_exabyte = 1152921504606846976ULL;
 
 /// Tells PyTorch's profiler of bytes of a block that came or went, as its own allocator does: of cached blocks alone.
 void report(void* pointer, int64_t bytes, DeviceIndex device) {
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats));
+  const auto stats = stats_of(device);
   c10::reportMemoryUsageToProfiler(
       pointer,
       bytes,
@@ -124,20 +129,20 @@ inline bool is_watched() {
 
 /// Frees a block and tells of it.
 [[gnu::cold]] int delete_watched(void* pointer) {
+  const int device = cuda_mem_torch_device_of(pointer);
   // The native allocator tells of its own.
-  if (cuda_mem_torch_device_of(pointer) < 0) {
+  if (device < 0) {
     return cuda_mem_torch_delete(pointer);
   }
   if (const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace(); interpreter != nullptr) {
     (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   }
   size_t bytes = 0;
-  int device = -1;
-  if (c10::memoryProfilingEnabled() && cuda_mem_torch_block_bytes(pointer, &bytes) == CUDA_MEM_TORCH_OK) {
-    device = cuda_mem_torch_device_of(pointer);
+  if (c10::memoryProfilingEnabled()) {
+    cuda_mem_torch_block_bytes(pointer, &bytes);
   }
   const int code = cuda_mem_torch_delete(pointer);
-  if (code == CUDA_MEM_TORCH_OK && bytes != 0 && device >= 0) {
+  if (code == CUDA_MEM_TORCH_OK && bytes != 0) {
     report(pointer, -static_cast<int64_t>(bytes), static_cast<DeviceIndex>(device));
   }
   return code;
@@ -184,7 +189,8 @@ std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] siz
   if (static_cast<double>(reserved + bytes) <= fraction * static_cast<double>(total)) {
     return "";
   }
-  rejections().count(device, bytes, reserved, total);
+  rejections().counts[device] += 1;
+  rejections().observers.tell(device, bytes, reserved, total);
   return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
 #else
   return "";
@@ -317,7 +323,7 @@ void Allocator::init(int device_count) {
   check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
 }
 
-void Allocator::apply_settings() {
+void Allocator::apply_settings(bool names_expandable) {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   cuda_mem_torch_options options{};
   options.large_segment_size = Config::large_segment_size();
@@ -331,6 +337,9 @@ void Allocator::apply_settings() {
   options.garbage_collection_threshold = Config::garbage_collection_threshold();
   check(cuda_mem_torch_set_options(&options));
   check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
+  if (names_expandable || !native_.is_late()) {
+    check(cuda_mem_torch_set_expandable_segments(Config::use_expandable_segments()));
+  }
 #if CUDA_MEM_HAS_HOST_LIMITS
   cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
 #endif
@@ -352,10 +361,6 @@ void Allocator::emptyCache(MempoolId_t id) {
       share_limit(static_cast<DeviceIndex>(device));
     }
   }
-}
-
-std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
-  return native::CUDAAllocator::getMemoryInfo(device);
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
@@ -396,8 +401,7 @@ void Allocator::share_limit(DeviceIndex device) {
   if (!native_.is_late() || found == limits_.end() || found->second == 1.0) {
     return;
   }
-  cuda_mem_torch_device_stats stats{};
-  check(cuda_mem_torch_stats(device, &stats), device);
+  const auto stats = stats_of(device);
   const auto ours = static_cast<double>(stats.reserved_bytes.all.current);
   const auto theirs = static_cast<double>(native_->getDeviceStats(device).reserved_bytes[0].current);
   // It makes the device current.

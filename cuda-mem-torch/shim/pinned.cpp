@@ -22,12 +22,7 @@ void delete_pinned(void* block);
 class PinnedAllocator;
 std::atomic<PinnedAllocator*> the_pinned{nullptr};
 
-void add(c10::CachingAllocator::Stat& to, const cuda_mem_torch_stat& from) {
-  to.current += from.current;
-  to.peak += from.peak;
-  to.allocated += from.allocated;
-  to.freed += from.freed;
-}
+using cuda_mem::add;
 
 void add(c10::CachingAllocator::DurationStat& to, const cuda_mem_torch_duration& from) {
   to.min = to.count == 0 || from.count == 0 ? std::max(to.min, from.min) : std::min(to.min, from.min);
@@ -242,14 +237,10 @@ bool is_in_place() {
 }
 
 void put(at::HostAllocator* allocator) {
-  // Who registered with a priority has to be outbid.
-  for (const uint8_t priority : {uint8_t{0}, uint8_t{255}}) {
-    at::setHostAllocator(c10::kCUDA, allocator, priority);
-    if (at::getHostAllocator(c10::kCUDA) == allocator) {
-      return;
-    }
-  }
-  TORCH_CHECK(false, "another allocator of pinned memory is registered for CUDA and does not let go");
+  const auto set = [&](uint8_t priority) { at::setHostAllocator(c10::kCUDA, allocator, priority); };
+  TORCH_CHECK(
+      put_in_place(set, [&] { return at::getHostAllocator(c10::kCUDA) == allocator; }),
+      "another allocator of pinned memory is registered for CUDA and does not let go");
 }
 
 void install_pinned(const std::string& /*unused*/) {

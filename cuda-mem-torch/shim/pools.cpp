@@ -22,45 +22,22 @@ bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
   }
 }
 
-void Native::begin(DeviceIndex device, const MempoolId_t& id, std::function<bool(cudaStream_t)> filter) {
-  // Made before, so that both know of it or none does.
-  std::list<Route> made;
-  made.push_back({device, id, std::make_shared<Filter>(filter), true});
-  allocator_->beginAllocateToPool(device, id, std::move(filter));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  routes_.splice(routes_.end(), made);
-  routed_.fetch_add(1);
-}
-
-void Native::end(DeviceIndex device, const MempoolId_t& id) {
-  allocator_->endAllocateToPool(device, id);
-  if (remove(device, id)) {
-    routed_.fetch_sub(1);
-  }
-}
-
-void Native::begin_other(DeviceIndex device, const MempoolId_t& id, const std::shared_ptr<Filter>& filter) {
+void Native::enter(DeviceIndex device, const MempoolId_t& id, std::shared_ptr<Filter> filter, bool is_native) {
   if (is_late()) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    routes_.push_back({device, id, filter, false});
+    routes_.push_back({device, id, std::move(filter), is_native});
+    routed_.fetch_add(is_native ? 1 : 0);
   }
 }
 
-void Native::end_other(DeviceIndex device, const MempoolId_t& id) {
-  if (is_late()) {
-    remove(device, id);
-  }
-}
-
-bool Native::remove(DeviceIndex device, const MempoolId_t& id) {
+void Native::leave(DeviceIndex device, const MempoolId_t& id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto is_it = [&](const Route& route) { return route.device == device && route.id == id; };
-  const auto found = std::find_if(routes_.begin(), routes_.end(), is_it);
-  if (found == routes_.end()) {
-    return false;
+  const auto found = std::find_if(routes_.rbegin(), routes_.rend(), is_it);
+  if (found != routes_.rend()) {
+    routed_.fetch_sub(found->is_native ? 1 : 0);
+    routes_.erase(std::next(found).base());
   }
-  routes_.erase(found);
-  return true;
 }
 
 bool Native::has_route(DeviceIndex device, cudaStream_t stream) const {
@@ -183,29 +160,37 @@ void Allocator::beginAllocateToPool(
     DeviceIndex device,
     MempoolId_t id,
     std::function<bool(cudaStream_t)> filter) {
+  const auto shared = std::make_shared<Filter>(std::move(filter));
   if (is_native_pool(device, id)) {
-    native_.begin(device, id, std::move(filter));
+    // Before, so that both know of it or none does.
+    native_.enter(device, id, shared, true);
+    try {
+      native_->beginAllocateToPool(device, id, *shared);
+    } catch (...) {
+      native_.leave(device, id);
+      throw;
+    }
     return;
   }
   see_streams(device);
-  const auto shared = std::make_shared<Filter>(std::move(filter));
   const int code = cuda_mem_torch_begin_allocate_to_pool(
       device, pool_id(id), &accepts, new std::shared_ptr<Filter>(shared), &release_filter);
   check_reason(code, CUDA_MEM_TORCH_POOL_BEGUN, "beginAllocateToPool: already recording to mempool_id");
   check(code, device);
   pool_uses_.fetch_add(1);
-  native_.begin_other(device, id, shared);
+  native_.enter(device, id, shared, false);
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
   if (is_native_pool(device, id)) {
-    native_.end(device, id);
+    native_->endAllocateToPool(device, id);
+    native_.leave(device, id);
     return;
   }
   const int code = cuda_mem_torch_end_allocate_to_pool(device, pool_id(id));
   check_reason(code, CUDA_MEM_TORCH_POOL_NOT_BEGUN, "endAllocatePool: not currently recording to mempool_id");
   check(code, device);
-  native_.end_other(device, id);
+  native_.leave(device, id);
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {

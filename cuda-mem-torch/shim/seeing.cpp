@@ -11,7 +11,6 @@
 namespace cuda_mem {
 
 using c10::GatheredContext;
-using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingDeviceAllocator::AnnotationEntry;
 using c10::CachingDeviceAllocator::BlockInfo;
@@ -21,31 +20,12 @@ using c10::CachingDeviceAllocator::TraceEntry;
 
 namespace {
 
-Stat stat(const cuda_mem_torch_stat& from) {
-  Stat to;
-  to.current = from.current;
-  to.peak = from.peak;
-  to.allocated = from.allocated;
-  to.freed = from.freed;
-  return to;
-}
+using cuda_mem::add;
 
-StatArray stats(const cuda_mem_torch_stat_array& from) {
-  return {stat(from.all), stat(from.small_pool), stat(from.large_pool)};
-}
-
-/// The peaks of two are at most their sum; when each was is not known.
-void add(Stat& to, const Stat& from) {
-  to.current += from.current;
-  to.peak += from.peak;
-  to.allocated += from.allocated;
-  to.freed += from.freed;
-}
-
-void add(StatArray& to, const StatArray& from) {
-  for (size_t at = 0; at < to.size(); ++at) {
-    add(to[at], from[at]);
-  }
+void add(StatArray& to, const cuda_mem_torch_stat_array& from) {
+  add(to[0], from.all);
+  add(to[1], from.small_pool);
+  add(to[2], from.large_pool);
 }
 
 /// What the program says of a call, as the library keeps it.
@@ -72,19 +52,18 @@ Context context(void* from) {
 }
 
 TraceEntry trace_entry(const cuda_mem_torch_trace_entry& from) {
-  TraceEntry entry(
+  return TraceEntry(
       static_cast<TraceEntry::Action>(from.action),
       static_cast<DeviceIndex>(from.device),
       from.address,
       from.size,
       from.stream,
-      {from.pool.first, from.pool.second},
+      pool_id(from.pool),
       c10::getApproximateTime(),
       context(from.context),
       // As PyTorch writes that nothing was compiled.
       *from.compile_context == '\0' ? "N/A" : from.compile_context,
       from.user_metadata);
-  return entry;
 }
 
 void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
@@ -98,7 +77,7 @@ void visit_segment(void* data, const cuda_mem_torch_segment* from) noexcept {
   to.stream = from->stream;
   to.is_large = from->is_large;
   to.is_expandable = from->is_expandable;
-  to.owner_private_pool_id = {from->pool.first, from->pool.second};
+  to.owner_private_pool_id = pool_id(from->pool);
   to.registration_counter = static_cast<int32_t>(std::min<int64_t>(from->serial, std::numeric_limits<int32_t>::max()));
   to.context_when_allocated = context(from->context);
   static_cast<native::SnapshotInfo*>(data)->segments.push_back(std::move(to));
@@ -141,9 +120,8 @@ struct Found {
   uintptr_t address{0};
   cuda_mem_torch_block block{};
   Context context_when_allocated;
-  int device{-1};
-  cudaStream_t stream{nullptr};
-  MempoolId_t pool{0, 0};
+  /// The segment that it is in, of the device -1 if there is none, and the one that is told of.
+  cuda_mem_torch_segment in{};
   cuda_mem_torch_segment segment{};
 };
 
@@ -157,57 +135,33 @@ void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
   if (block->allocated && begin <= found->address && found->address - begin < block->size) {
     found->block = *block;
     found->context_when_allocated = context(block->context);
-    found->device = found->segment.device;
-    found->stream = static_cast<cudaStream_t>(found->segment.stream);
-    found->pool = {found->segment.pool.first, found->segment.pool.second};
+    found->in = found->segment;
   }
 }
 
 Found find(const void* pointer) {
   Found found;
   found.address = reinterpret_cast<uintptr_t>(pointer);
+  found.in.device = -1;
   const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr, nullptr};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
   return found;
 }
 #endif
 
-/// PyTorch's observers of requests that there is no memory for, in their order. The library has one for all of them: of several it would
-/// tell the others too after one has thrown.
-class Observers {
- public:
-  void add(native::OutOfMemoryObserver observer) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!attached_) {
-      check(cuda_mem_torch_attach_oom_observer(&tell, this));
-      attached_ = true;
-    }
-    all_.push_back(std::make_shared<native::OutOfMemoryObserver>(std::move(observer)));
-  }
+/// PyTorch's observers of requests that there is no memory for. The library has one for all of them: of several it would tell the others too
+/// after one has thrown.
+Told<native::OutOfMemoryObserver>& observers() {
+  static auto* observers = new Told<native::OutOfMemoryObserver>();
+  return *observers;
+}
 
- private:
-  static void tell(void* data, int64_t device, size_t requested, size_t total, size_t free) noexcept {
-    // Of a request that was not made here, so that nobody was thrown it.
-    thrown_by_observer.forget();
-    contained(
-        [&] {
-          for (const auto& observer : static_cast<Observers*>(data)->all()) {
-            (*observer)(device, requested, total, free);
-          }
-        },
-        [](const std::string&) { thrown_by_observer.keep(); });
-  }
-
-  /// They are not copied themselves: a copy of what holds an object of Python's would count it without the GIL.
-  std::vector<std::shared_ptr<native::OutOfMemoryObserver>> all() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return all_;
-  }
-
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<native::OutOfMemoryObserver>> all_;
-  bool attached_{false};
-};
+void tell_observers(void* /*data*/, int64_t device, size_t requested, size_t total, size_t free) noexcept {
+  // Of a request that was not made here, so that nobody was thrown it.
+  thrown_by_observer.forget();
+  contained(
+      [&] { observers().tell(device, requested, total, free); }, [](const std::string&) { thrown_by_observer.keep(); });
+}
 
 void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
   contained(
@@ -220,64 +174,49 @@ void expect_one(DeviceIndex device) {
   TORCH_CHECK(device >= 0, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
 }
 
+/// Forgets the oldest.
+template <class Entry>
+void keep_last(std::deque<Entry>& entries, size_t most) {
+  while (entries.size() > most) {
+    entries.pop_front();
+  }
+}
+
 thread_local std::string user_metadata;
 
 } // namespace
 
 DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
-  cuda_mem_torch_device_stats from{};
-  check(cuda_mem_torch_stats(device, &from), device);
-  DeviceStats to;
-  to.allocation = stats(from.allocation);
-  to.segment = stats(from.segment);
-  to.active = stats(from.active);
-  to.inactive_split = stats(from.inactive_split);
-  to.allocated_bytes = stats(from.allocated_bytes);
-  to.reserved_bytes = stats(from.reserved_bytes);
-  to.active_bytes = stats(from.active_bytes);
-  to.inactive_split_bytes = stats(from.inactive_split_bytes);
-  to.requested_bytes = stats(from.requested_bytes);
-  to.oversize_allocations = stat(from.oversize_allocations);
-  to.oversize_segments = stat(from.oversize_segments);
-  to.num_alloc_retries = from.num_alloc_retries;
-  to.num_ooms = from.num_ooms;
-  to.num_sync_all_streams = from.num_sync_all_streams;
-  to.num_device_alloc = from.num_device_alloc;
-  to.num_device_free = from.num_device_free;
-  to.max_split_size = from.max_split_size;
+  const auto ours = stats_of(device);
+  DeviceStats stats = native_.is_late() ? native_->getDeviceStats(device) : DeviceStats{};
+  add(stats.allocation, ours.allocation);
+  add(stats.segment, ours.segment);
+  add(stats.active, ours.active);
+  add(stats.inactive_split, ours.inactive_split);
+  add(stats.allocated_bytes, ours.allocated_bytes);
+  add(stats.reserved_bytes, ours.reserved_bytes);
+  add(stats.active_bytes, ours.active_bytes);
+  add(stats.inactive_split_bytes, ours.inactive_split_bytes);
+  add(stats.requested_bytes, ours.requested_bytes);
+  add(stats.oversize_allocations, ours.oversize_allocations);
+  add(stats.oversize_segments, ours.oversize_segments);
+  stats.num_alloc_retries += ours.num_alloc_retries;
+  stats.num_ooms += ours.num_ooms;
+  stats.num_sync_all_streams += ours.num_sync_all_streams;
+  stats.num_device_alloc += ours.num_device_alloc;
+  stats.num_device_free += ours.num_device_free;
+  stats.max_split_size = ours.max_split_size;
 #if CUDA_MEM_HAS_OOM_REJECTION
-  to.num_oom_rejections = rejections().of(device);
+  stats.num_oom_rejections += rejections().counts[device];
 #endif
-  if (native_.is_late()) {
-    const DeviceStats before = native_->getDeviceStats(device);
-    add(to.allocation, before.allocation);
-    add(to.segment, before.segment);
-    add(to.active, before.active);
-    add(to.inactive_split, before.inactive_split);
-    add(to.allocated_bytes, before.allocated_bytes);
-    add(to.reserved_bytes, before.reserved_bytes);
-    add(to.active_bytes, before.active_bytes);
-    add(to.inactive_split_bytes, before.inactive_split_bytes);
-    add(to.requested_bytes, before.requested_bytes);
-    add(to.oversize_allocations, before.oversize_allocations);
-    add(to.oversize_segments, before.oversize_segments);
-    to.num_alloc_retries += before.num_alloc_retries;
-    to.num_ooms += before.num_ooms;
-    to.num_sync_all_streams += before.num_sync_all_streams;
-    to.num_device_alloc += before.num_device_alloc;
-    to.num_device_free += before.num_device_free;
-#if CUDA_MEM_HAS_OOM_REJECTION
-    to.num_oom_rejections += before.num_oom_rejections;
-#endif
-  }
-  return to;
+  return stats;
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
   expect_one(device);
   check(cuda_mem_torch_reset_accumulated_stats(device), device);
 #if CUDA_MEM_HAS_OOM_REJECTION
-  rejections().reset(device);
+  rejections().counts[device] = 0;
 #endif
   if (native_.is_late()) {
     native_->resetAccumulatedStats(device);
@@ -330,15 +269,12 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     for (const TraceEntry& entry : notes_) {
       info.device_traces[static_cast<size_t>(entry.device_)].push_back(entry);
     }
+    info.external_annotations.insert(info.external_annotations.end(), annotations_.begin(), annotations_.end());
   }
   for (auto& trace : info.device_traces) {
     std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {
       return one.time_.t_ < other.time_.t_;
     });
-  }
-  if (include_traces) {
-    const std::lock_guard<std::mutex> lock(annotations_mutex_);
-    info.external_annotations.insert(info.external_annotations.end(), annotations_.begin(), annotations_.end());
   }
   return info;
 }
@@ -384,12 +320,8 @@ void Allocator::recordHistory(
       annotations_.clear();
       notes_.clear();
     }
-    while (annotations_.size() > most_annotations_) {
-      annotations_.pop_front();
-    }
-    while (notes_.size() > most_annotations_) {
-      notes_.pop_front();
-    }
+    keep_last(annotations_, most_annotations_);
+    keep_last(notes_, most_annotations_);
   }
   if (native_.is_late()) {
     native_->recordHistory(enabled, create, max_entries, when, clear, skip_actions);
@@ -411,9 +343,7 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
   }
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   annotations_.push_back(std::move(entry));
-  if (annotations_.size() > most_annotations_) {
-    annotations_.pop_front();
-  }
+  keep_last(annotations_, most_annotations_);
 }
 
 void Allocator::pushCompileContext(std::string& context) {
@@ -434,66 +364,34 @@ std::string Allocator::getUserMetadata() {
 }
 
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
-  // They are asked until the process has ended.
-  static auto* observers = new Observers();
-  observers->add(std::move(observer));
+  observers().add(std::move(observer));
+  [[maybe_unused]] static const bool attached = [] {
+    check(cuda_mem_torch_attach_oom_observer(&tell_observers, nullptr));
+    return true;
+  }();
 }
 
 #if CUDA_MEM_HAS_OOM_REJECTION
 Rejections& rejections() {
-  // They are asked until the process has ended.
   static auto* rejections = new Rejections();
   return *rejections;
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
-  rejections().add(std::move(observer));
+  rejections().observers.add(std::move(observer));
   if (native_.is_late()) {
     native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
-      rejections().tell(device, size, allocated, total);
+      rejections().observers.tell(device, size, allocated, total);
     });
   }
 }
 
-void Rejections::add(native::OomRejectionObserver observer) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  observers_.push_back(std::make_shared<native::OomRejectionObserver>(std::move(observer)));
-}
-
-void Rejections::count(int64_t device, size_t size, size_t allocated, size_t total) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    counts_[device] += 1;
-  }
-  tell(device, size, allocated, total);
-}
-
-void Rejections::tell(int64_t device, size_t size, size_t allocated, size_t total) {
-  std::vector<std::shared_ptr<native::OomRejectionObserver>> observers;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    observers = observers_;
-  }
-  for (const auto& observer : observers) {
-    (*observer)(device, size, allocated, total);
-  }
-}
-
-int64_t Rejections::of(int64_t device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return counts_[device];
-}
-
-void Rejections::reset(int64_t device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  counts_[device] = 0;
-}
 #endif
 
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
 std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* pointer) {
   const Found found = find(pointer);
-  if (found.device < 0 && native_.is_late()) {
+  if (found.in.device < 0 && native_.is_late()) {
     return native_->getContextForPointer(pointer);
   }
   return found.context_when_allocated;
@@ -510,7 +408,7 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
     return;
   }
   const Found found = find(pointer);
-  if (found.device < 0) {
+  if (found.in.device < 0) {
     if (native_.is_late()) {
       native_->annotateMemory(pointer, metadata);
     }
@@ -518,11 +416,11 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
   }
   TraceEntry entry(
       TraceEntry::Action::ANNOTATE,
-      static_cast<DeviceIndex>(found.device),
+      static_cast<DeviceIndex>(found.in.device),
       reinterpret_cast<size_t>(found.block.address),
       found.block.size,
-      found.stream,
-      found.pool,
+      found.in.stream,
+      pool_id(found.in.pool),
       c10::getApproximateTime(),
       found.context_when_allocated,
       "N/A",
@@ -530,9 +428,7 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
   entry.time_.t_ = c10::getTime() / 1000;
   const std::lock_guard<std::mutex> lock(annotations_mutex_);
   notes_.push_back(std::move(entry));
-  if (notes_.size() > most_annotations_) {
-    notes_.pop_front();
-  }
+  keep_last(notes_, most_annotations_);
 }
 #endif
 

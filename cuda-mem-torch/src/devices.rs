@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
@@ -23,8 +23,6 @@ pub(crate) struct PerDevice {
     pub(crate) ordinal: i32,
     pub(crate) context: Context,
     pub(crate) caching: CachingAllocator,
-    /// How often all of the device was waited for before its cache was emptied.
-    pub(crate) waits: AtomicU64,
     /// What of it other processes were told of.
     pub(crate) exports: Exports,
     /// The default stream, once it was asked for.
@@ -47,8 +45,7 @@ impl PerDevice {
     pub(crate) fn new(context: Context, options: &CachingOptions) -> Result<Self> {
         let caching = CachingAllocator::new(&context, options)?;
         let ordinal = context.device().as_raw();
-        let (waits, exports) = (AtomicU64::new(0), Exports::default());
-        Ok(Self { ordinal, context, caching, waits, exports, default_stream: OnceLock::new() })
+        Ok(Self { ordinal, context, caching, exports: Exports::default(), default_stream: OnceLock::new() })
     }
 
     pub(crate) fn default_stream(&self) -> core::Result<Stream> {

@@ -79,6 +79,61 @@ def settings_tell_of_expandable_segments():
     assert not setting()
 
 
+def segments_stay_while_the_setting_is_off():
+    """A scope without expandable segments, as vLLM has around its own pools, gets segments that never move and say so, until they go back; as
+    natively they can be named to others by `cudaIpcGetMemHandle`. What there was stays where it is. With `enable()` it is for good."""
+    import cuda_mem_torch
+
+    def is_expandable(tensor):
+        found = [one for one in torch.cuda.memory_snapshot() if one["address"] <= tensor.data_ptr() < one["address"] + one["total_size"]]
+        assert [one["segment_pool_id"] for one in found] == [(0, 0)], found
+        return found[0]["is_expandable"]
+
+    def has_handle(tensor):
+        runtime = ctypes.CDLL("libcudart-played.so")
+        has = runtime.cudaIpcGetMemHandle(ctypes.create_string_buffer(64), ctypes.c_void_p(tensor.data_ptr())) == 0
+        runtime.cudaGetLastError()
+        return has
+
+    cuda_mem_torch.enable()
+    for switch in (torch.cuda.memory._set_allocator_settings, torch._C._accelerator_setAllocatorSettings):
+        before = block(30 * MIB)
+        before[:64].copy_(numbered())
+        assert is_expandable(before) and not has_handle(before)
+        switch("expandable_segments:False")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert not is_expandable(block(MIB))
+        off, address = block(50 * MIB), before.data_ptr()
+        assert not is_expandable(off) and has_handle(off)
+        assert is_expandable(before) and start(before) == numbered().tolist()
+        del before
+        first = off.data_ptr()
+        del off
+        again = block(50 * MIB)
+        assert again.data_ptr() == first and not is_expandable(again)
+        switch("max_split_size_mb:64")
+        assert not is_expandable(block(60 * MIB)), "what is not named stays"
+        switch("expandable_segments:True")
+        assert not is_expandable(again) and has_handle(again)
+        after = block(30 * MIB)
+        assert is_expandable(after) and after.data_ptr() == address
+        del after, again
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
+    cuda_mem_torch.disable()
+    cuda_mem_torch.enable(expandable_segments=False)
+    still = block()
+    assert not is_expandable(still) and not torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+    cuda_mem_torch.enable(max_split_size_mb=64)
+    assert not is_expandable(block(64 * MIB))
+    cuda_mem_torch.enable(expandable_segments=True)
+    assert is_expandable(block(30 * MIB)) and not is_expandable(still)
+    del still
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+
+
 def memory_is_held_still():
     """What is registered by its address is backed until its registration ends, whatever becomes of the tensor."""
     import cuda_mem_torch
@@ -579,7 +634,7 @@ print(torch.cuda.get_allocator_backend())
 
 
 PROGRAMS = [
-    options_add_up, settings_tell_of_expandable_segments, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    options_add_up, settings_tell_of_expandable_segments, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
     what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
     pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,

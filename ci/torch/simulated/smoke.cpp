@@ -765,6 +765,7 @@ int main(int count, char** words) {
     c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
     source(native);
     failing_source(native);
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
     sharing();
     breaking();
     ended_thread();

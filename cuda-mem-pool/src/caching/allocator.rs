@@ -15,7 +15,7 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_forked};
+use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_forked, refuse_watchers};
 use super::options::CachingOptions;
 use super::shared::{DeviceCache, number_of};
 use super::sleep::BackingEvent;
@@ -188,6 +188,17 @@ impl CachingAllocator {
     /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
     pub fn empty_cache(&self) -> Result<usize> {
         self.shared().trim_to(0)
+    }
+
+    /// Waits on the host for the work of all streams that memory was allocated for or that used it, but for those that capture and the
+    /// default streams of other threads. No capture ends, not even one that begins meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InCallback`]; [`Error::Core`] if the device is lost.
+    pub fn wait_for_streams(&self) -> Result<()> {
+        refuse_watchers()?;
+        self.shared().pools().wait_for_streams()
     }
 
     /// Gives memory back as [`CachingAllocator::empty_cache`], until no more than `bytes` bytes are held: whole handles, and segments of

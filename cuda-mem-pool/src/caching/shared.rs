@@ -39,6 +39,8 @@ pub(super) struct DeviceCache {
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
     pub(super) moves: bool,
+    /// Whether the device maps memory.
+    pub(super) maps: bool,
     limits: Mutex<(f64, usize)>,
 }
 
@@ -59,9 +61,8 @@ impl DeviceCache {
         source.record_moves();
         let record = Arc::<Record>::default();
         let private = Private::new(context, figures.counter.shard(), options.segments);
-        if !can_map(context)? {
-            private.serve_default();
-        }
+        let maps = can_map(context)?;
+        private.serve_default(!maps);
         let shared = Self {
             context: context.clone(),
             total,
@@ -78,6 +79,7 @@ impl DeviceCache {
             observer,
             callbacks,
             moves: options.moves,
+            maps,
             limits: Mutex::new((options.memory_fraction, options.max_bytes)),
         };
         shared.source.set_limit(limit)?;

@@ -203,6 +203,42 @@ fn private_memory_has_legacy_handles_also_while_a_stream_captures() {
 
 /// What the pool's segments are in the snapshot, and what is held by all counts, as long as they are there.
 #[test]
+fn the_default_pool_has_segments_while_it_does_not_expand() {
+    let world = World::new();
+    let (allocator, stream) = (allocator(&world), world.stream.clone());
+    let expandable = |address: u64| {
+        let snapshot = allocator.snapshot();
+        let is_it = |one: &&SegmentInfo| (one.address..one.address + one.total_size).contains(&address);
+        let segment = snapshot.segments.iter().find(is_it).unwrap();
+        assert_eq!(segment.segment_pool_id, MempoolId::NONE);
+        (segment.is_expandable, snapshot.allocator_settings.expandable_segments)
+    };
+    let allocate = |bytes| allocator.allocate_by_address(bytes, &stream).unwrap();
+    let paged = allocate(30 * MIB);
+    assert_eq!(expandable(paged), (true, true));
+    allocator.set_expandable_segments(false).unwrap();
+    let still = allocate(50 * MIB);
+    assert_eq!((expandable(still), expandable(paged)), ((false, false), (true, false)));
+    assert_eq!(handle_of(&allocator, still).unwrap().len(), 50 << 20);
+    // What was freed of either kind serves that kind alone.
+    free(&allocator, paged);
+    free(&allocator, still);
+    let again = allocate(50 * MIB);
+    assert_eq!(again, still);
+    allocator.set_expandable_segments(true).unwrap();
+    assert_eq!((allocate(30 * MIB), expandable(again)), (paged, (false, true)));
+    free(&allocator, paged);
+    free(&allocator, again);
+    stream.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.reserved_bytes(), 0);
+    // It serves again after it went.
+    allocator.set_expandable_segments(false).unwrap();
+    free(&allocator, allocate(MIB));
+    assert_eq!(allocator.snapshot().segments.iter().filter(|one| !one.is_expandable).count(), 1);
+}
+
+#[test]
 fn private_segments_are_shown_and_counted_with_all_others() {
     let world = World::new();
     let (allocator, stream, id) = (allocator(&world), world.stream.clone(), MempoolId::for_graph());

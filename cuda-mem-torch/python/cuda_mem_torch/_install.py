@@ -57,8 +57,8 @@ def enable(
     statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active in this thread; in
     other threads ``use_mem_pool`` cannot be seen, so none may be inside. Called again, it changes the options that it names.
 
-    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. ``expandable_segments=False`` has memory of the default pool
-    stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. ``pinned=False`` leaves pinned
+    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. ``expandable_segments=False`` has what is allocated
+    from then on stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. ``pinned=False`` leaves pinned
     host memory to PyTorch's own allocator, which has it natively. Raises ``ValueError`` for a value that is not
     accepted, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
     """
@@ -74,8 +74,6 @@ def enable(
     _shim.install(torch)
     if text:
         torch._C._accelerator_setAllocatorSettings(text)
-        # What the shim adds to PyTorch's settings went with those before.
-        _shim.install(torch)
     (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
     _options.update(options)
     if per_process_memory_fraction is not None and torch.cuda.is_initialized():

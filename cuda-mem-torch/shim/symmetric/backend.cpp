@@ -249,11 +249,18 @@ bool captures(int device) noexcept {
   return true;
 }
 
-void keep(const std::exception& error, char* text, size_t capacity) {
-  if (text != nullptr && capacity > 0) {
-    const size_t length = std::min(strlen(error.what()), capacity - 1);
-    std::memcpy(text, error.what(), length);
-    text[length] = '\0';
+/// What `body` gives, or 1 with what it threw in `text`.
+template <class Body>
+int guarded(char* text, size_t capacity, const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    if (text != nullptr && capacity > 0) {
+      const size_t length = std::min(strlen(error.what()), capacity - 1);
+      std::memcpy(text, error.what(), length);
+      text[length] = '\0';
+    }
+    return 1;
   }
 }
 
@@ -262,28 +269,20 @@ void keep(const std::exception& error, char* text, size_t capacity) {
 
 /// Makes the backend known to PyTorch, once; 0, or 1 with the reason in `text`.
 extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_register(char* text, size_t capacity) {
-  try {
-    static const bool once = [] {
+  return cuda_mem::guarded(text, capacity, [] {
+    static const int once = [] {
       TORCH_CHECK(
           cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION, "built for version ", CUDA_MEM_TORCH_ABI_VERSION,
           " of the interface; libcuda_mem_torch.so has ", cuda_mem_torch_abi_version());
       cuda_mem::check(cuda_mem_torch_ask_for_captures(&cuda_mem::captures));
       c10d::symmetric_memory::register_availability(cuda_mem::NAME, cuda_mem::backend());
-      return true;
+      return 0;
     }();
-    return once ? 0 : 1;
-  } catch (const std::exception& error) {
-    cuda_mem::keep(error, text, capacity);
-    return 1;
-  }
+    return once;
+  });
 }
 
 /// Leaves a group that the backend has joined: 0, 2 if there is none, or 1 with the reason in `text`.
 extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_leave(const char* name, char* text, size_t capacity) {
-  try {
-    return cuda_mem::backend()->leave(name) ? 0 : 2;
-  } catch (const std::exception& error) {
-    cuda_mem::keep(error, text, capacity);
-    return 1;
-  }
+  return cuda_mem::guarded(text, capacity, [&] { return cuda_mem::backend()->leave(name) ? 0 : 2; });
 }

@@ -32,8 +32,8 @@ pub(super) struct Setup {
     pub(super) options: Options,
     /// Whether blocks that streams used may serve their capture again.
     pub(super) reuse: bool,
-    /// Whether free memory of the default pool may move.
-    pub(super) moves: bool,
+    /// Whether the default pool grows by pages, which may move once they are free.
+    pub(super) expandable: bool,
     /// Of each device, once it is set.
     pub(super) fractions: [Option<f64>; MOST],
     pub(super) history: Option<HistoryOptions>,
@@ -77,14 +77,12 @@ fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     }
     let setup = setup.get_or_insert_with(Setup::default);
     let fraction = setup.fractions[number].unwrap_or(1.0);
-    let options = CachingOptions::default()
-        .with_moves(setup.moves)
-        .with_segments(setup.options)
-        .with_memory_fraction(fraction);
+    let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
     let device = Device::new(driver()?.device(number)?.primary_context()?, &options)?;
     let caching = &device.caching;
     // SAFETY: the promise of who set it.
     unsafe { caching.set_graph_capture_record_stream_reuse(setup.reuse) }?;
+    caching.set_expandable_segments(setup.expandable)?;
     if let Some(history) = &setup.history {
         caching.history().start(history);
     }
@@ -217,7 +215,14 @@ pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -
 impl Default for Setup {
     fn default() -> Self {
         let (fractions, listeners) = ([None; MOST], Vec::new());
-        Self { options: Options::default(), reuse: false, moves: true, fractions, history: None, listeners }
+        Self {
+            options: Options::default(),
+            reuse: false,
+            expandable: true,
+            fractions,
+            history: None,
+            listeners,
+        }
     }
 }
 

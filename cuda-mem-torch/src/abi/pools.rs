@@ -9,7 +9,6 @@
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
@@ -154,8 +153,8 @@ pub extern "C" fn cuda_mem_torch_set_no_split(device: c_int, pool: cuda_mem_torc
 }
 
 /// Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the
-/// default pool and of all released ones, after a wait for the device, as `cudaFree` waits. While a stream captures that is known
-/// here, nothing is waited for, and what is still used stays. `bytes`, which may be null, gets how much.
+/// default pool and of all released ones, after a wait for all streams that were allocated for or recorded, but for those that capture. What
+/// is still used stays. `bytes`, which may be null, gets how much.
 ///
 /// # Safety
 ///
@@ -172,9 +171,8 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
         let mut given = 0usize;
         let pool = MempoolId::from(pool);
         for device in some(device)? {
-            // Beside a capture less is given back.
-            if pool == MempoolId::NONE && streams::quiesce(device).is_ok() {
-                device.waits.fetch_add(1, Ordering::Relaxed);
+            if pool == MempoolId::NONE {
+                device.caching.wait_for_streams()?;
             }
             given = given.saturating_add(device.caching.empty_pool_cache(pool)?);
         }

@@ -7,11 +7,10 @@
 #![allow(unsafe_code, reason = "writes where C points to")]
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
-use super::devices::{Device, if_made, set_up, some};
+use super::devices::{if_made, set_up, some};
 use super::error::{Failure, entry};
 use super::pointers::write;
 
@@ -93,19 +92,12 @@ pub unsafe extern "C" fn cuda_mem_torch_stats(
 ) -> c_int {
     entry(|| {
         let found = match if_made(device)? {
-            Some(device) => statistics(device),
+            Some(device) => device.caching.statistics(),
             None => DeviceStatistics { max_split_size: option()?, ..DeviceStatistics::default() },
         };
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }
     })
-}
-
-/// The allocator's own, with the waits that were for it.
-fn statistics(device: &Device) -> DeviceStatistics {
-    let mut stats = device.caching.statistics();
-    stats.num_sync_all_streams += device.waits.load(Ordering::Relaxed);
-    stats
 }
 
 /// What a device that is made later finds.
@@ -126,10 +118,7 @@ pub extern "C" fn cuda_mem_torch_reset_peak_stats(device: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_reset_accumulated_stats(device: c_int) -> c_int {
     entry(|| {
-        for device in some(device)? {
-            device.caching.reset_accumulated_statistics();
-            device.waits.store(0, Ordering::Relaxed);
-        }
+        some(device)?.into_iter().for_each(|device| device.caching.reset_accumulated_statistics());
         Ok(())
     })
 }

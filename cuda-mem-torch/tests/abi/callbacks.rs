@@ -179,6 +179,8 @@ fn use_all() {
     empty_cache(pool);
     SOURCE_ALONE.store(false, Ordering::Relaxed);
     empty_cache(NO_POOL);
+    // What asks for captures.
+    succeed(cuda_mem_torch_synchronize(0));
     succeed(cuda_mem_torch_stop_history());
     // SAFETY: none is asked from here on.
     succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });

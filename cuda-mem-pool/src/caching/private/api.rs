@@ -184,6 +184,21 @@ impl CachingAllocator {
         Ok(())
     }
 
+    /// Sets whether the default pool grows by pages, which may move once they are free: PyTorch's `expandable_segments`, on at first. While it is
+    /// off, what goes to no private pool is in segments of `cuMemAlloc`, which stay where they are until they go back as those of
+    /// released pools do, and of which there are [legacy handles](Self::ipc_handle). What there is stays where it is. It is always off on a
+    /// device that does not map memory.
+    ///
+    /// # Errors
+    ///
+    /// `Forked` in [`Error::Core`].
+    pub fn set_expandable_segments(&self, expandable: bool) -> Result<()> {
+        refuse_forked()?;
+        let shared = self.shared();
+        shared.private.serve_default(!(expandable && shared.maps));
+        Ok(())
+    }
+
     /// Takes the layout of a pool as it is. Freed blocks that other streams use ([`record_stream`](Self::record_stream)) come back first:
     /// once no allocations go to the pool the host waits for that, also for what streams did in captures that have ended.
     ///

@@ -72,7 +72,7 @@ impl<'s> PrivatePools<'s> {
 
     fn route(self, stream: u64) -> Option<MempoolId> {
         let state = lock(&self.private.state);
-        let default = state.pools.get(MempoolId::NONE).is_ok().then_some(MempoolId::NONE);
+        let default = state.pools.serves_default().then_some(MempoolId::NONE);
         if is_set(&IN_FOREIGN_CODE) {
             return default;
         }

@@ -106,13 +106,15 @@ impl Private {
         }
     }
 
-    /// Serves every request that goes to no private pool from segments of `cuMemAlloc` too, for a device or a driver that does not
-    /// map memory: the default pool is then one more pool of this kind, called [`MempoolId::NONE`], which is always routed. To be
-    /// called before the first request.
-    pub(super) fn serve_default(&self) {
-        if lock(&self.state).pools.serve_default() {
-            self.routes.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Serves every request that goes to no private pool from segments of `cuMemAlloc` too, or no more: the default pool is then one more
+    /// pool of this kind, called [`MempoolId::NONE`], which is always routed. Afterwards it is a released one.
+    pub(super) fn serve_default(&self, serves: bool) {
+        let mut state = lock(&self.state);
+        match state.pools.serve_default(serves) {
+            true if serves => self.routes.fetch_add(1, Ordering::Relaxed),
+            true => self.routes.fetch_sub(1, Ordering::Relaxed),
+            false => return,
+        };
     }
 
     #[inline]
@@ -138,8 +140,8 @@ impl Private {
         AllocatorSettings {
             max_split_size: options.max_split_size,
             garbage_collection_threshold: options.garbage_collection_threshold.unwrap_or(0.0),
-            // Only the default pool grows by pages, and it always does where memory is mapped.
-            expandable_segments: state.pools.get(MempoolId::NONE).is_err(),
+            // Only the default pool grows by pages.
+            expandable_segments: !state.pools.serves_default(),
             graph_capture_record_stream_reuse: self.captures.are_reused(),
             roundup_power2_divisions: options.roundup_power2_divisions.to_vec(),
         }

@@ -169,10 +169,19 @@ impl<S, N: Default> PoolTable<S, N> {
         Ok(())
     }
 
-    /// Makes the pool, [`MempoolId::NONE`], of all requests that go to no other, which nobody can release; false if it is there.
-    pub(crate) fn serve_default(&mut self) -> bool {
-        let pool = Pool::new(self.options, None);
-        self.pools.insert(MempoolId::NONE, pool).is_none()
+    /// Whether there is a pool, [`MempoolId::NONE`], for all requests that go to no other.
+    pub(crate) fn serves_default(&self) -> bool {
+        self.pools.get(&MempoolId::NONE).is_some_and(|pool| !pool.is_freeable())
+    }
+
+    /// Has there be that pool, which nobody else can release, or no more; whether that changes anything.
+    pub(crate) fn serve_default(&mut self, serves: bool) -> bool {
+        let changes = self.serves_default() != serves;
+        if changes {
+            let pool = self.pools.entry(MempoolId::NONE).or_insert_with(|| Pool::new(self.options, None));
+            pool.uses = u64::from(serves);
+        }
+        changes
     }
 
     /// From here on allocations that the filter accepts go to the pool, which is made if there is none and has one use more.

@@ -52,6 +52,13 @@ fn set_reuse(reuse: bool) -> Result<(), Failure> {
     })
 }
 
+fn set_expandable(expandable: bool) -> Result<(), Failure> {
+    set_up(|setup| {
+        setup.expandable = expandable;
+        all().try_for_each(|device| Ok(device.caching.set_expandable_segments(expandable)?))
+    })
+}
+
 /// Sets options, as a whole or not at all.
 ///
 /// # Safety
@@ -88,6 +95,13 @@ pub unsafe extern "C" fn cuda_mem_torch_set_graph_capture_record_stream_reuse(re
     entry(|| set_reuse(reuse))
 }
 
+/// Sets whether the default pool grows by pages, which may move once they are free: PyTorch's `expandable_segments`. It does at first. Else
+/// allocations get segments of `cuMemAlloc`, which never move; what there is stays where it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuda_mem_torch_set_expandable_segments(expandable: bool) -> c_int {
+    entry(|| set_expandable(expandable))
+}
+
 /// Sets what text in the form of `PYTORCH_CUDA_ALLOC_CONF` says, as a whole or not at all; what it does not name gets its default,
 /// but for the memory fraction. `note`, which may be null, is told of each setting that changes nothing here, and why.
 ///
@@ -104,22 +118,15 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
     entry(|| {
         // SAFETY: the caller's promise.
         let text = unsafe { pointers::text(settings, "settings") }?;
-        let mut settings = Settings::parse(text)?;
+        let settings = Settings::parse(text)?;
         set_options(settings.options)?;
         set_reuse(settings.reuse)?;
+        set_expandable(settings.expandable)?;
         if let Some(fraction) = settings.memory_fraction {
             set_up(|setup| {
                 setup.fractions.fill(Some(fraction));
                 all().try_for_each(|device| Ok(device.caching.set_memory_fraction(fraction)?))
             })?;
-        }
-        if set_up(|setup| Ok(std::mem::replace(&mut setup.moves, settings.moves)))? != settings.moves
-            && all().next().is_some()
-        {
-            let moves = if settings.moves { "may move" } else { "stays where it is" };
-            settings.notes.push(format!(
-                "memory {moves} on devices that are not in use yet; those that are stay as they are"
-            ));
         }
         for text in settings.notes {
             let text = CString::new(text).unwrap_or_default();

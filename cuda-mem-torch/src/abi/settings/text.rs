@@ -66,8 +66,8 @@ pub(super) struct Settings {
     pub(super) memory_fraction: Option<f64>,
     /// Whether blocks that streams used may serve their capture again.
     pub(super) reuse: bool,
-    /// Whether free memory of the default pool may move.
-    pub(super) moves: bool,
+    /// Whether the default pool grows by pages.
+    pub(super) expandable: bool,
     /// What to say of keys that do nothing here.
     pub(super) notes: Vec<String>,
 }
@@ -76,7 +76,7 @@ impl Settings {
     /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let mut options = Options::default();
-        let (mut memory_fraction, mut reuse, mut moves, mut notes) = (None, false, true, Vec::new());
+        let (mut memory_fraction, mut reuse, mut expandable, mut notes) = (None, false, true, Vec::new());
         for pair in split(text)? {
             let (key, value) = pair
                 .split_once(':')
@@ -97,7 +97,7 @@ impl Settings {
                     memory_fraction = Some(number(key, value)?);
                 }
                 Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, value)?,
-                Does::Counts if *key == "expandable_segments" => moves = truth(key, value)?,
+                Does::Counts if *key == "expandable_segments" => expandable = truth(key, value)?,
                 Does::Counts => apply(&mut options, key, value)?,
                 Does::Better(why) => {
                     truth(key, value)?;
@@ -120,7 +120,7 @@ impl Settings {
             }
         }
         options.check().map_err(not_accepted)?;
-        Ok(Self { options, memory_fraction, reuse, moves, notes })
+        Ok(Self { options, memory_fraction, reuse, expandable, notes })
     }
 }
 
@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(options.garbage_collection_threshold, Some(0.6));
         assert_eq!(options.roundup_power2_divisions[..6], [2, 2, 2, 0, 8, 1]);
         assert_eq!(settings.memory_fraction, Some(0.5));
-        assert!(settings.notes.is_empty() && settings.moves);
-        assert!(!Settings::parse("expandable_segments:False").unwrap().moves);
+        assert!(settings.notes.is_empty() && settings.expandable);
+        assert!(!Settings::parse("expandable_segments:False").unwrap().expandable);
         let later = "throw_on_cudamalloc_oom:True,expandable_segments_reserve:40G,\
                      expandable_segments_reserve_by_class:[kv:0.5,weights:8G],pinned_free_catch_all:True";
         assert_eq!(Settings::parse(later).unwrap().notes.len(), 3);

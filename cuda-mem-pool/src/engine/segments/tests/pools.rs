@@ -202,7 +202,7 @@ fn a_checkpoint_brings_the_blocks_of_its_time_back() {
 #[test]
 fn the_pool_of_all_other_requests_gives_back_what_is_free_and_is_nobodys_to_release() {
     let pools = &mut pools();
-    assert!(pools.serve_default() && !pools.serve_default());
+    assert!(pools.serve_default(true) && !pools.serve_default(true));
     let none = MempoolId::NONE;
     let block = allocate_at(&mut pools.get_mut(none).unwrap().heap, 0, MIB, BASE);
     assert!(take_cached(pools, none).is_empty());
@@ -213,4 +213,7 @@ fn the_pool_of_all_other_requests_gives_back_what_is_free_and_is_nobodys_to_rele
     assert_eq!(pools.release_pool(none), Err(unknown));
     assert_eq!(checkpoint(pools, none).unwrap_err(), unknown);
     assert_eq!(pools.create_or_incref(none, None), Err(PoolError::NoPool));
+    assert!(pools.serve_default(false) && !pools.serve_default(false) && !pools.serves_default());
+    assert!(pools.get(none).is_ok_and(|pool| pool.is_freeable()), "it waits to be emptied");
+    assert!(pools.serve_default(true) && pools.serves_default());
 }
