@@ -735,11 +735,6 @@ typedef struct cuda_mem_torch_device_stats {
 typedef bool (*cuda_mem_torch_capture_query)(int device);
 
 /*
- Whether a stream of the device lasts as long as the process, or until it is said to end.
- */
-typedef bool (*cuda_mem_torch_lasting_query)(int device, void *stream);
-
-/*
  What there is to know of one.
  */
 typedef struct cuda_mem_torch_symm_info {
@@ -1564,7 +1559,7 @@ int cuda_mem_torch_let_move(void *still);
 int cuda_mem_torch_ask_for_captures(cuda_mem_torch_capture_query query);
 
 /*
- Has `query` be asked of each stream that is seen here for the first time. One that does not last may be destroyed by its owner at any time
+ Has `lasts` be asked of each stream that is seen here for the first time, whether it lasts as long as the process. One that does not may be destroyed by its owner at any time
  but in a call that it is passed to. Without a query all last. Another query takes the place of the last one; null ends it.
 
  Free memory of a stream that does not last serves others only where the allocator can wait for all that the device was given.
@@ -1573,7 +1568,7 @@ int cuda_mem_torch_ask_for_captures(cuda_mem_torch_capture_query query);
 
  It may be called by any thread until the process ends.
  */
-int cuda_mem_torch_ask_for_lasting(cuda_mem_torch_lasting_query query);
+int cuda_mem_torch_ask_for_lasting(bool (*lasts)(int device, void *stream));
 
 /*
  Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this

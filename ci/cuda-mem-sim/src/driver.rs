@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::fault::Faults;
 use crate::freeing::Freeing;
 use crate::log::Recorder;
-use crate::memory::misuse::{Leak, Misuse};
+use crate::memory::misuse::Leak;
 use crate::memory::{Memory, Setup};
 use crate::runtime::Runtime;
 use crate::{dispatch, exit};
@@ -81,11 +81,6 @@ impl Driver {
         self.config.backtraces.then(|| Arc::new(Backtrace::force_capture()))
     }
 
-    /// What was misused so far.
-    pub(crate) fn misuse(&self) -> Vec<Misuse> {
-        self.memory.lock().misuse()
-    }
-
     /// What was made and not released yet.
     pub(crate) fn leaks(&self) -> Vec<Leak> {
         let mut leaks = self.memory.lock().leaks();
@@ -96,7 +91,7 @@ impl Driver {
     /// Tells what was misused and leaked, if the configuration says where to.
     pub(crate) fn report_at_exit(&self) {
         let Some(target) = &self.config.report else { return };
-        let (misuse, leaks) = (self.misuse(), self.leaks());
+        let (misuse, leaks) = (self.memory.lock().misuse(), self.leaks());
         let mut text = format!("cuda-mem-sim: {} misused, {} leaked", misuse.len(), leaks.len());
         for line in misuse.iter().map(|misuse| format!("\nmisuse: {misuse}")) {
             text.push_str(&line);

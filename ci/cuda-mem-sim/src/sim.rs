@@ -117,7 +117,7 @@ impl Sim {
     /// Uses of memory that nothing orders before its free or after its allocation.
     #[must_use]
     pub fn misuse(&self) -> Vec<Misuse> {
-        self.driver.misuse()
+        self.driver.memory.lock().misuse()
     }
 
     /// What was made and not released.
@@ -166,7 +166,7 @@ pub fn table() -> &'static Table {
 /// What was misused of the memory of the simulator behind [`table`], as [`Sim::misuse`] tells it of others.
 #[must_use]
 pub fn misuse() -> Vec<Misuse> {
-    dispatch::default_driver().map_or_else(Vec::new, |driver| driver.misuse())
+    dispatch::default_driver().map_or_else(Vec::new, |driver| driver.memory.lock().misuse())
 }
 
 fn table_of(driver: &Driver) -> &'static Table {

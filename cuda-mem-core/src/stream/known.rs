@@ -115,15 +115,15 @@ impl KnownStreams {
 
     /// Whether one of a context captures that was lent, or a guest did when it was last asked.
     pub(super) fn captures_in(&self, context: &Context) -> bool {
-        !lock(&self.capturing).is_empty()
-            || lock(&self.streams).values().filter(|entry| entry.is_lent && entry.context == *context).any(
-                |entry| {
-                    // Left alone: who names it right now may be kept waiting by the driver, and gives it no capture.
-                    let here = entry.known.here.try_lock();
-                    let captures = || is_capturing(context.driver(), entry.known.raw.raw()).unwrap_or(false);
-                    here.is_ok_and(|here| here.is_some() && !entry.known.is_legacy && captures())
-                },
-            )
+        let captures = |known: &Known| match known.here.try_lock() {
+            Ok(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
+            // Somebody names it right now, and the driver may keep them waiting: it is asked another time.
+            Err(_) => true,
+        };
+        let Ok(_bound) = context.bind() else { return true };
+        let streams = lock(&self.streams);
+        let mut lent = streams.values().filter(|entry| entry.is_lent && entry.context == *context);
+        !lock(&self.capturing).is_empty() || lent.any(|entry| captures(&entry.known))
     }
 
     /// Calls `ask` while nobody here names a stream that was lent.

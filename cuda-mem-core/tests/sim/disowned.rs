@@ -33,7 +33,7 @@ fn borrowed(sim: &Sim, context: &Context) -> (Stream, impl FnOnce()) {
 }
 
 /// Holds a stream up by another one, which the gate keeps as a user.
-fn hold_up(stream: &Stream) -> (Gate, Stream) {
+pub(crate) fn hold_up(stream: &Stream) -> (Gate, Stream) {
     let held = Stream::new(stream.context()).unwrap();
     let (gate, behind) = (Gate::before(&held), Event::new(stream.context()).unwrap());
     held.record(&behind).unwrap();
@@ -48,7 +48,7 @@ fn once_more(stream: &Stream) -> Stream {
 }
 
 /// `wait` does not return before the gate is open.
-fn waits_for(gate: &Gate, wait: impl FnOnce()) {
+pub(crate) fn waits_for(gate: &Gate, wait: impl FnOnce()) {
     let is_open = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,15 +1,14 @@
 //! Streams of somebody else, who destroys them without a word.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Error, Event, Stream, Uses};
+use cuda_mem_core::{Context, Driver, Error, Stream, Uses};
 use cuda_mem_sim::{Record, Sim};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
+use crate::disowned::{hold_up, waits_for};
 
 /// A call that names a stream that is no more ends this process.
 fn machine() -> (Sim, Context) {
@@ -26,28 +25,6 @@ fn guest(context: &Context, theirs: &Stream) -> Stream {
 fn visiting<R>(guest: &Stream, body: impl FnOnce() -> R) -> R {
     // SAFETY: whoever calls has the stream.
     unsafe { guest.id().visit(body) }
-}
-
-/// Work in their stream that waits for the gate.
-fn held(theirs: &Stream) -> (Gate, Stream) {
-    let held = Stream::new(theirs.context()).unwrap();
-    let (gate, behind) = (Gate::before(&held), Event::new(theirs.context()).unwrap());
-    held.record(&behind).unwrap();
-    theirs.wait(&behind).unwrap();
-    (gate, held)
-}
-
-fn opens_late(gate: &Gate, wait: impl FnOnce()) {
-    let is_open = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(100));
-            is_open.store(true, Ordering::SeqCst);
-            gate.open();
-        });
-        wait();
-        assert!(is_open.load(Ordering::SeqCst), "the memory is in use");
-    });
 }
 
 #[test]
@@ -81,10 +58,10 @@ fn what_a_destroyed_guest_used_is_waited_for_with_its_context() {
         let mut uses = Uses::new();
         visiting(&stream, || uses.record_stream(&stream)).unwrap();
         // Given after it was entered, and before the end of the uses is asked for.
-        let (gate, _held) = held(&theirs);
+        let (gate, _held) = hold_up(&theirs);
         drop(theirs);
         let other = Stream::new(&context).unwrap();
-        opens_late(&gate, || match waits_by {
+        waits_for(&gate, || match waits_by {
             0 => uses.wait().unwrap(),
             1 => uses.points().unwrap().iter().for_each(|point| point.wait().unwrap()),
             2 => {
@@ -126,5 +103,5 @@ fn a_driver_without_such_points_waits() {
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let stream = Stream::new(&context).unwrap();
     let gate = Gate::before(&stream);
-    opens_late(&gate, || assert!(context.point().unwrap().is_complete().unwrap()));
+    waits_for(&gate, || assert!(context.point().unwrap().is_complete().unwrap()));
 }

@@ -8,11 +8,12 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Frame;
 
 use super::pointers::Data;
+use crate::lock::lock;
 
 /// Tells where the calling thread is, as a pointer that is the history's from then on. It may be null.
 pub type cuda_mem_torch_gather_context = Option<unsafe extern "C" fn() -> *mut c_void>;
@@ -44,10 +45,6 @@ struct Table {
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
 
-fn table() -> MutexGuard<'static, Option<Table>> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Frames that stand for what the program says of this call.
 pub(super) fn gather(
     gather: unsafe extern "C" fn() -> *mut c_void,
@@ -61,7 +58,7 @@ pub(super) fn gather(
     let frames: Arc<[Frame]> = [Frame { filename: "".into(), line: 0, name: "??".into() }].into();
     let entry = (Arc::downgrade(&frames), Context { raw: Data::new(raw), release });
     let gone = {
-        let mut table = table();
+        let mut table = lock(&TABLE);
         let table = table.get_or_insert_default();
         table.by_frames.insert(frames.as_ptr().addr(), entry);
         table.sweep()
@@ -74,14 +71,14 @@ pub(super) fn gather(
 /// The program's pointer for frames; null without one. It stays as long as the frames do.
 pub(super) fn of(frames: Option<&Arc<[Frame]>>) -> *mut c_void {
     let Some(frames) = frames.filter(|frames| !frames.is_empty()) else { return std::ptr::null_mut() };
-    let table = table();
+    let table = lock(&TABLE);
     let found = table.as_ref().and_then(|table| table.by_frames.get(&frames.as_ptr().addr()));
     found.map_or(std::ptr::null_mut(), |(_, context)| context.raw.raw())
 }
 
 /// Releases what nobody has any more.
 pub(super) fn release_unused() {
-    let gone = table().as_mut().map(Table::take_unused);
+    let gone = lock(&TABLE).as_mut().map(Table::take_unused);
     // As above.
     drop(gone);
 }

@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
@@ -25,6 +25,7 @@ use super::{streams, top};
 /// What there is for a device, made when it is first asked for.
 pub(super) use crate::devices::PerDevice as Device;
 use crate::devices::{Devices, MOST};
+use crate::lock::lock;
 
 /// What holds for every device, also those that are made later.
 #[derive(Debug)]
@@ -71,7 +72,7 @@ pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
 fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
     let number = number_of(ordinal)?;
     // Held until it is there: what is set up meanwhile holds for it too.
-    let mut setup = lock_setup();
+    let mut setup = lock(&SETUP);
     if let Some(device) = DEVICES.get(ordinal) {
         return Ok(device);
     }
@@ -203,26 +204,15 @@ pub(super) fn some(ordinal: c_int) -> Result<Vec<&'static Device>, Failure> {
     Ok(if_made(ordinal)?.into_iter().collect())
 }
 
-fn lock_setup() -> MutexGuard<'static, Option<Setup>> {
-    SETUP.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Changes what holds for every device; no device is made meanwhile.
 pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -> Result<R, Failure> {
-    change(lock_setup().get_or_insert_with(Setup::default))
+    change(lock(&SETUP).get_or_insert_with(Setup::default))
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        let (fractions, listeners) = ([None; MOST], Vec::new());
-        Self {
-            options: Options::default(),
-            reuse: false,
-            expandable: true,
-            fractions,
-            history: None,
-            listeners,
-        }
+        let (options, fractions, listeners) = (Options::default(), [None; MOST], Vec::new());
+        Self { options, reuse: false, expandable: true, fractions, history: None, listeners }
     }
 }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "takes pointers of C")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Error as CoreError};
@@ -20,6 +20,7 @@ use super::memory::block;
 use super::pointers::{list, pointer, write};
 use super::{streams, uncached};
 use crate::ipc::{Named, ShareableHandle, VERSIONS, legacy, private, sized, take};
+use crate::lock::lock;
 
 /// A device's number, and the bytes that name the memory.
 type Key = (c_int, Vec<u8>);
@@ -41,10 +42,6 @@ struct Imports {
 }
 
 impl Imports {
-    fn lock() -> MutexGuard<'static, Self> {
-        IMPORTS.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is opened already, for one more user.
     fn find(&mut self, key: &Key) -> Option<u64> {
         let known = self.opened.iter_mut().find(|opened| opened.key == *key)?;
@@ -61,7 +58,7 @@ impl Imports {
 
 /// A device reaches the memory of another from now on: what was opened for that one too.
 pub(super) fn add_peer(owner: &'static Device, peer: core::Device) -> Result<(), Failure> {
-    let mut imports = Imports::lock();
+    let mut imports = lock(&IMPORTS);
     if imports.reaching(owner).contains(&peer) {
         return Ok(());
     }
@@ -179,12 +176,12 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     };
     unmap_leaving();
     let key = (device.ordinal, bytes.to_vec());
-    if let Some(address) = Imports::lock().find(&key) {
+    if let Some(address) = lock(&IMPORTS).find(&key) {
         return Ok(address);
     }
     // The other process may take its time, for which nobody else waits.
     let descriptors = take(&mapped)?;
-    let mut imports = Imports::lock();
+    let mut imports = lock(&IMPORTS);
     if let Some(address) = imports.find(&key) {
         return Ok(address);
     }
@@ -198,7 +195,7 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
 
 /// Unmaps what could not be when it was closed. What cannot be now either waits for the next call.
 pub(super) fn unmap_leaving() {
-    let leaving = std::mem::take(&mut *LEAVING.lock().unwrap_or_else(PoisonError::into_inner));
+    let leaving = std::mem::take(&mut *lock(&LEAVING));
     for last in leaving {
         let _ = last.unmap();
     }
@@ -207,7 +204,7 @@ pub(super) fn unmap_leaving() {
 impl Opened {
     /// Waits for the device and unmaps it; refused, it is left to [`unmap_leaving`].
     fn unmap(self) -> Result<(), Failure> {
-        let keep = |kept| LEAVING.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+        let keep = |kept| lock(&LEAVING).push(kept);
         if let Err(failure) = streams::quiesce(self.device) {
             keep(self);
             return Err(failure);
@@ -230,7 +227,7 @@ impl Opened {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int {
     entry(|| {
-        let mut imports = Imports::lock();
+        let mut imports = lock(&IMPORTS);
         let opened = &mut imports.opened;
         let address = address.addr() as u64;
         let Some(place) = opened.iter().position(|opened| opened.mapping.as_raw() == address) else {

@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
@@ -27,6 +27,7 @@ use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
 use super::pointers::{pointer, write};
 use super::streams;
 use crate::devices::MOST;
+use crate::lock::lock;
 
 /// So much parked memory is waited for, even if no request needs it.
 const MOST_PARKED: usize = 1 << 30;
@@ -55,10 +56,6 @@ struct OfDevice {
 
 /// By their devices, each for itself: one may be waited for meanwhile. Nobody holds two.
 static PLAIN: [Mutex<OfDevice>; MOST] = [const { Mutex::new(OfDevice { plain: None, fraction: 1.0 }) }; MOST];
-
-fn lock(of: &'static Mutex<OfDevice>) -> MutexGuard<'static, OfDevice> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What all devices have that were used, one after the other.
 fn all() -> impl Iterator<Item = (&'static Device, MutexGuard<'static, OfDevice>)> {

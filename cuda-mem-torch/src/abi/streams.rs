@@ -10,8 +10,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
@@ -21,16 +21,13 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, Str
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
 use super::uncached;
+use crate::lock::lock;
 
 /// A stream of a device; not the default stream of a thread, whose handle means another one in each.
 type Key = (c_int, usize);
 
 /// Whether the calling thread captures on a stream of the device, one that this library need not have seen.
 pub type cuda_mem_torch_capture_query = Option<unsafe extern "C" fn(device: c_int) -> bool>;
-
-/// Whether a stream of the device lasts as long as the process, or until it is said to end.
-pub type cuda_mem_torch_lasting_query =
-    Option<unsafe extern "C" fn(device: c_int, stream: *mut c_void) -> bool>;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -58,7 +55,7 @@ const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, gues
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
-static LASTING: Mutex<cuda_mem_torch_lasting_query> = Mutex::new(None);
+static LASTING: Mutex<Option<unsafe extern "C" fn(c_int, *mut c_void) -> bool>> = Mutex::new(None);
 /// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
@@ -164,7 +161,7 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
 
 /// Enters a stream, unless another thread has. It takes the place of one that had its handle before.
 fn enter(ordinal: c_int, found: Stream, handle: usize) -> Stream {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     let Known { by_handle, by_id } = known.get_or_insert_default();
     let at = by_handle.entry((ordinal, handle)).or_insert_with(|| found.clone());
     if *at != found {
@@ -184,7 +181,7 @@ fn own(ordinal: c_int) -> Option<Stream> {
 }
 
 fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
-    let query = *LASTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let query = *lock(&LASTING);
     // SAFETY: what was promised when it was passed.
     let lasts = query.is_none_or(|query| unsafe { query(device.ordinal, raw) });
     let borrowed = if lasts {
@@ -251,14 +248,17 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
 /// capture of the context, whatever the mode (ci/driver-answers.tsv). Frees wait for the device as well, and may be called beside
 /// captures in that mode, but they hold up whoever launches meanwhile, and a stream may wait for a signal that only a launch sends.
 pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock(&KNOWN);
     let streams = known.iter().flat_map(|known| &known.by_handle);
     let mut here = streams.filter(|(key, _)| key.0 == device.ordinal).map(|(_, stream)| stream);
     let capturing = here.any(|stream| stream.is_capturing().unwrap_or(false));
     drop(known);
     // Of the default stream of another thread nothing can be asked.
     let capturing = capturing || own(device.ordinal).is_some_and(|own| own.is_capturing().unwrap_or(false));
-    if capturing || is_said_to_capture(device) {
+    let query = *lock(&QUERY);
+    // SAFETY: what was promised when it was passed.
+    let is_said_to = || query.is_some_and(|query| unsafe { query(device.ordinal) });
+    if capturing || is_said_to() {
         return Err(Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
@@ -268,14 +268,6 @@ pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
         ));
     }
     Ok(device.context.synchronize()?)
-}
-
-fn is_said_to_capture(device: &Device) -> bool {
-    let query = *QUERY.lock().unwrap_or_else(PoisonError::into_inner);
-    query.is_some_and(|query| {
-        // SAFETY: what was promised when it was passed.
-        unsafe { query(device.ordinal) }
-    })
 }
 
 /// Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
@@ -288,12 +280,12 @@ fn is_said_to_capture(device: &Device) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_capture_query) -> c_int {
     entry(|| {
-        *QUERY.lock().unwrap_or_else(PoisonError::into_inner) = query;
+        *lock(&QUERY) = query;
         Ok(())
     })
 }
 
-/// Has `query` be asked of each stream that is seen here for the first time. One that does not last may be destroyed by its owner at any time
+/// Has `lasts` be asked of each stream that is seen here for the first time, whether it lasts as long as the process. One that does not may be destroyed by its owner at any time
 /// but in a call that it is passed to. Without a query all last. Another query takes the place of the last one; null ends it.
 ///
 /// Free memory of a stream that does not last serves others only where the allocator can wait for all that the device was given.
@@ -302,9 +294,11 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_c
 ///
 /// It may be called by any thread until the process ends.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_ask_for_lasting(query: cuda_mem_torch_lasting_query) -> c_int {
+pub unsafe extern "C" fn cuda_mem_torch_ask_for_lasting(
+    lasts: Option<unsafe extern "C" fn(device: c_int, stream: *mut c_void) -> bool>,
+) -> c_int {
     entry(|| {
-        *LASTING.lock().unwrap_or_else(PoisonError::into_inner) = query;
+        *lock(&LASTING) = lasts;
         Ok(())
     })
 }
@@ -364,7 +358,7 @@ fn known(ordinal: c_int, raw: usize) -> Option<Stream> {
     if raw == PER_THREAD {
         return own(ordinal);
     }
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock(&KNOWN);
     known.as_ref()?.by_handle.get(&(ordinal, raw)).cloned()
 }
 
@@ -377,7 +371,7 @@ fn take_known(stream: &Stream, ordinal: c_int, raw: usize) {
         let _ = OWN.try_with(take);
         return;
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN);
     if let Some(known) = known.as_mut() {
         known.by_handle.remove(&(ordinal, raw));
         known.by_id.remove(&(ordinal, stream.id().as_raw()));
@@ -390,7 +384,7 @@ pub(super) fn handle_of(device: c_int, id: u64) -> *mut c_void {
     if own(device).is_some_and(|own| own.id().as_raw() == id) {
         return std::ptr::without_provenance_mut(PER_THREAD);
     }
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock(&KNOWN);
     let found = known.as_ref().and_then(|known| known.by_id.get(&(device, id)));
     std::ptr::without_provenance_mut(found.copied().unwrap_or(0))
 }

@@ -39,7 +39,6 @@ use stream::Stream;
 pub(crate) struct Runtime {
     driver: Weak<Driver>,
     slot: usize,
-    faults_on_ended_streams: bool,
     max_workers: usize,
     state: Mutex<State>,
     /// Something was completed.
@@ -135,7 +134,6 @@ impl Runtime {
             driver,
             slot,
             max_workers: config.workers,
-            faults_on_ended_streams: config.faults_on_ended_streams,
             state: Mutex::new(state),
             completed: Condvar::new(),
             work: Condvar::new(),

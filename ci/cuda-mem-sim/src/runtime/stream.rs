@@ -1,6 +1,5 @@
 //! Streams: which one a handle means, and how they are made and destroyed.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,19 +74,13 @@ impl Runtime {
         }
         let known = state.streams.get(&handle.addr()).cloned();
         known.ok_or_else(|| {
-            if self.faults_on_ended_streams {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "cuda-mem-sim: a call names the stream {handle:p}, which is no more"
-                );
+            if self.driver.upgrade().is_some_and(|driver| driver.config.faults_on_ended_streams) {
                 std::process::abort();
             }
             state.unknown(handle.addr(), CUresult::CUDA_ERROR_INVALID_HANDLE)
         })
     }
-}
 
-impl Runtime {
     /// Waits until a stream that was destroyed has done what it was given. The host has learnt nothing by that: nobody promises the wait.
     pub(crate) fn wait_for_the_end_of(&self, stream: &Stream) -> Outcome<()> {
         let state = self.lock();
