@@ -285,8 +285,9 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_c
     })
 }
 
-/// Has `lasts` be asked of each stream that is seen here for the first time, whether it lasts as long as the process. One that does not may be destroyed by its owner at any time
-/// but in a call that it is passed to. Without a query all last. Another query takes the place of the last one; null ends it.
+/// Asks `lasts` of each stream when it is first seen: whether it lives as long as the process. The owner of one that does not may destroy it
+/// at any time, but not during a call that it is passed to. Without a query all last. Another query takes the place of the last one; null
+/// ends it.
 ///
 /// Free memory of a stream that does not last serves others only where the allocator can wait for all that the device was given.
 ///
