@@ -91,7 +91,8 @@ impl Driver {
     /// Tells what was misused and leaked, if the configuration says where to.
     pub(crate) fn report_at_exit(&self) {
         let Some(target) = &self.config.report else { return };
-        let (misuse, leaks) = (self.memory.lock().misuse(), self.leaks());
+        let misuse = self.memory.lock().misuse();
+        let leaks = self.leaks();
         let mut text = format!("cuda-mem-sim: {} misused, {} leaked", misuse.len(), leaks.len());
         for line in misuse.iter().map(|misuse| format!("\nmisuse: {misuse}")) {
             text.push_str(&line);
