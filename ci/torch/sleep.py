@@ -12,7 +12,7 @@ from figures import GIB, MIB, Driver, Steps, alone, answer, pytorch, started
 
 STEPS = Steps()
 TOTAL = 20 * GIB
-PIECE = 32 * MIB
+PIECE = 64 * MIB
 THREADS = 16
 
 

@@ -45,8 +45,8 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
     on_simulator(|sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let block = allocate_in(&tag, &allocator, 80 * MIB, &stream);
-        fill(&stream, block, 80 * MIB, 7);
+        let block = allocate_in(&tag, &allocator, 160 * MIB, &stream);
+        fill(&stream, block, 160 * MIB, 7);
         sleep(&tag, Backup::Pinned);
         // The last piece cannot be let in, and one of those before not unmapped: it has no bytes yet.
         sim.fail_call("cuMemSetAccess", 3, UNKNOWN);
@@ -54,18 +54,18 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
         Tag::wake(&[&tag], Restore::Backup).unwrap_err();
         let state = tag.state();
         assert!(state.is_asleep);
-        assert_eq!((state.awake_bytes, state.asleep_bytes), (32 * MIB, 48 * MIB));
-        assert_eq!(allocator.reserved_bytes(), 32 * MIB);
-        assert_eq!(allocator.statistics().asleep_bytes, 48 << 20);
+        assert_eq!((state.awake_bytes, state.asleep_bytes), (64 * MIB, 96 * MIB));
+        assert_eq!(allocator.reserved_bytes(), 64 * MIB);
+        assert_eq!(allocator.statistics().asleep_bytes, 96 << 20);
         // What is put to sleep again had nothing to be saved.
         let again = sleep(&tag, Backup::Pinned);
-        assert_eq!((again.saved, again.freed, allocator.reserved_bytes()), (0, 32 * MIB, 0));
+        assert_eq!((again.saved, again.freed, allocator.reserved_bytes()), (0, 64 * MIB, 0));
         sim.fail_call("cuMemSetAccess", 3, UNKNOWN);
         sim.fail_call("cuMemUnmap", 2, UNKNOWN);
         Tag::wake(&[&tag], Restore::Backup).unwrap_err();
         Tag::wake(&[&tag], Restore::Backup).unwrap();
-        assert_eq!((allocator.reserved_bytes(), allocator.statistics().asleep_bytes), (80 * MIB, 0));
-        for offset in [0, 32 * MIB, 40 * MIB, 64 * MIB, 80 * MIB - 1] {
+        assert_eq!((allocator.reserved_bytes(), allocator.statistics().asleep_bytes), (160 * MIB, 0));
+        for offset in [0, 64 * MIB, 80 * MIB, 128 * MIB, 160 * MIB - 1] {
             assert_eq!(byte(&stream, block + offset as u64), 7, "at {offset}");
         }
         free(&allocator, block);
@@ -151,7 +151,7 @@ fn registrants_hear_that_a_piece_stayed() {
     on_simulator(|sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let block = allocate_in(&tag, &allocator, 64 * MIB, &stream);
+        let block = allocate_in(&tag, &allocator, 128 * MIB, &stream);
         let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let tell = std::sync::Arc::clone(&heard);
         allocator.on_backing_change(move |event| {
@@ -160,9 +160,9 @@ fn registrants_hear_that_a_piece_stayed() {
         });
         sim.fail_call("cuMemUnmap", 2, UNKNOWN);
         let slept = sleep(&tag, Backup::Discard);
-        let (first, second, end) = (block, block + (32 << 20), block + (64 << 20));
+        let (first, second, end) = (block, block + (64 << 20), block + (128 << 20));
         assert_eq!(slept.refused.len(), 1);
-        assert_eq!((slept.refused[0].0.clone(), slept.freed), (second..end, 32 * MIB));
+        assert_eq!((slept.refused[0].0.clone(), slept.freed), (second..end, 64 * MIB));
         let stayed = second..end;
         assert_eq!(
             *heard.lock().unwrap(),
@@ -232,5 +232,23 @@ fn a_tag_that_sleeps_takes_no_pool_and_no_checkpoint() {
         // The tag's own use, and that of the allocations.
         (0..2).for_each(|_| allocator.release_pool(id).unwrap());
         allocator.empty_cache().unwrap();
+    });
+}
+
+#[test]
+fn much_memory_of_a_tag_is_few_handles_and_fills_the_limit_to_the_last_block() {
+    on(Sim::builder().memory(2 << 30), |_, context| {
+        let options = CachingOptions::default().with_max_bytes(1500 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let blocks: Vec<_> = (0..150).map(|_| allocate_in(&tag, &allocator, 10 * MIB, &stream)).collect();
+        assert_eq!(tag.state().awake_bytes, 1500 * MIB, "no more than the blocks need");
+        let segments = allocator.statistics().segment.all.current;
+        assert!(segments <= 100, "{segments}");
+        let scope = tag.enter().unwrap();
+        let refused = allocator.allocate_by_address(10 * MIB, &stream).unwrap_err();
+        assert!(matches!(refused, Error::DeviceOutOfMemory(_)), "{refused}");
+        drop(scope);
+        blocks.into_iter().for_each(|block| free(&allocator, block));
     });
 }

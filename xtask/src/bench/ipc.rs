@@ -103,7 +103,9 @@ fn leaks(lives: u64) -> String {
 fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
     let ours = |case: &str, metric| figures.median(case, OURS, metric);
     let mut verdicts = Vec::new();
-    for (case, aim) in [(SPINNING, 1500.0), (SLEEPING, 5000.0)] {
+    for (case, aim, times_torch, times_core) in
+        [(SPINNING, 1500.0, 40.0, 50.0), (SLEEPING, 5000.0, 10.0, 14.0)]
+    {
         // From the call, from its beginning less what recording the fence takes, and from its end: the fence is the last but one that
         // it does, and a cache line the last, so that the time from the fence enqueued lies between the latter two.
         let call = ours(case, "p50");
@@ -127,20 +129,22 @@ fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
         // The peers sleep in any case.
         let faster = |who| Some(figures.median(SLEEPING, who, "p50")? / call?);
         for (than, bound, times) in [
-            ("torch.multiprocessing, the faster queue", 100.0, least(TORCH.map(faster))),
-            ("torch.multiprocessing's Queue", 100.0, faster("torch-queue")),
-            ("a cuda.core import", 20.0, faster(CUDA_CORE)),
+            ("torch.multiprocessing, the faster queue", times_torch, least(TORCH.map(faster))),
+            ("torch.multiprocessing's Queue", times_torch, faster("torch-queue")),
+            ("a cuda.core import", times_core, faster(CUDA_CORE)),
         ] {
             verdicts.push(Verdict::new(format!("{case}: faster than {than}"), AtLeast(bound), "×", times));
         }
     }
     verdicts.push(Verdict::new(many(scale), AtMost(0.1), "s", ours(&many(scale), "total")));
-    for (what, who) in
-        [("announced ahead", ANNOUNCED), ("handed over at once", AT_ONCE), ("not announced", OURS)]
-    {
+    for (what, who, most) in [
+        ("announced ahead", ANNOUNCED, 0.6),
+        ("handed over at once", AT_ONCE, 0.6),
+        ("not announced", OURS, 1.2),
+    ] {
         let ratio = figures.ratio(&first(scale), "first", who, OPEN);
         let goal = format!("{}, {what}: of {OPEN}", first(scale));
-        verdicts.push(Verdict::new(goal, AtMost(1.2), "×", ratio));
+        verdicts.push(Verdict::new(goal, AtMost(most), "×", ratio));
     }
     let case = leaks(lives(scale));
     for (what, metric, unit) in [
@@ -190,7 +194,7 @@ mod tests {
         assert_eq!(found[5], (Some(900_000.0 / 3200.0), "met"));
         assert_eq!(found[7], (None, "not measured"));
         assert_eq!(found[8], (None, "not measured"));
-        assert_eq!(found[13], (Some(90.0), "missed"));
+        assert_eq!(found[13], (Some(90.0), "met"));
         assert_eq!(found[14], (Some(150.0), "met"));
     }
 }

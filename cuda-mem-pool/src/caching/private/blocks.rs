@@ -116,16 +116,17 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// Gives the pool a new segment, and allocates from it. None if there is no memory for it.
+    /// Gives the pool a new segment of so many bytes, and allocates from it. None if there is no memory for it.
     pub(super) fn extend(
         self,
         routed: Routed<'_>,
         mut wanted: SegmentRequest,
+        bytes: u64,
         source: Option<&Arc<dyn RawResource>>,
     ) -> Result<Option<Found>> {
         let Routed { pool: id, stream, requested } = routed;
         // What is not used of a page is held all the same.
-        wanted.bytes = wanted.bytes.next_multiple_of(if source.is_some() { 1 } else { SLAB as u64 });
+        wanted.bytes = bytes.next_multiple_of(if source.is_some() { 1 } else { SLAB as u64 });
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;

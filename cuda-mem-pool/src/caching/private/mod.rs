@@ -258,17 +258,17 @@ impl Private {
         (live, blocks)
     }
 
-    /// Gives a pool, which is made if there is none, a source. [`PoolError::HasMemory`] if it has memory or a source.
+    /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory or a source.
     pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
         let mut state = lock(&self.state);
         if state.pools.get(id).is_err() {
-            return Ok(state.pools.create_or_incref(id, Some(source))?);
+            state.pools.create_or_incref(id, None)?;
         }
         let pool = state.pools.in_use(id)?;
         if pool.source.is_some() || pool.is_leaving() || !pool.heap.is_empty() {
             return Err(PoolError::HasMemory { id }.into());
         }
-        pool.source = Some(source);
+        (pool.source, pool.heap.is_roomy) = (Some(source), true);
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::RawResource;
 
 /// The most bytes of a handle. Larger ones save calls, and keep more awake for one range that has to stay.
-const PIECE: usize = 32 << 20;
+const PIECE: usize = 64 << 20;
 
 /// The memory of a tag: where its private pools get their segments.
 #[derive(Debug)]

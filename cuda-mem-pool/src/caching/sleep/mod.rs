@@ -56,7 +56,7 @@ pub enum Restore {
 pub struct Kept {
     /// The addresses that [`Tag::keep`] was asked for.
     pub range: Range<CUdeviceptr>,
-    /// The bytes that stayed for it: whole pieces of up to 32 MiB. What lies in a piece with others counts for each of them.
+    /// The bytes that stayed for it: whole pieces of up to 64 MiB. What lies in a piece with others counts for each of them.
     pub bytes: usize,
     /// For whom.
     pub reason: String,
@@ -265,7 +265,8 @@ impl Tag {
             return Ok(Self { allocator: allocator.clone(), shared: Arc::clone(shared) });
         }
         let shared = Arc::new(TagShared::new(&cache.context, name, &cache.tags.peers)?);
-        allocator.create_or_incref_pool(shared.id, Some(Arc::clone(&shared.memory) as Arc<_>))?;
+        let source = Arc::clone(&shared.memory);
+        allocator.shared().private.give_source(shared.id, source as Arc<_>)?;
         by_name.insert(name.to_owned(), Arc::clone(&shared));
         Ok(Self { allocator: allocator.clone(), shared })
     }

@@ -10,6 +10,9 @@ use crate::error::PoolError;
 pub(crate) use crate::snapshot::BlockState;
 use crate::statistics::PoolSize;
 
+/// The most bytes of a segment that is larger than its first request needs.
+const ROOMY: u64 = 64 << 20;
+
 /// A block as it is at the moment. Its address and its size in bytes are multiples of 512.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
@@ -46,6 +49,8 @@ pub(crate) struct SegmentRequest {
     requested: u64,
     size: u64,
     pub(crate) bytes: u64,
+    /// What a segment has that serves more than this request, if the heap wants few of them; no less than `bytes`.
+    pub(crate) roomy: u64,
 }
 
 /// A segment that was taken out of its heap.
@@ -88,6 +93,8 @@ pub(crate) struct SegmentHeap {
     pub(super) options: Options,
     /// Whether a request gets the whole of the free block that is found for it.
     pub(crate) no_split: bool,
+    /// Whether much memory should be few segments, because each costs when all of it sleeps and wakes.
+    pub(crate) is_roomy: bool,
     /// By address. Those of a segment lie one behind the other, without a gap.
     blocks: BTreeMap<u64, Block>,
     /// Free blocks of small and of large segments by stream, size and address, which is the order of best fit.
@@ -101,6 +108,7 @@ impl SegmentHeap {
         Self {
             options,
             no_split: false,
+            is_roomy: false,
             blocks: BTreeMap::new(),
             free: Default::default(),
             segments: BTreeMap::new(),
@@ -112,11 +120,24 @@ impl SegmentHeap {
     /// bytes gets the smallest block there is. None from 1 EiB on.
     pub(crate) fn allocate(&mut self, stream: u64, requested: u64) -> Option<Allocation> {
         let size = self.options.block_size(requested)?;
-        let wanted = SegmentRequest { stream, requested, size, bytes: self.options.segment_size(size) };
+        let bytes = self.options.segment_size(size);
+        let wanted = SegmentRequest { stream, requested, size, bytes, roomy: self.roomy(size, bytes) };
         Some(match self.best_fit(stream, size, kind_of(size)) {
             Some(found) => Allocation::Hit(self.take(found, &wanted)),
             None => Allocation::Miss(wanted),
         })
+    }
+
+    /// The bytes of a segment for a request that needs `least`: where they should be few, so many times that as a 32nd of what there is
+    /// holds, up to 64 MiB.
+    fn roomy(&self, size: u64, least: u64) -> u64 {
+        let is_cut =
+            !self.no_split && self.options.max_split_size.is_none() && kind_of(size) == PoolSize::Large;
+        if !self.is_roomy || !is_cut {
+            return least;
+        }
+        let held: u64 = self.segments.values().map(|segment| segment.bytes).sum();
+        least * ((held / 32).min(ROOMY) / least).max(1)
     }
 
     /// Adds the segment that a request missed, and serves the request from it. Errors as for [`SegmentHeap::put_back`].
