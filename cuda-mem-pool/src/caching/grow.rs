@@ -424,7 +424,7 @@ impl Climb for Climber<'_> {
     }
 
     fn take_pending(&mut self) -> Result<bool> {
-        Ok(self.shared.order_all(self.shared.pending.take_marked()) > 0)
+        Ok(self.shared.order_all(self.shared.pending.take(|waiting| waiting.points.is_some())) > 0)
     }
 
     fn wait(&mut self) -> Result<bool> {

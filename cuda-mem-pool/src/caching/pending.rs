@@ -48,7 +48,7 @@ pub(super) struct Freed {
 pub(super) struct Waiting {
     pub(super) block: Freed,
     /// None before points could be recorded, because a stream captures.
-    points: Option<Vec<UsePoint>>,
+    pub(super) points: Option<Vec<UsePoint>>,
     uses: Uses,
     /// Where to look for their end before that of their capture, if there.
     captured: Option<Captured>,
@@ -131,11 +131,6 @@ impl Pending {
         lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
-    /// All freed blocks that have their points, to be waited for.
-    pub(super) fn take_marked(&self) -> Vec<Waiting> {
-        self.take(|waiting| waiting.points.is_some())
-    }
-
     /// All freed blocks.
     pub(super) fn take_all(&self) -> Vec<Waiting> {
         self.take(|_| true)
@@ -152,7 +147,7 @@ impl Pending {
         self.take(|waiting| waiting.is_captured_of(owner) && waiting.captured.as_ref().is_some_and(passed))
     }
 
-    fn take(&self, is_wanted: impl FnMut(&mut Waiting) -> bool) -> Vec<Waiting> {
+    pub(super) fn take(&self, is_wanted: impl FnMut(&mut Waiting) -> bool) -> Vec<Waiting> {
         self.take_and(is_wanted, || {})
     }
 

@@ -50,7 +50,7 @@ impl DeviceCache {
         options.check_hold()?;
         options.segments.check()?;
         let limit = options.limit(total)?;
-        let reserve = options.reserve_bytes.unwrap_or(Policy::reserve_of(total));
+        let reserve = options.reserve_bytes.unwrap_or((total / 100).clamp(256 << 20, 1 << 30));
         let (moves, hold) = (options.moves, options.hold);
         let policy = Policy { moves, hold, reserve_bytes: reserve, ..Policy::for_memory(total.min(limit)) };
         let (slots, figures, callbacks) =

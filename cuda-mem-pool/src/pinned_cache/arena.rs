@@ -16,7 +16,7 @@ use cuda_mem_core::host::{
     HostElements, HostMapping, MappingOptions, Pages, PinnedFlags, RegisterOptions, Registered,
 };
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
-use cuda_mem_core::{Context, Error, PinnedBuffer, Result, StreamId, Uses, forked, pointer};
+use cuda_mem_core::{Context, PinnedBuffer, Result, StreamId, Uses, forked, pointer};
 
 use super::block::{Body, FreeBlock};
 use super::heap::Heap;
@@ -114,7 +114,9 @@ impl Memory {
             let memory = HostMapping::new(bytes, &options)?;
             match Registered::with_options(context, memory, &RegisterOptions::new()) {
                 Ok(registered) => return Ok(Self::Registered(registered)),
-                Err(refusal) if is_unsupported(&refusal.error) => refused.store(true, Ordering::Relaxed),
+                Err(refusal) if refusal.error.code() == Some(CUresult::CUDA_ERROR_NOT_SUPPORTED) => {
+                    refused.store(true, Ordering::Relaxed)
+                }
                 Err(refusal) => return Err(refusal.error),
             }
         }
@@ -143,10 +145,6 @@ impl Memory {
             Self::Allocated(memory) => memory.close().err().map(|refusal| Self::Allocated(refusal.owner)),
         }
     }
-}
-
-fn is_unsupported(error: &Error) -> bool {
-    error.code() == Some(CUresult::CUDA_ERROR_NOT_SUPPORTED)
 }
 
 /// Memory that is never used for another pool or on another node.

@@ -80,15 +80,12 @@ impl PrivatePools<'_> {
     fn look_or_extend(self, routed: Routed<'_>) -> Result<Option<Found>> {
         match self.look(routed)? {
             Found::Miss(wanted, source) => match self.look_at_abandoned(routed)? {
-                None => {
-                    let roomy = self.extend(routed, wanted, wanted.roomy, source.as_ref())?;
-                    match roomy {
-                        None if wanted.bytes < wanted.roomy => {
-                            self.extend(routed, wanted, wanted.bytes, source.as_ref())
-                        }
-                        found => Ok(found),
+                None => match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
+                    None if wanted.bytes < wanted.roomy => {
+                        self.extend(routed, wanted, wanted.bytes, source.as_ref())
                     }
-                }
+                    found => Ok(found),
+                },
                 found => Ok(found),
             },
             found => Ok(Some(found)),

@@ -290,10 +290,6 @@ impl TagShared {
         }
     }
 
-    fn sizes(&self) -> Vec<usize> {
-        self.memory.segments().iter().flat_map(|segment| segment.lacking()).collect()
-    }
-
     fn lacking(&self, shared: &DeviceCache) -> Lacking {
         let kinds = shared.private.segment_kinds(&self.pools());
         let mut lacking = Lacking::default();
@@ -390,7 +386,8 @@ unsafe fn save_all(
 
 /// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
 fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s>, Vec<PhysicalMemory>)> {
-    let sizes: Vec<usize> = cycles.iter().flat_map(|cycle| cycle.tag.sizes()).collect();
+    let segments = cycles.iter().flat_map(|cycle| cycle.tag.memory.segments());
+    let sizes: Vec<usize> = segments.flat_map(|segment| segment.lacking()).collect();
     let needed = sizes.iter().sum::<usize>();
     let mut missing = 0;
     for attempt in 0..3 {

@@ -265,8 +265,7 @@ impl Tag {
             return Ok(Self { allocator: allocator.clone(), shared: Arc::clone(shared) });
         }
         let shared = Arc::new(TagShared::new(&cache.context, name, &cache.tags.peers)?);
-        let source = Arc::clone(&shared.memory);
-        allocator.shared().private.give_source(shared.id, source as Arc<_>)?;
+        allocator.shared().private.give_source(shared.id, Arc::clone(&shared.memory) as Arc<_>)?;
         by_name.insert(name.to_owned(), Arc::clone(&shared));
         Ok(Self { allocator: allocator.clone(), shared })
     }
@@ -298,7 +297,7 @@ impl Tag {
     /// decides. Where allocations go to a private pool that was begun later, they go there.
     pub fn enter(&self) -> Result<TagScope> {
         refuse_forked()?;
-        let (id, of) = (self.shared.id, self.allocator_number());
+        let (id, of) = (self.shared.id, Arc::as_ptr(&self.allocator.inner).addr());
         let mut scopes = lock(&self.shared.scopes);
         if *scopes == 0 {
             let is_innermost = move |_| {
@@ -313,11 +312,6 @@ impl Tag {
         // A thread at its end is in no scope.
         let _ = SCOPES.try_with(|tags| tags.borrow_mut().push((of, id)));
         Ok(TagScope { tag: self.clone(), _not_send: PhantomData })
-    }
-
-    /// What tells allocators apart.
-    fn allocator_number(&self) -> usize {
-        Arc::as_ptr(&self.allocator.inner).addr()
     }
 
     /// Whether memory of the tag is there that sleeps now.
@@ -337,8 +331,7 @@ impl Tag {
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         refuse_forked()?;
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
-        let source = Arc::clone(&self.shared.memory);
-        self.allocator.shared().private.give_source(id, source as Arc<_>)?;
+        self.allocator.shared().private.give_source(id, Arc::clone(&self.shared.memory) as Arc<_>)?;
         lock(&self.shared.pools).push(id);
         Ok(())
     }

@@ -123,9 +123,4 @@ impl Policy {
             idle_permille: 1500,
         }
     }
-
-    /// The reserve that a device of so many bytes gets if nobody says another: a hundredth, from 256 MiB to 1 GiB.
-    pub(crate) fn reserve_of(total_bytes: usize) -> usize {
-        (total_bytes / 100).clamp(256 << 20, 1 << 30)
-    }
 }

@@ -128,12 +128,10 @@ impl SegmentHeap {
         })
     }
 
-    /// The bytes of a segment for a request that needs `least`: where they should be few, so many times that as a 32nd of what there is
-    /// holds, up to 64 MiB.
+    /// The bytes of a segment for a request that needs `least`; of a roomy heap as many times that as a 32nd of what it has, and 64 MiB, hold.
     fn roomy(&self, size: u64, least: u64) -> u64 {
-        let is_cut =
-            !self.no_split && self.options.max_split_size.is_none() && kind_of(size) == PoolSize::Large;
-        if !self.is_roomy || !is_cut {
+        let is_cut = !self.no_split && self.options.max_split_size.is_none();
+        if !(self.is_roomy && is_cut && kind_of(size) == PoolSize::Large) {
             return least;
         }
         let held: u64 = self.segments.values().map(|segment| segment.bytes).sum();
