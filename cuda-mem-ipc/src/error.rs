@@ -60,7 +60,7 @@ pub enum Error {
     Core(core::Error),
     /// What came is no message of a shared pool. The connection is broken.
     #[error("process {pid} sent what is no message of a shared pool: {source}")]
-    Wire { pid: u32, source: WireError },
+    Wire { pid: u32, source: MessageError },
     /// A message of a shared pool that does not fit what came before. The connection is broken.
     #[error("process {pid} does not follow the protocol: {what}")]
     Protocol { pid: u32, what: &'static str },
@@ -101,7 +101,7 @@ pub enum Error {
     OverBudget { what: &'static str, most: u64 },
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
-    Frame(#[from] FrameError),
+    Frame(#[from] MessageError),
     /// A message came with more or fewer descriptors than it says. All were closed, the connection is broken.
     #[error("a message declares {declared} descriptors and {received} came with it")]
     DescriptorCount { declared: usize, received: usize },
@@ -234,49 +234,22 @@ pub(crate) fn shared(errno: Errno) -> Arc<io::Error> {
     Arc::new(errno.into())
 }
 
-/// Why bytes are no frame of the transport. [`Error::Frame`] has it.
+/// Why bytes are no message. [`Error::Frame`] and [`Error::Wire`] have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of each variant names its fields")]
-pub enum FrameError {
-    /// Fewer bytes than a header.
-    #[error("{bytes} bytes are fewer than a header has")]
-    TooShort { bytes: usize },
-    /// More bytes than a frame has.
-    #[error("{bytes} bytes are more than the longest frame has")]
-    TooLong { bytes: usize },
-    /// It does not begin as a frame does.
-    #[error("it begins with {found:02x?}, not with the magic of a frame")]
-    Magic { found: [u8; 4] },
-    /// Of a version that is not spoken.
-    #[error("it is of version {found}, which was not agreed on")]
-    Version { found: u16 },
-    /// Bytes that must be zero and are not.
-    #[error("its last two bytes are {found:#06x}; accepted is 0")]
-    NotZero { found: u16 },
-    /// A payload that is too long.
-    #[error("its payload is {bytes} bytes, more than are accepted")]
-    Payload { bytes: usize },
-    /// Too many descriptors.
-    #[error("it has {count} descriptors, more than are accepted")]
-    Descriptors { count: usize },
-    /// The parts do not add up to the whole.
-    #[error("it declares {declared} bytes and has {bytes}")]
-    Length { declared: usize, bytes: usize },
-}
-
-/// Why a payload is none of a shared pool. [`Error::Wire`] has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the text of each variant names its fields")]
-pub enum WireError {
+pub enum MessageError {
     /// No such kind.
-    #[error("kind {0} is none of a shared pool's")]
+    #[error("there is no kind {0}")]
     Kind(u16),
-    /// Another length than the kind has.
-    #[error("{found} bytes, this part of the message has {expected}")]
+    /// Another length than the message, or this part of it, has.
+    #[error("{found} bytes, where a message has {expected}")]
     Length { found: usize, expected: usize },
     /// A number that its field does not take.
     #[error("the {field} is {value}")]
     Value { field: &'static str, value: u64 },
+}
+
+pub(crate) fn check(field: &'static str, value: u64, is_right: bool) -> Result<(), MessageError> {
+    if is_right { Ok(()) } else { Err(MessageError::Value { field, value }) }
 }

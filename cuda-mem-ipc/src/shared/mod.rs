@@ -32,14 +32,12 @@ pub mod wire;
 mod words;
 
 use std::os::fd::BorrowedFd;
-use std::thread;
-use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline, Descriptors};
+use crate::transport::{Connection, Deadline, Descriptors, until};
 use free::Past;
 use segment::Segment;
 
@@ -92,19 +90,6 @@ fn expect_host(
         return Err(core::Error::OutOfRange { range: offset..end, len: bytes }.into());
     }
     Ok((host, start.saturating_add(offset)))
-}
-
-fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
-    let mut pause = Duration::from_micros(1);
-    while !is_so()? {
-        if deadline.has_passed() {
-            return Err(Error::Timeout { what });
-        }
-        // Short waits stay fast, long ones cost little.
-        thread::sleep(pause.min(deadline.remaining()));
-        pause = (pause * 2).min(Duration::from_micros(200));
-    }
-    Ok(())
 }
 
 /// Has the calling thread wait until streams of this process, and receivers that have given a buffer back, are done with it.

@@ -5,9 +5,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::error::{MessageError, check};
 use crate::transport::FIRST_KIND;
-
-pub use crate::error::WireError;
 
 /// The memory where fences and rings are: one descriptor. Kind 16.
 pub const OFFER: u16 = FIRST_KIND;
@@ -134,7 +133,7 @@ struct SegmentBytes {
 
 impl Message {
     /// Reads a message of a kind; an error for whatever is not exactly one. No allocation, no panic.
-    pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, WireError> {
+    pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, MessageError> {
         Ok(match kind {
             OFFER => {
                 let [version, lines] = whole::<[U32; 2]>(payload)?.map(u32::from);
@@ -153,7 +152,7 @@ impl Message {
                 Self::Ring
             }
             LET_GO => Self::LetGo { segment: whole::<U64>(payload)?.get() },
-            kind => return Err(WireError::Kind(kind)),
+            kind => return Err(MessageError::Kind(kind)),
         })
     }
 
@@ -196,9 +195,9 @@ impl Segment {
         bytes
     }
 
-    fn parse(payload: &[u8]) -> Result<Self, WireError> {
+    fn parse(payload: &[u8]) -> Result<Self, MessageError> {
         let Ok((head, rest)) = SegmentBytes::ref_from_prefix(payload) else {
-            return Err(WireError::Length { found: payload.len(), expected: size_of::<SegmentBytes>() });
+            return Err(MessageError::Length { found: payload.len(), expected: size_of::<SegmentBytes>() });
         };
         let (bytes, uuid) = (head.bytes.get(), head.home);
         check("size", bytes, bytes > 0 && bytes <= isize::MAX as u64)?;
@@ -210,11 +209,11 @@ impl Segment {
             3 => {
                 let node = u128::from_le_bytes(uuid);
                 let value = u64::try_from(node).unwrap_or(u64::MAX);
-                let wrong = |_| WireError::Value { field: "node", value };
+                let wrong = |_| MessageError::Value { field: "node", value };
                 Place::NodePool { node: u32::try_from(node).map_err(wrong)?, block: block()? }
             }
             4 => {
-                let wrong = WireError::Length { found: rest.len(), expected: 8 * (rest.len() / 8) };
+                let wrong = MessageError::Length { found: rest.len(), expected: 8 * (rest.len() / 8) };
                 let sizes = <[U64]>::ref_from_bytes(rest).map_err(|_| wrong)?;
                 let sizes = sizes.iter().map(|size| size.get()).collect::<Vec<_>>();
                 let (count, is_sound) = (sizes.len(), !sizes.contains(&0));
@@ -223,7 +222,7 @@ impl Segment {
                 check("size", bytes, is_sound && total == Some(bytes))?;
                 Place::Parts { uuid, sizes }
             }
-            value => return Err(WireError::Value { field: "place", value }),
+            value => return Err(MessageError::Value { field: "place", value }),
         };
         let (segment, generation) = (head.segment.get(), head.generation.get());
         Ok(Self { segment, generation, bytes, place })
@@ -245,7 +244,7 @@ impl HandOver {
     }
 
     /// What an entry of the ring says, if each number is in range.
-    pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+    pub fn of_entry(entry: [u64; 7]) -> Result<Self, MessageError> {
         let [sequence, segment, offset, len, line, generation, _] = entry;
         check("length", len, len > 0)?;
         check("offset", offset, offset.checked_add(len).is_some_and(|end| end <= isize::MAX as u64))?;
@@ -261,25 +260,21 @@ impl Release {
     }
 
     /// What an entry of the ring says, if each number is in range.
-    pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+    pub fn of_entry(entry: [u64; 7]) -> Result<Self, MessageError> {
         let [sequence, line, generation, ..] = entry;
         check("generation", generation, generation <= LAST_GENERATION)?;
         Ok(Self { sequence, line: line_of(line)?, generation })
     }
 }
 
-fn line_of(value: u64) -> Result<u32, WireError> {
-    let wrong = WireError::Value { field: "line", value };
+fn line_of(value: u64) -> Result<u32, MessageError> {
+    let wrong = MessageError::Value { field: "line", value };
     u32::try_from(value).ok().filter(|line| *line < LINES).ok_or(wrong)
 }
 
-fn whole<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8]) -> Result<&T, WireError> {
-    let wrong = WireError::Length { found: bytes.len(), expected: size_of::<T>() };
+fn whole<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8]) -> Result<&T, MessageError> {
+    let wrong = MessageError::Length { found: bytes.len(), expected: size_of::<T>() };
     T::ref_from_bytes(bytes).map_err(|_| wrong)
-}
-
-fn check(field: &'static str, value: u64, is_right: bool) -> Result<(), WireError> {
-    if is_right { Ok(()) } else { Err(WireError::Value { field, value }) }
 }
 
 #[cfg(test)]

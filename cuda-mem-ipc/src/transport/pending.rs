@@ -135,12 +135,8 @@ impl AsFd for Pending {
 
 fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
     let own = Hello::own()?;
-    channel.send(
-        Frame { version: MIN_VERSION, ..Frame::new(HELLO, own.as_bytes())? },
-        &[],
-        Some(peer),
-        deadline,
-    )
+    let frame = Frame { version: MIN_VERSION, kind: HELLO, payload: own.as_bytes(), descriptors: 0 };
+    channel.send(frame, &[], Some(peer), deadline)
 }
 
 /// The hello, if it is one; what a later release puts behind it is not read.

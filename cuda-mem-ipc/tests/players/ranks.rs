@@ -16,6 +16,7 @@ use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
 use crate::symmetric::{CHANNELS, SymmetricMemory, Why};
+use crate::transport::refuse;
 
 const SIZE: usize = 10_000;
 
@@ -137,11 +138,11 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
 fn what_the_system_refuses_is_no_other_ranks_fault() {
     let pair = Pair::new();
     let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
-    peer.connection.refuse(Some(rustix::io::Errno::NOMEM));
+    refuse(&peer.connection, Some(rustix::io::Errno::NOMEM));
     pair.say(message::SEGMENT, &[1], &[]);
     std::thread::sleep(Duration::from_millis(100));
     pair.good.check().unwrap();
-    peer.connection.refuse(None);
+    refuse(&peer.connection, None);
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "it was not taken the next time");
 }
 
@@ -270,7 +271,7 @@ fn a_rank_that_says_much_is_read_in_turns() {
     (0..watch::MOST_AT_A_TIME + 1).for_each(|_| pair.say(message::BROKEN, &[], &[]));
     let Some(peer) = &state.peers[1] else { panic!("no peer") };
     let take = || watch::take(state, 1, peer);
-    let is_read = || !peer.connection.has_message();
+    let is_read = || rustix::io::ioctl_fionread(&peer.connection).unwrap() == 0;
     take();
     assert!(!is_read(), "who is to stop reads on");
     state.stop.store(false, Ordering::Release);

@@ -86,15 +86,15 @@ fn numbers_that_no_message_has_are_named() {
     for (said, name) in bad {
         let refused = HandOver::of_entry(said.to_entry());
         assert!(
-            matches!(refused, Err(WireError::Value { field, .. }) if field == name),
+            matches!(refused, Err(MessageError::Value { field, .. }) if field == name),
             "{name}: {refused:?}"
         );
     }
-    assert_eq!(Message::parse(15, &[]), Err(WireError::Kind(15)));
+    assert_eq!(Message::parse(15, &[]), Err(MessageError::Kind(15)));
     for sizes in [&[][..], &[1], &[1, 0], &[1; MOST_HANDLES + 1], &[1 << 62, 1 << 62], &[u64::MAX, 1]] {
         let bytes = sizes.iter().fold(0, |sum: u64, size| sum.wrapping_add(*size));
         let place = Place::Parts { uuid: [1; 16], sizes: sizes.to_vec() };
         let (kind, payload) = Message::Segment(Segment { segment: 1, generation: 2, bytes, place }).encode();
-        assert!(matches!(Message::parse(kind, &payload), Err(WireError::Value { .. })), "{sizes:?}");
+        assert!(matches!(Message::parse(kind, &payload), Err(MessageError::Value { .. })), "{sizes:?}");
     }
 }
