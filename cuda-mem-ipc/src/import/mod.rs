@@ -2,8 +2,6 @@
 
 mod table;
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc as StdArc;
 use std::time::Duration;
 
@@ -69,12 +67,6 @@ pub struct Imports<V> {
     table: Arc<Table<ImportKey, V>>,
 }
 
-/// A share in imported memory. Clones are shares too; the last one that is dropped gives the memory back.
-/// [`Imports`] has an example.
-pub struct Imported<V> {
-    value: StdArc<V>,
-}
-
 /// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go.
 /// [`Imports`] has an example.
 #[must_use = "dropped, it says that the memory is gone"]
@@ -106,7 +98,8 @@ impl<V: Send + Sync + 'static> Imports<V> {
         Self { table: Arc::new(Table::new()) }
     }
 
-    /// A share in the memory of a name: what others have imported already, or what `import` does, which is called without a lock.
+    /// A share in the memory of a name: what others have imported already, or what `import` does, which is called without a lock. The last
+    /// share that is dropped gives the memory back.
     ///
     /// The [`Departure`] that `import` gets has to live until the driver has let go of the memory; if it is dropped with an
     /// error, nothing was imported. `import` must not ask for the same name.
@@ -120,7 +113,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
         key: &ImportKey,
         limit: Duration,
         import: impl FnOnce(Departure) -> Result<V, E>,
-    ) -> Result<Imported<V>, ImportError<E>> {
+    ) -> Result<StdArc<V>, ImportError<E>> {
         if forked() {
             return Err(ImportError::Forked);
         }
@@ -129,7 +122,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
             key.driver.reclaim();
         };
         let import = |guard| import(Departure { _guard: Box::new(guard) });
-        Ok(Imported { value: Table::import(&self.table, key, limit, nudge, import)? })
+        Table::import(&self.table, key, limit, nudge, import)
     }
 
     /// How many names are imported, or on their way in or out.
@@ -152,26 +145,6 @@ impl<V> Clone for Imports<V> {
     }
 }
 
-impl<V> Clone for Imported<V> {
-    fn clone(&self) -> Self {
-        Self { value: StdArc::clone(&self.value) }
-    }
-}
-
-impl<V> Deref for Imported<V> {
-    type Target = V;
-
-    fn deref(&self) -> &V {
-        &self.value
-    }
-}
-
 crate::shown!([V] Imports<V>);
-
-impl<V: fmt::Debug> fmt::Debug for Imported<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Imported").field(&**self).finish()
-    }
-}
 
 crate::shown!(Departure);

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on `Imported` segments staying mapped while a share lives, and behind the uses that they took over.
+//! Relies on imported segments staying mapped while a share lives, and behind the uses that they took over.
 
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
@@ -21,7 +21,6 @@ use super::wire::HandOver;
 use super::words::Point;
 use super::{expect_driver, expect_host, until, until_unused};
 use crate::error::Result;
-use crate::import::Imported;
 use crate::primitive::refuse_forked;
 use crate::transport::Deadline;
 
@@ -37,7 +36,7 @@ pub struct ReceivedBuffer {
 
 struct Received {
     link: Arc<ImportLink>,
-    segment: Imported<Segment>,
+    segment: Arc<Segment>,
     offset: usize,
     len: usize,
     /// As the exporter said it.
@@ -48,7 +47,7 @@ struct Received {
 impl ReceivedBuffer {
     pub(super) fn new(
         link: &Arc<ImportLink>,
-        segment: Imported<Segment>,
+        segment: Arc<Segment>,
         range: Range<usize>,
         said: HandOver,
     ) -> Self {

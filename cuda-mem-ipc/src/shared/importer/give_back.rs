@@ -9,7 +9,6 @@ use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 use super::ImportLink;
 use crate::background;
 use crate::error::{Error, Result};
-use crate::import::Imported;
 use crate::primitive::lock;
 use crate::shared::budget::Kind;
 use crate::shared::reaper::{self, Watched};
@@ -28,7 +27,7 @@ pub(super) const MOST_UNHEARD: usize = 1 << 18;
 pub(in crate::shared) struct Returned {
     sequence: u64,
     /// None once all uses are the segment's.
-    segment: Option<Imported<Segment>>,
+    segment: Option<Arc<Segment>>,
     uses: Uses,
     /// Whether no stream of its own was tried yet.
     is_new: bool,
@@ -36,7 +35,7 @@ pub(in crate::shared) struct Returned {
 }
 
 impl Returned {
-    pub(in crate::shared) fn new(sequence: u64, segment: Imported<Segment>, uses: Uses) -> Self {
+    pub(in crate::shared) fn new(sequence: u64, segment: Arc<Segment>, uses: Uses) -> Self {
         Self { sequence, segment: Some(segment), uses, is_new: true, release: None }
     }
 

@@ -12,7 +12,7 @@ use super::ImportLink;
 use super::give_back::MOST_UNHEARD;
 use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
-use crate::import::{ImportError, ImportKey, Imported, Imports};
+use crate::import::{ImportError, ImportKey, Imports};
 use crate::primitive::lock;
 use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
@@ -46,7 +46,7 @@ enum State {
         #[allow(dead_code, reason = "it counts until it is dropped")] Counted,
     ),
     /// Its memory, or why it could not be imported: its buffers go back at once.
-    Known(Result<Imported<Segment>>),
+    Known(Result<Arc<Segment>>),
 }
 
 struct Counted(Arc<AtomicUsize>, usize);
@@ -66,7 +66,7 @@ impl Drop for Counted {
 
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
-    fn memory(&self, link: &Arc<ImportLink>) -> Result<Imported<Segment>> {
+    fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
         let mut state = lock(&self.state);
         match &mut *state {
             State::Known(memory) => memory.clone(),
@@ -187,7 +187,7 @@ impl ImportLink {
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
-    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Imported<Segment>> {
+    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Arc<Segment>> {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
@@ -206,7 +206,7 @@ impl ImportLink {
     }
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
-    pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Imported<Segment>> {
+    pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Arc<Segment>> {
         loop {
             // Without the lock behind this, which others need for other segments.
             let known = lock(&self.segments).get(&number).cloned();
