@@ -17,13 +17,13 @@ use super::reaper;
 use super::ring::{self, Consumer, Corrupt, Producer};
 use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
-use super::wire::{self, Accept, HandOver};
-use super::words::{Point, Words};
+use super::wire::{self, HandOver, Point};
+use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
-use serve::{Lease, Leases, Out};
+use serve::{Lease, Leases};
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
 const LATE: u32 = 64;
@@ -43,8 +43,9 @@ pub(super) struct ExportLink {
     connection: Connection,
     words: Arc<Words>,
     leases: Mutex<Leases>,
-    /// How many leases there are, those that are just ending too.
-    out: Arc<Out>,
+    /// How many leases there are, those that are just ending too, and whether there may be more.
+    out: Arc<AtomicUsize>,
+    is_open: AtomicBool,
     /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
     /// no buffer overtakes its segment.
     announced: Mutex<HashMap<u64, Announced>>,
@@ -98,11 +99,9 @@ impl Exporter {
         say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
         let (answer, descriptors) = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
-        let accepted = match answer {
-            wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
-            _ => return Err(protocol(&connection, "the offer is not accepted")),
+        let (wire::Message::Accept { segments, bytes }, true) = (answer, descriptors.is_empty()) else {
+            return Err(protocol(&connection, "the offer is not accepted"));
         };
-        let Accept { segments, bytes } = accepted;
         let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
         // Behind the answer, for the importer has mapped it.
         let words = Arc::new(Words::of(context, memory, pid)?);
@@ -113,7 +112,8 @@ impl Exporter {
             connection,
             words,
             leases: Mutex::default(),
-            out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
+            out: Arc::default(),
+            is_open: AtomicBool::new(true),
             announced: Mutex::default(),
             ahead_limit,
             retiring: Mutex::default(),
@@ -170,14 +170,9 @@ impl Exporter {
                 return Err(error);
             }
         };
-        link.record_and_push(stream, was_woken, |Point { line, generation }| HandOver {
-            sequence,
-            segment,
-            offset,
-            len,
-            line,
-            generation,
-        })?;
+        // Its fence is known when it is recorded.
+        let fence = Point { line: 0, generation: 0 };
+        link.record_and_push(stream, was_woken, HandOver { sequence, segment, offset, len, fence })?;
         Ok(sequence)
     }
 
@@ -216,7 +211,7 @@ impl Exporter {
     /// How many buffers the receiver has.
     #[must_use]
     pub fn leases(&self) -> usize {
-        if core::forked() { 0 } else { self.link.out.leases.load(Ordering::SeqCst) }
+        if core::forked() { 0 } else { self.link.out.load(Ordering::SeqCst) }
     }
 
     /// Waits until the receiver has given back everything that was handed over, or until [`Error::Timeout`].
@@ -268,7 +263,7 @@ impl ExportLink {
         let mut announced = lock(&self.announced);
         // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
         // what is told here, or this sees that the exporter is gone.
-        if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
+        if !self.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
         let ahead = announced.values().filter_map(|told| match told {
@@ -363,17 +358,11 @@ impl ExportLink {
     /// The entry comes right before the fence, so that the receiver has its stream wait while the driver here is busy with the fence. Its
     /// stream waits for that call alone, which waits for no device. In one process it might: streams of one process share hardware
     /// queues, and a stream there that waits may hold up the very one which is to record it, so there the entry comes behind it.
-    fn record_and_push(
-        &self,
-        stream: &Stream,
-        was_woken: bool,
-        said: impl Fn(Point) -> HandOver,
-    ) -> Result<()> {
-        let mut pushed = None;
-        let mut push = |point| {
-            let said = said(point);
-            pushed = Some(said.sequence);
-            lock(&self.ring).push(said.to_entry());
+    fn record_and_push(&self, stream: &Stream, was_woken: bool, said: HandOver) -> Result<()> {
+        let mut is_pushed = false;
+        let mut push = |fence| {
+            is_pushed = true;
+            lock(&self.ring).push(HandOver { fence, ..said }.to_entry());
         };
         let recorded = self.words.record_announced(stream, |point| {
             if self.is_to_another {
@@ -384,7 +373,7 @@ impl ExportLink {
         if let (Ok(point), false) = (&recorded, self.is_to_another) {
             push(*point);
         }
-        if pushed.is_some() {
+        if is_pushed {
             if self.wake() && was_woken {
                 // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
                 self.late.store(LATE, Ordering::Relaxed);
@@ -393,8 +382,7 @@ impl ExportLink {
             return recorded.map(drop).map_err(|error| self.connection.breaks(error));
         }
         lock(&self.ring).cancel();
-        let sequence = said(Point { line: 0, generation: 0 }).sequence;
-        drop(self.end_lease(sequence));
+        drop(self.end_lease(said.sequence));
         recorded.map(drop)
     }
 }
@@ -402,7 +390,7 @@ impl ExportLink {
 impl Drop for Exporter {
     fn drop(&mut self) {
         if !core::forked() {
-            self.link.out.is_open.store(false, Ordering::SeqCst);
+            self.link.is_open.store(false, Ordering::SeqCst);
             reaper::wake();
         }
     }

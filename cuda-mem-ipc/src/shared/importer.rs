@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 
 use super::budget::Budget;
 use super::options::AheadLimit;
 use super::reaper;
 use super::received::ReceivedBuffer;
 use super::ring::{self, Consumer, Producer};
-use super::wire::{self, Accept, HandOver, Release};
+use super::wire::{self, HandOver};
 use super::words::Words;
 use super::{heard, protocol, say};
 use crate::error::{Error, Result};
@@ -134,8 +134,8 @@ impl Importer {
             return Err(protocol(&connection, "it does not begin with an offer"));
         }
         let words = Arc::new(Words::open(context, descriptors, pid)?);
-        let accepted = Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
-        say(&connection, &wire::Message::Accept(accepted), &[], deadline)?;
+        let accepted = wire::Message::Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
+        say(&connection, &accepted, &[], deadline)?;
         let [ring, wake_flag] = words.rings()?;
         let link = Arc::new(ImportLink {
             context: context.clone(),
@@ -308,8 +308,7 @@ impl ImportLink {
         match memory {
             Ok((segment, range)) => Ok(ReceivedBuffer::new(self, segment, range, said)),
             Err(error) => {
-                let release = Release { sequence: said.sequence, line: 0, generation: 0 };
-                self.give_back(Returned::refused(release));
+                self.give_back(Returned::new(said.sequence, None, Uses::new()));
                 Err(error)
             }
         }

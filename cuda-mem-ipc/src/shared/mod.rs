@@ -32,6 +32,8 @@ pub mod wire;
 mod words;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
@@ -51,6 +53,22 @@ pub use received::ReceivedBuffer;
 
 /// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. Half of what a ring holds.
 const MOST_AT_A_TIME: usize = 256;
+
+/// So many of what is counted, until this is dropped.
+struct Counted(Arc<AtomicUsize>, usize);
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
+        all.fetch_add(these, Ordering::SeqCst);
+        Self(Arc::clone(all), these)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
 
 fn say(
     connection: &Connection,

@@ -18,7 +18,6 @@ use cuda_mem_pool::cuda_mem_core::{
 use super::importer::{ImportLink, Returned};
 use super::segment::Segment;
 use super::wire::HandOver;
-use super::words::Point;
 use super::{expect_driver, expect_host, until, until_unused};
 use crate::error::Result;
 use crate::primitive::refuse_forked;
@@ -128,7 +127,7 @@ impl ReceivedBuffer {
     /// [`Error::PeerDied`](crate::Error::PeerDied), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
-        self.received.link.words().is_reached(self.received.fence())
+        self.received.link.words().is_reached(self.received.said.fence)
     }
 
     /// Has the calling thread wait until the bytes are there.
@@ -166,17 +165,11 @@ impl ReceivedBuffer {
     }
 }
 
-impl Received {
-    fn fence(&self) -> Point {
-        Point { line: self.said.line, generation: self.said.generation }
-    }
-}
-
 crate::shown!(Received, |it| said: it.said);
 
 impl UsedElsewhere for Received {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.link.words().make_wait(self.fence(), stream)?)
+        Ok(self.link.words().make_wait(self.said.fence, stream)?)
     }
 }
 
@@ -186,8 +179,8 @@ impl Drop for Received {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let (segment, uses) = (self.segment.clone(), std::mem::take(&mut self.uses));
-        self.link.give_back(Returned::new(self.said.sequence, segment, uses));
+        let (segment, uses) = (Arc::clone(&self.segment), std::mem::take(&mut self.uses));
+        self.link.give_back(Returned::new(self.said.sequence, Some(segment), uses));
     }
 }
 

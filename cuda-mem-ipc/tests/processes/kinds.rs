@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{HandOver, Message, Segment};
+use cuda_mem_ipc::shared::wire::{HandOver, Message, Point, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
@@ -346,7 +346,13 @@ fn tells_twice(first: &Channel) {
         say(&theirs, Message::Segment(segment), &[told.descriptors[0].as_fd()]);
         hand(
             &words,
-            HandOver { sequence: number, segment: number, offset: 0, len: 1, line: 0, generation: 1 },
+            HandOver {
+                sequence: number,
+                segment: number,
+                offset: 0,
+                len: 1,
+                fence: Point { line: 0, generation: 1 },
+            },
         );
         // The importer may sleep.
         wake(&words);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::import::{ImportError, ImportKey, Imports};
 use crate::primitive::lock;
 use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
-use crate::shared::{MOST_AT_A_TIME, heard, reaper, say, wire};
+use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
@@ -47,21 +47,6 @@ enum State {
     ),
     /// Its memory, or why it could not be imported: its buffers go back at once.
     Known(Result<Arc<Segment>>),
-}
-
-struct Counted(Arc<AtomicUsize>, usize);
-
-impl Counted {
-    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
-        all.fetch_add(these, Ordering::SeqCst);
-        Self(Arc::clone(all), these)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::SeqCst);
-    }
 }
 
 impl Known {

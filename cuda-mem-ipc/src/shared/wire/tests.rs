@@ -16,7 +16,7 @@ fn message() -> impl Strategy<Value = Message> {
     let segment = (any::<u64>(), any::<u64>(), 1..=isize::MAX as u64, place);
     prop_oneof![
         Just(Message::Offer),
-        any::<(u64, u64)>().prop_map(|(segments, bytes)| Message::Accept(Accept { segments, bytes })),
+        any::<(u64, u64)>().prop_map(|(segments, bytes)| Message::Accept { segments, bytes }),
         Just(Message::Ring),
         segment.prop_map(|(segment, generation, bytes, place)| {
             // Of several handles it is what they have together.
@@ -74,14 +74,15 @@ proptest! {
 
 #[test]
 fn numbers_that_no_message_has_are_named() {
-    let good = HandOver { sequence: 0, segment: 0, offset: 0, len: 1, line: 0, generation: 1 };
+    let good =
+        HandOver { sequence: 0, segment: 0, offset: 0, len: 1, fence: Point { line: 0, generation: 1 } };
     let bad = [
         (HandOver { len: 0, ..good }, "length"),
         (HandOver { offset: u64::MAX, ..good }, "offset"),
         (HandOver { offset: isize::MAX as u64, ..good }, "offset"),
-        (HandOver { line: LINES, ..good }, "line"),
-        (HandOver { generation: 0, ..good }, "generation"),
-        (HandOver { generation: LAST_GENERATION + 1, ..good }, "generation"),
+        (HandOver { fence: Point { line: LINES, ..good.fence }, ..good }, "line"),
+        (HandOver { fence: Point { generation: 0, ..good.fence }, ..good }, "generation"),
+        (HandOver { fence: Point { generation: LAST_GENERATION + 1, ..good.fence }, ..good }, "generation"),
     ];
     for (said, name) in bad {
         let refused = HandOver::of_entry(said.to_entry());
