@@ -25,6 +25,7 @@
 
 mod background;
 mod error;
+mod free_list;
 mod import;
 mod memory_file;
 mod primitive;

@@ -8,11 +8,12 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 use super::buffer::SharedBuffer;
 use super::expect_driver;
 use super::exporter::ExportLink;
-use super::free::{FreeList, Last};
+use super::free::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::segment::Segment;
 use super::slab::Slabs;
 use crate::error::Result;
+use crate::free_list::FreeList;
 use crate::primitive::{lock, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.

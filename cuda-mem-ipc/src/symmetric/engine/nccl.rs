@@ -103,7 +103,7 @@ impl EngineBackend {
             let get = || unsafe { table.ncclGetUniqueId()(&mut id) };
             engine.expect("ncclGetUniqueId", context.with_current(get)?)?;
         }
-        let ours = Introduction { version: table.version(), is_initialised: None, id: id.to_bytes() };
+        let ours = Introduction::new(table.version(), None, id.to_bytes());
         let mut calls = Calls::default();
         let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = ncclUniqueId::from_bytes(&calls.start(talk, &ours)?);

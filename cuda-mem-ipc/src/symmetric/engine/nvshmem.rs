@@ -106,11 +106,7 @@ impl EngineBackend {
             let get = || unsafe { table.nvshmemx_get_uniqueid()(&mut id) };
             expect("nvshmemx_get_uniqueid", context.with_current(get)?)?;
         }
-        let ours = Introduction {
-            version: table.version(),
-            is_initialised: Some(is_initialised),
-            id: id.to_bytes(),
-        };
+        let ours = Introduction::new(table.version(), Some(is_initialised), id.to_bytes());
         let mut calls = Calls::default();
         let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = calls.start(talk, &ours)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Context;
 
-use super::directory::{Directory, MAX_RANKS};
+use super::directory::{Directory, JOINED, MAX_RANKS};
 use super::message::{self, Hello};
 use super::state::State;
 use super::{Group, GroupOptions, words};
@@ -278,9 +278,9 @@ impl<'j> Joining<'j> {
                 directory
             }
         };
-        directory.set_joined(self.rank)?;
+        directory.say(JOINED, self.rank)?;
         for (rank, connection) in others() {
-            while !directory.has_joined(rank)? {
+            while !directory.has_said(JOINED, rank) {
                 let is_alive = connection
                     .as_ref()
                     .is_some_and(|connection| connection.peer().is_alive().unwrap_or(false));

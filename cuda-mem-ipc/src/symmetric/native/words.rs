@@ -57,8 +57,8 @@ impl Piece {
     ) -> Result<Self, Error> {
         let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
         // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
-        if info.room != room as u64 {
-            return Err(invalid("the number of allocations that words are for", info.room, room));
+        if info.room.get() != room as u64 {
+            return Err(invalid("the number of allocations that words are for", info.room.get(), room));
         }
         let failed = |source| Error::Transport { rank, source };
         let mapping = memory_file::open(words).map_err(failed)?;
@@ -112,7 +112,7 @@ impl Announced for Piece {
         ["pieces of words for signals", "the number of words for signals", "announce words for signals"];
 
     fn number(info: &PieceInfo) -> u64 {
-        info.number
+        info.number.get()
     }
 
     fn open(own: &group::Inner, info: PieceInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
@@ -174,7 +174,7 @@ impl OwnWords {
         ranks: usize,
     ) -> Result<(Arc<Piece>, PieceInfo)> {
         let piece = Piece::create(context, room, ranks)?;
-        Ok((Arc::new(piece), PieceInfo { number: self.pieces(), room: room as u64 }))
+        Ok((Arc::new(piece), PieceInfo { number: self.pieces().into(), room: (room as u64).into() }))
     }
 
     pub(super) fn pieces(&self) -> u64 {
