@@ -69,7 +69,6 @@ pub(super) struct ExportLink {
     is_closing: AtomicBool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Announced {
     /// Of so many bytes, and of no buffer of it.
     Ahead(u64),
@@ -205,7 +204,7 @@ impl Exporter {
         refuse_forked()?;
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
-        self.link.announce_ahead(&share.segment.info, |to| share.segment.with_handles(to))
+        share.segment.with_handles(|handles| self.link.announce_ahead(&share.segment.info, handles))
     }
 
     /// How many buffers the receiver has.
@@ -236,10 +235,14 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        let with_handles = |to: &dyn Fn(ExportHandles<'_>) -> Result<()>| segment.with_handles(to);
         loop {
             let mut announced = lock(&self.announced);
-            if self.announce_now(&mut announced, &segment.info, Announced::Used, with_handles)? {
+            if let Some(known) = announced.get_mut(&segment.info.id) {
+                *known = Announced::Used;
+                return Ok(());
+            }
+            let info = &segment.info;
+            if segment.with_handles(|handles| self.tell(&mut announced, info, Announced::Used, handles))? {
                 return Ok(());
             }
             drop(announced);
@@ -253,12 +256,11 @@ impl ExportLink {
         }
     }
 
-    /// Tells the importer of a segment of which it has no buffer yet, by what `with_handles` gives, and returns whether it knows of it. Nobody
-    /// is waited for.
+    /// Tells the importer of a segment of which it has no buffer yet, and returns whether it knows of it. Nobody is waited for.
     pub(super) fn announce_ahead(
         self: &Arc<Self>,
         segment: &SegmentInfo,
-        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+        handles: ExportHandles<'_>,
     ) -> Result<bool> {
         let mut announced = lock(&self.announced);
         // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
@@ -266,51 +268,39 @@ impl ExportLink {
         if !self.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
         }
+        if announced.contains_key(&segment.id) {
+            return Ok(true);
+        }
         let ahead = announced.values().filter_map(|told| match told {
             Announced::Ahead(bytes) => Some(*bytes),
             Announced::Used => None,
         });
         let bytes = segment.bytes as u64;
-        if !announced.contains_key(&segment.id) && !self.ahead_limit.has_room(bytes, ahead) {
+        if !self.ahead_limit.has_room(bytes, ahead) {
             return Ok(false);
         }
-        self.announce_now(&mut announced, segment, Announced::Ahead(bytes), with_handles)
+        self.tell(&mut announced, segment, Announced::Ahead(bytes), handles)
     }
 
-    /// Whether the importer knows of a segment, which it is told if there is room. One that it was told ahead stays that until it is used.
-    fn announce_now(
+    /// Tells of a segment, and will tell of its end. False if there is no room now.
+    fn tell(
         self: &Arc<Self>,
         announced: &mut HashMap<u64, Announced>,
         segment: &SegmentInfo,
         how: Announced,
-        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+        handles: ExportHandles<'_>,
     ) -> Result<bool> {
-        match announced.get_mut(&segment.id) {
-            Some(known) if how == Announced::Used => *known = how,
-            Some(_) => {}
-            None => match with_handles(&|handles| self.tell(segment, handles)) {
-                Err(error) if error.is_timeout() => return Ok(false),
-                told => {
-                    told?;
-                    announced.insert(segment.id, how);
-                }
-            },
-        }
-        Ok(true)
-    }
-
-    /// Tells of a segment if there is room, and will tell of its end. The caller has the lock on what was announced.
-    fn tell(self: &Arc<Self>, segment: &SegmentInfo, handles: ExportHandles<'_>) -> Result<()> {
         if let Some(slab) = handles.slab {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
         if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles.descriptors) {
             lock(&self.slabs).remove(&segment.id);
-            return Err(error);
+            return if error.is_timeout() { Ok(false) } else { Err(error) };
         }
         segment.is_known_by(Arc::downgrade(self));
-        Ok(())
+        announced.insert(segment.id, how);
+        Ok(true)
     }
 
     /// A segment of this process is gone.

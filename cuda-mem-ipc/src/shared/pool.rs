@@ -158,9 +158,10 @@ impl SharedPool {
         }
         let shared = |slot: &Slot| (!slot.is_isolated).then(|| Arc::clone(&slot.segment));
         let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
-        segments
-            .iter()
-            .for_each(|segment| drop(link.announce_ahead(&segment.info, |to| segment.with_handles(to))));
+        for segment in segments {
+            // Whatever it cannot be told now it is told with the first buffer.
+            let _ = segment.with_handles(|handles| link.announce_ahead(&segment.info, handles));
+        }
     }
 
     /// The bytes of all segments.
@@ -211,7 +212,7 @@ impl Pool {
             let links = lock(&self.attached).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
             for link in links {
                 // Whoever cannot be told now is told with the first buffer.
-                let _ = link.announce_ahead(info, |to| to(handles));
+                let _ = link.announce_ahead(info, handles);
             }
         })?;
         let segment = Arc::new(segment);

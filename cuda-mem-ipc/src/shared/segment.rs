@@ -137,18 +137,17 @@ impl Segment {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            let info = SegmentInfo::new(bytes, place);
-            let descriptor = slab.descriptor().ok_or(Error::Closed { doing: "sharing a segment" })?;
-            announce(&info, ExportHandles { descriptors: &[descriptor], slab: Some(&slab) });
-            return Ok(Self::new(info, Memory::Pooled { slab }));
+            let made = Self::new(SegmentInfo::new(bytes, place), Memory::Pooled { slab });
+            made.with_handles(|handles| Ok(announce(&made.info, handles)))?;
+            return Ok(made);
         }
         match kind {
             MemoryKind::Host => {
                 let mapping = SharedMapping::create(bytes)?;
                 let info = SegmentInfo::new(mapping.bytes(), Place::Host);
-                let made = Self::register(context, info, (mapping.clone(), None), (), None)?;
+                let made = Self::register(context, info, (mapping, None), (), None)?;
                 // Behind the registration: an importer takes only what is there.
-                announce(&made.info, ExportHandles { descriptors: &[mapping.as_fd()], slab: None });
+                made.with_handles(|handles| Ok(announce(&made.info, handles)))?;
                 Ok(made)
             }
             _ => {
@@ -206,13 +205,8 @@ impl Segment {
                 if mapping.bytes() != bytes || found < bytes {
                     return Err(Error::WrongSize { said: said.bytes, found });
                 }
-                let take = |kind: Kind, amount| {
-                    let most = kind.most_of_a_peer();
-                    let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
-                    budget.take(kind, amount).ok_or(Error::OverBudget { what, most })
-                };
-                let pinned = take(Kind::PinnedBytes, said.bytes.max(LEAST_PINNED))?;
-                let open = take(Kind::Descriptors, 1)?;
+                let pinned = budget.take(Kind::PinnedBytes, said.bytes.max(LEAST_PINNED))?;
+                let open = budget.take(Kind::Descriptors, 1)?;
                 Self::register(context, info, (mapping, Some(open)), pinned, Some(departure))
             }
         }
@@ -260,6 +254,7 @@ impl Segment {
     /// Gives somebody what peers map it by.
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(ExportHandles<'_>) -> Result<R>) -> Result<R> {
         let by = |descriptors: &[BorrowedFd<'_>]| to(ExportHandles { descriptors, slab: self.slab() });
+        let of_pool = self.slab().and_then(|slab| slab.descriptor());
         match &self.memory {
             Some(Memory::Device { descriptors, .. }) => {
                 by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
@@ -269,14 +264,10 @@ impl Segment {
                 let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
                 by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
-            Some(Memory::Pooled { slab }) => match slab.descriptor() {
+            _ => match of_pool.or(self.host().map(AsFd::as_fd)) {
                 Some(descriptor) => by(&[descriptor]),
                 None => Err(Error::Closed { doing: "sharing a segment" }),
             },
-            Some(Memory::Host { mapping: Some((mapping, _)), .. }) => by(&[mapping.as_fd()]),
-            Some(Memory::Host { mapping: None, .. }) | None => {
-                Err(Error::Closed { doing: "sharing a segment" })
-            }
         }
     }
 

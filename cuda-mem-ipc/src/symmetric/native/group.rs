@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 use super::directory::LEFT;
 use super::lookup::Allocation;
 use super::memory::NativeMemory;
-use super::message;
+use super::message::{self, PieceInfo};
 use super::segment::{GRANULE, OwnSegment, Segment};
 use super::state::State;
 use super::watch;
@@ -264,9 +264,10 @@ impl Inner {
         if let Some(words) = self.words.take() {
             return Ok(words);
         }
-        self.make_room::<Piece>(self.words.pieces())?;
-        let (room, ranks) = (self.options.segment_allocations, self.state.ranks());
-        let (piece, info) = self.words.create(&self.context, room, ranks)?;
+        let (number, room) = (self.words.pieces(), self.options.segment_allocations);
+        self.make_room::<Piece>(number)?;
+        let piece = Piece::create(&self.context, room, self.state.ranks())?;
+        let info = PieceInfo { number: number.into(), room: (room as u64).into() };
         self.announce(message::WORDS, info.as_bytes(), piece.as_fd())?;
         self.words.add(piece);
         self.words.take().ok_or(CoreError::OutOfRange { range: 0..1, len: 0 }.into())
@@ -296,9 +297,8 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = BTreeMap::new();
-        *self.barrier.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.making.get_mut().unwrap_or_else(PoisonError::into_inner) = Making::default();
+        (self.own, self.barrier) = Default::default();
+        self.making = Mutex::default();
         self.words.clear();
         for (_, peer) in self.state.others() {
             peer.segments.clear();

@@ -41,7 +41,7 @@ fn stride(ranks: usize) -> usize {
 }
 
 impl Piece {
-    fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
+    pub(super) fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
         let count = room.checked_mul(stride(ranks));
         let count = count.ok_or(CoreError::TooLarge { count: room, size: stride(ranks) })?;
         Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
@@ -166,25 +166,14 @@ impl OwnWords {
         Some(Words { piece, number, index, waited: Mutex::new(waited), of: Arc::clone(self) })
     }
 
-    /// A new piece, and what the other ranks are told of it. It counts once it is [added](Self::add).
-    pub(super) fn create(
-        &self,
-        context: &Context,
-        room: usize,
-        ranks: usize,
-    ) -> Result<(Arc<Piece>, PieceInfo)> {
-        let piece = Piece::create(context, room, ranks)?;
-        Ok((Arc::new(piece), PieceInfo { number: self.pieces().into(), room: (room as u64).into() }))
-    }
-
     pub(super) fn pieces(&self) -> u64 {
         lock(&self.inner).pieces.len() as u64
     }
 
-    pub(super) fn add(&self, piece: Arc<Piece>) {
+    pub(super) fn add(&self, piece: Piece) {
         let mut inner = lock(&self.inner);
         inner.fresh = 0..piece.room;
-        inner.pieces.push(piece);
+        inner.pieces.push(Arc::new(piece));
     }
 
     /// Lets go of all of them, behind the streams that wait.
