@@ -138,13 +138,6 @@ impl<V: Send + Sync + 'static> Default for Imports<V> {
     }
 }
 
-impl<V> Clone for Imports<V> {
-    /// Another handle to the same imports.
-    fn clone(&self) -> Self {
-        Self { table: Arc::clone(&self.table) }
-    }
-}
-
 crate::shown!([V] Imports<V>);
 
 crate::shown!(Departure);

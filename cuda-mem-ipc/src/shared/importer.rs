@@ -50,7 +50,7 @@ pub struct Importer {
 }
 
 pub(super) struct ImportLink {
-    context: Context,
+    pub(super) context: Context,
     /// Held while an entry is taken, not while one is waited for.
     entries: Mutex<Consumer<ring::Shared>>,
     /// How many were taken whose segments are being looked for.
@@ -59,7 +59,7 @@ pub(super) struct ImportLink {
     releases: Mutex<Producer<ring::Shared>>,
     /// Where the exporter says that nobody there looks.
     wake_flag: ring::Shared,
-    words: Arc<Words>,
+    pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
     /// How many descriptors came of segments that are not mapped yet.
@@ -133,7 +133,7 @@ impl Importer {
         if offer != wire::Message::Offer || descriptors.len() != 1 {
             return Err(protocol(&connection, "it does not begin with an offer"));
         }
-        let words = Arc::new(Words::open(context, descriptors, pid)?);
+        let words = Words::open(context, descriptors, pid)?;
         let accepted = wire::Message::Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
         say(&connection, &accepted, &[], deadline)?;
         let [ring, wake_flag] = words.rings()?;
@@ -316,14 +316,6 @@ impl ImportLink {
 
     fn breaks(&self, what: &'static str) -> Error {
         protocol(&self.connection, what)
-    }
-
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    pub(super) fn words(&self) -> &Words {
-        &self.words
     }
 
     fn stream(&self) -> Result<&Stream> {

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Uses};
 
 use crate::error::{Error, Result};
 use crate::transport::{Connection, Deadline, Descriptors, until};
@@ -119,12 +119,4 @@ fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<
     until(deadline, "the receivers of the buffer were done", || {
         Ok(past.is_none_or(|past| past.left().is_over(None)))
     })
-}
-
-/// Streams of another driver cannot reach the memory, whatever device they say they are on.
-fn expect_driver(context: &Context, stream: &Stream) -> Result<()> {
-    if context.driver() == stream.context().driver() {
-        return Ok(());
-    }
-    Err(core::Error::ForeignContext { what: "the stream" }.into())
 }

@@ -6,7 +6,6 @@ use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
 use super::buffer::SharedBuffer;
-use super::expect_driver;
 use super::exporter::ExportLink;
 use super::free::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
@@ -14,7 +13,7 @@ use super::segment::Segment;
 use super::slab::Slabs;
 use crate::error::Result;
 use crate::free_list::FreeList;
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{expect_driver, lock, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -37,7 +36,7 @@ pub struct SharedPool {
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    context: Context,
+    pub(super) context: Context,
     options: SharedPoolOptions,
     /// What sizes of segments are multiples of.
     page: usize,
@@ -109,7 +108,7 @@ impl SharedPool {
     /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::ForeignContext`] for another driver's stream; those of
     /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
-        expect_driver(&self.pool.context, stream)?;
+        expect_driver(self.pool.context.driver(), stream)?;
         let room = self.pool.room(bytes)?;
         let cut = match self.pool.cut(room, stream) {
             Some(cut) => cut,
@@ -122,7 +121,7 @@ impl SharedPool {
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
-        expect_driver(&self.pool.context, stream)?;
+        expect_driver(self.pool.context.driver(), stream)?;
         let room = self.pool.room(bytes)?;
         let cut = self.pool.grow(room, room, true)?;
         SharedBuffer::new(&self.pool, cut, bytes, stream)
@@ -173,10 +172,6 @@ impl SharedPool {
 }
 
 impl Pool {
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
     fn room(&self, bytes: usize) -> Result<usize> {
         refuse_forked()?;
         expect_bytes("the size of a shared buffer", bytes)?;

@@ -18,9 +18,9 @@ use cuda_mem_pool::cuda_mem_core::{
 use super::importer::{ImportLink, Returned};
 use super::segment::Segment;
 use super::wire::HandOver;
-use super::{expect_driver, expect_host, until, until_unused};
+use super::{expect_host, until, until_unused};
 use crate::error::Result;
-use crate::primitive::refuse_forked;
+use crate::primitive::{expect_driver, refuse_forked};
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
@@ -30,16 +30,16 @@ use crate::transport::Deadline;
 /// owner. [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Clone)]
 pub struct ReceivedBuffer {
-    received: Arc<Received>,
+    pub(super) received: Arc<Received>,
 }
 
-struct Received {
+pub(super) struct Received {
     link: Arc<ImportLink>,
     segment: Arc<Segment>,
     offset: usize,
     len: usize,
     /// As the exporter said it.
-    said: HandOver,
+    pub(super) said: HandOver,
     uses: Uses,
 }
 
@@ -59,12 +59,6 @@ impl ReceivedBuffer {
             uses: Uses::new(),
         };
         Self { received: Arc::new(received) }
-    }
-
-    /// As the exporter said it.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn said(&self) -> HandOver {
-        self.received.said
     }
 
     /// The number that [`Exporter::hand_over`](super::Exporter::hand_over) returned.
@@ -104,7 +98,7 @@ impl ReceivedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
-        expect_driver(received.link.context(), stream)?;
+        expect_driver(received.link.context.driver(), stream)?;
         received.order(stream)?;
         Ok(received.uses.on(self.as_raw(), stream)?)
     }
@@ -113,7 +107,7 @@ impl ReceivedBuffer {
     /// crate is the core's [`Owner`](core::Error::Owner), and itself again by `From`.
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
-        let (received, driver) = (&*self.received, self.received.link.context().driver());
+        let (received, driver) = (&*self.received, self.received.link.context.driver());
         // SAFETY: as many bytes of a segment that stays mapped while this is borrowed, and until the uses are over, which it gets in the end.
         unsafe { DeviceRange::<u8>::from_mapped(&received.uses, driver, self.as_raw(), received.len) }?
             .behind(received)
@@ -127,7 +121,7 @@ impl ReceivedBuffer {
     /// [`Error::PeerDied`](crate::Error::PeerDied), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
-        self.received.link.words().is_reached(self.received.said.fence)
+        self.received.link.words.is_reached(self.received.said.fence)
     }
 
     /// Has the calling thread wait until the bytes are there.
@@ -169,7 +163,7 @@ crate::shown!(Received, |it| said: it.said);
 
 impl UsedElsewhere for Received {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.link.words().make_wait(self.said.fence, stream)?)
+        Ok(self.link.words.make_wait(self.said.fence, stream)?)
     }
 }
 

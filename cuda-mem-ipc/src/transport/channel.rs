@@ -26,7 +26,7 @@ const SEND_BUFFER: usize = 2 * MAX_FRAME;
 
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: Socket,
+    pub(super) socket: Socket,
     is_broken: AtomicBool,
     /// Held by whoever writes a frame there and sends it.
     sending: Mutex<Vec<u8>>,
@@ -149,10 +149,6 @@ impl Channel {
         #[cfg(test)]
         refusal::of(&self.socket)?;
         system::receive(self.socket.as_fd(), buffer)
-    }
-
-    pub(super) fn socket(&self) -> &Socket {
-        &self.socket
     }
 
     pub(super) fn is_broken(&self) -> bool {

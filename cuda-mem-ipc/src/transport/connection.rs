@@ -188,6 +188,6 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.socket().as_fd()
+        self.channel.socket.as_fd()
     }
 }

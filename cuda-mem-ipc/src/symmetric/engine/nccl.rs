@@ -42,7 +42,8 @@ struct Entered<'n> {
 }
 
 impl EngineBackend {
-    /// NCCL of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
+    /// NCCL, for instance that of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has
+    /// to call it.
     ///
     /// It gets a communicator of its own, by a unique id that travels over `exchange`. [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous)
     /// takes NCCL 2.29, which tells the addresses of other ranks; allocating and freeing does not.
@@ -55,6 +56,7 @@ impl EngineBackend {
     /// use std::time::Duration;
     ///
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::nccl;
     /// use cuda_mem_ipc::symmetric::{EngineBackend, Group, GroupOptions, SymmetricBackend};
     ///
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
@@ -62,8 +64,11 @@ impl EngineBackend {
     /// # let directory = std::env::temp_dir().join(format!("nccl-{}", std::process::id()));
     /// let (rank, ranks) = (0, 1);
     /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
-    /// match EngineBackend::nccl(&context, group, Duration::from_secs(60)) {
-    ///     Ok(backend) => println!("{} allocates", backend.name()),
+    /// match nccl::Table::system() {
+    ///     Ok(table) => {
+    ///         let backend = EngineBackend::nccl(table, &context, group, Duration::from_secs(60))?;
+    ///         println!("{} allocates", backend.name());
+    ///     }
     ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
     /// }
     /// # std::fs::remove_dir(directory)?;
@@ -72,21 +77,9 @@ impl EngineBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAvailable`] without the library; as [`nccl_over`](Self::nccl_over).
-    pub fn nccl(context: &Context, exchange: Arc<dyn Exchange>, timeout: Duration) -> Result<Self> {
-        let table = Table::system();
-        let table =
-            table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
-        Self::nccl_over(table, context, exchange, timeout)
-    }
-
-    /// As [`nccl`](Self::nccl), over given functions.
-    ///
-    /// # Errors
-    ///
     /// [`Error::Disagrees`] for ranks with another version, before any communicator is made; those of the exchange; [`Error::Engine`], and
     /// [`Error::FailedElsewhere`] when another rank's communicator fails.
-    pub fn nccl_over(
+    pub fn nccl(
         table: Table,
         context: &Context,
         exchange: Arc<dyn Exchange>,

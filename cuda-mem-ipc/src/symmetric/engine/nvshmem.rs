@@ -58,7 +58,8 @@ struct Nvshmem {
 }
 
 impl EngineBackend {
-    /// NVSHMEM of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
+    /// NVSHMEM, for instance that of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has
+    /// to call it.
     ///
     /// An instance that is initialised in the process already, by whomever, is used as it is: it must have the same ranks, in the same order, on
     /// the context's device, its owner must not finalise it before [`close`](EngineBackend::close), and it stays afterwards. Otherwise one is
@@ -70,23 +71,11 @@ impl EngineBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAvailable`] without the library; as [`nvshmem_over`](Self::nvshmem_over).
-    pub fn nvshmem(context: &Context, exchange: Arc<dyn Exchange>, timeout: Duration) -> Result<Self> {
-        let table = Table::system();
-        let table =
-            table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
-        Self::nvshmem_over(table, context, exchange, timeout)
-    }
-
-    /// As [`nvshmem`](Self::nvshmem), over given functions.
-    ///
-    /// # Errors
-    ///
     /// [`Error::EngineInUse`], [`Error::OtherInstance`]; [`Error::Disagrees`] for ranks with another version, or of which only some have
     /// an instance, before any is initialised; those of the exchange; [`Error::Engine`], and
     /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank's initialisation fails: an instance that not all ranks have stays until the
     /// process ends.
-    pub fn nvshmem_over(
+    pub fn nvshmem(
         table: Table,
         context: &Context,
         exchange: Arc<dyn Exchange>,

@@ -48,7 +48,7 @@ pub(super) enum Found {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    mapping: SharedMapping,
+    pub(super) mapping: SharedMapping,
     ranks: usize,
 }
 
@@ -63,10 +63,6 @@ impl Directory {
             return Err(CoreError::OutOfRange { range: 0..needed, len: mapping.bytes() });
         }
         Ok(Self { mapping, ranks })
-    }
-
-    pub(super) fn mapping(&self) -> &SharedMapping {
-        &self.mapping
     }
 
     /// A word, which is inside: all offsets are made of a rank and a number that are.

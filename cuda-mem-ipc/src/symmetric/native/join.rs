@@ -269,7 +269,7 @@ impl<'j> Joining<'j> {
             }
             _ => {
                 let directory = Directory::create(self.ranks)?;
-                let descriptor = directory.mapping().as_fd();
+                let descriptor = directory.mapping.as_fd();
                 for (rank, connection) in others() {
                     let Some(connection) = connection else { continue };
                     let sent = connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
@@ -294,7 +294,7 @@ impl<'j> Joining<'j> {
             }
         }
         // All have mapped it.
-        directory.mapping().seal()?;
+        directory.mapping.seal()?;
         let state = State::new(self.name, self.rank, connections, directory);
         let state = state
             .map_err(|source| self.failed(TransportError::System { call: "pipe", source: source.into() }))?;
