@@ -13,7 +13,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 use super::budget::Budget;
 use super::options::AheadLimit;
 use super::reaper;
-use super::received::ReceivedBuffer;
+use super::received::{Received, ReceivedBuffer};
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, HandOver};
 use super::words::Words;
@@ -306,7 +306,11 @@ impl ImportLink {
         });
         self.live.fetch_add(1, Ordering::SeqCst);
         match memory {
-            Ok((segment, range)) => Ok(ReceivedBuffer::new(self, segment, range, said)),
+            Ok((segment, range)) => {
+                let (link, offset, len) = (Arc::clone(self), range.start, range.len());
+                let received = Received { link, segment, offset, len, said, uses: Uses::new() };
+                Ok(ReceivedBuffer { received: Arc::new(received) })
+            }
             Err(error) => {
                 self.give_back(Returned::new(said.sequence, None, Uses::new()));
                 Err(error)

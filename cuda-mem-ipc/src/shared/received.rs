@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
@@ -34,33 +33,16 @@ pub struct ReceivedBuffer {
 }
 
 pub(super) struct Received {
-    link: Arc<ImportLink>,
-    segment: Arc<Segment>,
-    offset: usize,
-    len: usize,
+    pub(super) link: Arc<ImportLink>,
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: usize,
+    pub(super) len: usize,
     /// As the exporter said it.
     pub(super) said: HandOver,
-    uses: Uses,
+    pub(super) uses: Uses,
 }
 
 impl ReceivedBuffer {
-    pub(super) fn new(
-        link: &Arc<ImportLink>,
-        segment: Arc<Segment>,
-        range: Range<usize>,
-        said: HandOver,
-    ) -> Self {
-        let received = Received {
-            link: Arc::clone(link),
-            segment,
-            offset: range.start,
-            len: range.end.saturating_sub(range.start),
-            said,
-            uses: Uses::new(),
-        };
-        Self { received: Arc::new(received) }
-    }
-
     /// The number that [`Exporter::hand_over`](super::Exporter::hand_over) returned.
     #[must_use]
     pub fn sequence(&self) -> u64 {

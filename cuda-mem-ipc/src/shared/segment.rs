@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::host::{RegisterFlags, Registered, SharedMappin
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Uses, forked};
 
 use super::budget::{Budget, Held, Kind};
 use super::exportable;
@@ -178,18 +178,21 @@ impl Segment {
         let size = |bytes: &u64| {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
         };
-        let device = |uuid| {
-            let unseen = Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) };
-            device_of(context, uuid)?.ok_or(unseen)
-        };
         let bytes = size(&said.bytes)?;
         let info = SegmentInfo::new(bytes, said.place.clone());
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
-            Place::Device(uuid) => Self::map(context, device(*uuid)?, info, &handles, &[bytes], departure),
-            Place::Parts { uuid, sizes } => {
-                let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device(*uuid)?, info, &handles, &sizes, departure)
+            Place::Device(uuid) | Place::Parts { uuid, .. } => {
+                let sizes = match &said.place {
+                    Place::Parts { sizes, .. } => sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?,
+                    _ => vec![bytes],
+                };
+                let unseen = Error::NoSuchDevice { uuid: Uuid::from_bytes(*uuid) };
+                let device = device_of(context, *uuid)?.ok_or(unseen)?;
+                let parts = handles.into_iter().zip(sizes).collect::<Vec<_>>();
+                let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
+                mapping.drop_after_unmap(departure);
+                Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -210,20 +213,6 @@ impl Segment {
                 Self::register(context, info, (mapping, Some(open)), pinned, Some(departure))
             }
         }
-    }
-
-    fn map(
-        context: &Context,
-        device: Device,
-        info: SegmentInfo,
-        handles: &[BorrowedFd<'_>],
-        sizes: &[usize],
-        departure: Departure,
-    ) -> Result<Self> {
-        let parts = handles.iter().copied().zip(sizes.iter().copied()).collect::<Vec<_>>();
-        let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
-        mapping.drop_after_unmap(departure);
-        Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
     }
 
     fn register(

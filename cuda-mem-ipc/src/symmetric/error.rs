@@ -159,29 +159,22 @@ pub enum Error {
 /// }
 /// # let _ = is_leaving;
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {
     /// Its process ended without leaving the group.
+    #[error("has died")]
     Died,
     /// It left the group while others waited for it.
+    #[error("has left while others waited for it")]
     Left,
     /// It did not signal before a deadline.
+    #[error("did not signal before the deadline")]
     TimedOut,
     /// It said what is not of the protocol, or takes no messages.
+    #[error("cannot be talked to")]
     Unreachable,
     /// It could put only a part of an operation into its stream.
+    #[error("could not put an operation into its stream")]
     Failed,
-}
-
-impl std::fmt::Display for Why {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Died => "has died",
-            Self::Left => "has left while others waited for it",
-            Self::TimedOut => "did not signal before the deadline",
-            Self::Unreachable => "cannot be talked to",
-            Self::Failed => "could not put an operation into its stream",
-        })
-    }
 }

@@ -74,15 +74,19 @@ impl Segment {
     pub(super) fn pad_address(&self, pad: usize) -> CUdeviceptr {
         self.mapping.as_raw() + (pad * SIGNAL_PAD_BYTES) as u64
     }
+}
 
-    /// Maps what rank `rank` announced, for the context's device to reach.
-    fn import(
-        context: &Context,
-        info: &SegmentInfo,
-        memory: &Descriptors,
-        rank: usize,
-    ) -> Result<Self, Error> {
-        let device = context.device();
+impl Announced for Segment {
+    type Info = SegmentInfo;
+    const PLACE: usize = 0;
+    const TEXTS: [&'static str; 3] = ["segments", "the number of a segment", "announce a segment"];
+
+    fn number(info: &SegmentInfo) -> u64 {
+        info.number.get()
+    }
+
+    fn open(own: &group::Inner, info: SegmentInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
+        let (context, device) = (&own.context, own.context.device());
         let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
         let [bytes, pads, said] = [info.bytes, info.pads, info.pad_bytes].map(u64::from);
         let pad_bytes = SIGNAL_PAD_BYTES as u64;
@@ -100,20 +104,6 @@ impl Segment {
         // Below the bytes, which are a `usize`.
         let pads = usize::try_from(pads).unwrap_or(0);
         Ok(Self { mapping, pads })
-    }
-}
-
-impl Announced for Segment {
-    type Info = SegmentInfo;
-    const PLACE: usize = 0;
-    const TEXTS: [&'static str; 3] = ["segments", "the number of a segment", "announce a segment"];
-
-    fn number(info: &SegmentInfo) -> u64 {
-        info.number.get()
-    }
-
-    fn open(own: &group::Inner, info: SegmentInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
-        Self::import(&own.context, &info, &memory, rank)
     }
 }
 

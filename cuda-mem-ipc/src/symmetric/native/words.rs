@@ -47,35 +47,6 @@ impl Piece {
         Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
     }
 
-    /// Maps what rank `rank` announced, in a group whose pieces have room for `room` allocations.
-    fn import(
-        context: &Context,
-        info: &PieceInfo,
-        words: Descriptors,
-        rank: usize,
-        (ranks, room): (usize, usize),
-    ) -> Result<Self, Error> {
-        let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
-        // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
-        if info.room.get() != room as u64 {
-            return Err(invalid("the number of allocations that words are for", info.room.get(), room));
-        }
-        let failed = |source| Error::Transport { rank, source };
-        let mapping = memory_file::open(words).map_err(failed)?;
-        let there = bytes_there(&mapping).map_err(failed)?;
-        let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
-        let most = needed.next_multiple_of(LARGEST_PAGE);
-        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
-        if !(needed..=most).contains(&bytes) {
-            return Err(invalid("the bytes of words", bytes as u64, most));
-        }
-        // And what is pinned is made: it has to be the rank's own.
-        if there < bytes {
-            return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
-        }
-        Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
-    }
-
     pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
         self.words.line(allocation * stride(self.ranks) + word)
     }
@@ -116,8 +87,26 @@ impl Announced for Piece {
     }
 
     fn open(own: &group::Inner, info: PieceInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
-        let of = (own.state.ranks(), own.options.segment_allocations);
-        Self::import(&own.context, &info, memory, rank, of)
+        let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
+        let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
+        // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
+        if info.room.get() != room as u64 {
+            return Err(invalid("the number of allocations that words are for", info.room.get(), room));
+        }
+        let failed = |source| Error::Transport { rank, source };
+        let mapping = memory_file::open(memory).map_err(failed)?;
+        let there = bytes_there(&mapping).map_err(failed)?;
+        let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
+        let most = needed.next_multiple_of(LARGEST_PAGE);
+        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
+        if !(needed..=most).contains(&bytes) {
+            return Err(invalid("the bytes of words", bytes as u64, most));
+        }
+        // And what is pinned is made: it has to be the rank's own.
+        if there < bytes {
+            return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
+        }
+        Ok(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks })
     }
 }
 
