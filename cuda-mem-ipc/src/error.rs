@@ -46,14 +46,10 @@ pub enum Error {
     #[error("made in process {made_in}, used in {here}: a forked child makes connections of its own")]
     Forked { made_in: u32, here: u32 },
     /// The peer ended, or ended the connection, before the work was done that was waited for.
-    #[error(
-        "process {pid} is gone, and its work before this point was not finished: the bytes are not what it meant them to be"
-    )]
+    #[error("process {pid} is gone, and its work was not finished: the bytes are not what it meant")]
     PeerDied { pid: u32 },
     /// As many streams wait for fences of the peer that it has not reached as may: streams that wait hold up others.
-    #[error(
-        "{most} streams wait for work of process {pid} that is not done: wait for it with a deadline (synchronize), or use fewer streams"
-    )]
+    #[error("{most} streams wait for work of process {pid}: synchronize with a deadline, or use fewer")]
     TooManyWaits { pid: u32, most: usize },
     /// The driver layer refused.
     #[error(transparent)]
@@ -87,10 +83,7 @@ pub enum Error {
     ImportBusy,
     /// A block of a driver pool that this process has already, for another device or by way of another process. The driver
     /// counts one import of it: a second one's end would take the memory from the first.
-    #[error(
-        "this block of a driver pool is imported already, for another device or from another process; drop the buffers of that \
-             import first"
-    )]
+    #[error("this block of a driver pool is imported already: drop the buffers of that import first")]
     BlockImported,
     /// So much of this process is taken up by segments of host memory of one exporter, or of all, that no more of it is accepted. Its
     /// buffers go back. Bytes that the exporter has retired are pinned until no stream of this process is busy for a moment.
@@ -106,17 +99,13 @@ pub enum Error {
     #[error("a message declares {declared} descriptors and {received} came with it")]
     DescriptorCount { declared: usize, received: usize },
     /// The system could not deliver all descriptors of a message. All that came were closed, the connection is broken.
-    #[error(
-        "only {received} descriptors of a message could be received: this process may have too many open (RLIMIT_NOFILE)"
-    )]
+    #[error("{received} descriptors of a message were received, not all: too many are open (RLIMIT_NOFILE)")]
     ControlTruncated { received: usize },
     /// More descriptors than a message carries.
     #[error("{asked} descriptors are too many for one message; at most {most}")]
     TooManyDescriptors { asked: usize, most: usize },
     /// More descriptors of this user are under way, sent and not received, than the system allows. Nothing was sent.
-    #[error(
-        "too many descriptors of this user are sent and not received yet (ETOOMANYREFS); send again when the peer has received some"
-    )]
+    #[error("too many descriptors of this user are sent and not received (ETOOMANYREFS): try again later")]
     TooManyInFlight,
     /// A payload that no frame carries.
     #[error("a payload of {bytes} bytes is too long for one message; at most {most}")]
@@ -128,9 +117,7 @@ pub enum Error {
     #[error("the peer takes no descriptors")]
     DescriptorsRefused,
     /// The default policy where everybody may come in.
-    #[error(
-        "everybody in the network namespace reaches an abstract name: say who is admitted, by PeerPolicy::same_user or with_uids"
-    )]
+    #[error("everybody reaches an abstract name: say whom to admit, by PeerPolicy::same_user or with_uids")]
     ImplicitPolicy,
     /// The policy does not admit the peer.
     #[error("process {pid} of user {uid} and group {gid} is not admitted; accepted: {accepted}")]
@@ -145,9 +132,7 @@ pub enum Error {
     )]
     PeerMismatch { pid: u32, start_time: u64, told_pid: u32, told_start_time: u64 },
     /// The first message is no hello.
-    #[error(
-        "the first message must be a hello without descriptors; one of kind {kind} with {bytes} bytes came"
-    )]
+    #[error("the first message must be a bare hello; one of kind {kind} with {bytes} bytes came")]
     NoHello { kind: u16, bytes: usize },
     /// The two sides speak no common version of the protocol.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]

@@ -85,9 +85,7 @@ pub enum ImportError<E> {
     #[error("another import or release of the same memory did not end within {} ms", .0.as_millis())]
     Timeout(Duration),
     /// The process was forked: what its parent has imported is not there.
-    #[error(
-        "this process was forked after memory was imported; import it in the parent, or start the child with exec"
-    )]
+    #[error("this process was forked after memory was imported: start the child with exec")]
     Forked,
 }
 

@@ -192,7 +192,6 @@ pub(super) struct Socket {
     may_carry: AtomicBool,
 }
 
-/// Whether tests have this process go without `SO_PASSRIGHTS`, as on Linux before 6.16.
 static WITHOUT_GUARD: AtomicBool = AtomicBool::new(false);
 
 /// Has new sockets go without `SO_PASSRIGHTS`, as on Linux before 6.16: for tests, which show that everything holds without it too.

@@ -98,11 +98,7 @@ impl fmt::Display for PeerPolicy {
     }
 }
 
-impl fmt::Debug for PeerPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PeerPolicy({self})")
-    }
-}
+crate::shown!(PeerPolicy, |it| accepted: format_args!("{it}"));
 
 #[cfg(test)]
 mod tests {

@@ -37,14 +37,9 @@ struct Nccl {
 }
 
 impl EngineBackend {
-    /// NCCL, for instance that of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has
-    /// to call it.
-    ///
-    /// It gets a communicator of its own, by a unique id that travels over `exchange`. [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous)
-    /// takes NCCL 2.29, which tells the addresses of other ranks; allocating and freeing does not.
-    ///
-    /// `context` must be its device's primary context, which NCCL uses. All ranks pass the same `timeout`: how long they are waited for, to agree
-    /// on a call and to come out of it. The call itself takes as long as the library lets it.
+    /// A backend over NCCL, with a communicator of its own, by a unique id that travels over `exchange`.
+    /// [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous) takes NCCL 2.29, which tells the addresses of other ranks; allocating and
+    /// freeing does not.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -58,16 +58,12 @@ struct Nvshmem {
 }
 
 impl EngineBackend {
-    /// NVSHMEM, for instance that of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has
-    /// to call it.
+    /// A backend over NVSHMEM.
     ///
     /// An instance that is initialised in the process already, by whomever, is used as it is: it must have the same ranks, in the same order, on
     /// the context's device, its owner must not finalise it before [`close`](EngineBackend::close), and it stays afterwards. Otherwise one is
-    /// initialised by a unique id that travels over `exchange`.
-    ///
-    /// `context` must be its device's primary context, which NVSHMEM uses. What the library reads from the environment, such as the size of its heap
-    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's. All ranks pass the same `timeout`: how long they are waited for, to agree on a call and to come out of
-    /// it. The call itself takes as long as the library lets it.
+    /// initialised by a unique id that travels over `exchange`. What the library reads from the environment, such as the size of its heap
+    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
     ///
     /// # Errors
     ///
