@@ -201,14 +201,12 @@ impl Pool {
         let bytes = bytes.max(room).checked_next_multiple_of(self.page).ok_or(too_large)?;
         let (kind, slabs) = (self.options.kind, self.slabs.as_ref());
         let segment = Segment::create(&self.context, kind, slabs, bytes, |info, handles| {
-            if is_isolated {
-                return;
-            }
             let links = lock(&self.attached).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-            for link in links {
+            for link in links.iter().filter(|_| !is_isolated) {
                 // Whoever cannot be told now is told with the first buffer.
                 let _ = link.announce_ahead(info, handles);
             }
+            Ok(())
         })?;
         let segment = Arc::new(segment);
         let mut free = FreeList::new(segment.info.bytes, Last::default());

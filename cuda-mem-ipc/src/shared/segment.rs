@@ -127,38 +127,32 @@ impl Segment {
         kind: MemoryKind,
         slabs: Option<&Arc<Slabs>>,
         bytes: usize,
-        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>),
+        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>) -> Result<()>,
     ) -> Result<Self> {
         let device = context.device();
-        if let Some(slabs) = slabs {
+        let made = if let Some(slabs) = slabs {
             let slab = Arc::new(Slab::allocate(context, slabs, bytes)?);
             let block = slab.export;
             let place = match kind {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            let made = Self::new(SegmentInfo::new(bytes, place), Memory::Pooled { slab });
-            made.with_handles(|handles| Ok(announce(&made.info, handles)))?;
-            return Ok(made);
-        }
-        match kind {
-            MemoryKind::Host => {
-                let mapping = SharedMapping::create(bytes)?;
-                let info = SegmentInfo::new(mapping.bytes(), Place::Host);
-                let made = Self::register(context, info, (mapping, None), (), None)?;
-                // Behind the registration: an importer takes only what is there.
-                made.with_handles(|handles| Ok(announce(&made.info, handles)))?;
-                Ok(made)
-            }
-            _ => {
-                let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
-                let descriptor = memory.export_posix_fd()?;
-                let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
-                announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None });
-                let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
-                Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }))
-            }
-        }
+            Self::new(SegmentInfo::new(bytes, place), Memory::Pooled { slab })
+        } else if kind == MemoryKind::Host {
+            let mapping = SharedMapping::create(bytes)?;
+            let info = SegmentInfo::new(mapping.bytes(), Place::Host);
+            Self::register(context, info, (mapping, None), (), None)?
+        } else {
+            let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
+            let descriptor = memory.export_posix_fd()?;
+            let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
+            announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None })?;
+            let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
+            return Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }));
+        };
+        // Behind the registration: an importer takes only what is there.
+        made.with_handles(|handles| announce(&made.info, handles))?;
+        Ok(made)
     }
 
     /// Memory of a caching allocator, whole handles side by side.
