@@ -358,6 +358,8 @@ fn tells_twice(first: &Channel) {
         wake(&words);
     }
     assert_eq!(last.receive().bytes, b"seen");
+    // The segment comes before its buffer: the exporter may still be handing over.
+    assert_eq!(first.receive().bytes, b"handed over");
     drop((mine, theirs));
     last.finish();
 }
@@ -392,6 +394,7 @@ fn a_block_of_a_pool_is_imported_once_whatever_it_is_called() {
         let middle = cast.start("middle");
         let exporter = export_to(&world, &middle);
         exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        middle.send(b"handed over", &[]);
         middle.finish();
     });
 }
