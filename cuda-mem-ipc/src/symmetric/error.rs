@@ -39,7 +39,7 @@ pub enum Error {
     #[error("rank {rank} has left the group")]
     Left { rank: usize },
     /// Ranks have allocated in different order.
-    #[error("allocation {sequence} has {theirs} bytes on rank {rank}, {ours} here: the order must be one")]
+    #[error("allocation {sequence} has {theirs} bytes on rank {rank}, {ours} here: allocate in one order")]
     OrderDiffers { rank: usize, sequence: u64, ours: u64, theirs: u64 },
     /// A rank has allocated so often since that what it said of this allocation is not kept any more.
     #[error("rank {rank} is over {kept} allocations ahead of allocation {sequence}: call rendezvous earlier")]
