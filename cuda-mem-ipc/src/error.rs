@@ -46,21 +46,17 @@ pub enum Error {
     #[error("made in process {made_in}, used in {here}: a forked child makes connections of its own")]
     Forked { made_in: u32, here: u32 },
     /// The peer ended, or ended the connection, before the work was done that was waited for.
-    #[error(
-        "process {pid} is gone, and its work before this point was not finished: the bytes are not what it meant them to be"
-    )]
+    #[error("process {pid} is gone, and its work was not finished: the bytes are not what it meant")]
     PeerDied { pid: u32 },
     /// As many streams wait for fences of the peer that it has not reached as may: streams that wait hold up others.
-    #[error(
-        "{most} streams wait for work of process {pid} that is not done: wait for it with a deadline (synchronize), or use fewer streams"
-    )]
+    #[error("{most} streams wait for work of process {pid}: synchronize with a deadline, or use fewer")]
     TooManyWaits { pid: u32, most: usize },
     /// The driver layer refused.
     #[error(transparent)]
     Core(core::Error),
     /// What came is no message of a shared pool. The connection is broken.
     #[error("process {pid} sent what is no message of a shared pool: {source}")]
-    Wire { pid: u32, source: WireError },
+    Wire { pid: u32, source: MessageError },
     /// A message of a shared pool that does not fit what came before. The connection is broken.
     #[error("process {pid} does not follow the protocol: {what}")]
     Protocol { pid: u32, what: &'static str },
@@ -87,10 +83,7 @@ pub enum Error {
     ImportBusy,
     /// A block of a driver pool that this process has already, for another device or by way of another process. The driver
     /// counts one import of it: a second one's end would take the memory from the first.
-    #[error(
-        "this block of a driver pool is imported already, for another device or from another process; drop the buffers of that \
-             import first"
-    )]
+    #[error("this block of a driver pool is imported already: drop the buffers of that import first")]
     BlockImported,
     /// So much of this process is taken up by segments of host memory of one exporter, or of all, that no more of it is accepted. Its
     /// buffers go back. Bytes that the exporter has retired are pinned until no stream of this process is busy for a moment.
@@ -101,22 +94,18 @@ pub enum Error {
     OverBudget { what: &'static str, most: u64 },
     /// What came is no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
-    Frame(#[from] FrameError),
+    Frame(#[from] MessageError),
     /// A message came with more or fewer descriptors than it says. All were closed, the connection is broken.
     #[error("a message declares {declared} descriptors and {received} came with it")]
     DescriptorCount { declared: usize, received: usize },
     /// The system could not deliver all descriptors of a message. All that came were closed, the connection is broken.
-    #[error(
-        "only {received} descriptors of a message could be received: this process may have too many open (RLIMIT_NOFILE)"
-    )]
+    #[error("{received} descriptors of a message were received, not all: too many are open (RLIMIT_NOFILE)")]
     ControlTruncated { received: usize },
     /// More descriptors than a message carries.
     #[error("{asked} descriptors are too many for one message; at most {most}")]
     TooManyDescriptors { asked: usize, most: usize },
     /// More descriptors of this user are under way, sent and not received, than the system allows. Nothing was sent.
-    #[error(
-        "too many descriptors of this user are sent and not received yet (ETOOMANYREFS); send again when the peer has received some"
-    )]
+    #[error("too many descriptors of this user are sent and not received (ETOOMANYREFS): try again later")]
     TooManyInFlight,
     /// A payload that no frame carries.
     #[error("a payload of {bytes} bytes is too long for one message; at most {most}")]
@@ -128,9 +117,7 @@ pub enum Error {
     #[error("the peer takes no descriptors")]
     DescriptorsRefused,
     /// The default policy where everybody may come in.
-    #[error(
-        "everybody in the network namespace reaches an abstract name: say who is admitted, by PeerPolicy::same_user or with_uids"
-    )]
+    #[error("everybody reaches an abstract name: say whom to admit, by PeerPolicy::same_user or with_uids")]
     ImplicitPolicy,
     /// The policy does not admit the peer.
     #[error("process {pid} of user {uid} and group {gid} is not admitted; accepted: {accepted}")]
@@ -145,9 +132,7 @@ pub enum Error {
     )]
     PeerMismatch { pid: u32, start_time: u64, told_pid: u32, told_start_time: u64 },
     /// The first message is no hello.
-    #[error(
-        "the first message must be a hello without descriptors; one of kind {kind} with {bytes} bytes came"
-    )]
+    #[error("the first message must be a bare hello; one of kind {kind} with {bytes} bytes came")]
     NoHello { kind: u16, bytes: usize },
     /// The two sides speak no common version of the protocol.
     #[error("the peer speaks versions {theirs:?} of the protocol, this side {ours:?}")]
@@ -234,49 +219,22 @@ pub(crate) fn shared(errno: Errno) -> Arc<io::Error> {
     Arc::new(errno.into())
 }
 
-/// Why bytes are no frame of the transport. [`Error::Frame`] has it.
+/// Why bytes are no message. [`Error::Frame`] and [`Error::Wire`] have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the text of each variant names its fields")]
-pub enum FrameError {
-    /// Fewer bytes than a header.
-    #[error("{bytes} bytes are fewer than a header has")]
-    TooShort { bytes: usize },
-    /// More bytes than a frame has.
-    #[error("{bytes} bytes are more than the longest frame has")]
-    TooLong { bytes: usize },
-    /// It does not begin as a frame does.
-    #[error("it begins with {found:02x?}, not with the magic of a frame")]
-    Magic { found: [u8; 4] },
-    /// Of a version that is not spoken.
-    #[error("it is of version {found}, which was not agreed on")]
-    Version { found: u16 },
-    /// Bytes that must be zero and are not.
-    #[error("its last two bytes are {found:#06x}; accepted is 0")]
-    NotZero { found: u16 },
-    /// A payload that is too long.
-    #[error("its payload is {bytes} bytes, more than are accepted")]
-    Payload { bytes: usize },
-    /// Too many descriptors.
-    #[error("it has {count} descriptors, more than are accepted")]
-    Descriptors { count: usize },
-    /// The parts do not add up to the whole.
-    #[error("it declares {declared} bytes and has {bytes}")]
-    Length { declared: usize, bytes: usize },
-}
-
-/// Why a payload is none of a shared pool. [`Error::Wire`] has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the text of each variant names its fields")]
-pub enum WireError {
+pub enum MessageError {
     /// No such kind.
-    #[error("kind {0} is none of a shared pool's")]
+    #[error("there is no kind {0}")]
     Kind(u16),
-    /// Another length than the kind has.
-    #[error("{found} bytes, this part of the message has {expected}")]
+    /// Another length than the message, or this part of it, has.
+    #[error("{found} bytes, where a message has {expected}")]
     Length { found: usize, expected: usize },
     /// A number that its field does not take.
     #[error("the {field} is {value}")]
     Value { field: &'static str, value: u64 },
+}
+
+pub(crate) fn check(field: &'static str, value: u64, is_right: bool) -> Result<(), MessageError> {
+    if is_right { Ok(()) } else { Err(MessageError::Value { field, value }) }
 }

@@ -25,6 +25,7 @@
 
 mod background;
 mod error;
+mod free_list;
 mod import;
 mod memory_file;
 mod primitive;
@@ -35,7 +36,7 @@ pub mod transport;
 pub use cuda_mem_pool;
 use cuda_mem_pool::cuda_mem_core::shown;
 pub use error::{Error, Result};
-pub use import::{Departure, ImportError, ImportKey, Imported, Imports};
+pub use import::{Departure, ImportError, ImportKey, Imports};
 
 /// Bytes of the largest page that systems have: what is shared is a whole number of pages.
 const LARGEST_PAGE: usize = 1 << 16;

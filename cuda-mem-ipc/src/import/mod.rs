@@ -2,8 +2,6 @@
 
 mod table;
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc as StdArc;
 use std::time::Duration;
 
@@ -69,12 +67,6 @@ pub struct Imports<V> {
     table: Arc<Table<ImportKey, V>>,
 }
 
-/// A share in imported memory. Clones are shares too; the last one that is dropped gives the memory back.
-/// [`Imports`] has an example.
-pub struct Imported<V> {
-    value: StdArc<V>,
-}
-
 /// Says that memory is gone when it is dropped: the owner of the memory keeps it until the driver has let go.
 /// [`Imports`] has an example.
 #[must_use = "dropped, it says that the memory is gone"]
@@ -93,9 +85,7 @@ pub enum ImportError<E> {
     #[error("another import or release of the same memory did not end within {} ms", .0.as_millis())]
     Timeout(Duration),
     /// The process was forked: what its parent has imported is not there.
-    #[error(
-        "this process was forked after memory was imported; import it in the parent, or start the child with exec"
-    )]
+    #[error("this process was forked after memory was imported: start the child with exec")]
     Forked,
 }
 
@@ -106,7 +96,8 @@ impl<V: Send + Sync + 'static> Imports<V> {
         Self { table: Arc::new(Table::new()) }
     }
 
-    /// A share in the memory of a name: what others have imported already, or what `import` does, which is called without a lock.
+    /// A share in the memory of a name: what others have imported already, or what `import` does, which is called without a lock. The last
+    /// share that is dropped gives the memory back.
     ///
     /// The [`Departure`] that `import` gets has to live until the driver has let go of the memory; if it is dropped with an
     /// error, nothing was imported. `import` must not ask for the same name.
@@ -120,7 +111,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
         key: &ImportKey,
         limit: Duration,
         import: impl FnOnce(Departure) -> Result<V, E>,
-    ) -> Result<Imported<V>, ImportError<E>> {
+    ) -> Result<StdArc<V>, ImportError<E>> {
         if forked() {
             return Err(ImportError::Forked);
         }
@@ -129,7 +120,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
             key.driver.reclaim();
         };
         let import = |guard| import(Departure { _guard: Box::new(guard) });
-        Ok(Imported { value: Table::import(&self.table, key, limit, nudge, import)? })
+        Table::import(&self.table, key, limit, nudge, import)
     }
 
     /// How many names are imported, or on their way in or out.
@@ -145,33 +136,6 @@ impl<V: Send + Sync + 'static> Default for Imports<V> {
     }
 }
 
-impl<V> Clone for Imports<V> {
-    /// Another handle to the same imports.
-    fn clone(&self) -> Self {
-        Self { table: Arc::clone(&self.table) }
-    }
-}
-
-impl<V> Clone for Imported<V> {
-    fn clone(&self) -> Self {
-        Self { value: StdArc::clone(&self.value) }
-    }
-}
-
-impl<V> Deref for Imported<V> {
-    type Target = V;
-
-    fn deref(&self) -> &V {
-        &self.value
-    }
-}
-
 crate::shown!([V] Imports<V>);
-
-impl<V: fmt::Debug> fmt::Debug for Imported<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Imported").field(&**self).finish()
-    }
-}
 
 crate::shown!(Departure);

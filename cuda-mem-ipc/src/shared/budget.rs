@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::error::{Error, Result};
+
 /// What is counted. Both are the process's; a connection has a count of its own for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -50,12 +52,14 @@ impl Kind {
 
 impl Budget {
     /// Takes some, if there is as much for this peer.
-    pub(super) fn take(&self, kind: Kind, amount: u64) -> Option<Held> {
+    pub(super) fn take(&self, kind: Kind, amount: u64) -> Result<Held> {
         let held = Held { kind, amount, peer: Arc::clone(&self.used[kind as usize]) };
         let all = USED[kind as usize].fetch_add(amount, Ordering::SeqCst).saturating_add(amount);
         let own = held.peer.fetch_add(amount, Ordering::SeqCst).saturating_add(amount);
-        // Otherwise it is given back here.
-        (all <= kind.most() && own <= kind.most_of_a_peer()).then_some(held)
+        let (is_there, most) = (all <= kind.most(), kind.most_of_a_peer());
+        let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
+        // Without room it is given back here.
+        if is_there && own <= most { Ok(held) } else { Err(Error::OverBudget { what, most }) }
     }
 }
 
@@ -87,10 +91,10 @@ mod tests {
         let (greedy, honest) = (Budget::default(), Budget::default());
         let most = Kind::PinnedBytes.most_of_a_peer();
         let held = greedy.take(Kind::PinnedBytes, most).unwrap();
-        assert!(greedy.take(Kind::PinnedBytes, 1).is_none());
-        assert!(honest.take(Kind::PinnedBytes, most).is_some());
-        assert!(greedy.take(Kind::Descriptors, 1).is_some());
+        assert!(greedy.take(Kind::PinnedBytes, 1).is_err());
+        assert!(honest.take(Kind::PinnedBytes, most).is_ok());
+        assert!(greedy.take(Kind::Descriptors, 1).is_ok());
         drop(held);
-        assert!(greedy.take(Kind::PinnedBytes, most).is_some());
+        assert!(greedy.take(Kind::PinnedBytes, most).is_ok());
     }
 }

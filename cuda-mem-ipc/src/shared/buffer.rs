@@ -19,9 +19,9 @@ use super::free::Past;
 use super::pool::{Cut, Pool};
 use super::segment::Segment;
 use super::words::ReleaseFence;
-use super::{expect_driver, expect_host, until_unused};
+use super::{expect_host, until_unused};
 use crate::error::Result;
-use crate::primitive::refuse_forked;
+use crate::primitive::{expect_driver, refuse_forked};
 use crate::transport::Deadline;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
@@ -76,7 +76,7 @@ impl SharedBuffer {
     /// writes while a receiver has it writes under its eyes.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
-        expect_driver(self.block.pool.context(), stream)?;
+        expect_driver(self.block.pool.context.driver(), stream)?;
         self.block.last.left().order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
@@ -84,7 +84,7 @@ impl SharedBuffer {
     /// Its memory as elements, as many as fit, for copies. They are ordered as with [`SharedBuffer::on`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
-        let (block, driver) = (&*self.block, self.block.pool.context().driver());
+        let (block, driver) = (&*self.block, self.block.pool.context.driver());
         // SAFETY: as many bytes of the block, which lives longer than this borrow and is used again behind its uses.
         unsafe { DeviceRange::<u8>::from_mapped(&block.uses, driver, self.as_raw(), block.len) }?
             .behind(block)

@@ -13,7 +13,6 @@ use cuda_mem_pool::cuda_mem_core::{
 use cuda_mem_pool::{Allocation, DeviceAccessible};
 
 use super::buffer::{Holder, Share};
-use super::expect_driver;
 use super::free::Past;
 use super::pool::expect_bytes;
 use super::segment::Segment;
@@ -21,7 +20,7 @@ use super::wire::{MOST_HANDLES, Place};
 use super::words::ReleaseFence;
 use crate::background;
 use crate::error::{Error, Result};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{expect_driver, lock, refuse_forked};
 
 /// A block of a [`CachingAllocator`] that other processes can be given: its type says so, because it was looked at. Clones are
 /// handles to the same block.
@@ -126,7 +125,7 @@ impl Exportable {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let block = self.exported.block()?;
-        expect_driver(block.buffer().context(), stream)?;
+        expect_driver(block.buffer().context().driver(), stream)?;
         self.exported.last.left().order(stream)?;
         Ok(block.on(stream)?)
     }
@@ -201,7 +200,7 @@ crate::shown!(Exported, |it| block: it.block);
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
-        expect_driver(block.buffer().context(), stream)?;
+        expect_driver(block.buffer().context().driver(), stream)?;
         self.last.left().order(stream)?;
         Ok(block.buffer().order_behind_uses(stream)?)
     }

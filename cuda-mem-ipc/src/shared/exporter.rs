@@ -17,13 +17,13 @@ use super::reaper;
 use super::ring::{self, Consumer, Corrupt, Producer};
 use super::segment::{ExportHandles, Segment, SegmentInfo};
 use super::slab::Slab;
-use super::wire::{self, Accept, HandOver};
-use super::words::{Point, Words};
+use super::wire::{self, HandOver, Point};
+use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer, Poller};
-use serve::{Lease, Leases, Out};
+use serve::{Lease, Leases};
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
 const LATE: u32 = 64;
@@ -43,8 +43,9 @@ pub(super) struct ExportLink {
     connection: Connection,
     words: Arc<Words>,
     leases: Mutex<Leases>,
-    /// How many leases there are, those that are just ending too.
-    out: Arc<Out>,
+    /// How many leases there are, those that are just ending too, and whether there may be more.
+    out: Arc<AtomicUsize>,
+    is_open: AtomicBool,
     /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
     /// no buffer overtakes its segment.
     announced: Mutex<HashMap<u64, Announced>>,
@@ -68,7 +69,6 @@ pub(super) struct ExportLink {
     is_closing: AtomicBool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Announced {
     /// Of so many bytes, and of no buffer of it.
     Ahead(u64),
@@ -98,11 +98,9 @@ impl Exporter {
         say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
         let (answer, descriptors) = heard(&connection, deadline)?;
         let pid = connection.peer().pid();
-        let accepted = match answer {
-            wire::Message::Accept(accepted) if descriptors.is_empty() => accepted,
-            _ => return Err(protocol(&connection, "the offer is not accepted")),
+        let (wire::Message::Accept { segments, bytes }, true) = (answer, descriptors.is_empty()) else {
+            return Err(protocol(&connection, "the offer is not accepted"));
         };
-        let Accept { segments, bytes } = accepted;
         let ahead_limit = AheadLimit { segments: usize::try_from(segments).unwrap_or(usize::MAX), bytes };
         // Behind the answer, for the importer has mapped it.
         let words = Arc::new(Words::of(context, memory, pid)?);
@@ -113,7 +111,8 @@ impl Exporter {
             connection,
             words,
             leases: Mutex::default(),
-            out: Arc::new(Out { leases: AtomicUsize::new(0), is_open: AtomicBool::new(true) }),
+            out: Arc::default(),
+            is_open: AtomicBool::new(true),
             announced: Mutex::default(),
             ahead_limit,
             retiring: Mutex::default(),
@@ -170,14 +169,9 @@ impl Exporter {
                 return Err(error);
             }
         };
-        link.record_and_push(stream, was_woken, |Point { line, generation }| HandOver {
-            sequence,
-            segment,
-            offset,
-            len,
-            line,
-            generation,
-        })?;
+        // Its fence is known when it is recorded.
+        let fence = Point { line: 0, generation: 0 };
+        link.record_and_push(stream, was_woken, HandOver { sequence, segment, offset, len, fence })?;
         Ok(sequence)
     }
 
@@ -210,13 +204,13 @@ impl Exporter {
         refuse_forked()?;
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
-        self.link.announce_ahead(&share.segment.info, |to| share.segment.with_handles(to))
+        share.segment.with_handles(|handles| self.link.announce_ahead(&share.segment.info, handles))
     }
 
     /// How many buffers the receiver has.
     #[must_use]
     pub fn leases(&self) -> usize {
-        if core::forked() { 0 } else { self.link.out.leases.load(Ordering::SeqCst) }
+        if core::forked() { 0 } else { self.link.out.load(Ordering::SeqCst) }
     }
 
     /// Waits until the receiver has given back everything that was handed over, or until [`Error::Timeout`].
@@ -241,10 +235,14 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
     /// looks after peers takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        let with_handles = |to: &dyn Fn(ExportHandles<'_>) -> Result<()>| segment.with_handles(to);
         loop {
             let mut announced = lock(&self.announced);
-            if self.announce_now(&mut announced, &segment.info, Announced::Used, with_handles)? {
+            if let Some(known) = announced.get_mut(&segment.info.id) {
+                *known = Announced::Used;
+                return Ok(());
+            }
+            let info = &segment.info;
+            if segment.with_handles(|handles| self.tell(&mut announced, info, Announced::Used, handles))? {
                 return Ok(());
             }
             drop(announced);
@@ -258,64 +256,51 @@ impl ExportLink {
         }
     }
 
-    /// Tells the importer of a segment of which it has no buffer yet, by what `with_handles` gives, and returns whether it knows of it. Nobody
-    /// is waited for.
+    /// Tells the importer of a segment of which it has no buffer yet, and returns whether it knows of it. Nobody is waited for.
     pub(super) fn announce_ahead(
         self: &Arc<Self>,
         segment: &SegmentInfo,
-        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+        handles: ExportHandles<'_>,
     ) -> Result<bool> {
         let mut announced = lock(&self.announced);
         // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
         // what is told here, or this sees that the exporter is gone.
-        if !self.out.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
+        if !self.is_open.load(Ordering::SeqCst) || self.is_closing.load(Ordering::Acquire) {
             return Ok(false);
+        }
+        if announced.contains_key(&segment.id) {
+            return Ok(true);
         }
         let ahead = announced.values().filter_map(|told| match told {
             Announced::Ahead(bytes) => Some(*bytes),
             Announced::Used => None,
         });
         let bytes = segment.bytes as u64;
-        if !announced.contains_key(&segment.id) && !self.ahead_limit.has_room(bytes, ahead) {
+        if !self.ahead_limit.has_room(bytes, ahead) {
             return Ok(false);
         }
-        self.announce_now(&mut announced, segment, Announced::Ahead(bytes), with_handles)
+        self.tell(&mut announced, segment, Announced::Ahead(bytes), handles)
     }
 
-    /// Whether the importer knows of a segment, which it is told if there is room. One that it was told ahead stays that until it is used.
-    fn announce_now(
+    /// Tells of a segment, and will tell of its end. False if there is no room now.
+    fn tell(
         self: &Arc<Self>,
         announced: &mut HashMap<u64, Announced>,
         segment: &SegmentInfo,
         how: Announced,
-        with_handles: impl FnOnce(&dyn Fn(ExportHandles<'_>) -> Result<()>) -> Result<()>,
+        handles: ExportHandles<'_>,
     ) -> Result<bool> {
-        match announced.get_mut(&segment.id) {
-            Some(known) if how == Announced::Used => *known = how,
-            Some(_) => {}
-            None => match with_handles(&|handles| self.tell(segment, handles)) {
-                Err(error) if error.is_timeout() => return Ok(false),
-                told => {
-                    told?;
-                    announced.insert(segment.id, how);
-                }
-            },
-        }
-        Ok(true)
-    }
-
-    /// Tells of a segment if there is room, and will tell of its end. The caller has the lock on what was announced.
-    fn tell(self: &Arc<Self>, segment: &SegmentInfo, handles: ExportHandles<'_>) -> Result<()> {
         if let Some(slab) = handles.slab {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
         if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles.descriptors) {
             lock(&self.slabs).remove(&segment.id);
-            return Err(error);
+            return if error.is_timeout() { Ok(false) } else { Err(error) };
         }
         segment.is_known_by(Arc::downgrade(self));
-        Ok(())
+        announced.insert(segment.id, how);
+        Ok(true)
     }
 
     /// A segment of this process is gone.
@@ -363,17 +348,11 @@ impl ExportLink {
     /// The entry comes right before the fence, so that the receiver has its stream wait while the driver here is busy with the fence. Its
     /// stream waits for that call alone, which waits for no device. In one process it might: streams of one process share hardware
     /// queues, and a stream there that waits may hold up the very one which is to record it, so there the entry comes behind it.
-    fn record_and_push(
-        &self,
-        stream: &Stream,
-        was_woken: bool,
-        said: impl Fn(Point) -> HandOver,
-    ) -> Result<()> {
-        let mut pushed = None;
-        let mut push = |point| {
-            let said = said(point);
-            pushed = Some(said.sequence);
-            lock(&self.ring).push(said.to_entry());
+    fn record_and_push(&self, stream: &Stream, was_woken: bool, said: HandOver) -> Result<()> {
+        let mut is_pushed = false;
+        let mut push = |fence| {
+            is_pushed = true;
+            lock(&self.ring).push(HandOver { fence, ..said }.to_entry());
         };
         let recorded = self.words.record_announced(stream, |point| {
             if self.is_to_another {
@@ -384,7 +363,7 @@ impl ExportLink {
         if let (Ok(point), false) = (&recorded, self.is_to_another) {
             push(*point);
         }
-        if pushed.is_some() {
+        if is_pushed {
             if self.wake() && was_woken {
                 // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
                 self.late.store(LATE, Ordering::Relaxed);
@@ -393,8 +372,7 @@ impl ExportLink {
             return recorded.map(drop).map_err(|error| self.connection.breaks(error));
         }
         lock(&self.ring).cancel();
-        let sequence = said(Point { line: 0, generation: 0 }).sequence;
-        drop(self.end_lease(sequence));
+        drop(self.end_lease(said.sequence));
         recorded.map(drop)
     }
 }
@@ -402,7 +380,7 @@ impl ExportLink {
 impl Drop for Exporter {
     fn drop(&mut self) {
         if !core::forked() {
-            self.link.out.is_open.store(false, Ordering::SeqCst);
+            self.link.is_open.store(false, Ordering::SeqCst);
             reaper::wake();
         }
     }

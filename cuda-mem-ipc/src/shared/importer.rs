@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 
 use super::budget::Budget;
 use super::options::AheadLimit;
 use super::reaper;
-use super::received::ReceivedBuffer;
+use super::received::{Received, ReceivedBuffer};
 use super::ring::{self, Consumer, Producer};
-use super::wire::{self, Accept, HandOver, Release};
+use super::wire::{self, HandOver};
 use super::words::Words;
 use super::{heard, protocol, say};
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ pub struct Importer {
 }
 
 pub(super) struct ImportLink {
-    context: Context,
+    pub(super) context: Context,
     /// Held while an entry is taken, not while one is waited for.
     entries: Mutex<Consumer<ring::Shared>>,
     /// How many were taken whose segments are being looked for.
@@ -59,7 +59,7 @@ pub(super) struct ImportLink {
     releases: Mutex<Producer<ring::Shared>>,
     /// Where the exporter says that nobody there looks.
     wake_flag: ring::Shared,
-    words: Arc<Words>,
+    pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
     /// How many descriptors came of segments that are not mapped yet.
@@ -133,9 +133,9 @@ impl Importer {
         if offer != wire::Message::Offer || descriptors.len() != 1 {
             return Err(protocol(&connection, "it does not begin with an offer"));
         }
-        let words = Arc::new(Words::open(context, descriptors, pid)?);
-        let accepted = Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
-        say(&connection, &wire::Message::Accept(accepted), &[], deadline)?;
+        let words = Words::open(context, descriptors, pid)?;
+        let accepted = wire::Message::Accept { segments: ahead.segments as u64, bytes: ahead.bytes };
+        say(&connection, &accepted, &[], deadline)?;
         let [ring, wake_flag] = words.rings()?;
         let link = Arc::new(ImportLink {
             context: context.clone(),
@@ -306,10 +306,13 @@ impl ImportLink {
         });
         self.live.fetch_add(1, Ordering::SeqCst);
         match memory {
-            Ok((segment, range)) => Ok(ReceivedBuffer::new(self, segment, range, said)),
+            Ok((segment, range)) => {
+                let (link, offset, len) = (Arc::clone(self), range.start, range.len());
+                let received = Received { link, segment, offset, len, said, uses: Uses::new() };
+                Ok(ReceivedBuffer { received: Arc::new(received) })
+            }
             Err(error) => {
-                let release = Release { sequence: said.sequence, line: 0, generation: 0 };
-                self.give_back(Returned::refused(release));
+                self.give_back(Returned::new(said.sequence, None, Uses::new()));
                 Err(error)
             }
         }
@@ -317,14 +320,6 @@ impl ImportLink {
 
     fn breaks(&self, what: &'static str) -> Error {
         protocol(&self.connection, what)
-    }
-
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
-    pub(super) fn words(&self) -> &Words {
-        &self.words
     }
 
     fn stream(&self) -> Result<&Stream> {

@@ -32,14 +32,14 @@ pub mod wire;
 mod words;
 
 use std::os::fd::BorrowedFd;
-use std::thread;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
+use cuda_mem_pool::cuda_mem_core::{self as core, Uses};
 
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline, Descriptors};
+use crate::transport::{Connection, Deadline, Descriptors, until};
 use free::Past;
 use segment::Segment;
 
@@ -53,6 +53,22 @@ pub use received::ReceivedBuffer;
 
 /// How much is taken of one peer at a time, before others have their turn and deadlines are looked at. Half of what a ring holds.
 const MOST_AT_A_TIME: usize = 256;
+
+/// So many of what is counted, until this is dropped.
+struct Counted(Arc<AtomicUsize>, usize);
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
+        all.fetch_add(these, Ordering::SeqCst);
+        Self(Arc::clone(all), these)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
 
 fn say(
     connection: &Connection,
@@ -94,19 +110,6 @@ fn expect_host(
     Ok((host, start.saturating_add(offset)))
 }
 
-fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
-    let mut pause = Duration::from_micros(1);
-    while !is_so()? {
-        if deadline.has_passed() {
-            return Err(Error::Timeout { what });
-        }
-        // Short waits stay fast, long ones cost little.
-        thread::sleep(pause.min(deadline.remaining()));
-        pause = (pause * 2).min(Duration::from_micros(200));
-    }
-    Ok(())
-}
-
 /// Has the calling thread wait until streams of this process, and receivers that have given a buffer back, are done with it.
 fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<()> {
     uses.wait_for(deadline.remaining()).map_err(|error| match error {
@@ -116,12 +119,4 @@ fn until_unused(uses: &Uses, past: Option<&Past>, deadline: Deadline) -> Result<
     until(deadline, "the receivers of the buffer were done", || {
         Ok(past.is_none_or(|past| past.left().is_over(None)))
     })
-}
-
-/// Streams of another driver cannot reach the memory, whatever device they say they are on.
-fn expect_driver(context: &Context, stream: &Stream) -> Result<()> {
-    if context.driver() == stream.context().driver() {
-        return Ok(());
-    }
-    Err(core::Error::ForeignContext { what: "the stream" }.into())
 }

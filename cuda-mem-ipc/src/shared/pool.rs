@@ -6,14 +6,14 @@ use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
 
 use super::buffer::SharedBuffer;
-use super::expect_driver;
 use super::exporter::ExportLink;
-use super::free::{FreeList, Last};
+use super::free::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
 use super::segment::Segment;
 use super::slab::Slabs;
 use crate::error::Result;
-use crate::primitive::{lock, refuse_forked};
+use crate::free_list::FreeList;
+use crate::primitive::{expect_driver, lock, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -36,7 +36,7 @@ pub struct SharedPool {
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    context: Context,
+    pub(super) context: Context,
     options: SharedPoolOptions,
     /// What sizes of segments are multiples of.
     page: usize,
@@ -108,7 +108,7 @@ impl SharedPool {
     /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::ForeignContext`] for another driver's stream; those of
     /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
-        expect_driver(&self.pool.context, stream)?;
+        expect_driver(self.pool.context.driver(), stream)?;
         let room = self.pool.room(bytes)?;
         let cut = match self.pool.cut(room, stream) {
             Some(cut) => cut,
@@ -121,7 +121,7 @@ impl SharedPool {
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
-        expect_driver(&self.pool.context, stream)?;
+        expect_driver(self.pool.context.driver(), stream)?;
         let room = self.pool.room(bytes)?;
         let cut = self.pool.grow(room, room, true)?;
         SharedBuffer::new(&self.pool, cut, bytes, stream)
@@ -157,9 +157,10 @@ impl SharedPool {
         }
         let shared = |slot: &Slot| (!slot.is_isolated).then(|| Arc::clone(&slot.segment));
         let segments = lock(&pool.state).slots.iter().filter_map(shared).collect::<Vec<_>>();
-        segments
-            .iter()
-            .for_each(|segment| drop(link.announce_ahead(&segment.info, |to| segment.with_handles(to))));
+        for segment in segments {
+            // Whatever it cannot be told now it is told with the first buffer.
+            let _ = segment.with_handles(|handles| link.announce_ahead(&segment.info, handles));
+        }
     }
 
     /// The bytes of all segments.
@@ -171,10 +172,6 @@ impl SharedPool {
 }
 
 impl Pool {
-    pub(super) fn context(&self) -> &Context {
-        &self.context
-    }
-
     fn room(&self, bytes: usize) -> Result<usize> {
         refuse_forked()?;
         expect_bytes("the size of a shared buffer", bytes)?;
@@ -204,14 +201,12 @@ impl Pool {
         let bytes = bytes.max(room).checked_next_multiple_of(self.page).ok_or(too_large)?;
         let (kind, slabs) = (self.options.kind, self.slabs.as_ref());
         let segment = Segment::create(&self.context, kind, slabs, bytes, |info, handles| {
-            if is_isolated {
-                return;
-            }
             let links = lock(&self.attached).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-            for link in links {
+            for link in links.iter().filter(|_| !is_isolated) {
                 // Whoever cannot be told now is told with the first buffer.
-                let _ = link.announce_ahead(info, |to| to(handles));
+                let _ = link.announce_ahead(info, handles);
             }
+            Ok(())
         })?;
         let segment = Arc::new(segment);
         let mut free = FreeList::new(segment.info.bytes, Last::default());

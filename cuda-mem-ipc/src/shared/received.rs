@@ -2,11 +2,10 @@
 //!
 //! # Safety
 //!
-//! Relies on `Imported` segments staying mapped while a share lives, and behind the uses that they took over.
+//! Relies on imported segments staying mapped while a share lives, and behind the uses that they took over.
 
 #![allow(unsafe_code, reason = "makes ranges of addresses")]
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
@@ -18,11 +17,9 @@ use cuda_mem_pool::cuda_mem_core::{
 use super::importer::{ImportLink, Returned};
 use super::segment::Segment;
 use super::wire::HandOver;
-use super::words::Point;
-use super::{expect_driver, expect_host, until, until_unused};
+use super::{expect_host, until, until_unused};
 use crate::error::Result;
-use crate::import::Imported;
-use crate::primitive::refuse_forked;
+use crate::primitive::{expect_driver, refuse_forked};
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
@@ -32,43 +29,20 @@ use crate::transport::Deadline;
 /// owner. [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Clone)]
 pub struct ReceivedBuffer {
-    received: Arc<Received>,
+    pub(super) received: Arc<Received>,
 }
 
-struct Received {
-    link: Arc<ImportLink>,
-    segment: Imported<Segment>,
-    offset: usize,
-    len: usize,
+pub(super) struct Received {
+    pub(super) link: Arc<ImportLink>,
+    pub(super) segment: Arc<Segment>,
+    pub(super) offset: usize,
+    pub(super) len: usize,
     /// As the exporter said it.
-    said: HandOver,
-    uses: Uses,
+    pub(super) said: HandOver,
+    pub(super) uses: Uses,
 }
 
 impl ReceivedBuffer {
-    pub(super) fn new(
-        link: &Arc<ImportLink>,
-        segment: Imported<Segment>,
-        range: Range<usize>,
-        said: HandOver,
-    ) -> Self {
-        let received = Received {
-            link: Arc::clone(link),
-            segment,
-            offset: range.start,
-            len: range.end.saturating_sub(range.start),
-            said,
-            uses: Uses::new(),
-        };
-        Self { received: Arc::new(received) }
-    }
-
-    /// As the exporter said it.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn said(&self) -> HandOver {
-        self.received.said
-    }
-
     /// The number that [`Exporter::hand_over`](super::Exporter::hand_over) returned.
     #[must_use]
     pub fn sequence(&self) -> u64 {
@@ -106,7 +80,7 @@ impl ReceivedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
-        expect_driver(received.link.context(), stream)?;
+        expect_driver(received.link.context.driver(), stream)?;
         received.order(stream)?;
         Ok(received.uses.on(self.as_raw(), stream)?)
     }
@@ -115,7 +89,7 @@ impl ReceivedBuffer {
     /// crate is the core's [`Owner`](core::Error::Owner), and itself again by `From`.
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
-        let (received, driver) = (&*self.received, self.received.link.context().driver());
+        let (received, driver) = (&*self.received, self.received.link.context.driver());
         // SAFETY: as many bytes of a segment that stays mapped while this is borrowed, and until the uses are over, which it gets in the end.
         unsafe { DeviceRange::<u8>::from_mapped(&received.uses, driver, self.as_raw(), received.len) }?
             .behind(received)
@@ -129,7 +103,7 @@ impl ReceivedBuffer {
     /// [`Error::PeerDied`](crate::Error::PeerDied), as [`ReceivedBuffer::on`]; [`Error::Core`](crate::Error::Core).
     pub fn is_ready(&self) -> Result<bool> {
         refuse_forked()?;
-        self.received.link.words().is_reached(self.received.fence())
+        self.received.link.words.is_reached(self.received.said.fence)
     }
 
     /// Has the calling thread wait until the bytes are there.
@@ -167,17 +141,11 @@ impl ReceivedBuffer {
     }
 }
 
-impl Received {
-    fn fence(&self) -> Point {
-        Point { line: self.said.line, generation: self.said.generation }
-    }
-}
-
 crate::shown!(Received, |it| said: it.said);
 
 impl UsedElsewhere for Received {
     fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.link.words().make_wait(self.fence(), stream)?)
+        Ok(self.link.words.make_wait(self.said.fence, stream)?)
     }
 }
 
@@ -187,8 +155,8 @@ impl Drop for Received {
             // Before any lock: the memory is the parent's.
             return;
         }
-        let (segment, uses) = (self.segment.clone(), std::mem::take(&mut self.uses));
-        self.link.give_back(Returned::new(self.said.sequence, segment, uses));
+        let (segment, uses) = (Arc::clone(&self.segment), std::mem::take(&mut self.uses));
+        self.link.give_back(Returned::new(self.said.sequence, Some(segment), uses));
     }
 }
 

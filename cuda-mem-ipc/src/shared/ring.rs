@@ -185,7 +185,7 @@ fn place(number: u64, entries: u64) -> usize {
 
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
-    mapping: SharedMapping,
+    pub(super) mapping: SharedMapping,
     /// The slot of 64 bytes where it begins.
     first: usize,
 }
@@ -201,12 +201,6 @@ impl Shared {
 
     pub(super) fn consumer(&self) -> Consumer<Self> {
         Consumer::new(self.clone(), RING_ENTRIES)
-    }
-
-    /// All of the memory, for a test that writes there what no peer should.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn mapping(&self) -> &SharedMapping {
-        &self.mapping
     }
 
     /// None outside of the mapping, where nothing of a ring is.

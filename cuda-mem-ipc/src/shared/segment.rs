@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::host::{RegisterFlags, Registered, SharedMappin
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Uses, forked};
 
 use super::budget::{Budget, Held, Kind};
 use super::exportable;
@@ -127,39 +127,32 @@ impl Segment {
         kind: MemoryKind,
         slabs: Option<&Arc<Slabs>>,
         bytes: usize,
-        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>),
+        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>) -> Result<()>,
     ) -> Result<Self> {
         let device = context.device();
-        if let Some(slabs) = slabs {
+        let made = if let Some(slabs) = slabs {
             let slab = Arc::new(Slab::allocate(context, slabs, bytes)?);
             let block = slab.export;
             let place = match kind {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            let info = SegmentInfo::new(bytes, place);
-            let descriptor = slab.descriptor().ok_or(Error::Closed { doing: "sharing a segment" })?;
-            announce(&info, ExportHandles { descriptors: &[descriptor], slab: Some(&slab) });
-            return Ok(Self::new(info, Memory::Pooled { slab }));
-        }
-        match kind {
-            MemoryKind::Host => {
-                let mapping = SharedMapping::create(bytes)?;
-                let info = SegmentInfo::new(mapping.bytes(), Place::Host);
-                let made = Self::register(context, info, (mapping.clone(), None), (), None)?;
-                // Behind the registration: an importer takes only what is there.
-                announce(&made.info, ExportHandles { descriptors: &[mapping.as_fd()], slab: None });
-                Ok(made)
-            }
-            _ => {
-                let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
-                let descriptor = memory.export_posix_fd()?;
-                let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
-                announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None });
-                let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
-                Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }))
-            }
-        }
+            Self::new(SegmentInfo::new(bytes, place), Memory::Pooled { slab })
+        } else if kind == MemoryKind::Host {
+            let mapping = SharedMapping::create(bytes)?;
+            let info = SegmentInfo::new(mapping.bytes(), Place::Host);
+            Self::register(context, info, (mapping, None), (), None)?
+        } else {
+            let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
+            let descriptor = memory.export_posix_fd()?;
+            let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
+            announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None })?;
+            let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
+            return Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }));
+        };
+        // Behind the registration: an importer takes only what is there.
+        made.with_handles(|handles| announce(&made.info, handles))?;
+        Ok(made)
     }
 
     /// Memory of a caching allocator, whole handles side by side.
@@ -179,18 +172,21 @@ impl Segment {
         let size = |bytes: &u64| {
             usize::try_from(*bytes).map_err(|_| core::Error::TooLarge { count: usize::MAX, size: 1 })
         };
-        let device = |uuid| {
-            let unseen = Error::NoSuchDevice { uuid: Uuid::from_bytes(uuid) };
-            device_of(context, uuid)?.ok_or(unseen)
-        };
         let bytes = size(&said.bytes)?;
         let info = SegmentInfo::new(bytes, said.place.clone());
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
         match &said.place {
-            Place::Device(uuid) => Self::map(context, device(*uuid)?, info, &handles, &[bytes], departure),
-            Place::Parts { uuid, sizes } => {
-                let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
-                Self::map(context, device(*uuid)?, info, &handles, &sizes, departure)
+            Place::Device(uuid) | Place::Parts { uuid, .. } => {
+                let sizes = match &said.place {
+                    Place::Parts { sizes, .. } => sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?,
+                    _ => vec![bytes],
+                };
+                let unseen = Error::NoSuchDevice { uuid: Uuid::from_bytes(*uuid) };
+                let device = device_of(context, *uuid)?.ok_or(unseen)?;
+                let parts = handles.into_iter().zip(sizes).collect::<Vec<_>>();
+                let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
+                mapping.drop_after_unmap(departure);
+                Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -206,30 +202,11 @@ impl Segment {
                 if mapping.bytes() != bytes || found < bytes {
                     return Err(Error::WrongSize { said: said.bytes, found });
                 }
-                let take = |kind: Kind, amount| {
-                    let most = kind.most_of_a_peer();
-                    let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
-                    budget.take(kind, amount).ok_or(Error::OverBudget { what, most })
-                };
-                let pinned = take(Kind::PinnedBytes, said.bytes.max(LEAST_PINNED))?;
-                let open = take(Kind::Descriptors, 1)?;
+                let pinned = budget.take(Kind::PinnedBytes, said.bytes.max(LEAST_PINNED))?;
+                let open = budget.take(Kind::Descriptors, 1)?;
                 Self::register(context, info, (mapping, Some(open)), pinned, Some(departure))
             }
         }
-    }
-
-    fn map(
-        context: &Context,
-        device: Device,
-        info: SegmentInfo,
-        handles: &[BorrowedFd<'_>],
-        sizes: &[usize],
-        departure: Departure,
-    ) -> Result<Self> {
-        let parts = handles.iter().copied().zip(sizes.iter().copied()).collect::<Vec<_>>();
-        let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
-        mapping.drop_after_unmap(departure);
-        Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
     }
 
     fn register(
@@ -260,6 +237,7 @@ impl Segment {
     /// Gives somebody what peers map it by.
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(ExportHandles<'_>) -> Result<R>) -> Result<R> {
         let by = |descriptors: &[BorrowedFd<'_>]| to(ExportHandles { descriptors, slab: self.slab() });
+        let of_pool = self.slab().and_then(|slab| slab.descriptor());
         match &self.memory {
             Some(Memory::Device { descriptors, .. }) => {
                 by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
@@ -269,14 +247,10 @@ impl Segment {
                 let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
                 by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
-            Some(Memory::Pooled { slab }) => match slab.descriptor() {
+            _ => match of_pool.or(self.host().map(AsFd::as_fd)) {
                 Some(descriptor) => by(&[descriptor]),
                 None => Err(Error::Closed { doing: "sharing a segment" }),
             },
-            Some(Memory::Host { mapping: Some((mapping, _)), .. }) => by(&[mapping.as_fd()]),
-            Some(Memory::Host { mapping: None, .. }) | None => {
-                Err(Error::Closed { doing: "sharing a segment" })
-            }
         }
     }
 

@@ -5,9 +5,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::error::{MessageError, check};
 use crate::transport::FIRST_KIND;
-
-pub use crate::error::WireError;
 
 /// The memory where fences and rings are: one descriptor. Kind 16.
 pub const OFFER: u16 = FIRST_KIND;
@@ -51,20 +50,19 @@ pub const MOST_HANDLES: usize = 64;
 #[non_exhaustive]
 pub enum Message {
     Offer,
-    Accept(Accept),
+    /// How many segments that no buffer came of yet the importer maps, and how many bytes of them. It promises nothing.
+    Accept {
+        segments: u64,
+        bytes: u64,
+    },
     Segment(Segment),
-    Retire { segment: u64 },
+    Retire {
+        segment: u64,
+    },
     Ring,
-    LetGo { segment: u64 },
-}
-
-/// The answer of an importer: how much it imports ahead. Nothing of it is promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Accept {
-    /// So many segments that no buffer of came yet.
-    pub segments: u64,
-    /// So many bytes of them.
-    pub bytes: u64,
+    LetGo {
+        segment: u64,
+    },
 }
 
 /// Memory that buffers are parts of.
@@ -104,10 +102,8 @@ pub struct HandOver {
     pub offset: u64,
     /// How many bytes, at least one.
     pub len: u64,
-    /// The line of its fence, below [`LINES`].
-    pub line: u32,
-    /// The fence's generation, from 1 on.
-    pub generation: u64,
+    /// Its fence, of a generation from 1 on.
+    pub fence: Point,
 }
 
 /// A buffer that its receiver is done with: an entry of the second ring.
@@ -115,9 +111,14 @@ pub struct HandOver {
 pub struct Release {
     /// The buffer's number.
     pub sequence: u64,
-    /// A line of the importer, below [`LINES`].
+    /// The importer's fence behind the last use, of generation 0 if there was none.
+    pub fence: Point,
+}
+
+/// A fence by its place: a line of one side, below [`LINES`], and a generation of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
     pub line: u32,
-    /// Its generation behind the last use; 0 if there was none.
     pub generation: u64,
 }
 
@@ -134,7 +135,7 @@ struct SegmentBytes {
 
 impl Message {
     /// Reads a message of a kind; an error for whatever is not exactly one. No allocation, no panic.
-    pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, WireError> {
+    pub fn parse(kind: u16, payload: &[u8]) -> Result<Self, MessageError> {
         Ok(match kind {
             OFFER => {
                 let [version, lines] = whole::<[U32; 2]>(payload)?.map(u32::from);
@@ -144,7 +145,7 @@ impl Message {
             }
             ACCEPT => {
                 let [segments, bytes] = whole::<[U64; 2]>(payload)?.map(u64::from);
-                Self::Accept(Accept { segments, bytes })
+                Self::Accept { segments, bytes }
             }
             SEGMENT => Self::Segment(Segment::parse(payload)?),
             RETIRE => Self::Retire { segment: whole::<U64>(payload)?.get() },
@@ -153,7 +154,7 @@ impl Message {
                 Self::Ring
             }
             LET_GO => Self::LetGo { segment: whole::<U64>(payload)?.get() },
-            kind => return Err(WireError::Kind(kind)),
+            kind => return Err(MessageError::Kind(kind)),
         })
     }
 
@@ -161,7 +162,7 @@ impl Message {
     pub fn encode(&self) -> (u16, Vec<u8>) {
         match self {
             Self::Offer => (OFFER, [VERSION, LINES].map(U32::new).as_bytes().to_vec()),
-            Self::Accept(Accept { segments, bytes }) => {
+            Self::Accept { segments, bytes } => {
                 (ACCEPT, [*segments, *bytes].map(U64::new).as_bytes().to_vec())
             }
             Self::Segment(segment) => (SEGMENT, segment.encode()),
@@ -196,9 +197,9 @@ impl Segment {
         bytes
     }
 
-    fn parse(payload: &[u8]) -> Result<Self, WireError> {
+    fn parse(payload: &[u8]) -> Result<Self, MessageError> {
         let Ok((head, rest)) = SegmentBytes::ref_from_prefix(payload) else {
-            return Err(WireError::Length { found: payload.len(), expected: size_of::<SegmentBytes>() });
+            return Err(MessageError::Length { found: payload.len(), expected: size_of::<SegmentBytes>() });
         };
         let (bytes, uuid) = (head.bytes.get(), head.home);
         check("size", bytes, bytes > 0 && bytes <= isize::MAX as u64)?;
@@ -210,11 +211,11 @@ impl Segment {
             3 => {
                 let node = u128::from_le_bytes(uuid);
                 let value = u64::try_from(node).unwrap_or(u64::MAX);
-                let wrong = |_| WireError::Value { field: "node", value };
+                let wrong = |_| MessageError::Value { field: "node", value };
                 Place::NodePool { node: u32::try_from(node).map_err(wrong)?, block: block()? }
             }
             4 => {
-                let wrong = WireError::Length { found: rest.len(), expected: 8 * (rest.len() / 8) };
+                let wrong = MessageError::Length { found: rest.len(), expected: 8 * (rest.len() / 8) };
                 let sizes = <[U64]>::ref_from_bytes(rest).map_err(|_| wrong)?;
                 let sizes = sizes.iter().map(|size| size.get()).collect::<Vec<_>>();
                 let (count, is_sound) = (sizes.len(), !sizes.contains(&0));
@@ -223,7 +224,7 @@ impl Segment {
                 check("size", bytes, is_sound && total == Some(bytes))?;
                 Place::Parts { uuid, sizes }
             }
-            value => return Err(WireError::Value { field: "place", value }),
+            value => return Err(MessageError::Value { field: "place", value }),
         };
         let (segment, generation) = (head.segment.get(), head.generation.get());
         Ok(Self { segment, generation, bytes, place })
@@ -240,46 +241,44 @@ impl Place {
 impl HandOver {
     /// As an entry of the ring.
     pub fn to_entry(self) -> [u64; 7] {
-        let Self { sequence, segment, offset, len, line, generation } = self;
-        [sequence, segment, offset, len, line.into(), generation, 0]
+        let Self { sequence, segment, offset, len, fence } = self;
+        [sequence, segment, offset, len, fence.line.into(), fence.generation, 0]
     }
 
     /// What an entry of the ring says, if each number is in range.
-    pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+    pub fn of_entry(entry: [u64; 7]) -> Result<Self, MessageError> {
         let [sequence, segment, offset, len, line, generation, _] = entry;
         check("length", len, len > 0)?;
         check("offset", offset, offset.checked_add(len).is_some_and(|end| end <= isize::MAX as u64))?;
-        check("generation", generation, generation > 0 && generation <= LAST_GENERATION)?;
-        Ok(Self { sequence, segment, offset, len, line: line_of(line)?, generation })
+        Ok(Self { sequence, segment, offset, len, fence: Point::of_words(line, generation, 1)? })
     }
 }
 
 impl Release {
     /// As an entry of the ring.
     pub fn to_entry(self) -> [u64; 7] {
-        [self.sequence, self.line.into(), self.generation, 0, 0, 0, 0]
+        [self.sequence, self.fence.line.into(), self.fence.generation, 0, 0, 0, 0]
     }
 
     /// What an entry of the ring says, if each number is in range.
-    pub fn of_entry(entry: [u64; 7]) -> Result<Self, WireError> {
+    pub fn of_entry(entry: [u64; 7]) -> Result<Self, MessageError> {
         let [sequence, line, generation, ..] = entry;
-        check("generation", generation, generation <= LAST_GENERATION)?;
-        Ok(Self { sequence, line: line_of(line)?, generation })
+        Ok(Self { sequence, fence: Point::of_words(line, generation, 0)? })
     }
 }
 
-fn line_of(value: u64) -> Result<u32, WireError> {
-    let wrong = WireError::Value { field: "line", value };
-    u32::try_from(value).ok().filter(|line| *line < LINES).ok_or(wrong)
+impl Point {
+    /// Of a generation from `least` on.
+    fn of_words(line: u64, generation: u64, least: u64) -> Result<Self, MessageError> {
+        check("generation", generation, (least..=LAST_GENERATION).contains(&generation))?;
+        check("line", line, line < LINES.into())?;
+        Ok(Self { line: u32::try_from(line).unwrap_or(0), generation })
+    }
 }
 
-fn whole<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8]) -> Result<&T, WireError> {
-    let wrong = WireError::Length { found: bytes.len(), expected: size_of::<T>() };
+fn whole<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &[u8]) -> Result<&T, MessageError> {
+    let wrong = MessageError::Length { found: bytes.len(), expected: size_of::<T>() };
     T::ref_from_bytes(bytes).map_err(|_| wrong)
-}
-
-fn check(field: &'static str, value: u64, is_right: bool) -> Result<(), WireError> {
-    if is_right { Ok(()) } else { Err(WireError::Value { field, value }) }
 }
 
 #[cfg(test)]

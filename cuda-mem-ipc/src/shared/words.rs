@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdevice_attribute;
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
 
 use super::ring;
-use super::wire::{self, LAST_GENERATION};
+use super::wire::{self, LAST_GENERATION, Point};
 use crate::LARGEST_PAGE;
 use crate::background::drop_in_background;
 use crate::error::{Error, Result};
@@ -45,13 +45,6 @@ pub(super) struct Words {
     expected: Mutex<[u64; LINES]>,
     /// Which streams here were made to wait for which of the peer's fences.
     waits: Mutex<Vec<(StreamId, Point)>>,
-}
-
-/// A fence by its place: a line of one side, and a generation of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
-    pub(super) line: u32,
-    pub(super) generation: u64,
 }
 
 impl Words {

@@ -33,30 +33,22 @@ pub enum Error {
     #[error("ranks {ranks:?} did not {what} within {} ms", waited.as_millis())]
     Missing { ranks: Vec<usize>, what: &'static str, waited: Duration },
     /// A rank ended, went or was too late. The group is of no use any more, on any rank: make a new one.
-    #[error(
-        "group {group:?} is broken: rank {rank} {why}; what waited for it was let go, its results are not to be used"
-    )]
+    #[error("group {group:?} is broken: rank {rank} {why}; results of what waited are not to be used")]
     Broken { group: String, rank: usize, why: Why },
     /// A rank has left the group in good order, and nothing more can be had of it.
     #[error("rank {rank} has left the group")]
     Left { rank: usize },
     /// Ranks have allocated in different order.
-    #[error(
-        "allocation {sequence} has {theirs} bytes on rank {rank} and {ours} here: ranks must allocate in the same order"
-    )]
+    #[error("allocation {sequence} has {theirs} bytes on rank {rank}, {ours} here: allocate in one order")]
     OrderDiffers { rank: usize, sequence: u64, ours: u64, theirs: u64 },
     /// A rank has allocated so often since that what it said of this allocation is not kept any more.
-    #[error(
-        "rank {rank} is more than {kept} allocations ahead of allocation {sequence}; call rendezvous earlier"
-    )]
+    #[error("rank {rank} is over {kept} allocations ahead of allocation {sequence}: call rendezvous earlier")]
     Overtaken { rank: usize, sequence: u64, kept: usize },
     /// What a rank says of an allocation or a segment cannot be.
     #[error("rank {rank} says that {what} is {value}; accepted are 0 to {most}")]
     Invalid { rank: usize, what: &'static str, value: u64, most: u64 },
     /// A rank's memory is on a device that this process does not see.
-    #[error(
-        "the memory of rank {rank} is on device {uuid:02x?}, which this process does not see (CUDA_VISIBLE_DEVICES)"
-    )]
+    #[error("the device {uuid:02x?} of rank {rank} is not visible here (CUDA_VISIBLE_DEVICES)")]
     DeviceNotVisible { rank: usize, uuid: [u8; 16] },
     /// Two processes say that they are the same rank, or one says a rank that there is not.
     #[error("a process joins as rank {rank} of {world_size}, which is taken or does not exist")]
@@ -115,14 +107,10 @@ pub enum Error {
     FailedElsewhere { backend: &'static str, call: &'static str, rank: usize },
     /// A call of all ranks failed on some and left something on others, which takes all to undo. The backend is of no use any more, on any
     /// rank.
-    #[error(
-        "{backend}: {call} failed on rank {rank} and not on all, which cannot be undone: make a new backend"
-    )]
+    #[error("{backend}: {call} failed on rank {rank} and not on all ranks: make a new backend")]
     Uneven { backend: &'static str, call: &'static str, rank: usize },
     /// Ranks are about to make different calls, none of which was made.
-    #[error(
-        "rank {rank} is at: {theirs}; this one is at: {ours}. All ranks must make the same calls in the same order"
-    )]
+    #[error("rank {rank} is at: {theirs}; this one is at: {ours}. All must make the same calls in order")]
     Disagrees { rank: usize, ours: String, theirs: String },
     /// What a rank said in an exchange is none of the messages that are expected there.
     #[error("rank {rank} said something in an exchange that is no message of {backend}")]
@@ -136,9 +124,7 @@ pub enum Error {
     )]
     OtherInstance { backend: &'static str, found: i32, found_size: i32, rank: usize, world_size: usize },
     /// A rank has memory that is not freed, or still used.
-    #[error(
-        "rank {rank} has {allocations} allocations that are in use: free them, and drop what rendezvous gave"
-    )]
+    #[error("rank {rank} has {allocations} allocations in use: free them, and drop what rendezvous gave")]
     StillUsed { rank: usize, allocations: u64 },
     /// The backend was closed.
     #[error("{backend} was closed")]
@@ -159,29 +145,22 @@ pub enum Error {
 /// }
 /// # let _ = is_leaving;
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {
     /// Its process ended without leaving the group.
+    #[error("has died")]
     Died,
     /// It left the group while others waited for it.
+    #[error("has left while others waited for it")]
     Left,
     /// It did not signal before a deadline.
+    #[error("did not signal before the deadline")]
     TimedOut,
     /// It said what is not of the protocol, or takes no messages.
+    #[error("cannot be talked to")]
     Unreachable,
     /// It could put only a part of an operation into its stream.
+    #[error("could not put an operation into its stream")]
     Failed,
-}
-
-impl std::fmt::Display for Why {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Died => "has died",
-            Self::Left => "has left while others waited for it",
-            Self::TimedOut => "did not signal before the deadline",
-            Self::Unreachable => "cannot be talked to",
-            Self::Failed => "could not put an operation into its stream",
-        })
-    }
 }

@@ -17,6 +17,7 @@ use cuda_mem_pool::cuda_mem_core::{
 };
 
 use super::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
+use crate::primitive::expect_driver;
 
 /// An allocation on every rank of a group. The [module](crate::symmetric) has an example.
 ///
@@ -179,9 +180,7 @@ impl Layout {
             let accepted = 0..=channels - 1;
             return Err(Error::NotAccepted { what: "the channel", value: channel, accepted });
         }
-        if stream.context().driver() != self.device.driver() {
-            return Err(core::Error::ForeignContext { what: "the stream" }.into());
-        }
+        expect_driver(self.device.driver(), stream)?;
         if stream.is_capturing()? { Err(core::Error::Capturing { call }.into()) } else { Ok(()) }
     }
 }
@@ -267,9 +266,7 @@ impl PeerBuffer {
     ///
     /// As [`Uses::on`]; [`ForeignContext`](core::Error::ForeignContext) for another driver's stream.
     pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>, core::Error> {
-        if stream.context().driver() != self.owner.driver() {
-            return Err(core::Error::ForeignContext { what: "the stream" });
-        }
+        expect_driver(self.owner.driver(), stream)?;
         self.owner.uses().on(self.address, stream)
     }
 }

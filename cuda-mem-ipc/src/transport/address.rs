@@ -51,9 +51,8 @@ impl Address {
         Self::in_directory(directory, name)
     }
 
-    /// A name without a file, for hosts without a place for one. Every process of the network namespace may connect to it, and
-    /// may have taken it first: the policies of both sides alone keep others out. So both have to say whom they admit: the default
-    /// policy is refused there ([`Error::ImplicitPolicy`]).
+    /// A name without a file. Every process of the network namespace may connect to it, and may have taken it first: the policies of both
+    /// sides alone keep others out, and the default policy is refused there ([`Error::ImplicitPolicy`]).
     pub fn abstract_name(name: &str) -> Result<Self> {
         Ok(Self { directory: None, name: valid(name)? })
     }

@@ -18,7 +18,7 @@ use super::deadline::{Deadline, wait};
 use super::frame::{Frame, MAX_DESCRIPTORS, MAX_FRAME};
 use super::peer::Peer;
 use super::system::{self, Received};
-use crate::error::{Error, FrameError, Result};
+use crate::error::{Error, MessageError, Result};
 use crate::primitive::lock;
 
 /// What the system counts against a socket's buffer for the longest frame, with its own books.
@@ -26,14 +26,11 @@ const SEND_BUFFER: usize = 2 * MAX_FRAME;
 
 #[derive(Debug)]
 pub(super) struct Channel {
-    socket: Socket,
+    pub(super) socket: Socket,
     is_broken: AtomicBool,
     /// Held by whoever writes a frame there and sends it.
     sending: Mutex<Vec<u8>>,
     receiving: Mutex<Box<[u8]>>,
-    /// What the system is to say in place of a packet.
-    #[cfg(test)]
-    refusal: Mutex<Option<Errno>>,
 }
 
 impl Channel {
@@ -53,8 +50,6 @@ impl Channel {
             is_broken: AtomicBool::new(false),
             sending: Mutex::default(),
             receiving: Mutex::new(vec![0; MAX_FRAME].into_boxed_slice()),
-            #[cfg(test)]
-            refusal: Mutex::default(),
         })
     }
 
@@ -112,7 +107,9 @@ impl Channel {
         frame.encode(&mut bytes);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        let mut push =
+            || descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors));
+        if descriptors.len() > MAX_DESCRIPTORS || !push() {
             return Err(Error::TooManyDescriptors { asked: descriptors.len(), most: MAX_DESCRIPTORS });
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -150,20 +147,8 @@ impl Channel {
 
     fn packet(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
         #[cfg(test)]
-        if let Some(errno) = *lock(&self.refusal) {
-            return Err(errno);
-        }
+        refusal::of(&self.socket)?;
         system::receive(self.socket.as_fd(), buffer)
-    }
-
-    /// Has the system give no packet, for this reason, or whatever comes again.
-    #[cfg(test)]
-    pub(super) fn refuse(&self, reason: Option<Errno>) {
-        *lock(&self.refusal) = reason;
-    }
-
-    pub(super) fn socket(&self) -> &Socket {
-        &self.socket
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -186,7 +171,7 @@ fn check(received: Received, buffer: &[u8]) -> Result<Message> {
         return Err(Error::ControlTruncated { received: descriptors.len() });
     }
     if is_cut {
-        return Err(FrameError::TooLong { bytes: bytes.saturating_add(1) }.into());
+        return Err(MessageError::Value { field: "length", value: bytes as u64 + 1 }.into());
     }
     let frame = Frame::parse(buffer.get(..bytes).unwrap_or_default())?;
     let declared = usize::from(frame.descriptors);
@@ -207,7 +192,6 @@ pub(super) struct Socket {
     may_carry: AtomicBool,
 }
 
-/// Whether tests have this process go without `SO_PASSRIGHTS`, as on Linux before 6.16.
 static WITHOUT_GUARD: AtomicBool = AtomicBool::new(false);
 
 /// Has new sockets go without `SO_PASSRIGHTS`, as on Linux before 6.16: for tests, which show that everything holds without it too.
@@ -274,3 +258,7 @@ impl Drop for Socket {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/players/refusal.rs"]
+pub(crate) mod refusal;

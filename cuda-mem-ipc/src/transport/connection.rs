@@ -5,19 +5,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-#[cfg(test)]
-use rustix::io::Errno;
-
 use super::address::Address;
 use super::channel::{Channel, guard};
 use super::closing::Descriptors;
 use super::deadline::Deadline;
-use super::frame::{Frame, MAX_DESCRIPTORS, MAX_PAYLOAD};
+use super::frame::{Frame, MAX_PAYLOAD};
 use super::peer::Peer;
 use super::pending::Pending;
 use super::policy::PeerPolicy;
 use super::system::Credentials;
-use crate::error::{Error, FrameError, Result};
+use crate::error::{Error, MessageError, Result};
 
 /// How long a listener that is not there yet is left alone.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -143,15 +140,12 @@ impl Connection {
         if kind < FIRST_KIND {
             return Err(Error::ReservedKind { kind, first: FIRST_KIND });
         }
-        let frame = Frame::new(kind, payload).and_then(|frame| frame.with_descriptors(descriptors.len()));
-        let frame = frame.map_err(|error| match error {
-            FrameError::Payload { bytes } => Error::PayloadTooLong { bytes, most: MAX_PAYLOAD },
-            FrameError::Descriptors { count } => {
-                Error::TooManyDescriptors { asked: count, most: MAX_DESCRIPTORS }
-            }
-            error => error.into(),
-        })?;
-        let frame = Frame { version: self.version, ..frame };
+        if payload.len() > MAX_PAYLOAD {
+            return Err(Error::PayloadTooLong { bytes: payload.len(), most: MAX_PAYLOAD });
+        }
+        // Too many are refused by the channel.
+        let count = u16::try_from(descriptors.len()).unwrap_or(u16::MAX);
+        let frame = Frame { version: self.version, kind, payload, descriptors: count };
         self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
     }
 
@@ -167,7 +161,8 @@ impl Connection {
         let message = self.channel.receive(Some(&self.peer), deadline.into())?;
         let (kind, found) = (message.kind, message.version);
         if found != self.version {
-            return Err(self.channel.breaks(FrameError::Version { found }.into()));
+            let version = MessageError::Value { field: "version", value: found.into() };
+            return Err(self.channel.breaks(version.into()));
         }
         if kind < FIRST_KIND {
             return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
@@ -179,19 +174,6 @@ impl Connection {
     /// here in the background.
     pub(crate) fn refuse_descriptors(&self) {
         guard(self.as_fd());
-    }
-
-    /// Whether a message is there that was not received yet.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn has_message(&self) -> bool {
-        // A packet is never empty; the end of the connection is no bytes.
-        rustix::io::ioctl_fionread(self.channel.socket()).is_ok_and(|bytes| bytes > 0)
-    }
-
-    /// Has the system refuse to receive, as [`Channel::refuse`] does.
-    #[cfg(test)]
-    pub(crate) fn refuse(&self, reason: Option<Errno>) {
-        self.channel.refuse(reason);
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -206,6 +188,6 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.socket().as_fd()
+        self.channel.socket.as_fd()
     }
 }

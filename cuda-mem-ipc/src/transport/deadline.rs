@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -74,6 +75,20 @@ pub(super) fn wait(descriptors: &mut [PollFd<'_>], deadline: Deadline) -> Result
             Err(errno) => return Err(Error::system("poll")(errno)),
         }
     }
+}
+
+/// Asks again and again until something is so.
+pub(crate) fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    let mut pause = Duration::from_micros(1);
+    while !is_so()? {
+        if deadline.has_passed() {
+            return Err(Error::Timeout { what });
+        }
+        // Short waits stay fast, long ones cost little.
+        thread::sleep(pause.min(deadline.remaining()));
+        pause = (pause * 2).min(Duration::from_micros(200));
+    }
+    Ok(())
 }
 
 /// Waits for any of several descriptors: of listeners, connections, peers and whatever else a server thread looks after.

@@ -2,8 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, mkdirat, openat, statat,
@@ -13,11 +11,8 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
 use super::address::Address;
-use super::deadline::Deadline;
+use super::deadline::{Deadline, until};
 use crate::error::{Error, Result, shared};
-
-/// How long until a lock is tried again: the system has no deadline for it.
-const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -49,18 +44,14 @@ impl Directory {
 
     /// Keeps other processes from changing it.
     pub(super) fn lock(&self, deadline: Deadline) -> Result<Locked<'_>> {
-        loop {
-            match flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked { directory: self }),
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => {}
-                Err(errno) => return Err(Error::system("flock")(errno)),
-            }
-            if deadline.has_passed() {
-                return Err(Error::Timeout { what: "another process was done with the directory" });
-            }
-            thread::sleep(PAUSE.min(deadline.remaining()));
-        }
+        // The system has no deadline for it.
+        let what = "another process was done with the directory";
+        until(deadline, what, || match flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(false),
+            Err(errno) => Err(Error::system("flock")(errno)),
+        })?;
+        Ok(Locked { directory: self })
     }
 }
 

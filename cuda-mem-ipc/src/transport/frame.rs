@@ -17,7 +17,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::FrameError;
+use crate::error::{MessageError, check};
 
 /// The first bytes of each frame.
 pub const MAGIC: [u8; 4] = *b"CMIP";
@@ -62,47 +62,26 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A message without descriptors, of the highest version.
-    pub fn new(kind: u16, payload: &'a [u8]) -> Result<Self, FrameError> {
-        if payload.len() > MAX_PAYLOAD {
-            return Err(FrameError::Payload { bytes: payload.len() });
-        }
-        Ok(Self { version: MAX_VERSION, kind, payload, descriptors: 0 })
-    }
-
-    /// The same with this many descriptors, which travel beside it.
-    pub fn with_descriptors(self, count: usize) -> Result<Self, FrameError> {
-        let descriptors = u16::try_from(count).ok().filter(|_| count <= MAX_DESCRIPTORS);
-        Ok(Self { descriptors: descriptors.ok_or(FrameError::Descriptors { count })?, ..self })
-    }
-
     /// The frame that the bytes are, as a whole, or what is wrong first. It allocates nothing and believes nothing.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
-        if bytes.len() > MAX_FRAME {
-            return Err(FrameError::TooLong { bytes: bytes.len() });
-        }
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MessageError> {
+        check("length", bytes.len() as u64, bytes.len() <= MAX_FRAME)?;
         let Ok((header, payload)) = Header::ref_from_prefix(bytes) else {
-            return Err(FrameError::TooShort { bytes: bytes.len() });
+            return Err(MessageError::Length { found: bytes.len(), expected: HEADER });
         };
-        if header.magic != MAGIC {
-            return Err(FrameError::Magic { found: header.magic });
-        }
+        check("magic", u32::from_le_bytes(header.magic).into(), header.magic == MAGIC)?;
         let version = header.version.get();
-        if !(MIN_VERSION..=MAX_VERSION).contains(&version) {
-            return Err(FrameError::Version { found: version });
-        }
-        if header.zero.get() != 0 {
-            return Err(FrameError::NotZero { found: header.zero.get() });
-        }
+        check("version", version.into(), (MIN_VERSION..=MAX_VERSION).contains(&version))?;
+        check("last field", header.zero.get().into(), header.zero.get() == 0)?;
         let declared = usize::try_from(header.length.get()).unwrap_or(usize::MAX);
-        if declared > MAX_PAYLOAD {
-            return Err(FrameError::Payload { bytes: declared });
-        }
         if declared != payload.len() {
-            return Err(FrameError::Length { declared: HEADER + declared, bytes: bytes.len() });
+            return Err(MessageError::Length {
+                found: bytes.len(),
+                expected: HEADER.saturating_add(declared),
+            });
         }
-        Self { version, kind: header.kind.get(), payload, descriptors: 0 }
-            .with_descriptors(header.descriptors.get().into())
+        let descriptors = header.descriptors.get();
+        check("number of descriptors", descriptors.into(), usize::from(descriptors) <= MAX_DESCRIPTORS)?;
+        Ok(Self { version, kind: header.kind.get(), payload, descriptors })
     }
 
     /// Writes the frame in place of what is in `bytes`.

@@ -25,12 +25,15 @@ mod pending;
 mod policy;
 mod system;
 
-pub use crate::error::FrameError;
+pub use crate::error::MessageError;
 pub use address::{Address, MAX_NAME};
+#[cfg(test)]
+pub(crate) use channel::refusal::refuse;
 #[doc(hidden)]
 pub use channel::without_descriptor_guard;
 pub use closing::Descriptors;
 pub use connection::{Connection, FIRST_KIND, Message};
+pub(crate) use deadline::until;
 pub use deadline::{Deadline, Poller};
 #[doc(hidden)]
 pub use frame::{Frame, HEADER, MAGIC, MAX_FRAME};

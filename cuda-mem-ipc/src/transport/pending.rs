@@ -112,15 +112,17 @@ impl Pending {
         let first = self.is_makers.then(|| channel.receive(None, deadline)).transpose()?;
         let peer = match &first {
             Some(first) => Peer::of_credentials(first.sender.ok_or(Error::PeerUnknown)?)?,
-            None => Peer::of_socket(channel.socket().as_fd())?,
+            None => Peer::of_socket(channel.socket.as_fd())?,
         };
         policy.check(&peer)?;
         // A socket that asks for senders also gets a name when it sends, which nobody needs.
-        sockopt::set_socket_passcred(channel.socket(), false)
+        sockopt::set_socket_passcred(&channel.socket, false)
             .map_err(Error::system("setsockopt(SO_PASSCRED)"))?;
         // Before the peer can know that it is admitted.
-        channel.socket().take_descriptors();
-        say_hello(&channel, &peer, deadline)?;
+        channel.socket.take_descriptors();
+        let own = Hello::own()?;
+        let frame = Frame { version: MIN_VERSION, kind: HELLO, payload: own.as_bytes(), descriptors: 0 };
+        channel.send(frame, &[], Some(&peer), deadline)?;
         let first = first.map_or_else(|| channel.receive(Some(&peer), deadline), Ok)?;
         let version = heard(&first)?.agree(&peer)?;
         Ok(Connection::new(channel, peer, version))
@@ -131,16 +133,6 @@ impl AsFd for Pending {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn say_hello(channel: &Channel, peer: &Peer, deadline: Deadline) -> Result<()> {
-    let own = Hello::own()?;
-    channel.send(
-        Frame { version: MIN_VERSION, ..Frame::new(HELLO, own.as_bytes())? },
-        &[],
-        Some(peer),
-        deadline,
-    )
 }
 
 /// The hello, if it is one; what a later release puts behind it is not read.

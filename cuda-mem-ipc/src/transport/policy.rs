@@ -24,7 +24,6 @@ type Predicate = Arc<dyn Fn(&Peer) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct PeerPolicy {
     uids: Vec<u32>,
-    gids: Option<Vec<u32>>,
     predicate: Option<Predicate>,
     /// Whether nobody has said anything.
     is_implicit: bool,
@@ -43,12 +42,6 @@ impl PeerPolicy {
         Self { uids: uids.into_iter().collect(), is_implicit: false, ..self }
     }
 
-    /// Admits these groups only; without it, every group. The peer's groups beside its first are not looked at.
-    #[must_use]
-    pub fn with_gids(self, gids: impl IntoIterator<Item = u32>) -> Self {
-        Self { gids: Some(gids.into_iter().collect()), is_implicit: false, ..self }
-    }
-
     /// Admits only whom the function says yes to. It is asked last, and replaces one that was set before.
     #[must_use]
     pub fn with_predicate(self, predicate: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
@@ -62,7 +55,6 @@ impl PeerPolicy {
 
     pub(super) fn check(&self, peer: &Peer) -> Result<()> {
         let admitted = self.uids.contains(&peer.uid())
-            && self.gids.as_ref().is_none_or(|gids| gids.contains(&peer.gid()))
             && self.predicate.as_ref().is_none_or(|predicate| predicate(peer));
         if admitted {
             return Ok(());
@@ -76,7 +68,7 @@ impl Default for PeerPolicy {
     fn default() -> Self {
         let own = rustix::process::geteuid().as_raw();
         let uids = if unmapped_user() == Some(own) { Vec::new() } else { vec![own] };
-        Self { uids, gids: None, predicate: None, is_implicit: true }
+        Self { uids, predicate: None, is_implicit: true }
     }
 }
 
@@ -100,23 +92,13 @@ fn unmapped_of(map: &str, user: Option<&str>) -> Option<u32> {
 /// What it accepts, in words.
 impl fmt::Display for PeerPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |ids: &[u32]| match ids {
-            [] => "none".to_owned(),
-            ids => ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
-        };
-        write!(f, "users {}", list(&self.uids))?;
-        if let Some(gids) = &self.gids {
-            write!(f, ", of groups {}", list(gids))?;
-        }
+        let users = self.uids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        write!(f, "users {}", if users.is_empty() { "none" } else { &users })?;
         f.write_str(if self.predicate.is_some() { ", and as the program's own predicate says" } else { "" })
     }
 }
 
-impl fmt::Debug for PeerPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PeerPolicy({self})")
-    }
-}
+crate::shown!(PeerPolicy, |it| accepted: format_args!("{it}"));
 
 #[cfg(test)]
 mod tests {
@@ -143,9 +125,9 @@ mod tests {
         assert!(admitted(&policy, own, 77) && !admitted(&policy, own + 1, 77));
         let policy = policy.with_uids([1, 2]);
         assert!(admitted(&policy, 2, 77) && !admitted(&policy, 3, 77));
-        let policy = policy.with_gids([5]);
+        let policy = policy.with_predicate(|peer| peer.gid() == 5);
         assert!(admitted(&policy, 1, 5) && !admitted(&policy, 1, 6) && !admitted(&policy, 3, 5));
-        let policy = policy.with_predicate(|peer| peer.uid() == 2);
+        let policy = policy.with_predicate(|peer| peer.uid() == 2 && peer.gid() == 5);
         assert!(admitted(&policy, 2, 5) && !admitted(&policy, 1, 5) && !admitted(&policy, 2, 6));
         assert!(!admitted(&PeerPolicy::default().with_uids([]), own, 0));
     }

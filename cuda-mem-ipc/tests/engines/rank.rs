@@ -42,16 +42,16 @@ impl Library {
     ) -> Result<EngineBackend> {
         match self {
             #[cfg(feature = "nvshmem")]
-            Self::Nvshmem { .. } if is_real() => EngineBackend::nvshmem(context, exchange, timeout),
-            #[cfg(feature = "nvshmem")]
             Self::Nvshmem { minor } => {
-                EngineBackend::nvshmem_over(fake::nvshmem::table(minor), context, exchange, timeout)
+                let real = || cuda_mem_core::sys::nvshmem::Table::system().unwrap();
+                let table = if is_real() { real() } else { fake::nvshmem::table(minor) };
+                EngineBackend::nvshmem(table, context, exchange, timeout)
             }
             #[cfg(feature = "nccl")]
-            Self::Nccl { .. } if is_real() => EngineBackend::nccl(context, exchange, timeout),
-            #[cfg(feature = "nccl")]
             Self::Nccl { code } => {
-                EngineBackend::nccl_over(fake::nccl::table(code), context, exchange, timeout)
+                let real = || cuda_mem_core::sys::nccl::Table::system().unwrap();
+                let table = if is_real() { real() } else { fake::nccl::table(code) };
+                EngineBackend::nccl(table, context, exchange, timeout)
             }
         }
     }

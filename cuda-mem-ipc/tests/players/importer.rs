@@ -33,7 +33,7 @@ impl TestImporter {
 
     /// What both processes have.
     pub(in crate::shared) fn memory(&self) -> SharedMapping {
-        self.link().ring.mapping().clone()
+        self.link().ring.mapping.clone()
     }
 
     /// As [`Importer::recv`] without waiting.

@@ -146,7 +146,7 @@ impl<'s> Play<'s> {
             Ok(buffer) => {
                 assert!(!self.is_refused, "a buffer of a connection that is broken");
                 self.came += 1;
-                let (said, len) = (buffer.said(), buffer.len());
+                let (said, len) = (buffer.received.said, buffer.len());
                 let offset = usize::try_from(said.offset).unwrap();
                 assert_eq!(HandOver::of_entry(said.to_entry()), Ok(said));
                 assert!(len > 0 && offset.checked_add(len).unwrap() <= SEGMENT);

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
 
 use super::*;
 use crate::primitive::lock;
@@ -16,6 +18,7 @@ use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
 use crate::symmetric::{CHANNELS, SymmetricMemory, Why};
+use crate::transport::refuse;
 
 const SIZE: usize = 10_000;
 
@@ -63,7 +66,7 @@ impl Pair {
 
     /// What the good one gets to see of a segment.
     fn announce(&self, info: SegmentInfo, memory: std::os::fd::BorrowedFd<'_>) {
-        self.say(message::SEGMENT, &info.encode(), &[memory]);
+        self.say(message::SEGMENT, info.as_bytes(), &[memory]);
     }
 
     /// The bad one says something.
@@ -137,11 +140,11 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
 fn what_the_system_refuses_is_no_other_ranks_fault() {
     let pair = Pair::new();
     let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
-    peer.connection.refuse(Some(rustix::io::Errno::NOMEM));
+    refuse(&peer.connection, Some(rustix::io::Errno::NOMEM));
     pair.say(message::SEGMENT, &[1], &[]);
     std::thread::sleep(Duration::from_millis(100));
     pair.good.check().unwrap();
-    peer.connection.refuse(None);
+    refuse(&peer.connection, None);
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable), "it was not taken the next time");
 }
 
@@ -161,19 +164,19 @@ fn an_entry_that_was_overtaken_is_said_to_be() {
 fn segments_that_cannot_be_are_refused_and_break_the_group() {
     let uuid = |pair: &Pair| pair.bad.device().uuid().unwrap();
     let honest = |pair: &Pair| SegmentInfo {
-        number: 0,
-        bytes: 2 << 20,
-        pads: 4,
-        pad_bytes: SIGNAL_PAD_BYTES as u64,
+        number: U64::new(0),
+        bytes: U64::new(2 << 20),
+        pads: U64::new(4),
+        pad_bytes: U64::new(SIGNAL_PAD_BYTES as u64),
         device: uuid(pair),
     };
     type Change = fn(SegmentInfo) -> SegmentInfo;
     let changes: [(Change, usize); 7] = [
-        (|info| SegmentInfo { number: 1, ..info }, 1),
-        (|info| SegmentInfo { pad_bytes: 1, ..info }, 1),
-        (|info| SegmentInfo { pads: u64::MAX, ..info }, 1),
-        (|info| SegmentInfo { pads: 300, ..info }, 1),
-        (|info| SegmentInfo { bytes: 3 << 20, ..info }, 0),
+        (|info| SegmentInfo { number: U64::new(1), ..info }, 1),
+        (|info| SegmentInfo { pad_bytes: U64::new(1), ..info }, 1),
+        (|info| SegmentInfo { pads: U64::new(u64::MAX), ..info }, 1),
+        (|info| SegmentInfo { pads: U64::new(300), ..info }, 1),
+        (|info| SegmentInfo { bytes: U64::new(3 << 20), ..info }, 0),
         (|info| SegmentInfo { device: [7; 16], ..info }, 0),
         // As it should be, but for the memory, which is none.
         (|info| info, 0),
@@ -199,19 +202,19 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
     // In a group of two, 33 words of 64 bytes an allocation.
     let room = |bytes: u64| bytes / (33 * 64);
     for (info, bytes, culprit) in [
-        (PieceInfo { number: 1, room: 4 }, 64 << 10, 1),
-        (PieceInfo { number: 0, room: room(64 << 10) + 1 }, 64 << 10, 1),
-        (PieceInfo { number: 0, room: u64::MAX }, 64 << 10, 1),
+        (PieceInfo { number: U64::new(1), room: U64::new(4) }, 64 << 10, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(room(64 << 10) + 1) }, 64 << 10, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(u64::MAX) }, 64 << 10, 1),
         // Other options than the group's.
-        (PieceInfo { number: 0, room: 3 }, 64 << 10, 1),
-        (PieceInfo { number: 0, room: 5 }, 64 << 10, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(3) }, 64 << 10, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(5) }, 64 << 10, 1),
         // As it should be, but for the pages, which this process would make.
-        (PieceInfo { number: 0, room: 4 }, 64 << 10, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(4) }, 64 << 10, 1),
         // Larger than what is said of it, and than any: it would be pinned.
-        (PieceInfo { number: 0, room: 4 }, 128 << 10, 1),
-        (PieceInfo { number: 0, room: room(1 << 30) }, 1 << 30, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(4) }, 128 << 10, 1),
+        (PieceInfo { number: U64::new(0), room: U64::new(room(1 << 30)) }, 1 << 30, 1),
         // Whose memory is none.
-        (PieceInfo { number: 0, room: 4 }, 64 << 10, 0),
+        (PieceInfo { number: U64::new(0), room: U64::new(4) }, 64 << 10, 0),
     ] {
         let pair = Pair::new();
         let address = pair.alloc();
@@ -227,7 +230,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         .unwrap();
         pair.announce(its, memory.as_fd());
         let descriptor = if culprit == 0 { file.as_fd() } else { words.as_fd() };
-        pair.say(message::WORDS, &info.encode(), &[descriptor]);
+        pair.say(message::WORDS, info.as_bytes(), &[descriptor]);
         let (offset, size) = (segment.segment.data() as u64, SIZE as u64);
         let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0 };
         pair.bad.state().directory.publish(1, entry).unwrap();
@@ -250,7 +253,7 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     let words = SharedMapping::create(64 << 10).unwrap();
     words.write(0, &vec![0; words.bytes()]).unwrap();
     let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
-    let next = (PieceInfo { number: MAX_NUMBER, room: 4 }, words);
+    let next = (PieceInfo { number: U64::new(MAX_NUMBER), room: U64::new(4) }, words);
     let refused = Row::map_next(&pair.good.inner, 1, &mut mapped, next);
     assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
@@ -270,7 +273,7 @@ fn a_rank_that_says_much_is_read_in_turns() {
     (0..watch::MOST_AT_A_TIME + 1).for_each(|_| pair.say(message::BROKEN, &[], &[]));
     let Some(peer) = &state.peers[1] else { panic!("no peer") };
     let take = || watch::take(state, 1, peer);
-    let is_read = || !peer.connection.has_message();
+    let is_read = || rustix::io::ioctl_fionread(&peer.connection).unwrap() == 0;
     take();
     assert!(!is_read(), "who is to stop reads on");
     state.stop.store(false, Ordering::Release);
@@ -300,23 +303,37 @@ fn messages_that_cannot_be_break_the_group() {
         &|pair| pair.say(message::HELLO, b"again", &[]),
         &|pair| pair.say(message::SEGMENT, b"short", &[]),
         &|pair| {
-            let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
+            let info = SegmentInfo {
+                number: U64::new(0),
+                bytes: U64::new(0),
+                pads: U64::new(0),
+                pad_bytes: U64::new(0),
+                device: [0; 16],
+            };
             // Without its descriptor.
-            pair.say(message::SEGMENT, &info.encode(), &[]);
+            pair.say(message::SEGMENT, info.as_bytes(), &[]);
         },
         &|pair| pair.say(message::WORDS, b"short", &[]),
-        &|pair| pair.say(message::WORDS, &PieceInfo { number: 0, room: 1 }.encode(), &[]),
+        &|pair| {
+            pair.say(message::WORDS, PieceInfo { number: U64::new(0), room: U64::new(1) }.as_bytes(), &[])
+        },
         &|pair| {
             let words = SharedMapping::create(4096).unwrap();
-            let info = PieceInfo { number: 0, room: 1 };
+            let info = PieceInfo { number: U64::new(0), room: U64::new(1) };
             for _ in 0..ANNOUNCED + 1 {
-                pair.say(message::WORDS, &info.encode(), &[words.as_fd()]);
+                pair.say(message::WORDS, info.as_bytes(), &[words.as_fd()]);
             }
         },
         &|pair| {
             // More than is kept: descriptors of this process are not without end.
             let words = SharedMapping::create(4096).unwrap();
-            let info = SegmentInfo { number: 0, bytes: 0, pads: 0, pad_bytes: 0, device: [0; 16] };
+            let info = SegmentInfo {
+                number: U64::new(0),
+                bytes: U64::new(0),
+                pads: U64::new(0),
+                pad_bytes: U64::new(0),
+                device: [0; 16],
+            };
             for _ in 0..ANNOUNCED + 1 {
                 pair.announce(info, words.as_fd());
             }

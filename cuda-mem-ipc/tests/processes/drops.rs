@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use cuda_mem_core::{DeviceBuffer, Stream};
-use cuda_mem_ipc::shared::wire::{HandOver, Message};
+use cuda_mem_ipc::shared::wire::{HandOver, Message, Point};
 use cuda_mem_ipc::shared::{MemoryKind, ReceivedBuffer, SharedPool};
 
 use crate::common::capture::{Capture, RELAXED};
@@ -86,8 +86,8 @@ fn the_drop_of_a_received_buffer_waits_for_no_stream() {
     for number in 0..COUNT {
         let (memory, said) = segment(&world, number);
         say(&hostile, Message::Segment(said.clone()), &[memory.export_posix_fd().unwrap().as_fd()]);
-        let (len, line, generation) = (LEN as u64, 0, 1);
-        hand(&words, HandOver { sequence: number, segment: number, offset: 0, len, line, generation });
+        let (len, fence) = (LEN as u64, Point { line: 0, generation: 1 });
+        hand(&words, HandOver { sequence: number, segment: number, offset: 0, len, fence });
         received.push(importer.recv(SHORT * 100).unwrap());
         say(&hostile, Message::Retire { segment: number }, &[]);
     }

@@ -9,7 +9,7 @@ use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::ipc::{SharedWords, poison_word};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::wire::{
-    self, Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, LINES, Message, Place, RING_ENTRIES, Release,
+    self, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, LINES, Message, Place, Point, RING_ENTRIES, Release,
     SLOTS,
 };
 use cuda_mem_ipc::shared::{AheadLimit, Exporter, Importer, SharedPool, SharedPoolOptions};
@@ -54,7 +54,7 @@ fn importer_ahead(world: &World, limit: AheadLimit) -> (Importer, Connection, Sh
 
 /// A buffer behind the first fence.
 fn buffer(sequence: u64, segment: u64, offset: u64, len: u64) -> HandOver {
-    HandOver { sequence, segment, offset, len, line: 0, generation: 1 }
+    HandOver { sequence, segment, offset, len, fence: Point { line: 0, generation: 1 } }
 }
 
 pub(crate) fn part(offset: u64, len: u64) -> HandOver {
@@ -242,7 +242,7 @@ fn what_is_no_offer_is_refused() {
         ("too small", offer.clone(), &[small.as_fd()]),
         ("two", offer.clone(), &[words.as_fd(), null.as_fd()]),
         ("no file in memory", offer.clone(), &[null.as_fd()]),
-        ("an answer", Message::Accept(Accept { segments: 0, bytes: 0 }), &[]),
+        ("an answer", Message::Accept { segments: 0, bytes: 0 }, &[]),
         ("another message", Message::Ring, &[]),
     ];
     for (what, message, descriptors) in cases {
@@ -368,7 +368,7 @@ fn what_is_no_answer_to_an_offer_is_refused() {
 fn what_no_importer_says_ends_its_leases() {
     let world = World::new();
     let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-    let release = |sequence| Said::Release(Release { sequence, line: 0, generation: 0 });
+    let release = |sequence| Said::Release(Release { sequence, fence: Point { line: 0, generation: 0 } });
     let cases: [(&str, &[Said<'_>]); 4] = [
         ("a release of what was not handed over", &[release(1)]),
         ("a release twice", &[release(0), release(0)]),
@@ -429,7 +429,7 @@ fn a_release_that_never_comes_ends_with_its_peer() {
     let options = SharedPoolOptions { segment_bytes: 512, ..SharedPoolOptions::default() };
     let pool = SharedPool::new(&world.context, &options).unwrap();
     let (exporter, hostile, words) = exporter(&world, &pool);
-    release(&hostile, &words, Release { sequence: 0, line: 5, generation: 1 << 60 });
+    release(&hostile, &words, Release { sequence: 0, fence: Point { line: 5, generation: 1 << 60 } });
     eventually("it goes back", || exporter.leases() == 0);
     let stream = world.new_stream();
     let whole = pool.allocate(pool.reserved_bytes(), &stream).unwrap();
@@ -465,7 +465,7 @@ fn an_importer_that_takes_out_pages_holds_up_no_stream() {
     let buffer = pool.allocate(1000, &stream).unwrap();
     assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 0);
     drop(buffer);
-    release(&hostile, &words, Release { sequence: 0, line: 5, generation: 1 << 60 });
+    release(&hostile, &words, Release { sequence: 0, fence: Point { line: 5, generation: 1 << 60 } });
     eventually("it goes back", || exporter.leases() == 0);
     let whole = pool.allocate(pool.reserved_bytes(), &stream).unwrap();
     assert!(!stream.is_idle().unwrap());
@@ -564,7 +564,7 @@ fn a_release_that_is_taken_back_holds_up_no_stream() {
     let line = LINES as usize + 5;
     write(&words, line, &[1]);
     for sequence in [0, 1] {
-        release(&hostile, &words, Release { sequence, line: 5, generation: 1 });
+        release(&hostile, &words, Release { sequence, fence: Point { line: 5, generation: 1 } });
     }
     eventually("they go back", || exporter.leases() == 0);
     drop(exporter);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{HandOver, Message, Segment};
+use cuda_mem_ipc::shared::wire::{HandOver, Message, Point, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 
 use crate::common::gate::Gate;
@@ -346,12 +346,20 @@ fn tells_twice(first: &Channel) {
         say(&theirs, Message::Segment(segment), &[told.descriptors[0].as_fd()]);
         hand(
             &words,
-            HandOver { sequence: number, segment: number, offset: 0, len: 1, line: 0, generation: 1 },
+            HandOver {
+                sequence: number,
+                segment: number,
+                offset: 0,
+                len: 1,
+                fence: Point { line: 0, generation: 1 },
+            },
         );
         // The importer may sleep.
         wake(&words);
     }
     assert_eq!(last.receive().bytes, b"seen");
+    // The segment comes before its buffer: the exporter may still be handing over.
+    assert_eq!(first.receive().bytes, b"handed over");
     drop((mine, theirs));
     last.finish();
 }
@@ -386,6 +394,7 @@ fn a_block_of_a_pool_is_imported_once_whatever_it_is_called() {
         let middle = cast.start("middle");
         let exporter = export_to(&world, &middle);
         exporter.hand_over(&buffer, &stream, LIMIT).unwrap();
+        middle.send(b"handed over", &[]);
         middle.finish();
     });
 }

@@ -7,7 +7,7 @@ use std::thread;
 use cuda_mem_core::ipc::SharedWords;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_ipc::shared::wire::{
-    Accept, FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, Message, Place, RING_ENTRIES, Release, SLOTS, Segment,
+    FIRST_OF_RELEASES, FIRST_OF_RING, HandOver, Message, Place, RING_ENTRIES, Release, SLOTS, Segment,
 };
 use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
 
@@ -77,12 +77,12 @@ pub(crate) fn write(words: &SharedWords, slot: usize, values: &[u64]) {
 
 /// Hears an importer's answer.
 pub(crate) fn accepted(connection: &Connection) {
-    assert!(matches!(heard(connection), Message::Accept(_)));
+    assert!(matches!(heard(connection), Message::Accept { .. }));
 }
 
 /// Answers an offer as an importer that wants to hear of so many segments ahead.
 pub(crate) fn accept(connection: &Connection, segments: u64) {
-    say(connection, Message::Accept(Accept { segments, bytes: 1 << 40 }), &[]);
+    say(connection, Message::Accept { segments, bytes: 1 << 40 }, &[]);
 }
 
 /// Memory of one page, and what an exporter says of it.

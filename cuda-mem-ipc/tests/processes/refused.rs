@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use cuda_mem_core::ipc::SharedWords;
-use cuda_mem_ipc::shared::wire::{FIRST_OF_RELEASES, HandOver, Message, RING_ENTRIES};
+use cuda_mem_ipc::shared::wire::{FIRST_OF_RELEASES, HandOver, Message, Point, RING_ENTRIES};
 use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
@@ -42,7 +42,10 @@ fn those_of_memory_that_cannot_be_mapped_go_back_to_an_exporter_that_does_not_li
     let none = File::open("/dev/null").unwrap();
     say(&exporter, Message::Segment(said.clone()), &[none.as_fd()]);
     for sequence in 0..COUNT {
-        hand(&words, HandOver { sequence, segment: 0, offset: 0, len: 1, line: 0, generation: 1 });
+        hand(
+            &words,
+            HandOver { sequence, segment: 0, offset: 0, len: 1, fence: Point { line: 0, generation: 1 } },
+        );
         importer.recv(LIMIT).unwrap_err();
     }
     assert!(importer.buffers() > 0, "there is room for all of them");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda_mem_core::{DeviceBuffer, Error as CoreError};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{Message, Release};
+use cuda_mem_ipc::shared::wire::{Message, Point, Release};
 use cuda_mem_ipc::shared::{Exportable, Exporter, Importer, MemoryKind, SharedPool, SharedPoolOptions};
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
@@ -196,11 +196,11 @@ fn a_lease_whose_end_waits_for_a_stream_hides_nobody_s_death() {
     let sequence = to_first.hand_over(&lent, &world.stream, LIMIT).unwrap();
     gate.hold(&stream);
     drop((lent, allocator));
-    release(&first, &words, Release { sequence, line: 0, generation: 0 });
+    release(&first, &words, Release { sequence, fence: Point { line: 0, generation: 0 } });
     drop(second);
     eventually("the second one's lease ends", || to_second.leases() == 0);
     // Behind it, and not held up by it.
-    release(&first, &words, Release { sequence: 0, line: 0, generation: 0 });
+    release(&first, &words, Release { sequence: 0, fence: Point { line: 0, generation: 0 } });
     eventually("and the one behind", || to_first.leases() == 1);
     gate.open();
     eventually("the allocator goes", || to_first.leases() == 0);

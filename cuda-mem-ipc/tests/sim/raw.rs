@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cuda_mem_ipc::transport::{
-    Connection, Frame, HEADER, PeerPolicy, Poller, pair, without_descriptor_guard,
+    Connection, Frame, HEADER, MAX_VERSION, PeerPolicy, Poller, pair, without_descriptor_guard,
 };
 use rustix::io::IoSlice;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
@@ -47,14 +47,13 @@ impl Raw {
 }
 
 pub(crate) fn frame(kind: u16, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Frame::new(kind, payload).unwrap().encode(&mut bytes);
-    bytes
+    frame_with(kind, payload, 0)
 }
 
 pub(crate) fn frame_with(kind: u16, payload: &[u8], descriptors: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    Frame::new(kind, payload).unwrap().with_descriptors(descriptors).unwrap().encode(&mut bytes);
+    let descriptors = u16::try_from(descriptors).unwrap();
+    Frame { version: MAX_VERSION, kind, payload, descriptors }.encode(&mut bytes);
     bytes
 }
 

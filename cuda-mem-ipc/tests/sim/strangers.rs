@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_core::host::SharedMapping;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{Accept, Message, Place, SLOTS, Segment};
+use cuda_mem_ipc::shared::wire::{Message, Place, SLOTS, Segment};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_ipc::transport::{Address, Connection, Listener, PeerPolicy, pair, without_descriptor_guard};
 use rustix::io::{Errno, IoSlice};
@@ -162,7 +162,7 @@ fn an_honest_peer_gives_back_beside_hostile_ones() {
         let victim = thread::scope(|scope| {
             let victim = scope.spawn(|| Exporter::new(&context, here, LIMIT).unwrap());
             assert!(matches!(hostile.recv(LIMIT).unwrap().kind, cuda_mem_ipc::shared::wire::OFFER));
-            say(&hostile, Message::Accept(Accept { segments: 0, bytes: 0 }), &[]).unwrap();
+            say(&hostile, Message::Accept { segments: 0, bytes: 0 }, &[]).unwrap();
             victim.join().unwrap()
         });
         let (one, _other) = lingering();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::{ImportedMapping, MemoryHandle, OpenedMemory};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, StreamUse};
-use cuda_mem_ipc::{Departure, ImportError, ImportKey, Imported, Imports};
+use cuda_mem_ipc::{Departure, ImportError, ImportKey, Imports};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -32,7 +32,7 @@ enum Memory {
 /// shares too. The last that is dropped closes the memory, behind the uses that it knows of.
 /// [`ShareableHandle`](crate::ShareableHandle) has an example.
 #[derive(Debug, Clone)]
-pub struct IpcDevPtr(Imported<Memory>);
+pub struct IpcDevPtr(Arc<Memory>);
 
 impl IpcDevPtr {
     /// Where the memory begins here: the exporter's offset counts from there. It is valid while a share lives.

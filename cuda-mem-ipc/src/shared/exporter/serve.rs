@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::ExportLink;
@@ -13,8 +13,8 @@ use crate::shared::buffer::{Holder, Share};
 use crate::shared::reaper::{self, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
-use crate::shared::words::{Point, ReleaseFence};
-use crate::shared::{MOST_AT_A_TIME, heard, protocol, ring};
+use crate::shared::words::ReleaseFence;
+use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring};
 use crate::transport::Connection;
 
 #[derive(Default)]
@@ -33,33 +33,9 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(share: Share, out: &Arc<Out>) -> Self {
+    pub(super) fn new(share: Share, out: &Arc<AtomicUsize>) -> Self {
         let Share { segment, holder, .. } = share;
-        Self { holder, _segment: segment, _count: Counted::new(out) }
-    }
-}
-
-pub(super) struct Out {
-    pub(super) leases: AtomicUsize,
-    /// Whether there may be more.
-    pub(super) is_open: AtomicBool,
-}
-
-struct Counted(Arc<Out>);
-
-impl Counted {
-    fn new(out: &Arc<Out>) -> Self {
-        out.leases.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(out))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let was_last = self.0.leases.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && !self.0.is_open.load(Ordering::SeqCst) {
-            reaper::wake();
-        }
+        Self { holder, _segment: segment, _count: Counted::new(out, 1) }
     }
 }
 
@@ -83,16 +59,28 @@ impl ExportLink {
 
     /// Whether no lease is out any more, nor will be.
     fn is_let_go(&self) -> bool {
-        !self.out.is_open.load(Ordering::SeqCst) && self.out.leases.load(Ordering::SeqCst) == 0
+        !self.is_open.load(Ordering::SeqCst) && self.out.load(Ordering::SeqCst) == 0
+    }
+
+    /// Ends leases. What waits with one of them holds up those behind it, and nobody else's.
+    fn let_go(self: Arc<Self>, leases: Vec<Lease>) {
+        if !leases.is_empty() {
+            DROPS.run(move || {
+                drop(leases);
+                if !self.is_open.load(Ordering::SeqCst) {
+                    reaper::wake();
+                }
+            });
+        }
     }
 
     /// The lease that has ended. Its buffer, and all that the buffer has, may end with it and wait for streams: not here.
     fn take_release(&self, release: Release) -> Result<Lease> {
-        let Release { sequence, line, generation } = release;
+        let Release { sequence, fence: point } = release;
         let none = || protocol(&self.connection, "it releases what it does not have");
         let lease = self.end_lease(sequence).ok_or_else(none)?;
-        if generation > 0 {
-            let (words, point) = (Arc::clone(&self.words), Point { line, generation });
+        if point.generation > 0 {
+            let words = Arc::clone(&self.words);
             words.expect(point);
             lease.holder.released(ReleaseFence { words, point });
         }
@@ -165,7 +153,7 @@ impl Watched for ExportLink {
         // end was heard.
         let (heard, mut ended) = (self.take_messages(), Vec::new());
         let taken = self.take_releases(&mut ended).and(heard);
-        let_go(ended);
+        Arc::clone(&self).let_go(ended);
         if taken.as_ref().is_err_and(|error| !error.is_the_system_s()) {
             self.is_closing.store(true, Ordering::Release);
             return taken;
@@ -212,14 +200,7 @@ impl Watched for ExportLink {
             leases.are_over = true;
             std::mem::take(&mut leases.open)
         };
-        let_go(held.into_values().collect());
         drop_in_background(std::mem::take(&mut *lock(&self.slabs)));
-    }
-}
-
-/// Ends leases of one peer. What waits with one of them holds up those behind it, and nobody else's.
-fn let_go(leases: Vec<Lease>) {
-    if !leases.is_empty() {
-        DROPS.run(move || drop(leases));
+        self.let_go(held.into_values().collect());
     }
 }

@@ -9,15 +9,13 @@ use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 use super::ImportLink;
 use crate::background;
 use crate::error::{Error, Result};
-use crate::import::Imported;
 use crate::primitive::lock;
 use crate::shared::budget::Kind;
 use crate::shared::reaper::{self, Watched};
 use crate::shared::ring;
 use crate::shared::say;
 use crate::shared::segment::Segment;
-use crate::shared::wire::{self, Release};
-use crate::shared::words::Point;
+use crate::shared::wire::{self, Point, Release};
 use crate::transport::Connection;
 
 /// How many releases, and ends of segments, are kept for an exporter that does not take them. One that follows the protocol has a lease or a
@@ -28,7 +26,7 @@ pub(super) const MOST_UNHEARD: usize = 1 << 18;
 pub(in crate::shared) struct Returned {
     sequence: u64,
     /// None once all uses are the segment's.
-    segment: Option<Imported<Segment>>,
+    segment: Option<Arc<Segment>>,
     uses: Uses,
     /// Whether no stream of its own was tried yet.
     is_new: bool,
@@ -36,14 +34,9 @@ pub(in crate::shared) struct Returned {
 }
 
 impl Returned {
-    pub(in crate::shared) fn new(sequence: u64, segment: Imported<Segment>, uses: Uses) -> Self {
-        Self { sequence, segment: Some(segment), uses, is_new: true, release: None }
-    }
-
-    /// One that could not be received, so that nobody has used it.
-    pub(super) fn refused(release: Release) -> Self {
-        let Release { sequence, .. } = release;
-        Self { sequence, segment: None, uses: Uses::new(), is_new: false, release: Some(release) }
+    /// Without a segment it could not be received, and nobody has used it.
+    pub(in crate::shared) fn new(sequence: u64, segment: Option<Arc<Segment>>, uses: Uses) -> Self {
+        Self { sequence, segment, uses, is_new: true, release: None }
     }
 
     /// Tries to give it back, and tells whether nothing is left to do.
@@ -79,7 +72,7 @@ impl Returned {
     fn record(&mut self, link: &ImportLink) -> Result<Release> {
         let sequence = self.sequence;
         if self.uses.is_empty() {
-            return Ok(Release { sequence, line: 0, generation: 0 });
+            return Ok(Release { sequence, fence: Point { line: 0, generation: 0 } });
         }
         // The only one that used it; once: if that failed, the stream may begin to capture while the background tries again.
         let own = match &self.uses.streams()[..] {
@@ -88,8 +81,7 @@ impl Returned {
         };
         // None if it captures, or is another thread's.
         let own = own.map_or_else(|| self.record_on(link, link.stream()?), Ok);
-        let Point { line, generation } = own?;
-        Ok(Release { sequence, line, generation })
+        Ok(Release { sequence, fence: own? })
     }
 
     fn record_on(&mut self, link: &ImportLink, stream: &Stream) -> Result<Point> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::ImportLink;
 use super::give_back::MOST_UNHEARD;
 use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
-use crate::import::{ImportError, ImportKey, Imported, Imports};
+use crate::import::{ImportError, ImportKey, Imports};
 use crate::primitive::lock;
 use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
-use crate::shared::{MOST_AT_A_TIME, heard, reaper, say, wire};
+use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
@@ -46,27 +46,12 @@ enum State {
         #[allow(dead_code, reason = "it counts until it is dropped")] Counted,
     ),
     /// Its memory, or why it could not be imported: its buffers go back at once.
-    Known(Result<Imported<Segment>>),
-}
-
-struct Counted(Arc<AtomicUsize>, usize);
-
-impl Counted {
-    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
-        all.fetch_add(these, Ordering::SeqCst);
-        Self(Arc::clone(all), these)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::SeqCst);
-    }
+    Known(Result<Arc<Segment>>),
 }
 
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
-    fn memory(&self, link: &Arc<ImportLink>) -> Result<Imported<Segment>> {
+    fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
         let mut state = lock(&self.state);
         match &mut *state {
             State::Known(memory) => memory.clone(),
@@ -187,7 +172,7 @@ impl ImportLink {
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
-    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Imported<Segment>> {
+    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Arc<Segment>> {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
@@ -206,7 +191,7 @@ impl ImportLink {
     }
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
-    pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Imported<Segment>> {
+    pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Arc<Segment>> {
         loop {
             // Without the lock behind this, which others need for other segments.
             let known = lock(&self.segments).get(&number).cloned();

@@ -16,7 +16,7 @@ fn message() -> impl Strategy<Value = Message> {
     let segment = (any::<u64>(), any::<u64>(), 1..=isize::MAX as u64, place);
     prop_oneof![
         Just(Message::Offer),
-        any::<(u64, u64)>().prop_map(|(segments, bytes)| Message::Accept(Accept { segments, bytes })),
+        any::<(u64, u64)>().prop_map(|(segments, bytes)| Message::Accept { segments, bytes }),
         Just(Message::Ring),
         segment.prop_map(|(segment, generation, bytes, place)| {
             // Of several handles it is what they have together.
@@ -74,27 +74,28 @@ proptest! {
 
 #[test]
 fn numbers_that_no_message_has_are_named() {
-    let good = HandOver { sequence: 0, segment: 0, offset: 0, len: 1, line: 0, generation: 1 };
+    let good =
+        HandOver { sequence: 0, segment: 0, offset: 0, len: 1, fence: Point { line: 0, generation: 1 } };
     let bad = [
         (HandOver { len: 0, ..good }, "length"),
         (HandOver { offset: u64::MAX, ..good }, "offset"),
         (HandOver { offset: isize::MAX as u64, ..good }, "offset"),
-        (HandOver { line: LINES, ..good }, "line"),
-        (HandOver { generation: 0, ..good }, "generation"),
-        (HandOver { generation: LAST_GENERATION + 1, ..good }, "generation"),
+        (HandOver { fence: Point { line: LINES, ..good.fence }, ..good }, "line"),
+        (HandOver { fence: Point { generation: 0, ..good.fence }, ..good }, "generation"),
+        (HandOver { fence: Point { generation: LAST_GENERATION + 1, ..good.fence }, ..good }, "generation"),
     ];
     for (said, name) in bad {
         let refused = HandOver::of_entry(said.to_entry());
         assert!(
-            matches!(refused, Err(WireError::Value { field, .. }) if field == name),
+            matches!(refused, Err(MessageError::Value { field, .. }) if field == name),
             "{name}: {refused:?}"
         );
     }
-    assert_eq!(Message::parse(15, &[]), Err(WireError::Kind(15)));
+    assert_eq!(Message::parse(15, &[]), Err(MessageError::Kind(15)));
     for sizes in [&[][..], &[1], &[1, 0], &[1; MOST_HANDLES + 1], &[1 << 62, 1 << 62], &[u64::MAX, 1]] {
         let bytes = sizes.iter().fold(0, |sum: u64, size| sum.wrapping_add(*size));
         let place = Place::Parts { uuid: [1; 16], sizes: sizes.to_vec() };
         let (kind, payload) = Message::Segment(Segment { segment: 1, generation: 2, bytes, place }).encode();
-        assert!(matches!(Message::parse(kind, &payload), Err(WireError::Value { .. })), "{sizes:?}");
+        assert!(matches!(Message::parse(kind, &payload), Err(MessageError::Value { .. })), "{sizes:?}");
     }
 }

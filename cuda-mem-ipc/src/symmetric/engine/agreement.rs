@@ -15,6 +15,9 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::engine::Version;
 
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, Unaligned};
+
 use crate::symmetric::{Error, Exchange, Result};
 
 const VERSION: u64 = 2;
@@ -51,40 +54,38 @@ pub(super) struct Agreed {
 }
 
 /// What a rank tells before the library starts.
-#[derive(Debug, Clone, Copy)]
+#[derive(FromBytes, IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
 pub(super) struct Introduction {
-    pub(super) version: Version,
-    /// Whether the process has an instance already, of a library that has one for each.
-    pub(super) is_initialised: Option<bool>,
-    pub(super) id: [u8; 128],
+    /// The library's version, and its state in the process.
+    words: [U32; 4],
+    /// Rank 0's counts.
+    id: [u8; 128],
 }
 
 impl Introduction {
-    /// All but the id, which is rank 0's.
-    fn words(&self) -> [u32; 4] {
-        let Version { major, minor, patch } = self.version;
-        let state = self.is_initialised.map_or(0, |is_initialised| 1 + u32::from(is_initialised));
-        [major, minor, patch, state]
+    /// `is_initialised` is whether the process has an instance already, of a library that has one for each.
+    pub(super) fn new(version: Version, is_initialised: Option<bool>, id: [u8; 128]) -> Self {
+        let Version { major, minor, patch } = version;
+        let state = is_initialised.map_or(0, |is_initialised| 1 + u32::from(is_initialised));
+        Self { words: [major, minor, patch, state].map(U32::new), id }
     }
 
     /// The id, if all ranks are alike.
     fn compare(&self, told: &[Vec<u8>], backend: &'static str) -> Result<[u8; 128]> {
-        let text = |[major, minor, patch, state]: [u32; 4]| {
+        let text = |words: [U32; 4]| {
+            let [major, minor, patch, state] = words.map(U32::get);
             let state =
                 ["", ", not initialised", ", initialised"].get(state as usize).unwrap_or(&", in no state");
             format!("{backend} {major}.{minor}.{patch}{state}")
         };
         let mut first = None;
         for (rank, bytes) in told.iter().enumerate() {
-            let parsed = bytes.split_at_checked(16).and_then(|(words, id)| {
-                let words = <[[u8; 4]; 4]>::try_from(words.as_chunks().0).ok()?;
-                Some((words.map(u32::from_le_bytes), <[u8; 128]>::try_from(id).ok()?))
-            });
-            let (theirs, id) = parsed.ok_or(Error::NoMessage { rank, backend })?;
-            if theirs != self.words() {
-                return Err(Error::Disagrees { rank, ours: text(self.words()), theirs: text(theirs) });
+            let theirs = Self::read_from_bytes(bytes).map_err(|_| Error::NoMessage { rank, backend })?;
+            if theirs.words != self.words {
+                return Err(Error::Disagrees { rank, ours: text(self.words), theirs: text(theirs.words) });
             }
-            first.get_or_insert(id);
+            first.get_or_insert(theirs.id);
         }
         first.ok_or(Error::NoMessage { rank: 0, backend })
     }
@@ -106,8 +107,7 @@ pub(super) struct Calls {
 impl Calls {
     /// Returns rank 0's id once all ranks are alike and about to start.
     pub(super) fn start(&mut self, talk: Talk<'_>, ours: &Introduction) -> Result<[u8; 128]> {
-        let words = ours.words().into_iter().flat_map(u32::to_le_bytes);
-        let told = talk.exchange.all_gather(&words.chain(ours.id).collect::<Vec<_>>(), talk.timeout)?;
+        let told = talk.exchange.all_gather(ours.as_bytes(), talk.timeout)?;
         let id = ours.compare(&told, talk.backend)?;
         let start = Proposal { kind: Kind::Start, size: 0, sequence: 0, retired: Vec::new() };
         self.agree(talk, start).map(|_| id)

@@ -35,11 +35,14 @@ use allocation::{Allocation, EngineMemory, Ground, Shared};
 /// examples.
 ///
 /// [`alloc`](SymmetricBackend::alloc), [`rendezvous`](SymmetricBackend::rendezvous) and [`close`](Self::close) are calls of all ranks, which are
-/// made once all have agreed on them, within the timeout of its constructor: on the call, its number, its size and the allocation. Ranks that
-/// differ all get an error and nothing was called; a rank that does not come is named, and the backend is of no further use then. A call
-/// that fails on some ranks fails on all: what they can undo together is undone, and else the backend is of no further use.
-/// [`free`](SymmetricBackend::free) is a call of this rank alone: what all ranks have freed is given back to the library with the next
-/// call of all ranks.
+/// made once all have agreed on them: on the call, its number, its size and the allocation. Ranks that differ all get an error and nothing was
+/// called; a rank that does not come is named, and the backend is of no further use then. A call that fails on some ranks fails on all: what
+/// they can undo together is undone, and else the backend is of no further use. [`free`](SymmetricBackend::free) is a call of this rank alone:
+/// what all ranks have freed is given back to the library with the next call of all ranks.
+///
+/// Every rank calls the constructor, with the functions of the library (`Table::system` has those of the process, and says where the library is
+/// looked for), its device's primary context, which the library uses, and the same `timeout`: how long ranks are waited for, to agree on a
+/// call and to come out of it. The call itself takes as long as the library lets it.
 ///
 /// What the library does when a rank dies inside one of its calls is the library's: see `docs/symmetric.md`. Dropped without
 /// [`close`](Self::close) the memory, and an instance of NVSHMEM, stay until the process ends: giving them back takes all ranks.

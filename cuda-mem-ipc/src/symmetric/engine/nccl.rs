@@ -9,7 +9,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -36,25 +36,17 @@ struct Nccl {
     ranks: usize,
 }
 
-struct Entered<'n> {
-    communicator: ncclComm_t,
-    _lock: MutexGuard<'n, Option<AtomicPtr<ncclComm>>>,
-}
-
 impl EngineBackend {
-    /// NCCL of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
-    ///
-    /// It gets a communicator of its own, by a unique id that travels over `exchange`. [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous)
-    /// takes NCCL 2.29, which tells the addresses of other ranks; allocating and freeing does not.
-    ///
-    /// `context` must be its device's primary context, which NCCL uses. All ranks pass the same `timeout`: how long they are waited for, to agree
-    /// on a call and to come out of it. The call itself takes as long as the library lets it.
+    /// A backend over NCCL, with a communicator of its own, by a unique id that travels over `exchange`.
+    /// [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous) takes NCCL 2.29, which tells the addresses of other ranks; allocating and
+    /// freeing does not.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
     ///
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+    /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::nccl;
     /// use cuda_mem_ipc::symmetric::{EngineBackend, Group, GroupOptions, SymmetricBackend};
     ///
     /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
@@ -62,8 +54,11 @@ impl EngineBackend {
     /// # let directory = std::env::temp_dir().join(format!("nccl-{}", std::process::id()));
     /// let (rank, ranks) = (0, 1);
     /// let group = Arc::new(Group::join(&context, "training", rank, ranks, &directory, &GroupOptions::default())?);
-    /// match EngineBackend::nccl(&context, group, Duration::from_secs(60)) {
-    ///     Ok(backend) => println!("{} allocates", backend.name()),
+    /// match nccl::Table::system() {
+    ///     Ok(table) => {
+    ///         let backend = EngineBackend::nccl(table, &context, group, Duration::from_secs(60))?;
+    ///         println!("{} allocates", backend.name());
+    ///     }
     ///     Err(error) => println!("{error}"), // where the library was looked for, or which version is needed
     /// }
     /// # std::fs::remove_dir(directory)?;
@@ -72,21 +67,9 @@ impl EngineBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::NotAvailable`] without the library; as [`nccl_over`](Self::nccl_over).
-    pub fn nccl(context: &Context, exchange: Arc<dyn Exchange>, timeout: Duration) -> Result<Self> {
-        let table = Table::system();
-        let table =
-            table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
-        Self::nccl_over(table, context, exchange, timeout)
-    }
-
-    /// As [`nccl`](Self::nccl), over given functions.
-    ///
-    /// # Errors
-    ///
     /// [`Error::Disagrees`] for ranks with another version, before any communicator is made; those of the exchange; [`Error::Engine`], and
     /// [`Error::FailedElsewhere`] when another rank's communicator fails.
-    pub fn nccl_over(
+    pub fn nccl(
         table: Table,
         context: &Context,
         exchange: Arc<dyn Exchange>,
@@ -103,7 +86,7 @@ impl EngineBackend {
             let get = || unsafe { table.ncclGetUniqueId()(&mut id) };
             engine.expect("ncclGetUniqueId", context.with_current(get)?)?;
         }
-        let ours = Introduction { version: table.version(), is_initialised: None, id: id.to_bytes() };
+        let ours = Introduction::new(table.version(), None, id.to_bytes());
         let mut calls = Calls::default();
         let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = ncclUniqueId::from_bytes(&calls.start(talk, &ours)?);
@@ -134,11 +117,11 @@ impl Nccl {
         Err(Error::Engine { backend: NAME, call, code: result.0, text: self.table.error_string(result) })
     }
 
-    fn entered(&self) -> Result<Entered<'_>> {
+    /// The communicator, which may be used while the lock is held.
+    fn entered(&self) -> Result<(ncclComm_t, impl Drop)> {
         let lock = lock(&self.communicator);
         let communicator = lock.as_ref().map(|communicator| communicator.load(Ordering::Acquire));
-        let communicator = communicator.ok_or(Error::EngineClosed { backend: NAME })?;
-        Ok(Entered { communicator, _lock: lock })
+        Ok((communicator.ok_or(Error::EngineClosed { backend: NAME })?, lock))
     }
 
     fn missing(source: sys::MissingFunction) -> Error {
@@ -156,7 +139,7 @@ impl Engine for Nccl {
     }
 
     fn alloc(&self, bytes: usize) -> Result<CUdeviceptr> {
-        let _entered = self.entered()?;
+        let (_, _lock) = self.entered()?;
         let mut made = ptr::null_mut();
         // SAFETY: an address to write; the context is current.
         self.expect("ncclMemAlloc", unsafe { self.table.ncclMemAlloc()(&mut made, bytes) })?;
@@ -168,19 +151,18 @@ impl Engine for Nccl {
     }
 
     fn register(&self, memory: CUdeviceptr, bytes: usize) -> Result<Option<usize>> {
-        let entered = self.entered()?;
+        let (communicator, _lock) = self.entered()?;
         let (mut window, flags) = (ptr::null_mut(), sys::NCCL_WIN_COLL_SYMMETRIC);
         let register = self.table.ncclCommWindowRegister();
         // SAFETY: the communicator lives while its lock is held; memory of `alloc` with so many bytes; all ranks are at this call,
         // with as many.
-        let registered =
-            unsafe { register(entered.communicator, address(memory), bytes, &mut window, flags) };
+        let registered = unsafe { register(communicator, address(memory), bytes, &mut window, flags) };
         self.expect("ncclCommWindowRegister", registered)?;
         Ok(Some(window.expose_provenance()))
     }
 
     fn addresses(&self, memory: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>> {
-        let _entered = self.entered()?;
+        let (_, _lock) = self.entered()?;
         let peer_pointer = self.table.ncclGetPeerDevicePointer().map_err(Self::missing)?;
         let window = ptr::with_exposed_provenance_mut(window.unwrap_or(0));
         let at = |rank| {
@@ -218,10 +200,10 @@ impl Engine for Nccl {
     }
 
     unsafe fn unregister(&self, window: usize) -> Result<()> {
-        let entered = self.entered()?;
+        let (communicator, _lock) = self.entered()?;
         let window = ptr::with_exposed_provenance_mut(window);
         // SAFETY: the communicator lives while its lock is held; the caller's promise.
-        let ended = unsafe { self.table.ncclCommWindowDeregister()(entered.communicator, window) };
+        let ended = unsafe { self.table.ncclCommWindowDeregister()(communicator, window) };
         self.expect("ncclCommWindowDeregister", ended)
     }
 
@@ -230,7 +212,7 @@ impl Engine for Nccl {
             // SAFETY: the caller's promise.
             unsafe { self.unregister(window) }?;
         }
-        let _entered = self.entered()?;
+        let (_, _lock) = self.entered()?;
         // SAFETY: the caller's promise; no window has it any more.
         self.expect("ncclMemFree", unsafe { self.table.ncclMemFree()(address(memory)) })
     }
@@ -260,25 +242,25 @@ impl Engine for Nccl {
     }
 
     fn signal(&self, _words: &Words, stream: &Stream, to: usize, _channel: usize) -> Result<()> {
-        let entered = self.entered()?;
+        let (communicator, _lock) = self.entered()?;
         let signal = self.table.ncclSignal().map_err(Self::missing)?;
         // SAFETY: the communicator lives while its lock is held; a rank that there is, a live stream of the current context.
-        let put = unsafe { signal(number(to), 0, 0, 0, entered.communicator, stream.as_raw().cast()) };
+        let put = unsafe { signal(number(to), 0, 0, 0, communicator, stream.as_raw().cast()) };
         self.expect("ncclSignal", put)
     }
 
     fn wait(&self, _words: &Words, stream: &Stream, from: usize, _channel: usize) -> Result<()> {
-        let entered = self.entered()?;
+        let (communicator, _lock) = self.entered()?;
         let wait = self.table.ncclWaitSignal().map_err(Self::missing)?;
         let mut awaited = ncclWaitSignalDesc_t { opCnt: 1, peer: number(from), sigIdx: 0, ctx: 0 };
         // SAFETY: as in `signal`; one description, which is read by the call.
-        let waits = unsafe { wait(1, &mut awaited, entered.communicator, stream.as_raw().cast()) };
+        let waits = unsafe { wait(1, &mut awaited, communicator, stream.as_raw().cast()) };
         self.expect("ncclWaitSignal", waits)
     }
 
     /// A sum of one number of each rank: NCCL has no barrier, and its signals are those of `signal`.
     fn barrier(&self, words: &Words, stream: &Stream, _channel: usize) -> Result<()> {
-        let entered = self.entered()?;
+        let (communicator, _lock) = self.entered()?;
         let word = address(words.address);
         // SAFETY: as in `signal`; a word of the allocation, which the caller keeps until the stream has passed.
         let summed = unsafe {
@@ -288,7 +270,7 @@ impl Engine for Nccl {
                 1,
                 sys::NCCL_UINT32,
                 sys::NCCL_SUM,
-                entered.communicator,
+                communicator,
                 stream.as_raw().cast(),
             )
         };

@@ -58,27 +58,12 @@ struct Nvshmem {
 }
 
 impl EngineBackend {
-    /// NVSHMEM of the process: [`Table::system`](sys::Table::system), which says where the library is looked for. Every rank has to call it.
+    /// A backend over NVSHMEM.
     ///
     /// An instance that is initialised in the process already, by whomever, is used as it is: it must have the same ranks, in the same order, on
     /// the context's device, its owner must not finalise it before [`close`](EngineBackend::close), and it stays afterwards. Otherwise one is
-    /// initialised by a unique id that travels over `exchange`.
-    ///
-    /// `context` must be its device's primary context, which NVSHMEM uses. What the library reads from the environment, such as the size of its heap
-    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's. All ranks pass the same `timeout`: how long they are waited for, to agree on a call and to come out of
-    /// it. The call itself takes as long as the library lets it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotAvailable`] without the library; as [`nvshmem_over`](Self::nvshmem_over).
-    pub fn nvshmem(context: &Context, exchange: Arc<dyn Exchange>, timeout: Duration) -> Result<Self> {
-        let table = Table::system();
-        let table =
-            table.map_err(|source| Error::NotAvailable { backend: NAME, source: Arc::new(source) })?;
-        Self::nvshmem_over(table, context, exchange, timeout)
-    }
-
-    /// As [`nvshmem`](Self::nvshmem), over given functions.
+    /// initialised by a unique id that travels over `exchange`. What the library reads from the environment, such as the size of its heap
+    /// (`NVSHMEM_SYMMETRIC_SIZE`), is the library's.
     ///
     /// # Errors
     ///
@@ -86,7 +71,7 @@ impl EngineBackend {
     /// an instance, before any is initialised; those of the exchange; [`Error::Engine`], and
     /// [`Error::FailedElsewhere`] or [`Error::Uneven`] when another rank's initialisation fails: an instance that not all ranks have stays until the
     /// process ends.
-    pub fn nvshmem_over(
+    pub fn nvshmem(
         table: Table,
         context: &Context,
         exchange: Arc<dyn Exchange>,
@@ -106,11 +91,7 @@ impl EngineBackend {
             let get = || unsafe { table.nvshmemx_get_uniqueid()(&mut id) };
             expect("nvshmemx_get_uniqueid", context.with_current(get)?)?;
         }
-        let ours = Introduction {
-            version: table.version(),
-            is_initialised: Some(is_initialised),
-            id: id.to_bytes(),
-        };
+        let ours = Introduction::new(table.version(), Some(is_initialised), id.to_bytes());
         let mut calls = Calls::default();
         let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = calls.start(talk, &ours)?;

@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 
+use zerocopy::FromBytes;
+
 use super::group::Inner;
 use super::lookup::Patience;
 use super::state::SLICE;
@@ -25,7 +27,7 @@ pub(super) const MAX_NUMBER: u64 = 1 << 16;
 
 /// Something of another rank, which is announced before it is mapped.
 pub(super) trait Announced: Sized {
-    type Info;
+    type Info: FromBytes;
     /// Where in the directory ranks say how many they have mapped, in bytes behind the others.
     const PLACE: usize;
     /// What an error says of many, of a number, and of what a rank did not do.
@@ -50,8 +52,9 @@ impl<T: Announced> Row<T> {
     }
 
     /// Keeps an announcement; false if it is none, or one too many.
-    pub(super) fn announce(&self, info: Option<T::Info>, memory: Descriptors) -> bool {
-        info.is_some_and(|info| memory.len() == 1 && self.announced.push((info, memory)))
+    pub(super) fn announce(&self, info: &[u8], memory: Descriptors) -> bool {
+        let info = T::Info::read_from_bytes(info);
+        info.is_ok_and(|info| memory.len() == 1 && self.announced.push((info, memory)))
     }
 
     pub(super) fn len(&self) -> usize {

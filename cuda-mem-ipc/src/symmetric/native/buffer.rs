@@ -62,12 +62,6 @@ impl<T> GroupBuffer<T> {
         self.count
     }
 
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// A rank's part; [`NotAccepted`](crate::symmetric::Error::NotAccepted) for a rank that there is not.
     pub fn of(&self, rank: usize) -> Result<PeerBuffer> {
         self.memory.get_buffer(rank, 0..self.count.saturating_mul(size_of::<T>()))

@@ -23,8 +23,8 @@ pub(super) const MAX_RANKS: usize = 128;
 /// How many allocations of each rank are kept.
 pub(super) const KEPT: usize = 1 << 15;
 
-const JOINED: usize = 256;
-const LEFT: usize = JOINED + 8;
+pub(super) const JOINED: usize = 256;
+pub(super) const LEFT: usize = JOINED + 8;
 const ENTRIES: usize = 4096;
 const ENTRY: usize = 64;
 
@@ -48,7 +48,7 @@ pub(super) enum Found {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    mapping: SharedMapping,
+    pub(super) mapping: SharedMapping,
     ranks: usize,
 }
 
@@ -65,31 +65,23 @@ impl Directory {
         Ok(Self { mapping, ranks })
     }
 
-    pub(super) fn mapping(&self) -> &SharedMapping {
-        &self.mapping
-    }
-
     /// A word, which is inside: all offsets are made of a rank and a number that are.
     fn word(&self, offset: usize) -> Result<&AtomicU64> {
         self.mapping.word(offset)
     }
 
-    pub(super) fn set_joined(&self, rank: usize) -> Result<()> {
-        self.word(JOINED + 16 * rank)?.store(1, Ordering::SeqCst);
+    /// Says that a rank has [joined](JOINED) or [left](LEFT).
+    pub(super) fn say(&self, what: usize, rank: usize) -> Result<()> {
+        self.word(what + 16 * rank)?.store(1, Ordering::SeqCst);
         Ok(())
     }
 
-    pub(super) fn has_joined(&self, rank: usize) -> Result<bool> {
-        Ok(self.word(JOINED + 16 * rank)?.load(Ordering::SeqCst) != 0)
-    }
-
-    pub(super) fn set_left(&self, rank: usize) -> Result<()> {
-        self.word(LEFT + 16 * rank)?.store(1, Ordering::SeqCst);
-        Ok(())
+    pub(super) fn has_said(&self, what: usize, rank: usize) -> bool {
+        self.word(what + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
     }
 
     pub(super) fn has_left(&self, rank: usize) -> bool {
-        self.word(LEFT + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
+        self.has_said(LEFT, rank)
     }
 
     /// Who broke the group, if somebody did and says so in a way that can be.

@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
 
+use zerocopy::IntoBytes;
+
+use super::directory::LEFT;
 use super::lookup::Allocation;
 use super::memory::NativeMemory;
-use super::message;
-use super::segment::{OwnSegment, Segment};
-use super::space::Space;
+use super::message::{self, PieceInfo};
+use super::segment::{GRANULE, OwnSegment, Segment};
 use super::state::State;
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
@@ -221,7 +223,7 @@ impl Inner {
             return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });
         }
         self.state.check()?;
-        let Some(len) = Space::rounded(size) else {
+        let Some(len) = size.max(1).checked_next_multiple_of(GRANULE) else {
             return Err(CoreError::TooLarge { count: size, size: 1 }.into());
         };
         let mut making = lock(&self.making);
@@ -253,7 +255,7 @@ impl Inner {
         let bytes = self.options.segment_bytes.max(len);
         let pads = self.options.segment_allocations;
         let (segment, info, memory) = OwnSegment::create(&self.context, &self.stream, number, bytes, pads)?;
-        self.announce(message::SEGMENT, &info.encode(), memory.as_fd())?;
+        self.announce(message::SEGMENT, info.as_bytes(), memory.as_fd())?;
         Ok(Arc::new(segment))
     }
 
@@ -262,10 +264,11 @@ impl Inner {
         if let Some(words) = self.words.take() {
             return Ok(words);
         }
-        self.make_room::<Piece>(self.words.pieces())?;
-        let (room, ranks) = (self.options.segment_allocations, self.state.ranks());
-        let (piece, info) = self.words.create(&self.context, room, ranks)?;
-        self.announce(message::WORDS, &info.encode(), piece.as_fd())?;
+        let (number, room) = (self.words.pieces(), self.options.segment_allocations);
+        self.make_room::<Piece>(number)?;
+        let piece = Piece::create(&self.context, room, self.state.ranks())?;
+        let info = PieceInfo { number: number.into(), room: (room as u64).into() };
+        self.announce(message::WORDS, info.as_bytes(), piece.as_fd())?;
         self.words.add(piece);
         self.words.take().ok_or(CoreError::OutOfRange { range: 0..1, len: 0 }.into())
     }
@@ -294,9 +297,8 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        *self.own.get_mut().unwrap_or_else(PoisonError::into_inner) = BTreeMap::new();
-        *self.barrier.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.making.get_mut().unwrap_or_else(PoisonError::into_inner) = Making::default();
+        (self.own, self.barrier) = Default::default();
+        self.making = Mutex::default();
         self.words.clear();
         for (_, peer) in self.state.others() {
             peer.segments.clear();
@@ -308,7 +310,7 @@ impl Drop for Inner {
             let _ = watch.join();
         }
         // After the streams' last signals, which the release has waited for.
-        let _ = self.state.directory.set_left(self.state.rank);
+        let _ = self.state.directory.say(LEFT, self.state.rank);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Context;
 
-use super::directory::{Directory, MAX_RANKS};
+use super::directory::{Directory, JOINED, MAX_RANKS};
 use super::message::{self, Hello};
 use super::state::State;
 use super::{Group, GroupOptions, words};
@@ -269,7 +269,7 @@ impl<'j> Joining<'j> {
             }
             _ => {
                 let directory = Directory::create(self.ranks)?;
-                let descriptor = directory.mapping().as_fd();
+                let descriptor = directory.mapping.as_fd();
                 for (rank, connection) in others() {
                     let Some(connection) = connection else { continue };
                     let sent = connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
@@ -278,9 +278,9 @@ impl<'j> Joining<'j> {
                 directory
             }
         };
-        directory.set_joined(self.rank)?;
+        directory.say(JOINED, self.rank)?;
         for (rank, connection) in others() {
-            while !directory.has_joined(rank)? {
+            while !directory.has_said(JOINED, rank) {
                 let is_alive = connection
                     .as_ref()
                     .is_some_and(|connection| connection.peer().is_alive().unwrap_or(false));
@@ -294,7 +294,7 @@ impl<'j> Joining<'j> {
             }
         }
         // All have mapped it.
-        directory.mapping().seal()?;
+        directory.mapping.seal()?;
         let state = State::new(self.name, self.rank, connections, directory);
         let state = state
             .map_err(|source| self.failed(TransportError::System { call: "pipe", source: source.into() }))?;

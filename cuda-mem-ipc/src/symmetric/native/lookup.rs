@@ -10,8 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{Uses, forked};
 
 use super::directory::{Entry, Found, KEPT};
 use super::group::Inner;
-use super::segment::{OwnSegment, Segment};
-use super::space::Block;
+use super::segment::{Block, OwnSegment, Segment};
 use super::state::SLICE;
 use super::words::{self, Piece, Words};
 use crate::symmetric::{Allocated, Error, Result};

@@ -27,14 +27,10 @@ pub(super) struct NativeMemory {
 /// A rank's memory, with the uses that this handle has made of it. The group outlives it, and with it the words.
 #[derive(Debug)]
 struct View {
-    kind: Kind,
+    allocation: Arc<Allocation>,
+    /// None of this rank's own memory, whose uses the allocation knows.
+    other: Option<(Remote, Uses)>,
     group: Group,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Own(Arc<Allocation>),
-    Other { remote: Remote, uses: Uses },
 }
 
 impl Used for View {
@@ -43,20 +39,15 @@ impl Used for View {
     }
 
     fn uses(&self) -> &Uses {
-        match &self.kind {
-            Kind::Own(allocation) => &allocation.uses,
-            Kind::Other { uses, .. } => uses,
-        }
+        self.other.as_ref().map_or(&self.allocation.uses, |(_, uses)| uses)
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        if let Kind::Other { remote, uses } = &mut self.kind
-            && !forked()
-        {
+        if let Some((remote, uses)) = self.other.take().filter(|_| !forked()) {
             // The mapping outlives the work.
-            remote.segment.mapping.absorb_uses(std::mem::take(uses));
+            remote.segment.mapping.absorb_uses(uses);
         }
     }
 }
@@ -91,11 +82,10 @@ impl SymmetricMemory for NativeMemory {
     }
 
     fn owner(&self, rank: usize) -> Result<Arc<dyn Used>> {
-        let kind = |rank: usize| match self.remote(rank) {
-            Some(remote) => Kind::Other { remote: remote.clone(), uses: Uses::new() },
-            None => Kind::Own(Arc::clone(&self.allocation)),
+        let view = |rank| {
+            let other = self.remote(rank).map(|remote| (remote.clone(), Uses::new()));
+            Arc::new(View { allocation: Arc::clone(&self.allocation), other, group: self.group.clone() })
         };
-        let view = |rank| Arc::new(View { kind: kind(rank), group: self.group.clone() });
         let views = self.views.get_or_init(|| (0..self.layout.ranks).map(view).collect());
         let view = views.get(rank).ok_or(Error::Left { rank })?;
         Ok(Arc::<View>::clone(view))

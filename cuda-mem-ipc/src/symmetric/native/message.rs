@@ -10,7 +10,7 @@
 //! | 69, words of signals | their number, for how many allocations they are | host memory: [`super::words`] |
 
 use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::transport::FIRST_KIND;
 
@@ -30,66 +30,35 @@ pub(super) struct Hello {
     pub(super) group: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 pub(super) struct SegmentInfo {
-    pub(super) number: u64,
-    pub(super) bytes: u64,
-    pub(super) pads: u64,
-    pub(super) pad_bytes: u64,
+    pub(super) number: U64,
+    pub(super) bytes: U64,
+    pub(super) pads: U64,
+    pub(super) pad_bytes: U64,
     pub(super) device: [u8; 16],
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 pub(super) struct PieceInfo {
-    pub(super) number: u64,
-    pub(super) room: u64,
+    pub(super) number: U64,
+    pub(super) room: U64,
 }
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = words([VERSION, self.rank, self.ranks]);
-        bytes.extend(self.group.as_bytes());
-        bytes
+        let numbers = [VERSION, self.rank, self.ranks].map(U64::new);
+        [numbers.as_bytes(), self.group.as_bytes()].concat()
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let ([version, rank, ranks], name) = split(bytes)?;
+        let (numbers, name) = <[U64; 3]>::ref_from_prefix(bytes).ok()?;
+        let [version, rank, ranks] = numbers.map(U64::get);
         let group = str::from_utf8(name).ok()?.to_owned();
         Some(Self { rank, ranks, group }).filter(|_| version == VERSION)
     }
-}
-
-impl SegmentInfo {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = words([self.number, self.bytes, self.pads, self.pad_bytes]);
-        bytes.extend(self.device);
-        bytes
-    }
-
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let ([number, bytes, pads, pad_bytes], device) = split(bytes)?;
-        Some(Self { number, bytes, pads, pad_bytes, device: device.try_into().ok()? })
-    }
-}
-
-impl PieceInfo {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        words([self.number, self.room])
-    }
-
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let ([number, room], rest) = split(bytes)?;
-        Some(Self { number, room }).filter(|_| rest.is_empty())
-    }
-}
-
-fn words<const N: usize>(words: [u64; N]) -> Vec<u8> {
-    words.map(U64::new).as_bytes().to_vec()
-}
-
-fn split<const N: usize>(bytes: &[u8]) -> Option<([u64; N], &[u8])> {
-    let (words, tail) = <[U64; N]>::ref_from_prefix(bytes).ok()?;
-    Some((words.map(|word| word.get()), tail))
 }
 
 #[cfg(test)]
@@ -104,12 +73,15 @@ mod tests {
         let mut other = hello.encode();
         other[0] = 1;
         assert_eq!(Hello::parse(&other), None);
-        let info = SegmentInfo { number: 1, bytes: 2, pads: 3, pad_bytes: 4, device: [5; 16] };
-        assert_eq!(SegmentInfo::parse(&info.encode()), Some(info));
-        assert_eq!(SegmentInfo::parse(&info.encode()[..47]), None);
-        let info = PieceInfo { number: 1, room: 2 };
-        assert_eq!(PieceInfo::parse(&info.encode()), Some(info));
-        assert_eq!(PieceInfo::parse(&info.encode()[..15]), None);
-        assert_eq!(PieceInfo::parse(&[0; 17]), None);
+        let [one, two, three, four] = [1, 2, 3, 4].map(U64::new);
+        let info = SegmentInfo { number: one, bytes: two, pads: three, pad_bytes: four, device: [5; 16] };
+        let words = [1, 2, 3, 4].map(u64::to_le_bytes).concat();
+        assert_eq!(info.as_bytes(), [&words[..], &[5; 16]].concat());
+        assert_eq!(SegmentInfo::read_from_bytes(info.as_bytes()).unwrap(), info);
+        assert!(SegmentInfo::read_from_bytes(&info.as_bytes()[..47]).is_err());
+        let info = PieceInfo { number: one, room: two };
+        assert_eq!(info.as_bytes(), &words[..16]);
+        assert!(PieceInfo::read_from_bytes(&info.as_bytes()[..15]).is_err());
+        assert!(PieceInfo::read_from_bytes(&[0; 17]).is_err());
     }
 }

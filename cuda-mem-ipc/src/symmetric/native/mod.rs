@@ -16,7 +16,6 @@ mod lookup;
 mod memory;
 mod message;
 mod segment;
-mod space;
 mod state;
 mod watch;
 mod words;

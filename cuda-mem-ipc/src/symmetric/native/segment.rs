@@ -16,15 +16,20 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, Uses, copy};
 
+use zerocopy::little_endian::U64;
+
 use super::SIGNAL_PAD_BYTES;
 use super::announced::Announced;
 use super::group;
 use super::message::SegmentInfo;
-use super::space::{Block, GRANULE, Space};
+use crate::free_list::FreeList;
 use crate::memory_file::device_of;
 use crate::primitive::lock;
 use crate::symmetric::Error;
 use crate::transport::Descriptors;
+
+/// What offsets and sizes are multiples of, in bytes: a signal pad is one too.
+pub(super) const GRANULE: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -41,9 +46,20 @@ pub(super) struct OwnSegment {
     stream: Stream,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) offset: usize,
+    /// With what was rounded up.
+    len: usize,
+    pub(super) pad: usize,
+}
+
 #[derive(Debug)]
 struct Inner {
-    space: Space,
+    /// Of the bytes behind the pads.
+    free: FreeList<()>,
+    /// The last is taken next.
+    pads: Vec<usize>,
     /// Given back while a stream that used them captures.
     parked: Vec<(Block, Uses)>,
     /// Pads that the stream has yet to zero, for all that is known. They are waited for together, when no other is left.
@@ -58,32 +74,6 @@ impl Segment {
     pub(super) fn pad_address(&self, pad: usize) -> CUdeviceptr {
         self.mapping.as_raw() + (pad * SIGNAL_PAD_BYTES) as u64
     }
-
-    /// Maps what rank `rank` announced, for the context's device to reach.
-    fn import(
-        context: &Context,
-        info: &SegmentInfo,
-        memory: &Descriptors,
-        rank: usize,
-    ) -> Result<Self, Error> {
-        let device = context.device();
-        let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
-        let pad_bytes = SIGNAL_PAD_BYTES as u64;
-        if info.pad_bytes != pad_bytes {
-            return Err(invalid("the size of a signal pad", info.pad_bytes, pad_bytes));
-        }
-        if info.pads.checked_mul(pad_bytes).is_none_or(|pads| pads >= info.bytes) {
-            return Err(invalid("the number of signal pads", info.pads, info.bytes / pad_bytes));
-        }
-        let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
-        let theirs = device_of(context, info.device)?.ok_or(unseen)?;
-        let bytes = usize::try_from(info.bytes).unwrap_or(usize::MAX);
-        let handles = memory.iter().map(|handle| (handle.as_fd(), bytes)).collect::<Vec<_>>();
-        let mapping = ImportedMapping::import_posix_fds(theirs, &handles, &[device])?;
-        // Below the bytes, which are a `usize`.
-        let pads = usize::try_from(info.pads).unwrap_or(0);
-        Ok(Self { mapping, pads })
-    }
 }
 
 impl Announced for Segment {
@@ -92,11 +82,28 @@ impl Announced for Segment {
     const TEXTS: [&'static str; 3] = ["segments", "the number of a segment", "announce a segment"];
 
     fn number(info: &SegmentInfo) -> u64 {
-        info.number
+        info.number.get()
     }
 
     fn open(own: &group::Inner, info: SegmentInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
-        Self::import(&own.context, &info, &memory, rank)
+        let (context, device) = (&own.context, own.context.device());
+        let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
+        let [bytes, pads, said] = [info.bytes, info.pads, info.pad_bytes].map(u64::from);
+        let pad_bytes = SIGNAL_PAD_BYTES as u64;
+        if said != pad_bytes {
+            return Err(invalid("the size of a signal pad", said, pad_bytes));
+        }
+        if pads.checked_mul(pad_bytes).is_none_or(|pads| pads >= bytes) {
+            return Err(invalid("the number of signal pads", pads, bytes / pad_bytes));
+        }
+        let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
+        let theirs = device_of(context, info.device)?.ok_or(unseen)?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let handles = memory.iter().map(|handle| (handle.as_fd(), bytes)).collect::<Vec<_>>();
+        let mapping = ImportedMapping::import_posix_fds(theirs, &handles, &[device])?;
+        // Below the bytes, which are a `usize`.
+        let pads = usize::try_from(pads).unwrap_or(0);
+        Ok(Self { mapping, pads })
     }
 }
 
@@ -111,7 +118,7 @@ impl OwnSegment {
     ) -> Result<(Self, SegmentInfo, OwnedFd)> {
         let device = context.device();
         let too_large = CoreError::TooLarge { count: bytes, size: 1 };
-        let data = (pads * SIGNAL_PAD_BYTES).next_multiple_of(GRANULE);
+        let data = pads * SIGNAL_PAD_BYTES;
         let whole = data.checked_add(bytes).and_then(|bytes| {
             let granularity = vmm::granularity(device).ok()?;
             bytes.checked_next_multiple_of(granularity)
@@ -121,13 +128,15 @@ impl OwnSegment {
         let descriptor = memory.export_posix_fd()?;
         let mapping = ImportedMapping::of_own(device, memory.into_memory(), &[device])?;
         let segment = Segment { mapping, pads };
-        let inner = Inner { space: Space::new(data, whole, pads), parked: Vec::new(), clearing: Vec::new() };
+        let (free, pads_left) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
+        let inner = Inner { free, pads: pads_left, parked: Vec::new(), clearing: Vec::new() };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };
         let cleared = made.clear(0..pads);
         stream.synchronize()?;
         cleared?;
-        let (bytes, pads, pad_bytes) = (whole as u64, pads as u64, SIGNAL_PAD_BYTES as u64);
-        let info = SegmentInfo { number, bytes, pads, pad_bytes, device: device.uuid()? };
+        let numbers = [number, whole as u64, pads as u64, SIGNAL_PAD_BYTES as u64];
+        let [said, bytes, pads, pad_bytes] = numbers.map(U64::new);
+        let info = SegmentInfo { number: said, bytes, pads, pad_bytes, device: device.uuid()? };
         Ok((made, info, descriptor))
     }
 
@@ -146,11 +155,13 @@ impl OwnSegment {
             parked.into_iter().for_each(|(block, uses)| self.give_back(block, uses));
             inner = lock(&self.inner);
         }
-        if !inner.space.has_pad() && !inner.clearing.is_empty() && self.stream.synchronize().is_ok() {
-            let Inner { space, clearing, .. } = &mut *inner;
-            clearing.drain(..).for_each(|pad| space.give_back_pad(pad));
+        if inner.pads.is_empty() && !inner.clearing.is_empty() && self.stream.synchronize().is_ok() {
+            inner.pads = std::mem::take(&mut inner.clearing);
         }
-        inner.space.take(len)
+        let pad = inner.pads.last().copied()?;
+        let (offset, ()) = inner.free.take(len, |()| true)?;
+        inner.pads.pop();
+        Some(Block { offset: self.segment.data() + offset, len, pad })
     }
 
     /// Takes a piece back when its uses are over, for which it waits. Its pad is zeroed meanwhile.
@@ -159,7 +170,7 @@ impl OwnSegment {
         let is_quiet = uses.wait().is_ok() && self.clear(block.pad..block.pad + 1).is_ok();
         let mut inner = lock(&self.inner);
         if is_quiet {
-            inner.space.give_back(block);
+            inner.free.give(block.offset - self.segment.data(), block.len, ());
             inner.clearing.push(block.pad);
         } else {
             inner.parked.push((block, uses));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::message::{self, PieceInfo, SegmentInfo};
+use super::message;
 use super::state::{Peer, State};
 use crate::error::Error as TransportError;
 use crate::symmetric::Why;
@@ -112,12 +112,8 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
 fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
     let expect = |is_kept| if is_kept { Ok(()) } else { Err(Why::Unreachable) };
     match message.kind {
-        message::SEGMENT => {
-            expect(peer.segments.announce(SegmentInfo::parse(&message.payload), message.descriptors))
-        }
-        message::WORDS => {
-            expect(peer.pieces.announce(PieceInfo::parse(&message.payload), message.descriptors))
-        }
+        message::SEGMENT => expect(peer.segments.announce(&message.payload, message.descriptors)),
+        message::WORDS => expect(peer.pieces.announce(&message.payload, message.descriptors)),
         message::SAID => expect(message.descriptors.is_empty() && peer.said.push(message.payload)),
         message::BROKEN => {
             if let Some((culprit, why)) = state.directory.broken(state.ranks()) {

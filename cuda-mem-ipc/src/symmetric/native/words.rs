@@ -41,39 +41,10 @@ fn stride(ranks: usize) -> usize {
 }
 
 impl Piece {
-    fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
+    pub(super) fn create(context: &Context, room: usize, ranks: usize) -> Result<Self> {
         let count = room.checked_mul(stride(ranks));
         let count = count.ok_or(CoreError::TooLarge { count: room, size: stride(ranks) })?;
         Ok(Self { words: SharedWords::create(context, count)?, room, ranks })
-    }
-
-    /// Maps what rank `rank` announced, in a group whose pieces have room for `room` allocations.
-    fn import(
-        context: &Context,
-        info: &PieceInfo,
-        words: Descriptors,
-        rank: usize,
-        (ranks, room): (usize, usize),
-    ) -> Result<Self, Error> {
-        let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
-        // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
-        if info.room != room as u64 {
-            return Err(invalid("the number of allocations that words are for", info.room, room));
-        }
-        let failed = |source| Error::Transport { rank, source };
-        let mapping = memory_file::open(words).map_err(failed)?;
-        let there = bytes_there(&mapping).map_err(failed)?;
-        let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
-        let most = needed.next_multiple_of(LARGEST_PAGE);
-        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
-        if !(needed..=most).contains(&bytes) {
-            return Err(invalid("the bytes of words", bytes as u64, most));
-        }
-        // And what is pinned is made: it has to be the rank's own.
-        if there < bytes {
-            return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
-        }
-        Ok(Self { words: SharedWords::of(context, mapping)?, room, ranks })
     }
 
     pub(super) fn line(&self, allocation: usize, word: usize) -> Result<FenceLine> {
@@ -112,12 +83,30 @@ impl Announced for Piece {
         ["pieces of words for signals", "the number of words for signals", "announce words for signals"];
 
     fn number(info: &PieceInfo) -> u64 {
-        info.number
+        info.number.get()
     }
 
     fn open(own: &group::Inner, info: PieceInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
-        let of = (own.state.ranks(), own.options.segment_allocations);
-        Self::import(&own.context, &info, memory, rank, of)
+        let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
+        let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
+        // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
+        if info.room.get() != room as u64 {
+            return Err(invalid("the number of allocations that words are for", info.room.get(), room));
+        }
+        let failed = |source| Error::Transport { rank, source };
+        let mapping = memory_file::open(memory).map_err(failed)?;
+        let there = bytes_there(&mapping).map_err(failed)?;
+        let (needed, bytes) = (room * stride(ranks) * PLACE, mapping.bytes());
+        let most = needed.next_multiple_of(LARGEST_PAGE);
+        // Before they are pinned: a rank may send a file that is larger than this machine's memory.
+        if !(needed..=most).contains(&bytes) {
+            return Err(invalid("the bytes of words", bytes as u64, most));
+        }
+        // And what is pinned is made: it has to be the rank's own.
+        if there < bytes {
+            return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
+        }
+        Ok(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks })
     }
 }
 
@@ -166,25 +155,14 @@ impl OwnWords {
         Some(Words { piece, number, index, waited: Mutex::new(waited), of: Arc::clone(self) })
     }
 
-    /// A new piece, and what the other ranks are told of it. It counts once it is [added](Self::add).
-    pub(super) fn create(
-        &self,
-        context: &Context,
-        room: usize,
-        ranks: usize,
-    ) -> Result<(Arc<Piece>, PieceInfo)> {
-        let piece = Piece::create(context, room, ranks)?;
-        Ok((Arc::new(piece), PieceInfo { number: self.pieces(), room: room as u64 }))
-    }
-
     pub(super) fn pieces(&self) -> u64 {
         lock(&self.inner).pieces.len() as u64
     }
 
-    pub(super) fn add(&self, piece: Arc<Piece>) {
+    pub(super) fn add(&self, piece: Piece) {
         let mut inner = lock(&self.inner);
         inner.fresh = 0..piece.room;
-        inner.pieces.push(piece);
+        inner.pieces.push(Arc::new(piece));
     }
 
     /// Lets go of all of them, behind the streams that wait.

@@ -5,6 +5,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn frame(kind: u16, payload: &[u8], descriptors: usize) -> Frame<'_> {
+    Frame { version: MAX_VERSION, kind, payload, descriptors: u16::try_from(descriptors).unwrap() }
+}
+
 fn encoded(frame: Frame<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame.encode(&mut bytes);
@@ -14,7 +18,7 @@ fn encoded(frame: Frame<'_>) -> Vec<u8> {
 /// The encoding is a promise to other releases: these bytes never change.
 #[test]
 fn the_encoding_is_as_documented() {
-    let frame = Frame::new(0x1122, b"ab").unwrap().with_descriptors(3).unwrap();
+    let frame = frame(0x1122, b"ab", 3);
     let expected = [b"CMIP", &[1, 0, 0x22, 0x11][..], &[2, 0, 0, 0, 3, 0, 0, 0], b"ab"].concat();
     assert_eq!(encoded(frame), expected);
     assert_eq!(Frame::parse(&expected), Ok(frame));
@@ -22,38 +26,36 @@ fn the_encoding_is_as_documented() {
 
 #[test]
 fn each_fault_is_named_with_its_value() {
-    let good = encoded(Frame::new(20, b"payload").unwrap());
+    let good = encoded(frame(20, b"payload", 0));
     let refused = |at: usize, bytes: &[u8]| {
         let mut copy = good.clone();
         copy[at..at + bytes.len()].copy_from_slice(bytes);
         Frame::parse(&copy).unwrap_err()
     };
-    assert_eq!(Frame::parse(&good[..15]), Err(FrameError::TooShort { bytes: 15 }));
-    assert_eq!(Frame::parse(&[]), Err(FrameError::TooShort { bytes: 0 }));
-    assert_eq!(Frame::parse(&vec![0; MAX_FRAME + 1]), Err(FrameError::TooLong { bytes: MAX_FRAME + 1 }));
-    assert_eq!(refused(0, b"HTTP"), FrameError::Magic { found: *b"HTTP" });
-    assert_eq!(refused(4, &[0, 0]), FrameError::Version { found: 0 });
-    assert_eq!(refused(4, &[2, 0]), FrameError::Version { found: 2 });
-    assert_eq!(refused(14, &[2, 0]), FrameError::NotZero { found: 2 });
-    assert_eq!(refused(8, &[1, 64, 0, 0]), FrameError::Payload { bytes: MAX_PAYLOAD + 1 });
-    assert_eq!(refused(8, &[255; 4]), FrameError::Payload { bytes: u32::MAX as usize });
-    assert_eq!(refused(12, &[254, 0]), FrameError::Descriptors { count: 254 });
-    assert_eq!(refused(8, &[6]), FrameError::Length { declared: 22, bytes: 23 });
-    assert_eq!(refused(8, &[8]), FrameError::Length { declared: 24, bytes: 23 });
+    let short = |found| Err(MessageError::Length { found, expected: HEADER });
+    let value = |field, value| MessageError::Value { field, value };
+    assert_eq!(Frame::parse(&good[..15]), short(15));
+    assert_eq!(Frame::parse(&[]), short(0));
+    assert_eq!(Frame::parse(&vec![0; MAX_FRAME + 1]), Err(value("length", MAX_FRAME as u64 + 1)));
+    assert_eq!(refused(0, b"HTTP"), value("magic", u32::from_le_bytes(*b"HTTP").into()));
+    assert_eq!(refused(4, &[0, 0]), value("version", 0));
+    assert_eq!(refused(4, &[2, 0]), value("version", 2));
+    assert_eq!(refused(14, &[2, 0]), value("last field", 2));
+    assert_eq!(refused(12, &[254, 0]), value("number of descriptors", 254));
+    for (said, expected) in [([6, 0, 0, 0], 22), ([8, 0, 0, 0], 24), ([255; 4], HEADER + u32::MAX as usize)] {
+        assert_eq!(refused(8, &said), MessageError::Length { found: 23, expected });
+    }
 }
 
 #[test]
-fn the_longest_frame_is_one_and_nothing_longer_is_made() {
+fn the_longest_frame_is_one_and_nothing_longer_is() {
     let payload = vec![7; MAX_PAYLOAD + 1];
-    let longest = Frame::new(16, &payload[1..]).unwrap().with_descriptors(MAX_DESCRIPTORS).unwrap();
+    let longest = frame(16, &payload[1..], MAX_DESCRIPTORS);
     let bytes = encoded(longest);
     assert_eq!(bytes.len(), MAX_FRAME);
     assert_eq!(Frame::parse(&bytes), Ok(longest));
-    assert_eq!(Frame::new(16, &payload), Err(FrameError::Payload { bytes: MAX_PAYLOAD + 1 }));
-    let small = Frame::new(16, b"").unwrap();
-    for count in [MAX_DESCRIPTORS + 1, 65_536 + 1, usize::MAX] {
-        assert_eq!(small.with_descriptors(count), Err(FrameError::Descriptors { count }));
-    }
+    let longer = Frame::parse(&encoded(frame(16, &payload, 0))).map(|frame| frame.kind);
+    assert_eq!(longer, Err(MessageError::Value { field: "length", value: MAX_FRAME as u64 + 1 }));
 }
 
 proptest! {
@@ -61,7 +63,7 @@ proptest! {
     fn what_is_written_is_read(
         kind: u16, payload in vec(any::<u8>(), 0..300), count in 0..=MAX_DESCRIPTORS, more in 1..40_usize,
     ) {
-        let frame = Frame::new(kind, &payload).unwrap().with_descriptors(count).unwrap();
+        let frame = frame(kind, &payload, count);
         let bytes = encoded(frame);
         prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
         prop_assert_eq!((frame.kind, frame.payload, usize::from(frame.descriptors)), (kind, &*payload, count));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::Error;
-use cuda_mem_ipc::shared::wire::{HandOver, Message};
+use cuda_mem_ipc::shared::wire::{HandOver, Message, Point};
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 
 use super::{End, LEN, die_at, end, ready, stay, time_until};
@@ -65,8 +65,8 @@ fn dying(first: &Channel) {
             raw::say(&connection, Message::Segment(said.clone()), &[descriptor.as_fd()]);
             if step == Step::Entered {
                 let (sequence, segment, offset) = (0, 0, 0);
-                let (len, line, generation) = (said.bytes, 0, 1);
-                raw::hand(&words, HandOver { sequence, segment, offset, len, line, generation });
+                let (len, fence) = (said.bytes, Point { line: 0, generation: 1 });
+                raw::hand(&words, HandOver { sequence, segment, offset, len, fence });
                 // The importer may sleep already.
                 raw::wake(&words);
             }

@@ -27,10 +27,10 @@ fn check_entry(payload: &[u8]) {
     let entry = [sequence, segment, offset, len, line, generation, 0];
     if let Ok(part) = HandOver::of_entry(entry) {
         assert!(part.len > 0 && part.offset.checked_add(part.len).is_some());
-        assert!(part.line < LINES && part.generation > 0 && part.generation.cast_signed() > 0);
+        assert!(part.fence.line < LINES && part.fence.generation.cast_signed() > 0);
         assert_eq!(part.to_entry(), entry);
     }
     if let Ok(release) = Release::of_entry(entry) {
-        assert!(release.line < LINES && release.generation.cast_signed() >= 0);
+        assert!(release.fence.line < LINES && release.fence.generation.cast_signed() >= 0);
     }
 }
