@@ -187,6 +187,7 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t expo
 {
     return CALL("cuIpcOpenEventHandle", (cudaEvent_t *, cudaIpcEventHandle_t), event, exported);
 }
+#if CUDART_VERSION >= 13000
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
                                      cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
                                      size_t *count)
@@ -196,6 +197,15 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
                  size_t *),
                 stream, (int *)status, id, graph, nodes, edges, count);
 }
+#else
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, size_t *count)
+{
+    return CALL("cuStreamGetCaptureInfo_v2",
+                (cudaStream_t, int *, unsigned long long *, cudaGraph_t *, const cudaGraphNode_t **, size_t *), stream,
+                (int *)status, id, graph, nodes, count);
+}
+#endif
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags)
 {
     return CALL("cuGraphInstantiateWithFlags", (cudaGraphExec_t *, cudaGraph_t, unsigned long long), made, graph, flags);

@@ -49,18 +49,25 @@ def required(version):
     return [f"torch=={version}", f"{RUNTIME}==13.0.*", f"{CRT}==13.0.*", *DEPENDENCIES]
 
 
-def environment(folder, version, downloads, wheel):
-    """A fresh environment; its interpreter and its packages."""
+def install(python, *words):
+    pip("--python", str(python), "install", "--no-compile", "--no-index", "--no-deps", *words)
+
+
+def fresh(folder, requirements, downloads, libraries):
+    """An environment with PyTorch alone, and stand-ins beside CUDA's runtime; its interpreter and its packages."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin/python"
-    requirements = required(version)
-    install = ["--python", str(python), "install", "--no-compile", "--no-index", "--no-deps"]
-    pip(*install, "--find-links", str(downloads), *requirements)
+    install(python, "--find-links", str(downloads), *requirements)
     packages = next(folder.glob("lib/python3*/site-packages"))
-    libraries = packages / "nvidia/cu13/lib"
-    standins.make(packages / "torch", libraries, libraries)
-    pip(*install, str(wheel))
+    standins.make(packages / "torch", packages / libraries, packages / libraries)
+    return python, packages
+
+
+def environment(folder, version, downloads, wheel):
+    """A fresh environment with the package; its interpreter and its packages."""
+    python, packages = fresh(folder, required(version), downloads, "nvidia/cu13/lib")
+    install(python, str(wheel))
     return python, packages
 
 

@@ -1,7 +1,8 @@
 """Snapshots of PyTorch with each allocator, for the tests of the page: `python3 ci/torch/simulated/snapshots.py VERSION...`.
 
 Runs one program with each version on the simulated driver, in the environments of `matrix.py`, and writes what `_dump_snapshot` gives into
-`cuda-mem-torch/report/src/tests/snapshots`, with what the program held beside it.
+`cuda-mem-torch/report/src/tests/snapshots`, with what the program held beside it. Versions that are older than those that the package is
+for have CUDA 12 and their own allocator alone.
 """
 
 import argparse
@@ -82,6 +83,16 @@ int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) { (void)bus; *device = 0; return 0; }
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *list) { (void)device; (void)list; *count = 0; return 0; }
 """
+# Of CUDA 12, by version: its runtime and the compiler's headers, which those of the runtime include.
+OLDER = {"2.6.0": ("12.4.127", "12.4.131"), "2.9.1": ("12.8.90", "12.8.93")}
+# PyTorch 2.6 asks the driver for a function by the name that it had at first, which the simulator does not have.
+FIRST_NAME = """\
+int cuStreamWriteValue32_v2(void *stream, unsigned long long address, unsigned value, unsigned flags);
+int cuStreamWriteValue32(void *stream, unsigned long long address, unsigned value, unsigned flags)
+{
+    return cuStreamWriteValue32_v2(stream, address, value, flags);
+}
+"""
 REFUSED = [
     "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlSystemGetCudaDriverVersion_v2",
 ]
@@ -112,23 +123,45 @@ def note(name, figures):
     FIGURES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def library(path, text, *linked):
+    words = ["cc", "-shared", "-fPIC", "-o", path, "-Wl,--no-as-needed", *linked, "-x", "c", "-"]
+    subprocess.run(words, input=text, check=True, text=True)
+
+
+def older(folder, version, arguments):
+    """As `matrix.environment` and `whole.prepare`, for a version of `OLDER`."""
+    runtime, compiler = OLDER[version]
+    required = [f"torch=={version}", f"{matrix.RUNTIME}-cu12=={runtime}", f"nvidia-cuda-nvcc-cu12=={compiler}", *matrix.DEPENDENCIES]
+    matrix.download(arguments.downloads, required)
+    python, packages = matrix.fresh(folder / "python", required, arguments.downloads, "nvidia/cuda_runtime/lib")
+    include = packages / "nvidia/cuda_runtime/include"
+    (include / "crt").symlink_to(packages / "nvidia/cuda_nvcc/include/crt")
+    variables = whole.prepare(folder / "scratch", arguments.simulator, include, 12)
+    driver = (folder / "scratch/libcuda.so.1").rename(folder / "scratch/libcuda-simulated.so")
+    library(folder / "scratch/libcuda.so.1", FIRST_NAME, driver)
+    return python, packages, variables, ["native", "expandable"]
+
+
+def supported(folder, version, arguments):
+    python, packages = matrix.environment(folder / "python", version, arguments.downloads, arguments.wheel)
+    variables = whole.prepare(folder / "scratch", arguments.simulator, packages / "nvidia/cu13/include")
+    return python, packages, variables, list(KINDS)
+
+
 def take(version, arguments):
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        python, packages = matrix.environment(folder / "python", version, arguments.downloads, arguments.wheel)
         (folder / "scratch").mkdir()
-        variables = whole.prepare(folder / "scratch", arguments.simulator, packages / "nvidia/cu13/include")
-        management = folder / "scratch/libnvidia-ml.so.1"
+        python, packages, variables, kinds = (older if version in OLDER else supported)(folder, version, arguments)
         refused = "".join(f"int {name}(void) {{ return 3; }}\n" for name in REFUSED)
-        compiler = ["cc", "-shared", "-fPIC", "-x", "c", "-o", management, "-"]
-        subprocess.run(compiler, input=MANAGEMENT + refused, check=True, text=True)
+        library(folder / "scratch/libnvidia-ml.so.1", MANAGEMENT + refused)
         program, out = folder / "program.py", folder / "out.pickle"
         program.write_text(TEXT)
         newest = [int(part) for part in version.split(".")[:2]] >= [2, 15]
         command = [python, program, out, "new" if newest else "old"]
         names = [(str(program), PROGRAM), (str(packages), PACKAGES)]
-        for kind, more in KINDS.items():
-            done = subprocess.run(command, env=variables | more, cwd=folder, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+        for kind in kinds:
+            done = subprocess.run(command, env=variables | KINDS[kind], cwd=folder, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
             told, name = done.stdout.splitlines()[-1], f"{'.'.join(version.split('.')[:2])}-{kind}"
             with open(TARGET / f"{name}.pickle.gz", "wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
                 pickle.dump(renamed(pickle.loads(out.read_bytes()), names), packed)
@@ -138,7 +171,7 @@ def take(version, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="+", metavar="VERSION", help=f"of PyTorch, such as {matrix.VERSIONS[-1]}")
+    parser.add_argument("versions", nargs="+", metavar="VERSION", help=f"of PyTorch: {' '.join([*OLDER, *matrix.VERSIONS])}")
     parser.add_argument("--wheel", type=Path, required=True, help="the package, which an environment of matrix.py has")
     parser.add_argument("--simulator", type=Path, required=True, help="the simulated driver")
     parser.add_argument("--downloads", type=Path, default=whole.ROOT / "target/torch-matrix/downloads")

@@ -45,19 +45,21 @@ class Result:
     printed: str
 
 
-def compile_runtime(path, cuda_include, *sources):
+def compile_runtime(path, cuda_include, *sources, version=13):
     """CUDA's runtime, played."""
+    exports = path.with_suffix(".map")
+    exports.write_text(f"libcudart.so.{version} {{ global: cuda*; local: *; }};\n")
     subprocess.run(
         ["cc", "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{path.name}",
-         f"-Wl,--version-script={HERE / 'exports.map'}", "-isystem", str(cuda_include), "-o", str(path),
+         f"-Wl,--version-script={exports}", "-isystem", str(cuda_include), "-o", str(path),
          *(str(HERE / source) for source in sources), "-ldl"],
         check=True,
     )
 
 
-def prepare(folder, simulator, cuda_include):
+def prepare(folder, simulator, cuda_include, version=13):
     """What the programs need, in a folder; the environment that they run in."""
-    compile_runtime(folder / "libcudart-played.so", cuda_include, "cudart.c")
+    compile_runtime(folder / "libcudart-played.so", cuda_include, "cudart.c", version=version)
     scarce = folder / "libscarce.so"
     subprocess.run(["c++", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-o", str(scarce), str(HERE / "scarce.cpp"), "-ldl"], check=True)
     (folder / "libcuda.so.1").symlink_to(simulator.resolve())

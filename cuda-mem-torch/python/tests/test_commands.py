@@ -130,6 +130,23 @@ class Top(unittest.TestCase):
         self.assertEqual(live[1], "MiB")
         self.assertGreaterEqual(float(live[0]), 48)
 
+    def test_two_processes_have_rows_of_their_own(self):
+        holds = "import ctypes, sys; from cuda_mem_torch import _library; library, block = _library.load(), ctypes.c_void_p(); " \
+            "print(library.cuda_mem_torch_malloc(0, ctypes.c_size_t(int(sys.argv[1]) << 20), None, ctypes.byref(block)), flush=True); sys.stdin.read()"
+        processes = {}
+        for mib in (100, 300):
+            child = subprocess.Popen([sys.executable, "-c", holds, str(mib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(child.communicate)
+            self.assertEqual(child.stdout.readline(), "0\n")
+            processes[str(child.pid)] = mib
+        lines = command("top", "--once").splitlines()
+        rows = {line.split()[0]: (line, under) for line, under in zip(lines, lines[1:]) if line.split()[:1] and line.split()[0] in processes}
+        self.assertEqual(rows.keys(), processes.keys(), lines)
+        for pid, (row, stream) in rows.items():
+            # Live bytes of the process, and those of its only stream.
+            self.assertRegex(row, rf"MiB +{processes[pid]}\.00 MiB +{processes[pid]}\.00 MiB +0 +0 ")
+            self.assertRegex(stream, rf"MiB +{processes[pid]}\.00 MiB .*default stream")
+
     def test_where_there_is_no_gpu_it_says_so(self):
         library = mock.Mock()
         library.cuda_mem_torch_top_table.return_value = _command_top._UNSUPPORTED

@@ -9,7 +9,12 @@ use anyhow::{Context, Result, ensure};
 use super::{CALLS, Files, Recording, TRACE, draw, ours, pickled};
 
 /// The elements of a page after its scripts ran; an error if they said anything on the console.
-pub(super) fn dom(page: &Path) -> Result<String> {
+fn dom(page: &Path) -> Result<String> {
+    dom_in(page, "1280,1600")
+}
+
+/// As [`dom`], in a window of so many pixels across and down.
+pub(super) fn dom_in(page: &Path, window: &str) -> Result<String> {
     let program = std::env::var_os("CHROMIUM").context("CHROMIUM names no browser")?;
     let profile = page.with_extension("profile");
     let output = Command::new("timeout")
@@ -24,7 +29,7 @@ pub(super) fn dom(page: &Path) -> Result<String> {
             "--enable-logging=stderr",
         ])
         .arg(format!("--user-data-dir={}", profile.display()))
-        .args(["--virtual-time-budget=10000", "--window-size=1280,1600", "--dump-dom"])
+        .args(["--virtual-time-budget=10000", &format!("--window-size={window}"), "--dump-dom"])
         .arg(format!("file://{}", page.display()))
         .output()?;
     let log = String::from_utf8_lossy(&output.stderr);

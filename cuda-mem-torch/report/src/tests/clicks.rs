@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::browse::dom;
+use super::browse::dom_in;
 use super::programs::snapshot;
 use super::{CALLS, Files, TRACE, pickled};
 use crate::{Input, Options, write};
@@ -32,6 +32,7 @@ struct Page {
     files: Files,
     inputs: Vec<PathBuf>,
     options: Options,
+    window: &'static str,
 }
 
 impl Page {
@@ -39,7 +40,11 @@ impl Page {
         let files = Files::new(&format!("clicks-{name}"));
         snapshot(&files, program, "2.15");
         let inputs = vec![files.0.join(format!("{program}.pickle"))];
-        Self { files, inputs, options: Options::default() }
+        Self { inputs, ..Self::with(files) }
+    }
+
+    fn with(files: Files) -> Self {
+        Self { files, inputs: Vec::new(), options: Options::default(), window: "1280,1600" }
     }
 
     /// What a script saw, once the page has come to its end.
@@ -53,7 +58,7 @@ impl Page {
             "{page}<p id=\"seen\"></p><script>(() => {{{HELPERS}{script}\n$(\"seen\").textContent = JSON.stringify(seen).replaceAll(\"<\", \"\\\\u003c\").replaceAll(\"&\", \"\\\\u0026\");}})();</script>"
         );
         std::fs::write(&out, script).unwrap();
-        let dom = dom(&out).unwrap();
+        let dom = dom_in(&out, self.window).unwrap();
         assert!(dom.contains("data-ready=\"true\""), "the scripts did not come to their end");
         assert!(dom.contains("data-errors=\"0\""), "the scripts failed");
         let seen = dom.rsplit_once("id=\"seen\">").unwrap().1.split_once("</p>").unwrap().0;
@@ -68,13 +73,19 @@ fn the_first_screen_names_the_line_of_each_program() {
     for program in ["leak", "three", "fragmented", "pinned"] {
         let files = Files::new(&format!("first-{program}"));
         let expected = snapshot(&files, program, "2.15");
-        let page = Page::of(&format!("line-{program}"), program);
-        let seen = page.run(
-            "const fold = 800; seen.shown = all(\"#standouts li, #who-rows tr\").filter((node) => node.getBoundingClientRect().bottom <= fold).map((node) => node.textContent);",
-        );
-        let shown = seen["shown"].to_string();
-        for line in &expected.lines {
-            assert!(shown.contains(line.as_str()), "{program}: {line} is not in {shown}");
+        // A desktop's window, and a phone's.
+        for window in ["1280,800", "390,844"] {
+            let mut page = Page::of(&format!("line-{program}"), program);
+            page.window = window;
+            let seen = page.run(
+                "seen.shown = all(\"#standouts li, #who-rows tr\").filter((node) => node.getBoundingClientRect().bottom <= innerHeight).map((node) => node.textContent);
+                 seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;",
+            );
+            let shown = seen["shown"].to_string();
+            for line in &expected.lines {
+                assert!(shown.contains(line.as_str()), "{program} in {window}: {line} is not in {shown}");
+            }
+            assert_eq!(seen["wide"], 0, "{program} in {window}: it scrolls sideways");
         }
     }
 }
@@ -192,7 +203,7 @@ fn r5_lines_are_whole_and_the_users_own() {
 fn r6_an_empty_snapshot_has_no_ticks_below_a_byte() {
     let files = Files::new("clicks-r6");
     let input = pickled(&files, "dict(segments=[], device_traces=[[]])");
-    let page = Page { files, inputs: vec![input], options: Options::default() };
+    let page = Page { inputs: vec![input], ..Page::with(files) };
     let seen = page.run(r##"seen.texts = written(() => { change("colour-by", "site"); }); seen.rows = all("#who-rows tr").length;"##);
     let texts: Vec<_> = seen["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     assert_eq!(
@@ -225,6 +236,23 @@ fn r7_blocks_are_searched_sorted_and_summed() {
         (&1.into(), &"1 of 6".into(), &"24".into())
     );
     assert_eq!(seen["most"], "train.py:11");
+}
+
+#[test]
+#[ignore = "needs Chromium; cargo xtask ci runs it"]
+fn many_call_sites_are_shown_in_steps() {
+    let files = Files::new("clicks-many");
+    let input = pickled(
+        &files,
+        "[segment(total_size=57 * 512, blocks=[dict(address=4096 + 512 * n, size=512, state='active_allocated', \
+         frames=[dict(filename='/home/user/a.py', line=n, name='f')]) for n in range(57)])]",
+    );
+    let page = Page { inputs: vec![input], ..Page::with(files) };
+    let seen = page.run(
+        r##"const rows = () => texts("#who-rows tr").length; seen.rows = [rows()]; seen.more = $("who-more").textContent; click($("who-more")); seen.rows.push(rows()); seen.hidden = $("who-more").hidden;"##,
+    );
+    assert_eq!((&seen["rows"], &seen["hidden"]), (&serde_json::json!([12, 57]), &true.into()));
+    assert_eq!(seen["more"], "Show 45 more of 45");
 }
 
 #[test]

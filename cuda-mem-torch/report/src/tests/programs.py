@@ -3,8 +3,8 @@
     programs.py OUT PROGRAM VERSION
 
 Prints JSON: the lines that the page has to name, and figures that it has to show. The programs are run as files of their own, so
-frames and lines are those that Python has. Keys are those of the version: 2.12 has pools in events, 2.14 host memory and
-annotations of tensors, 2.15 metadata in dictionaries.
+frames and lines are those that Python has. Keys are those of the version: 2.9 has contexts of compilation, 2.11 metadata, 2.12 pools
+in events, 2.14 host memory and annotations of tensors, 2.15 metadata in dictionaries.
 """
 
 import json
@@ -51,7 +51,11 @@ class Memory:
         self.limit = 1 << 50
 
     def log(self, action, addr, size, stream, pool, stack):
-        entry = {"action": action, "size": size, "stream": stream, "time_us": now(), "compile_context": "N/A", "user_metadata": self.metadata}
+        entry = {"action": action, "size": size, "stream": stream, "time_us": now()}
+        if version >= (2, 9):
+            entry["compile_context"] = "N/A"
+        if version >= (2, 11):
+            entry["user_metadata"] = self.metadata
         entry["device_free" if action == "oom" else "addr"] = addr
         if version >= (2, 12):
             entry["pool_id"] = pool

@@ -72,11 +72,8 @@ fn snapshots_of_every_version_are_read_with_what_they_have() {
         assert!(gpu.blocks.iter().any(|block| block.stream == 7));
         // What the user said: text, from 2.15 on a dictionary too; annotations of tensors from 2.14 on.
         let said = |text: &str| gpu.labels.iter().any(|label| label.said == text);
-        assert!(
-            said(if new { "phase=validation, epoch=3" } else { "validation" }),
-            "{version}: {:?}",
-            gpu.labels
-        );
+        let metadata = if new { "phase=validation, epoch=3" } else { "validation" };
+        assert_eq!(said(metadata), !["2.6", "2.9"].contains(&version), "{version}: {:?}", gpu.labels);
         assert_eq!(said("embedding"), new);
         // The second device grows by pages.
         assert!(spaces[1].segments.iter().all(|segment| segment.owner.grows));
