@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
     let small = Builder { workspace: &workspace, profile: "bundle-tests" };
 
     let (mut tests, broken) = small.tests(rows.iter());
-    if let Some(((package, features), error)) = broken.first_key_value() {
+    if let Some(((_, package, features), error)) = broken.first_key_value() {
         bail!("{package} with features {features}: {error}");
     }
     for row in rows.iter().filter(|row| row.kind == Kind::Tests) {
@@ -41,7 +41,12 @@ pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
             );
         }
     }
-    tests.extend(builder.outside_projects(&rows)?);
+    let options = ["--release", "--config", "profile.release.strip=true"];
+    let (projects, broken) = builder.outside_projects(rows.iter(), &options)?;
+    if let Some(((_, package, _), error)) = broken.first_key_value() {
+        bail!("{package}: {error}");
+    }
+    tests.extend(projects);
     let mut programs = Programs {
         simulator: builder.simulator()?,
         probe: builder.extra("example", "cuda-mem-sys", "probe")?,

@@ -1,4 +1,4 @@
-//! What the rows run: built once for each crate and feature set, however many rows share it, or carried by a bundle.
+//! What the rows run: built by one call of cargo for each feature set, however many rows share it, or carried by a bundle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::matrix::{Kind, Row};
-use super::projects;
+use super::projects::{self, OutsideProjects};
 use crate::packed;
 use crate::workspace::{FeatureSet, Workspace};
 
@@ -18,8 +18,14 @@ pub(crate) const MANIFEST: &str = "bundle.json";
 /// Everything is built once here: what helps a second build is a third of the time of the first.
 pub(super) const ONCE: (&str, &str) = ("CARGO_INCREMENTAL", "0");
 
-/// A crate with its features: one call of cargo.
-type Build = (String, FeatureSet);
+/// What is built for rows of a kind: a crate with its features.
+pub(super) type Build = (Kind, String, FeatureSet);
+
+/// Why it could not be built.
+pub(super) type Broken = BTreeMap<Build, String>;
+
+/// Packages with their test targets.
+type Wanted<'r> = BTreeMap<&'r str, BTreeSet<&'r str>>;
 
 /// The built programs; in a bundle this is its manifest, with paths relative to it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -30,6 +36,9 @@ pub(crate) struct Programs {
     /// What asks the driver about the machine.
     pub(crate) probe: PathBuf,
     pub(crate) tests: Vec<TestProgram>,
+    /// The folder of the examples that tests start. A bundle has no such tests.
+    #[serde(skip)]
+    pub(crate) examples: Option<PathBuf>,
     /// Examples and benchmarks that a bundle carries for people to start.
     pub(crate) extras: Vec<PathBuf>,
 }
@@ -88,6 +97,7 @@ impl TestProgram {
 #[derive(Debug, Deserialize)]
 struct Artifact {
     reason: String,
+    manifest_path: Option<PathBuf>,
     target: Option<ArtifactTarget>,
     profile: Option<ArtifactProfile>,
     executable: Option<PathBuf>,
@@ -115,37 +125,38 @@ pub(crate) struct Builder<'a> {
 
 impl Builder<'_> {
     /// Builds the test executables of all rows; a crate that does not build fails its rows and not the others.
-    pub(crate) fn tests<'r>(
-        &self,
-        rows: impl Iterator<Item = &'r Row>,
-    ) -> (Vec<TestProgram>, BTreeMap<Build, String>) {
-        let mut wanted: BTreeMap<Build, BTreeSet<&str>> = BTreeMap::new();
+    pub(crate) fn tests<'r>(&self, rows: impl Iterator<Item = &'r Row>) -> (Vec<TestProgram>, Broken) {
+        let mut wanted: BTreeMap<&FeatureSet, Wanted<'_>> = BTreeMap::new();
         for row in rows.filter(|row| row.kind == Kind::Tests) {
-            let targets = wanted.entry((row.package.clone(), row.features.clone())).or_default();
+            let targets = wanted.entry(&row.features).or_default().entry(&row.package).or_default();
             targets.extend(row.targets.iter().map(String::as_str));
         }
         let mut programs = Vec::new();
         let mut failures = BTreeMap::new();
-        for (build, targets) in wanted {
-            match self.test_programs(&build, &targets) {
-                Ok(built) => programs.extend(built),
-                Err(error) => {
-                    failures.insert(build, format!("{error:#}"));
+        for (features, wanted) in wanted {
+            // What they share is built once if cargo knows of all of them.
+            if let Ok(built) = self.test_programs(features, &wanted) {
+                programs.extend(built);
+                continue;
+            }
+            for (package, targets) in wanted {
+                match self.test_programs(features, &[(package, targets)].into()) {
+                    Ok(built) => programs.extend(built),
+                    Err(error) => {
+                        let build = (Kind::Tests, package.to_owned(), features.clone());
+                        failures.insert(build, format!("{error:#}"));
+                    }
                 }
             }
         }
         (programs, failures)
     }
 
-    fn test_programs(
-        &self,
-        (package, features): &Build,
-        targets: &BTreeSet<&str>,
-    ) -> Result<Vec<TestProgram>> {
+    fn test_programs(&self, features: &FeatureSet, wanted: &Wanted<'_>) -> Result<Vec<TestProgram>> {
         let mut arguments = vec!["test".to_owned(), "--no-run".to_owned()];
-        arguments.extend(["--package".to_owned(), package.clone()]);
+        arguments.extend(wanted.keys().flat_map(|package| ["--package".to_owned(), (*package).to_owned()]));
         arguments.extend(features.arguments());
-        for target in targets {
+        for target in wanted.values().flatten().collect::<BTreeSet<_>>() {
             match *target {
                 "lib" => arguments.push("--lib".to_owned()),
                 name => arguments.extend(["--test".to_owned(), name.to_owned()]),
@@ -155,32 +166,62 @@ impl Builder<'_> {
         let programs = artifacts.into_iter().filter_map(|artifact| {
             let target = artifact.target?;
             let is_test = artifact.profile?.test;
+            let path = artifact.executable.filter(|_| is_test)?;
+            let package = self.workspace.of_manifest(artifact.manifest_path.as_deref()?)?.name.clone();
             let target =
                 if target.kind.iter().any(|kind| kind == "test") { target.name } else { "lib".to_owned() };
-            let (package, features) = (package.clone(), features.clone());
-            artifact.executable.filter(|_| is_test).map(|path| TestProgram {
-                package,
-                features,
-                target,
-                path,
-            })
+            Some(TestProgram { package, features: features.clone(), target, path })
         });
         Ok(programs.collect())
     }
 
-    /// Builds the outside projects of all rows, as a bundle carries them.
-    pub(crate) fn outside_projects(&self, rows: &[Row]) -> Result<Vec<TestProgram>> {
-        let projects = rows.iter().filter(|row| row.kind == Kind::OutsideProject);
-        let wanted = projects.map(|row| (&row.package, &row.features)).collect::<BTreeSet<_>>();
-        let programs = wanted.into_iter().map(|(package, features)| {
-            Ok(TestProgram {
-                package: package.clone(),
-                features: features.clone(),
-                target: projects::OUTSIDE.to_owned(),
-                path: projects::build_outside(self.workspace, package, features)?,
-            })
-        });
-        programs.collect()
+    /// Builds what the tests of the rows start, with the same packages and features and so from the same libraries; their folder.
+    ///
+    /// None if there is nothing or it does not build: tests without it call cargo, and tell.
+    pub(crate) fn examples<'r>(&self, rows: impl Iterator<Item = &'r Row> + Clone) -> Option<PathBuf> {
+        let features = &rows.clone().find(|row| !row.examples.is_empty())?.features;
+        let together = rows.filter(|row| row.kind == Kind::Tests && row.features == *features);
+        let examples = together.clone().flat_map(|row| &row.examples).collect::<BTreeSet<_>>();
+        let packages = together.map(|row| &row.package);
+        let packages =
+            packages.chain(examples.iter().map(|example| &example.package)).collect::<BTreeSet<_>>();
+        let mut arguments = vec!["build".to_owned()];
+        arguments.extend(packages.into_iter().flat_map(|package| ["--package".to_owned(), package.clone()]));
+        arguments.extend(features.arguments());
+        arguments
+            .extend(examples.into_iter().flat_map(|example| ["--example".to_owned(), example.name.clone()]));
+        let built = self.cargo(&arguments).ok()?.into_iter();
+        let folder = |artifact: Artifact| Some(artifact.executable?.parent()?.to_path_buf());
+        built.filter_map(folder).find(|folder| folder.ends_with("examples"))
+    }
+
+    /// Builds the outside projects of all rows; one that does not build fails its rows and not the others.
+    pub(crate) fn outside_projects<'r>(
+        &self,
+        rows: impl Iterator<Item = &'r Row>,
+        options: &[&str],
+    ) -> Result<(Vec<TestProgram>, Broken)> {
+        let rows = rows.filter(|row| row.kind == Kind::OutsideProject);
+        let wanted = rows.map(|row| (row.package.as_str(), &row.features)).collect::<BTreeSet<_>>();
+        let projects = OutsideProjects::write(self.workspace, wanted.iter().copied())?;
+        // What they share is built once if cargo knows of all of them.
+        let is_whole = projects.build(None, options).is_ok();
+        let (mut programs, mut failures) = (Vec::new(), Broken::new());
+        for (package, features) in wanted {
+            match if is_whole { Ok(()) } else { projects.build(Some((package, features)), options) } {
+                Ok(()) => programs.push(TestProgram {
+                    package: package.to_owned(),
+                    features: features.clone(),
+                    target: projects::OUTSIDE.to_owned(),
+                    path: projects.program(package, features, options),
+                }),
+                Err(error) => {
+                    let build = (Kind::OutsideProject, package.to_owned(), features.clone());
+                    failures.insert(build, format!("{error:#}"));
+                }
+            }
+        }
+        Ok((programs, failures))
     }
 
     /// Builds the simulated driver's shared library.

@@ -1,20 +1,16 @@
 //! Runs rows beside each other: most of them wait half of the time, for other processes and for deadlines.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use super::build::Broken;
 use super::matrix::{Driver, Kind, Row};
 use super::plan::{Decision, Planned};
 use super::progress::Progress;
 use super::run::{Done, Outcome, Runner};
-use crate::workspace::FeatureSet;
 
 /// How many rows run at once. More of them would leave tests too little of a small machine.
 const LANES: usize = 2;
-
-/// Why packages could not be built, by package and features.
-pub(super) type Broken = BTreeMap<(String, FeatureSet), String>;
 
 /// What the lanes share.
 struct Road<'a> {
@@ -35,7 +31,7 @@ struct Waiting {
 enum Sole {
     /// Its rows count what a device has free.
     Hardware,
-    /// Its rows write projects and have them built in one folder.
+    /// Its rows have much built, in one folder.
     Cargo,
     /// Its rows make an environment that all of them use.
     Python,
@@ -45,8 +41,8 @@ impl Sole {
     /// What a row needs for itself.
     fn of(row: &Row) -> Vec<Self> {
         let kind = match row.kind {
-            Kind::Tests => None,
-            Kind::Doctests | Kind::OutsideProject | Kind::Vendored => Some(Self::Cargo),
+            Kind::Tests | Kind::OutsideProject => None,
+            Kind::Doctests | Kind::Vendored => Some(Self::Cargo),
             Kind::Python => Some(Self::Python),
         };
         kind.into_iter().chain((row.driver == Driver::Gpu).then_some(Self::Hardware)).collect()
@@ -113,11 +109,11 @@ impl<'a> Road<'a> {
 fn run_row(planned: &Planned, runner: &Runner<'_>, broken: &Broken, tick: &mut dyn FnMut()) -> Done {
     let row = &planned.row;
     let unstarted = |outcome| Done::unstarted(row.name(), outcome);
-    match (&planned.decision, broken.get(&(row.package.clone(), row.features.clone()))) {
+    match (&planned.decision, broken.get(&(row.kind, row.package.clone(), row.features.clone()))) {
         (Decision::Skip(reason), _) => unstarted(Outcome::Skipped(reason.clone())),
         (Decision::Fail(reason), _) => unstarted(Outcome::Failed(reason.clone())),
-        (Decision::Run, Some(error)) if row.kind == Kind::Tests => unstarted(Outcome::Failed(error.clone())),
-        (Decision::Run, _) => runner.run(row, tick),
+        (Decision::Run, Some(error)) => unstarted(Outcome::Failed(error.clone())),
+        (Decision::Run, None) => runner.run(row, tick),
     }
 }
 
@@ -137,7 +133,7 @@ mod tests {
             "time-limit = 1\n".to_owned(),
             row("tests", "targets = [\"device\"]\ndrivers = [\"sim-13.0\", \"gpu\"]\ndevices = [1, 2]"),
             row("doctests", "drivers = [\"sim-13.0\"]"),
-            row("outside-project", "drivers = [\"sim-13.0\"]"),
+            row("vendored", "drivers = [\"sim-13.0\"]"),
         ];
         let rows = Matrix::parse(&text.concat()).unwrap().rows.into_iter();
         rows.map(|row| Planned { row, decision: Decision::Run, twin: None }).collect()
