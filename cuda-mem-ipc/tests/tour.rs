@@ -39,7 +39,12 @@ fn tour(file: &Path, simulator: &str) -> Command {
 /// The tour as it was built with this test, where the environment says so, else as cargo builds it for a newcomer.
 fn tour_without_a_file(simulator: &str) -> Command {
     let mut command = match std::env::var_os("CUDA_MEM_EXAMPLES") {
-        Some(folder) => Command::new(Path::new(&folder).join("tour")),
+        Some(folder) => {
+            let mut tour = Command::new(Path::new(&folder).join("tour"));
+            // It would have the tool built that draws its page.
+            tour.env_remove("CARGO");
+            tour
+        }
         None => {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(["run", "--quiet", "--package", "cuda-mem-ipc", "--example", "tour", "--"]);
