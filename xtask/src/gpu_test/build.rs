@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::matrix::{Kind, Row};
-use super::projects::{self, OutsideProjects};
+use super::projects;
 use crate::packed;
 use crate::workspace::{FeatureSet, Workspace};
 
@@ -18,11 +18,8 @@ pub(crate) const MANIFEST: &str = "bundle.json";
 /// Everything is built once here: what helps a second build is a third of the time of the first.
 pub(super) const ONCE: (&str, &str) = ("CARGO_INCREMENTAL", "0");
 
-/// What is built for rows of a kind: a crate with its features.
-pub(super) type Build = (Kind, String, FeatureSet);
-
-/// Why it could not be built.
-pub(super) type Broken = BTreeMap<Build, String>;
+/// Why tests could not be built, by package and features.
+pub(super) type Broken = BTreeMap<(String, FeatureSet), String>;
 
 /// Packages with their test targets.
 type Wanted<'r> = BTreeMap<&'r str, BTreeSet<&'r str>>;
@@ -143,8 +140,7 @@ impl Builder<'_> {
                 match self.test_programs(features, &[(package, targets)].into()) {
                     Ok(built) => programs.extend(built),
                     Err(error) => {
-                        let build = (Kind::Tests, package.to_owned(), features.clone());
-                        failures.insert(build, format!("{error:#}"));
+                        failures.insert((package.to_owned(), features.clone()), format!("{error:#}"));
                     }
                 }
             }
@@ -195,33 +191,33 @@ impl Builder<'_> {
         built.filter_map(folder).find(|folder| folder.ends_with("examples"))
     }
 
-    /// Builds the outside projects of all rows; one that does not build fails its rows and not the others.
+    /// Builds the outside projects of all rows; of one that does not build there is no program.
     pub(crate) fn outside_projects<'r>(
         &self,
         rows: impl Iterator<Item = &'r Row>,
-        options: &[&str],
-    ) -> Result<(Vec<TestProgram>, Broken)> {
+    ) -> Result<Vec<TestProgram>> {
         let rows = rows.filter(|row| row.kind == Kind::OutsideProject);
         let wanted = rows.map(|row| (row.package.as_str(), &row.features)).collect::<BTreeSet<_>>();
-        let projects = OutsideProjects::write(self.workspace, wanted.iter().copied())?;
-        // What they share is built once if cargo knows of all of them.
-        let is_whole = projects.build(None, options).is_ok();
-        let (mut programs, mut failures) = (Vec::new(), Broken::new());
-        for (package, features) in wanted {
-            match if is_whole { Ok(()) } else { projects.build(Some((package, features)), options) } {
-                Ok(()) => programs.push(TestProgram {
-                    package: package.to_owned(),
-                    features: features.clone(),
-                    target: projects::OUTSIDE.to_owned(),
-                    path: projects.program(package, features, options),
-                }),
-                Err(error) => {
-                    let build = (Kind::OutsideProject, package.to_owned(), features.clone());
-                    failures.insert(build, format!("{error:#}"));
-                }
-            }
-        }
-        Ok((programs, failures))
+        let folder = projects::write_outside(self.workspace, &wanted)?;
+        // Optimised for a bundle, and with dependencies as the workspace has them built.
+        let profile = if self.profile == "dev" { "dev" } else { "release" };
+        let words =
+            "build --workspace --keep-going --config profile.dev.debug=0 --config profile.release.strip=true";
+        let mut arguments = words.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        arguments.extend(["--target-dir".to_owned(), self.workspace.target_directory.display().to_string()]);
+        let (_, artifacts) = cargo(&folder, profile, &arguments)?;
+        let built = artifacts.into_iter().filter_map(|artifact| artifact.executable);
+        let built = built.filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), path)));
+        let built = built.collect::<BTreeMap<_, _>>();
+        let program = |(package, features): (&str, &FeatureSet)| {
+            Some(TestProgram {
+                package: package.to_owned(),
+                features: features.clone(),
+                target: projects::OUTSIDE.to_owned(),
+                path: built.get(&projects::outside_name(package, features))?.clone(),
+            })
+        };
+        Ok(wanted.into_iter().filter_map(program).collect())
     }
 
     /// Builds the simulated driver's shared library.
@@ -257,26 +253,32 @@ impl Builder<'_> {
             .with_context(|| format!("cargo built no {kind} `{name}` of {package}"))
     }
 
-    /// Runs cargo, whose messages for people go where ours go, and returns what it built.
+    /// Builds in the workspace, and returns what was built.
     fn cargo(&self, arguments: &[String]) -> Result<Vec<Artifact>> {
-        let output = Command::new("cargo")
-            .current_dir(&self.workspace.root)
-            .args(arguments)
-            .args(["--profile", self.profile, "--message-format=json-render-diagnostics"])
-            .env(ONCE.0, ONCE.1)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot start cargo")?;
-        ensure!(output.status.success(), "`cargo {}` failed", arguments.join(" "));
-        let mut artifacts = Vec::new();
-        for line in String::from_utf8(output.stdout).context("cargo wrote no text")?.lines() {
-            match serde_json::from_str::<Artifact>(line) {
-                Ok(artifact) if artifact.reason == "compiler-artifact" => artifacts.push(artifact),
-                Ok(_) => {}
-                Err(error) => bail!("cargo wrote `{line}`: {error}"),
-            }
-        }
+        let (built_all, artifacts) = cargo(&self.workspace.root, self.profile, arguments)?;
+        ensure!(built_all, "`cargo {}` failed", arguments.join(" "));
         Ok(artifacts)
     }
+}
+
+/// Runs cargo, whose messages for people go where ours go. Whether it succeeded, and what it built.
+fn cargo(folder: &Path, profile: &str, arguments: &[String]) -> Result<(bool, Vec<Artifact>)> {
+    let output = Command::new("cargo")
+        .current_dir(folder)
+        .args(arguments)
+        .args(["--profile", profile, "--message-format=json-render-diagnostics"])
+        .env(ONCE.0, ONCE.1)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    let mut artifacts = Vec::new();
+    for line in String::from_utf8(output.stdout).context("cargo wrote no text")?.lines() {
+        match serde_json::from_str::<Artifact>(line) {
+            Ok(artifact) if artifact.reason == "compiler-artifact" => artifacts.push(artifact),
+            Ok(_) => {}
+            Err(error) => bail!("cargo wrote `{line}`: {error}"),
+        }
+    }
+    Ok((output.status.success(), artifacts))
 }

@@ -146,50 +146,37 @@ fn the_matrix_names_only_what_is_there() {
     }
 }
 
-/// What has to be in rows of the simulator that run without `--full`: values of each axis.
-fn values(row: &Row) -> [String; 4] {
-    let (driver, stream) = (row.driver.to_string(), row.default_stream.name().to_owned());
-    [driver, row.simulator.clone(), format!("x{}", row.devices), stream]
-}
-
 /// Each test on each driver, each of its settings, each number of devices and each default stream, and with each feature.
 #[test]
 fn what_runs_without_more_words_covers_each_value() {
     let (workspace, rows) = workspace();
-    let (mut missing, simulated) = (Vec::new(), |row: &&Row| row.driver != Driver::Gpu);
+    let values = |row: &Row| {
+        let (driver, setting) = (row.driver.to_string(), format!("setting `{}`", row.simulator));
+        let mut values = BTreeSet::from([driver, setting, format!("x{}", row.devices)]);
+        values.insert(row.default_stream.name().to_owned());
+        values.extend(workspace.package(&row.package).unwrap().closure(&row.features).unwrap());
+        values
+    };
+    let (simulated, mut missing) = (|row: &&Row| row.driver != Driver::Gpu, BTreeSet::new());
     for row in rows.iter().filter(simulated) {
-        let package = workspace.package(&row.package).unwrap();
-        for target in &row.targets {
-            // Those that run the same tests.
-            let alike = |other: &&Row| {
-                let (kind, of, is_whole) = (other.kind, &other.package, other.only.is_empty());
-                !other.full
-                    && (kind, of) == (row.kind, &row.package)
-                    && (is_whole || other.only == row.only)
-                    && other.targets.contains(target)
-            };
-            let covering = rows.iter().filter(simulated).filter(alike).collect::<Vec<_>>();
-            let what = format!("{} {target}", row.package);
-            for (axis, value) in values(row).into_iter().enumerate() {
-                if !covering.iter().any(|other| values(other)[axis] == value) {
-                    missing.push(format!("{what}: on {value}"));
-                }
-            }
-            for feature in package.closure(&row.features).unwrap() {
-                if !covering.iter().any(|other| package.closure(&other.features).unwrap().contains(&feature))
-                {
-                    missing.push(format!("{what}: with {feature}"));
-                }
-            }
-        }
-        // What has no targets, in the same way.
-        let alike = |other: &&Row| !other.full && (other.kind, &other.package) == (row.kind, &row.package);
-        for (axis, value) in values(row).into_iter().enumerate() {
-            let mut covering = rows.iter().filter(simulated).filter(alike);
-            if !covering.any(|other| values(other)[axis] == value) {
-                missing.push(format!("{}: on {value}", row.name()));
-            }
+        let alike = |other: &&Row| {
+            let is_of_it = (other.kind, &other.package) == (row.kind, &row.package);
+            !other.full && is_of_it && (other.only.is_empty() || other.only == row.only)
+        };
+        let alike = rows.iter().filter(simulated).filter(alike).collect::<Vec<_>>();
+        // What is run without test targets is one.
+        for target in row.targets.iter().map(Some).chain(row.targets.is_empty().then_some(None)) {
+            let with_target =
+                alike.iter().filter(|row| target.is_none_or(|target| row.targets.contains(target)));
+            let covered = with_target.flat_map(|row| values(row)).collect::<BTreeSet<_>>();
+            missing.extend(values(row).difference(&covered).map(|value| {
+                format!(
+                    "{} {}: {value}",
+                    row.package,
+                    target.map_or(&*format!("{:?}", row.kind), |target| target)
+                )
+            }));
         }
     }
-    assert!(missing.is_empty(), "only with `--full`:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "only with `--full`: {missing:#?}");
 }

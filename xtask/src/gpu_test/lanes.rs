@@ -109,11 +109,11 @@ impl<'a> Road<'a> {
 fn run_row(planned: &Planned, runner: &Runner<'_>, broken: &Broken, tick: &mut dyn FnMut()) -> Done {
     let row = &planned.row;
     let unstarted = |outcome| Done::unstarted(row.name(), outcome);
-    match (&planned.decision, broken.get(&(row.kind, row.package.clone(), row.features.clone()))) {
+    match (&planned.decision, broken.get(&(row.package.clone(), row.features.clone()))) {
         (Decision::Skip(reason), _) => unstarted(Outcome::Skipped(reason.clone())),
         (Decision::Fail(reason), _) => unstarted(Outcome::Failed(reason.clone())),
-        (Decision::Run, Some(error)) => unstarted(Outcome::Failed(error.clone())),
-        (Decision::Run, None) => runner.run(row, tick),
+        (Decision::Run, Some(error)) if row.kind == Kind::Tests => unstarted(Outcome::Failed(error.clone())),
+        (Decision::Run, _) => runner.run(row, tick),
     }
 }
 

@@ -318,14 +318,13 @@ impl Group {
         let of_kind =
             if self.kind == Kind::Tests { self.targets.join("+") } else { self.kind.name().to_owned() };
         let what = self.name.clone().unwrap_or(of_kind);
-        let cover = self.cover(turn);
         let mut rows = Vec::new();
         for features in &self.features {
             for (driver, simulator) in self.drivers() {
                 for &devices in &self.devices {
                     for &default_stream in &self.default_stream {
-                        let is_covered = driver == Driver::Gpu
-                            || cover.contains(&(driver, simulator, devices, default_stream));
+                        let is_run = driver == Driver::Gpu
+                            || self.covers(turn, (driver, simulator), devices, default_stream);
                         rows.push(Row {
                             kind: self.kind,
                             what: what.clone(),
@@ -342,7 +341,7 @@ impl Group {
                             env: self.env.clone(),
                             engine: self.engine,
                             limit: Duration::from_secs(self.time_limit.unwrap_or(time_limit)),
-                            full: self.full || !is_covered,
+                            full: self.full || !is_run,
                         });
                     }
                 }
@@ -351,23 +350,22 @@ impl Group {
         rows
     }
 
-    /// As few combinations on the simulator as have each value of each axis in them. Which values meet in them differs by `turn`.
-    fn cover(&self, turn: usize) -> Vec<(Driver, &str, usize, DefaultStream)> {
-        let drivers = self.drivers.iter().filter(|driver| **driver != Driver::Gpu).collect::<Vec<_>>();
-        if drivers.is_empty() {
-            return Vec::new();
-        }
-        let (settings, devices, streams) = (&self.simulator, &self.devices, &self.default_stream);
-        let longest = [drivers.len(), settings.len(), devices.len(), streams.len()].into_iter().max();
-        let combination = |at: usize| {
-            (
-                *drivers[at % drivers.len()],
-                &*settings[(at + turn) % settings.len()],
-                devices[at % devices.len()],
-                streams[(at + turn) % streams.len()],
-            )
-        };
-        (0..longest.unwrap_or_default()).map(combination).collect()
+    /// Whether the simulator runs a combination without `--full`: as few as have each value of each list in them. Which values meet
+    /// there differs by `turn`.
+    fn covers(
+        &self,
+        turn: usize,
+        (driver, settings): (Driver, &str),
+        devices: usize,
+        stream: DefaultStream,
+    ) -> bool {
+        let drivers =
+            self.drivers.iter().filter(|driver| **driver != Driver::Gpu).copied().collect::<Vec<_>>();
+        let settings = place(&self.simulator, &settings.to_owned());
+        let (devices, stream) = (place(&self.devices, &devices), place(&self.default_stream, &stream));
+        let places = [(place(&drivers, &driver), 0), (devices, 0), (settings, turn), (stream, turn)];
+        let longest = places.iter().map(|((_, of), _)| *of).max().unwrap_or_default();
+        (0..longest).any(|at| places.iter().all(|((place, of), turn)| (at + turn) % of == *place))
     }
 
     /// Each driver with each of its settings.
@@ -382,19 +380,9 @@ impl Group {
     }
 }
 
-/// Whether a name matches a pattern: `*` stands for anything, and a pattern without one may match anywhere in the name.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    if !pattern.contains('*') {
-        return name.contains(pattern);
-    }
-    let pieces = pattern.split('*').collect::<Vec<_>>();
-    let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    for piece in &pieces[1..pieces.len() - 1] {
-        let Some(at) = rest.find(piece) else { return false };
-        rest = &rest[at + piece.len()..];
-    }
-    rest.ends_with(last)
+/// Where a value stands in its list, and of how many.
+fn place<T: PartialEq>(list: &[T], value: &T) -> (usize, usize) {
+    (list.iter().take_while(|other| *other != value).count(), list.len())
 }
 
 #[cfg(test)]

@@ -26,8 +26,9 @@ use anyhow::{Context, Result, ensure};
 
 pub(crate) use build::{Builder, MANIFEST, Programs};
 pub(crate) use machine::Machine;
-pub(crate) use matrix::{Kind, Matrix, matches};
-pub(crate) use plan::{Backend, portable};
+pub(crate) use matrix::{Kind, Matrix};
+pub(crate) use plan::{Backend, matches, portable};
+pub(crate) use projects::OUTSIDE;
 pub(crate) use python::FOLDER as SCRIPTS;
 
 use crate::workspace::Workspace;
@@ -127,9 +128,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         (programs.tests, broken) = builder.tests(runnable.clone());
         // As a newcomer has them built.
         programs.examples = if arguments.full { None } else { builder.examples(runnable.clone()) };
-        let (projects, broken_projects) = builder.outside_projects(runnable, &[])?;
-        programs.tests.extend(projects);
-        broken.extend(broken_projects);
+        programs.tests.extend(builder.outside_projects(runnable)?);
     }
     let gpu = machine.gpu.as_ref().map_or("-", |gpu| &gpu.devices[0].name);
     let runner = Runner {

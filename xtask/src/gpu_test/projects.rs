@@ -1,12 +1,12 @@
 //! Rows that use a crate as others do: from a project of their own, and vendored.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::build::ONCE;
 use super::matrix::Row;
 use super::run::Step;
 use crate::workspace::{FeatureSet, Workspace};
@@ -14,54 +14,26 @@ use crate::workspace::{FeatureSet, Workspace};
 /// What the program of an outside project is called among the built ones.
 pub(crate) const OUTSIDE: &str = "outside-project";
 
-/// Programs that know one crate each, in a workspace of their own: what they share is built once, and with the features of all.
-pub(super) struct OutsideProjects<'w> {
-    workspace: &'w Workspace,
-    folder: PathBuf,
+/// Writes programs that know one crate each, in a workspace of their own: what they share is built once, and with the features of
+/// all. Returns its folder.
+pub(super) fn write_outside(
+    workspace: &Workspace,
+    projects: &BTreeSet<(&str, &FeatureSet)>,
+) -> Result<PathBuf> {
+    let folder = workspace.target_directory.join("outside-projects");
+    let mut members = Vec::new();
+    for (package, features) in projects {
+        let name = outside_name(package, features);
+        write_project(workspace, &folder.join(&name), &name, package, features)?;
+        members.push(name);
+    }
+    let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n");
+    start_project(workspace, &folder, &manifest)?;
+    Ok(folder)
 }
 
-impl<'w> OutsideProjects<'w> {
-    /// Writes the projects, for packages with features.
-    pub(super) fn write<'r>(
-        workspace: &'w Workspace,
-        projects: impl Iterator<Item = (&'r str, &'r FeatureSet)>,
-    ) -> Result<Self> {
-        let folder = workspace.target_directory.join("outside-projects");
-        let mut members = Vec::new();
-        for (package, features) in projects {
-            let name = name(package, features);
-            write_project(workspace, &folder.join(&name), &name, package, features)?;
-            members.push(name);
-        }
-        let manifest = format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n");
-        start_project(workspace, &folder, &manifest)?;
-        Ok(Self { workspace, folder })
-    }
-
-    /// Builds one of them, or all.
-    pub(super) fn build(&self, project: Option<(&str, &FeatureSet)>, options: &[&str]) -> Result<()> {
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(&self.folder).arg("build").args(options);
-        // As the workspace has its dependencies built.
-        cargo.env("CARGO_TARGET_DIR", &self.workspace.target_directory).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        cargo.env(ONCE.0, ONCE.1);
-        match project {
-            Some((package, features)) => cargo.args(["--package", &name(package, features)]),
-            None => cargo.arg("--workspace"),
-        };
-        let status = cargo.status().context("cannot start cargo")?;
-        ensure!(status.success(), "the outside project does not build");
-        Ok(())
-    }
-
-    /// Where the program of one of them is.
-    pub(super) fn program(&self, package: &str, features: &FeatureSet, options: &[&str]) -> PathBuf {
-        let profile = if options.contains(&"--release") { "release" } else { "debug" };
-        self.workspace.target_directory.join(profile).join(name(package, features))
-    }
-}
-
-fn name(package: &str, features: &FeatureSet) -> String {
+/// What the program of a package with its features is called.
+pub(super) fn outside_name(package: &str, features: &FeatureSet) -> String {
     format!("outside-{package}-{}", features.to_string().replace('+', "-"))
 }
 

@@ -122,14 +122,3 @@ fn a_twin_differs_in_its_driver_only() {
     let gpu = matrix.rows.iter().find(|row| row.driver == Driver::Gpu).unwrap();
     assert_eq!(gpu.twin(12080).name(), gpu.name().replace("/gpu/", "/sim-12.8/"));
 }
-
-#[test]
-fn patterns() {
-    let name = "core/device/default/sim-13.0/x2/legacy";
-    for pattern in ["core", "x2", name, "core/*", "*legacy", "core/*/x2/*", "*", "*device*"] {
-        assert!(matches(pattern, name), "{pattern}");
-    }
-    for pattern in ["pool", "pool*", "*per_thread", "core/*/x4/*", "core*legacy*x2"] {
-        assert!(!matches(pattern, name), "{pattern}");
-    }
-}
