@@ -185,7 +185,7 @@ impl Runner<'_> {
             .env("CUDA_MEM_DEFAULT_STREAM", row.default_stream.name())
             .env("CUDA_MEM_RECORD", self.record(row))
             // For those that call cargo.
-            .env(ONCE.0, ONCE.1)
+            .envs(ONCE)
             .envs(&row.env);
         if let Some(examples) = &self.programs.examples {
             command.env("CUDA_MEM_EXAMPLES", examples);
