@@ -125,10 +125,8 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         let runnable = plan.iter().filter(|planned| planned.decision == Decision::Run);
         let runnable = runnable.map(|planned| &planned.row);
         let builder = Builder { workspace, profile: "dev" };
-        // First, for a library that is one for C too has one place: the documentation's examples find the one of the tests there.
-        let projects = builder.outside_projects(runnable.clone())?;
         (programs.tests, broken) = builder.tests(runnable.clone());
-        programs.tests.extend(projects);
+        programs.tests.extend(builder.outside_projects(runnable.clone())?);
         // As a newcomer has them built.
         programs.examples = if arguments.full { None } else { builder.examples(runnable) };
     }
