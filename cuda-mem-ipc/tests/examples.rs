@@ -14,19 +14,29 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Where cargo puts what this test was built with, and the driver that stands there.
+/// The folder of the examples, as they were built with this test if the environment says so, and the driver for them.
 fn built() -> (PathBuf, PathBuf) {
+    // Where cargo puts what this test was built with.
     let folder = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
+    let examples = std::env::var_os("CUDA_MEM_EXAMPLES").map_or_else(
+        || {
+            for example in EXAMPLES {
+                let build = ["build", "--quiet", "--package", "cuda-mem-ipc", "--example", example];
+                assert!(cargo(&build).status().unwrap().success(), "{example}");
+            }
+            folder.join("examples")
+        },
+        PathBuf::from,
+    );
     if let Some(path) = std::env::var_os("CUDA_MEM_SIM_LIBRARY") {
-        return (folder, path.into());
+        return (examples, path.into());
     }
     assert!(cargo(&["build", "--quiet", "--package", "cuda-mem-sim-library"]).status().unwrap().success());
-    (folder.clone(), folder.join("libcuda_mem_sim.so"))
+    (examples, folder.join("libcuda_mem_sim.so"))
 }
 
 fn start((folder, driver): &(PathBuf, PathBuf), example: &str, arguments: &[&str]) -> Child {
-    let program = folder.join("examples").join(example);
-    Command::new(program).args(arguments).env("CUDA_MEM_DRIVER", driver).spawn().unwrap()
+    Command::new(folder.join(example)).args(arguments).env("CUDA_MEM_DRIVER", driver).spawn().unwrap()
 }
 
 fn finish(mut child: Child) {
@@ -46,10 +56,6 @@ fn each_has_twenty_lines_at_most_and_nothing_unsafe() {
 
 #[test]
 fn they_run() {
-    for example in EXAMPLES {
-        let built = cargo(&["build", "--quiet", "--package", "cuda-mem-ipc", "--example", example]).status();
-        assert!(built.unwrap().success(), "{example}");
-    }
     let built = built();
     let consumer = start(&built, "consumer", &[]);
     finish(start(&built, "producer", &[]));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench;
-use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, Programs, SCRIPTS, portable};
+use crate::gpu_test::{Builder, Kind, MANIFEST, Matrix, OUTSIDE, Programs, SCRIPTS, portable};
 use crate::workspace::Workspace;
 use crate::{packed, table};
 
@@ -31,17 +31,14 @@ pub(crate) fn run(root: &Path, folder: &Path, with_rmm: bool) -> Result<()> {
     if let Some(((package, features), error)) = broken.first_key_value() {
         bail!("{package} with features {features}: {error}");
     }
-    for row in rows.iter().filter(|row| row.kind == Kind::Tests) {
-        for target in &row.targets {
+    tests.extend(builder.outside_projects(rows.iter())?);
+    for row in rows.iter().filter(|row| row.kind != Kind::Python) {
+        let outside = (row.kind == Kind::OutsideProject).then(|| OUTSIDE.to_owned());
+        for target in row.targets.iter().chain(&outside) {
             let built = tests.iter().any(|test| test.is_for(row, target));
-            ensure!(
-                built,
-                "{} asks for the test target `{target}`, which the crate does not have",
-                row.name()
-            );
+            ensure!(built, "{}: there is no `{target}`, or it does not build", row.name());
         }
     }
-    tests.extend(builder.outside_projects(&rows)?);
     let mut programs = Programs {
         simulator: builder.simulator()?,
         probe: builder.extra("example", "cuda-mem-sys", "probe")?,

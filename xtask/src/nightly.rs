@@ -83,6 +83,15 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
             Ok(if crate::planted_faults::run(root)? { Ok(()) } else { Err("not all were found".to_owned()) })
         });
     }
+    if !quick {
+        // What a change runs a part of.
+        steps.command("matrix", &mut cargo("xtask gpu-test --full"));
+        // Built with what each asks for itself, and not with what others ask for.
+        for package in workspace.packages.iter().filter(|package| package.is_published()) {
+            let check = format!("check --package {}", package.name);
+            steps.command(&format!("{} alone", package.name), &mut cargo(&check));
+        }
+    }
     torch(&mut steps, root, quick);
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);

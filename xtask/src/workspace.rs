@@ -80,6 +80,11 @@ impl Workspace {
             .find(|package| package.name == name)
             .with_context(|| format!("the workspace has no package {name}"))
     }
+
+    /// The package that the manifest is of.
+    pub(crate) fn of_manifest(&self, manifest: &Path) -> Option<&Package> {
+        self.packages.iter().find(|package| package.manifest_path == manifest)
+    }
 }
 
 impl Package {

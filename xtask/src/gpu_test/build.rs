@@ -1,6 +1,8 @@
-//! What the rows run: built once for each crate and feature set, however many rows share it, or carried by a bundle.
+//! What the rows run: built by one call of cargo for each feature set, however many rows share it, or carried by a bundle.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,11 +17,15 @@ use crate::workspace::{FeatureSet, Workspace};
 /// The name of the manifest that makes a folder a bundle.
 pub(crate) const MANIFEST: &str = "bundle.json";
 
-/// Everything is built once here: what helps a second build is a third of the time of the first.
-pub(super) const ONCE: (&str, &str) = ("CARGO_INCREMENTAL", "0");
+/// Everything is built once here: what helps a second build is a third of the time of the first. A test that fails names its line
+/// without what helps a debugger, which is a fifth.
+pub(super) const ONCE: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
 
-/// A crate with its features: one call of cargo.
-type Build = (String, FeatureSet);
+/// Why tests could not be built, by package and features.
+pub(super) type Broken = BTreeMap<(String, FeatureSet), String>;
+
+/// Packages with their test targets.
+type Wanted<'r> = BTreeMap<&'r str, BTreeSet<&'r str>>;
 
 /// The built programs; in a bundle this is its manifest, with paths relative to it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -30,6 +36,9 @@ pub(crate) struct Programs {
     /// What asks the driver about the machine.
     pub(crate) probe: PathBuf,
     pub(crate) tests: Vec<TestProgram>,
+    /// The folder of the examples that tests start. A bundle has no such tests.
+    #[serde(skip)]
+    pub(crate) examples: Option<PathBuf>,
     /// Examples and benchmarks that a bundle carries for people to start.
     pub(crate) extras: Vec<PathBuf>,
 }
@@ -50,7 +59,7 @@ impl Programs {
     /// Reads a bundle's manifest.
     pub(crate) fn carried(bundle: &Path) -> Result<Self> {
         let path = bundle.join(MANIFEST);
-        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut programs: Self =
             serde_json::from_slice(&text).with_context(|| format!("{} is no manifest", path.display()))?;
         let tests = programs.tests.iter_mut().map(|test| &mut test.path);
@@ -88,6 +97,7 @@ impl TestProgram {
 #[derive(Debug, Deserialize)]
 struct Artifact {
     reason: String,
+    manifest_path: Option<PathBuf>,
     target: Option<ArtifactTarget>,
     profile: Option<ArtifactProfile>,
     executable: Option<PathBuf>,
@@ -115,37 +125,50 @@ pub(crate) struct Builder<'a> {
 
 impl Builder<'_> {
     /// Builds the test executables of all rows; a crate that does not build fails its rows and not the others.
-    pub(crate) fn tests<'r>(
-        &self,
-        rows: impl Iterator<Item = &'r Row>,
-    ) -> (Vec<TestProgram>, BTreeMap<Build, String>) {
-        let mut wanted: BTreeMap<Build, BTreeSet<&str>> = BTreeMap::new();
+    pub(crate) fn tests<'r>(&self, rows: impl Iterator<Item = &'r Row>) -> (Vec<TestProgram>, Broken) {
+        let mut wanted: BTreeMap<&FeatureSet, Wanted<'_>> = BTreeMap::new();
         for row in rows.filter(|row| row.kind == Kind::Tests) {
-            let targets = wanted.entry((row.package.clone(), row.features.clone())).or_default();
+            let targets = wanted.entry(&row.features).or_default().entry(&row.package).or_default();
             targets.extend(row.targets.iter().map(String::as_str));
+        }
+        // A library that is one for C too has one file, whatever it was built with. Cargo would take another's for that of the tests.
+        let folder = self.workspace.target_directory.join("debug");
+        let (library, ours) = (folder.join("deps/libcuda_mem_torch.rlib"), folder.join("gpu-test.rlib"));
+        let inode = |path: &Path| fs::metadata(path).map(|file| file.ino()).ok();
+        if inode(&library) != inode(&ours) {
+            let mut clean = Command::new("cargo");
+            // What cannot be removed is as it was.
+            clean.current_dir(&self.workspace.root).args(["clean", "--quiet", "--package", "cuda-mem-torch"]);
+            let _ = clean.status();
         }
         let mut programs = Vec::new();
         let mut failures = BTreeMap::new();
-        for (build, targets) in wanted {
-            match self.test_programs(&build, &targets) {
-                Ok(built) => programs.extend(built),
-                Err(error) => {
-                    failures.insert(build, format!("{error:#}"));
+        for (features, wanted) in wanted {
+            // What they share is built once if cargo knows of all of them.
+            if let Ok(built) = self.test_programs(features, &wanted) {
+                programs.extend(built);
+                continue;
+            }
+            for (package, targets) in wanted {
+                match self.test_programs(features, &[(package, targets)].into()) {
+                    Ok(built) => programs.extend(built),
+                    Err(error) => {
+                        failures.insert((package.to_owned(), features.clone()), format!("{error:#}"));
+                    }
                 }
             }
         }
+        // Who finds no link builds the library again.
+        let _ = fs::remove_file(&ours);
+        let _ = fs::hard_link(&library, &ours);
         (programs, failures)
     }
 
-    fn test_programs(
-        &self,
-        (package, features): &Build,
-        targets: &BTreeSet<&str>,
-    ) -> Result<Vec<TestProgram>> {
+    fn test_programs(&self, features: &FeatureSet, wanted: &Wanted<'_>) -> Result<Vec<TestProgram>> {
         let mut arguments = vec!["test".to_owned(), "--no-run".to_owned()];
-        arguments.extend(["--package".to_owned(), package.clone()]);
+        arguments.extend(wanted.keys().flat_map(|package| ["--package".to_owned(), (*package).to_owned()]));
         arguments.extend(features.arguments());
-        for target in targets {
+        for target in wanted.values().flatten().collect::<BTreeSet<_>>() {
             match *target {
                 "lib" => arguments.push("--lib".to_owned()),
                 name => arguments.extend(["--test".to_owned(), name.to_owned()]),
@@ -155,32 +178,62 @@ impl Builder<'_> {
         let programs = artifacts.into_iter().filter_map(|artifact| {
             let target = artifact.target?;
             let is_test = artifact.profile?.test;
+            let path = artifact.executable.filter(|_| is_test)?;
+            let package = self.workspace.of_manifest(artifact.manifest_path.as_deref()?)?.name.clone();
             let target =
                 if target.kind.iter().any(|kind| kind == "test") { target.name } else { "lib".to_owned() };
-            let (package, features) = (package.clone(), features.clone());
-            artifact.executable.filter(|_| is_test).map(|path| TestProgram {
-                package,
-                features,
-                target,
-                path,
-            })
+            Some(TestProgram { package, features: features.clone(), target, path })
         });
         Ok(programs.collect())
     }
 
-    /// Builds the outside projects of all rows, as a bundle carries them.
-    pub(crate) fn outside_projects(&self, rows: &[Row]) -> Result<Vec<TestProgram>> {
-        let projects = rows.iter().filter(|row| row.kind == Kind::OutsideProject);
-        let wanted = projects.map(|row| (&row.package, &row.features)).collect::<BTreeSet<_>>();
-        let programs = wanted.into_iter().map(|(package, features)| {
-            Ok(TestProgram {
-                package: package.clone(),
+    /// Builds what the tests of the rows start, with the same packages and features and so from the same libraries; their folder.
+    ///
+    /// None if there is nothing or it does not build: tests without it call cargo, and tell.
+    pub(crate) fn examples<'r>(&self, rows: impl Iterator<Item = &'r Row> + Clone) -> Option<PathBuf> {
+        let features = &rows.clone().find(|row| !row.examples.is_empty())?.features;
+        let together = rows.filter(|row| row.kind == Kind::Tests && row.features == *features);
+        let examples = together.clone().flat_map(|row| &row.examples).collect::<BTreeSet<_>>();
+        let packages = together.map(|row| &row.package);
+        let packages =
+            packages.chain(examples.iter().map(|example| &example.package)).collect::<BTreeSet<_>>();
+        let mut arguments = vec!["build".to_owned()];
+        arguments.extend(packages.into_iter().flat_map(|package| ["--package".to_owned(), package.clone()]));
+        arguments.extend(features.arguments());
+        arguments
+            .extend(examples.into_iter().flat_map(|example| ["--example".to_owned(), example.name.clone()]));
+        let built = self.cargo(&arguments).ok()?.into_iter();
+        let folder = |artifact: Artifact| Some(artifact.executable?.parent()?.to_path_buf());
+        built.filter_map(folder).find(|folder| folder.ends_with("examples"))
+    }
+
+    /// Builds the outside projects of all rows; of one that does not build there is no program.
+    pub(crate) fn outside_projects<'r>(
+        &self,
+        rows: impl Iterator<Item = &'r Row>,
+    ) -> Result<Vec<TestProgram>> {
+        let rows = rows.filter(|row| row.kind == Kind::OutsideProject);
+        let wanted = rows.map(|row| (row.package.as_str(), &row.features)).collect::<BTreeSet<_>>();
+        let folder = projects::write_outside(self.workspace, &wanted)?;
+        // Optimised for a bundle.
+        let profile = if self.profile == "dev" { "dev" } else { "release" };
+        let words = "build --workspace --keep-going --config profile.release.strip=true";
+        let mut arguments = words.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        // Not the workspace's, for a library that is one for C too has one place there, whatever it was built with.
+        arguments.extend(["--target-dir".to_owned(), folder.join("target").display().to_string()]);
+        let (_, artifacts) = cargo(&folder, profile, &arguments)?;
+        let built = artifacts.into_iter().filter_map(|artifact| artifact.executable);
+        let built = built.filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), path)));
+        let built = built.collect::<BTreeMap<_, _>>();
+        let program = |(package, features): (&str, &FeatureSet)| {
+            Some(TestProgram {
+                package: package.to_owned(),
                 features: features.clone(),
                 target: projects::OUTSIDE.to_owned(),
-                path: projects::build_outside(self.workspace, package, features)?,
+                path: built.get(&projects::outside_name(package, features))?.clone(),
             })
-        });
-        programs.collect()
+        };
+        Ok(wanted.into_iter().filter_map(program).collect())
     }
 
     /// Builds the simulated driver's shared library.
@@ -216,26 +269,32 @@ impl Builder<'_> {
             .with_context(|| format!("cargo built no {kind} `{name}` of {package}"))
     }
 
-    /// Runs cargo, whose messages for people go where ours go, and returns what it built.
+    /// Builds in the workspace, and returns what was built.
     fn cargo(&self, arguments: &[String]) -> Result<Vec<Artifact>> {
-        let output = Command::new("cargo")
-            .current_dir(&self.workspace.root)
-            .args(arguments)
-            .args(["--profile", self.profile, "--message-format=json-render-diagnostics"])
-            .env(ONCE.0, ONCE.1)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot start cargo")?;
-        ensure!(output.status.success(), "`cargo {}` failed", arguments.join(" "));
-        let mut artifacts = Vec::new();
-        for line in String::from_utf8(output.stdout).context("cargo wrote no text")?.lines() {
-            match serde_json::from_str::<Artifact>(line) {
-                Ok(artifact) if artifact.reason == "compiler-artifact" => artifacts.push(artifact),
-                Ok(_) => {}
-                Err(error) => bail!("cargo wrote `{line}`: {error}"),
-            }
-        }
+        let (built_all, artifacts) = cargo(&self.workspace.root, self.profile, arguments)?;
+        ensure!(built_all, "`cargo {}` failed", arguments.join(" "));
         Ok(artifacts)
     }
+}
+
+/// Runs cargo, whose messages for people go where ours go. Whether it succeeded, and what it built.
+fn cargo(folder: &Path, profile: &str, arguments: &[String]) -> Result<(bool, Vec<Artifact>)> {
+    let output = Command::new("cargo")
+        .current_dir(folder)
+        .args(arguments)
+        .args(["--profile", profile, "--message-format=json-render-diagnostics"])
+        .envs(ONCE)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    let mut artifacts = Vec::new();
+    for line in String::from_utf8(output.stdout).context("cargo wrote no text")?.lines() {
+        match serde_json::from_str::<Artifact>(line) {
+            Ok(artifact) if artifact.reason == "compiler-artifact" => artifacts.push(artifact),
+            Ok(_) => {}
+            Err(error) => bail!("cargo wrote `{line}`: {error}"),
+        }
+    }
+    Ok((output.status.success(), artifacts))
 }

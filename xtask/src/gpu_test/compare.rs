@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::matrix;
+use super::plan;
 
 /// The results of one row on one driver, by case: `crate/test/step`, and `#2` behind it where a step was recorded again.
 type Record = BTreeMap<String, String>;
@@ -112,7 +112,7 @@ pub(crate) fn compare(row: &str, simulator: &Record, hardware: &Record, known: &
 
 /// A documented case names the whole case: without a `*` there is nothing to match.
 fn matches_whole(pattern: &str, case: &str) -> bool {
-    pattern.contains('*') && matrix::matches(pattern, case)
+    pattern.contains('*') && plan::matches(pattern, case)
 }
 
 /// How many cases were compared, and those that differ without a reason.

@@ -13,18 +13,13 @@ const PORTABLE: &[&str] = &["device", "conformance", "processes", "symmetric"];
 /// The same, for ranks that have a device each: on two.
 const OF_TWO: &[&str] = &["engines"];
 
-/// Those of `cuda-mem-ipc` that take long: with the other default stream, one simulator is enough.
-const LONG: &[&str] = &["processes", "symmetric"];
-
-/// Takes a minute: on the simulator each setting once, in one of these.
-const LONGEST: &str = "processes";
-const OF_LONGEST: &[(Driver, usize, DefaultStream)] =
-    &[(SIM_13_0, 2, DefaultStream::Legacy), (SIM_12_2, 1, DefaultStream::PerThread)];
+/// Takes half a minute: not on four devices of the simulator.
+const LONGEST: (&str, &str) = ("cuda-mem-ipc", "processes");
 
 const SIM_13_0: Driver = Driver::Simulator(13000);
 const SIM_12_2: Driver = Driver::Simulator(12020);
 
-/// What every portable test, and every crate in an outside project, must be run on.
+/// What every portable test, and every crate in an outside project, must be run on with `--full`.
 const CONFIGURATIONS: &[(Driver, usize)] = &[
     (SIM_13_0, 1),
     (SIM_12_2, 1),
@@ -76,8 +71,9 @@ fn the_matrix_forgets_nothing() {
     let (workspace, rows) = workspace();
     let mut missing = Vec::new();
     for package in crates(&workspace) {
-        let of_kind =
-            |kind: Kind| rows.iter().filter(move |row| row.package == package.name && row.kind == kind);
+        let of_kind = |kind: Kind| {
+            rows.iter().filter(move |row| row.kind == kind && row.packages().any(|name| name == package.name))
+        };
         let mut lacks = |what: String| missing.push(format!("{}: {what}", package.name));
 
         for target in test_targets(package) {
@@ -89,16 +85,11 @@ fn the_matrix_forgets_nothing() {
                 }
                 continue;
             }
+            let is_asked = |&&(driver, devices): &&(Driver, usize)| {
+                let is_longest = (&*package.name, &*target) == LONGEST && driver != Driver::Gpu;
+                (!of_two || devices == 2) && !(is_longest && devices == 4)
+            };
             for stream in [DefaultStream::Legacy, DefaultStream::PerThread] {
-                let is_long = LONG.contains(&&*target) && package.name == "cuda-mem-ipc";
-                let is_longest = is_long && *target == *LONGEST;
-                let is_asked = |&&(driver, devices): &&(Driver, usize)| {
-                    if is_longest && driver != Driver::Gpu {
-                        return OF_LONGEST.contains(&(driver, devices, stream));
-                    }
-                    let is_once = driver == Driver::Gpu || (driver, devices) == (SIM_13_0, 1);
-                    (!of_two || devices == 2) && (!is_long || stream == DefaultStream::Legacy || is_once)
-                };
                 for (driver, devices) in CONFIGURATIONS.iter().filter(is_asked) {
                     let there = with_target.clone().any(|row| {
                         row.driver == *driver && row.devices == *devices && row.default_stream == stream
@@ -153,4 +144,39 @@ fn the_matrix_names_only_what_is_there() {
             assert!(portable || row.driver != Driver::Gpu, "{}: `{target}` is not portable", row.name());
         }
     }
+}
+
+/// Each test on each driver, each of its settings, each number of devices and each default stream, and with each feature.
+#[test]
+fn what_runs_without_more_words_covers_each_value() {
+    let (workspace, rows) = workspace();
+    let values = |row: &Row| {
+        let (driver, setting) = (row.driver.to_string(), format!("setting `{}`", row.simulator));
+        let mut values = BTreeSet::from([driver, setting, format!("x{}", row.devices)]);
+        values.insert(row.default_stream.name().to_owned());
+        values.extend(workspace.package(&row.package).unwrap().closure(&row.features).unwrap());
+        values
+    };
+    let (simulated, mut missing) = (|row: &&Row| row.driver != Driver::Gpu, BTreeSet::new());
+    for row in rows.iter().filter(simulated) {
+        let alike = |other: &&Row| {
+            let is_of_it = (other.kind, &other.package) == (row.kind, &row.package);
+            !other.full && is_of_it && (other.only.is_empty() || other.only == row.only)
+        };
+        let alike = rows.iter().filter(simulated).filter(alike).collect::<Vec<_>>();
+        // What is run without test targets is one.
+        for target in row.targets.iter().map(Some).chain(row.targets.is_empty().then_some(None)) {
+            let with_target =
+                alike.iter().filter(|row| target.is_none_or(|target| row.targets.contains(target)));
+            let covered = with_target.flat_map(|row| values(row)).collect::<BTreeSet<_>>();
+            missing.extend(values(row).difference(&covered).map(|value| {
+                format!(
+                    "{} {}: {value}",
+                    row.package,
+                    target.map_or(&*format!("{:?}", row.kind), |target| target)
+                )
+            }));
+        }
+    }
+    assert!(missing.is_empty(), "only with `--full`: {missing:#?}");
 }

@@ -1,20 +1,16 @@
 //! Runs rows beside each other: most of them wait half of the time, for other processes and for deadlines.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::matrix::{Driver, Kind, Row};
+use super::build::Broken;
+use super::matrix::{Driver, Kind};
 use super::plan::{Decision, Planned};
 use super::progress::Progress;
 use super::run::{Done, Outcome, Runner};
-use crate::workspace::FeatureSet;
 
 /// How many rows run at once. More of them would leave tests too little of a small machine.
 const LANES: usize = 2;
-
-/// Why packages could not be built, by package and features.
-pub(super) type Broken = BTreeMap<(String, FeatureSet), String>;
 
 /// What the lanes share.
 struct Road<'a> {
@@ -23,34 +19,11 @@ struct Road<'a> {
     progress: Mutex<Progress>,
 }
 
-/// Rows that nobody has begun, and what rows that run have for themselves.
+/// Rows that nobody has begun, and whether one that runs has the hardware: its rows count what a device has free.
 struct Waiting {
-    /// By their places in the plan, those that need something for themselves first.
+    /// By their places in the plan, those on hardware first.
     rows: Vec<usize>,
-    taken: Vec<Sole>,
-}
-
-/// What one row has at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sole {
-    /// Its rows count what a device has free.
-    Hardware,
-    /// Its rows write projects and have them built in one folder.
-    Cargo,
-    /// Its rows make an environment that all of them use.
-    Python,
-}
-
-impl Sole {
-    /// What a row needs for itself.
-    fn of(row: &Row) -> Vec<Self> {
-        let kind = match row.kind {
-            Kind::Tests => None,
-            Kind::Doctests | Kind::OutsideProject | Kind::Vendored => Some(Self::Cargo),
-            Kind::Python => Some(Self::Python),
-        };
-        kind.into_iter().chain((row.driver == Driver::Gpu).then_some(Self::Hardware)).collect()
-    }
+    is_hardware_taken: bool,
 }
 
 /// Runs all rows; what came of each, in the order of the plan.
@@ -72,8 +45,8 @@ impl<'a> Road<'a> {
     fn new(plan: &'a [Planned]) -> Self {
         let mut rows: Vec<usize> = (0..plan.len()).collect();
         // They follow each other in one lane, and all others have the other one.
-        rows.sort_by_key(|place| Sole::of(&plan[*place].row).is_empty());
-        let waiting = Waiting { rows, taken: Vec::new() };
+        rows.sort_by_key(|place| !is_on_hardware(&plan[*place]));
+        let waiting = Waiting { rows, is_hardware_taken: false };
         Self { plan, waiting: Mutex::new(waiting), progress: Mutex::new(Progress::new(plan.len())) }
     }
 
@@ -94,20 +67,25 @@ impl<'a> Road<'a> {
 
     /// Lets others have what a row had for itself.
     fn give_back(&self, place: usize) {
-        let had = Sole::of(&self.plan[place].row);
-        lock(&self.waiting).taken.retain(|sole| !had.contains(sole));
+        if is_on_hardware(&self.plan[place]) {
+            lock(&self.waiting).is_hardware_taken = false;
+        }
     }
 
-    /// The first row that may run now. None as well where all that are left need what the other lane has, which will run them then.
+    /// The first row that may run now. None as well where all that are left need the hardware that the other lane has, which will run
+    /// them then.
     fn next(&self) -> Option<usize> {
         let mut waiting = lock(&self.waiting);
-        let needs = |place: usize| Sole::of(&self.plan[place].row);
-        let may_run = |place: &usize| !needs(*place).iter().any(|sole| waiting.taken.contains(sole));
-        let at = waiting.rows.iter().position(may_run)?;
+        let is_taken = waiting.is_hardware_taken;
+        let at = waiting.rows.iter().position(|place| !(is_taken && is_on_hardware(&self.plan[*place])))?;
         let place = waiting.rows.remove(at);
-        waiting.taken.extend(needs(place));
+        waiting.is_hardware_taken |= is_on_hardware(&self.plan[place]);
         Some(place)
     }
+}
+
+fn is_on_hardware(planned: &Planned) -> bool {
+    planned.row.driver == Driver::Gpu
 }
 
 fn run_row(planned: &Planned, runner: &Runner<'_>, broken: &Broken, tick: &mut dyn FnMut()) -> Done {
@@ -137,14 +115,13 @@ mod tests {
             "time-limit = 1\n".to_owned(),
             row("tests", "targets = [\"device\"]\ndrivers = [\"sim-13.0\", \"gpu\"]\ndevices = [1, 2]"),
             row("doctests", "drivers = [\"sim-13.0\"]"),
-            row("outside-project", "drivers = [\"sim-13.0\"]"),
         ];
         let rows = Matrix::parse(&text.concat()).unwrap().rows.into_iter();
         rows.map(|row| Planned { row, decision: Decision::Run, twin: None }).collect()
     }
 
     #[test]
-    fn what_one_row_has_no_other_has_beside_it() {
+    fn hardware_is_for_one_row_at_a_time() {
         let plan = plan();
         let road = Road::new(&plan);
         let (mut running, mut begun) = (Vec::<usize>::new(), Vec::new());
@@ -154,10 +131,8 @@ mod tests {
                 Some(place) => {
                     running.push(place);
                     begun.push(place);
-                    let taken: Vec<Sole> =
-                        running.iter().flat_map(|place| Sole::of(&plan[*place].row)).collect();
-                    let is_twice = |sole: &Sole| taken.iter().filter(|other| *other == sole).count() > 1;
-                    assert!(!taken.iter().any(is_twice), "{taken:?} beside each other");
+                    let on_hardware = running.iter().filter(|place| is_on_hardware(&plan[**place]));
+                    assert!(on_hardware.count() <= 1, "{running:?} beside each other");
                 }
                 None if running.is_empty() => break,
                 None => road.give_back(running.remove(0)),

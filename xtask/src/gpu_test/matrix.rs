@@ -1,4 +1,6 @@
 //! `ci/gpu-matrix.toml`: groups of rows, each written once and expanded to every combination of what it lists.
+//!
+//! Most of those on the simulator run with `--full` alone: the others have each value of each list in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,7 +34,7 @@ pub(crate) struct Extras {
 }
 
 /// One of them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Extra {
     #[serde(rename = "crate")]
@@ -56,6 +58,9 @@ struct Group {
     /// Not an axis: of the tests those alone whose names hold one of these.
     #[serde(default)]
     only: Vec<String>,
+    /// What the tests start. Where it is not built for them they call cargo.
+    #[serde(default)]
+    examples: Vec<Extra>,
     drivers: Vec<Driver>,
     /// More settings of the simulator, such as `numa=2`; hardware has what it has.
     #[serde(default = "no_settings")]
@@ -69,6 +74,9 @@ struct Group {
     /// What its rows on a GPU need of the machine.
     engine: Option<Engine>,
     time_limit: Option<u64>,
+    /// Whether its rows run with `--full` alone.
+    #[serde(default)]
+    full: bool,
 }
 
 fn default_features() -> Vec<FeatureSet> {
@@ -195,10 +203,14 @@ pub(crate) struct Row {
     /// What its name says it does.
     what: String,
     pub(crate) package: String,
+    /// Packages of a row that is of several.
+    also: Vec<String>,
     pub(crate) features: FeatureSet,
     pub(crate) targets: Vec<String>,
     /// Parts of the names of the tests that are run; empty for all.
     pub(crate) only: Vec<String>,
+    /// What the tests start.
+    pub(crate) examples: Vec<Extra>,
     pub(crate) driver: Driver,
     /// More settings of the simulator; empty on hardware.
     pub(crate) simulator: String,
@@ -207,6 +219,8 @@ pub(crate) struct Row {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) engine: Option<Engine>,
     pub(crate) limit: Duration,
+    /// Whether it runs with `--full` alone.
+    pub(crate) full: bool,
 }
 
 impl Row {
@@ -227,7 +241,12 @@ impl Row {
 
     /// The package, without what all of them have in common.
     pub(crate) fn short_package(&self) -> &str {
-        self.package.trim_start_matches("cuda-mem-")
+        if self.also.is_empty() { self.package.trim_start_matches("cuda-mem-") } else { "workspace" }
+    }
+
+    /// All packages that it is of: one, but for the documentation's examples.
+    pub(crate) fn packages(&self) -> impl Iterator<Item = &str> {
+        [&self.package].into_iter().chain(&self.also).map(String::as_str)
     }
 
     /// The same tests on a simulator that tells this version: what a hardware row is compared with.
@@ -253,9 +272,15 @@ impl Matrix {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let file: File = toml::from_str(text)?;
         let mut rows = Vec::new();
+        let mut turn = 0;
         for group in &file.row {
             group.check()?;
-            rows.extend(group.expand(file.time_limit));
+            // The examples of all documentation are one row: built together they share what they are built with.
+            let each = if group.kind == Kind::Doctests { group.crates.len() } else { 1 };
+            for packages in group.crates.chunks(each.max(1)) {
+                rows.extend(group.expand(packages, turn, file.time_limit));
+                turn += 1;
+            }
         }
         let mut names = BTreeSet::new();
         for row in &rows {
@@ -278,6 +303,7 @@ impl Group {
             "{what}: only `tests`, `python` and `outside-project` run on a GPU, whose host may have no cargo"
         );
         ensure!(self.only.is_empty() || self.kind == Kind::Tests, "{what}: `only` chooses from tests");
+        ensure!(self.examples.is_empty() || self.kind == Kind::Tests, "{what}: only tests start `examples`");
         let axes = [self.crates.len(), self.features.len(), self.drivers.len(), self.devices.len()];
         ensure!(
             !axes.contains(&0) && !self.simulator.is_empty() && !self.default_stream.is_empty(),
@@ -287,38 +313,59 @@ impl Group {
         Ok(())
     }
 
-    /// The product, the last axis running fastest.
-    fn expand(&self, time_limit: u64) -> Vec<Row> {
+    /// The product for one row's packages, the last axis running fastest.
+    fn expand(&self, packages: &[String], turn: usize, time_limit: u64) -> Vec<Row> {
         let of_kind =
             if self.kind == Kind::Tests { self.targets.join("+") } else { self.kind.name().to_owned() };
         let what = self.name.clone().unwrap_or(of_kind);
         let mut rows = Vec::new();
-        for package in &self.crates {
-            for features in &self.features {
-                for (driver, simulator) in self.drivers() {
-                    for devices in &self.devices {
-                        for default_stream in &self.default_stream {
-                            rows.push(Row {
-                                kind: self.kind,
-                                what: what.clone(),
-                                package: package.clone(),
-                                features: features.clone(),
-                                targets: self.targets.clone(),
-                                only: self.only.clone(),
-                                driver,
-                                simulator: simulator.to_owned(),
-                                devices: *devices,
-                                default_stream: *default_stream,
-                                env: self.env.clone(),
-                                engine: self.engine,
-                                limit: Duration::from_secs(self.time_limit.unwrap_or(time_limit)),
-                            });
-                        }
+        for features in &self.features {
+            for (driver, simulator) in self.drivers() {
+                for &devices in &self.devices {
+                    for &default_stream in &self.default_stream {
+                        let is_run = driver == Driver::Gpu
+                            || self.covers(turn, (driver, simulator), devices, default_stream);
+                        rows.push(Row {
+                            kind: self.kind,
+                            what: what.clone(),
+                            package: packages[0].clone(),
+                            also: packages[1..].to_vec(),
+                            features: features.clone(),
+                            targets: self.targets.clone(),
+                            only: self.only.clone(),
+                            examples: self.examples.clone(),
+                            driver,
+                            simulator: simulator.to_owned(),
+                            devices,
+                            default_stream,
+                            env: self.env.clone(),
+                            engine: self.engine,
+                            limit: Duration::from_secs(self.time_limit.unwrap_or(time_limit)),
+                            full: self.full || !is_run,
+                        });
                     }
                 }
             }
         }
         rows
+    }
+
+    /// Whether the simulator runs a combination without `--full`: as few as have each value of each list in them. Which values meet
+    /// there differs by `turn`.
+    fn covers(
+        &self,
+        turn: usize,
+        (driver, settings): (Driver, &str),
+        devices: usize,
+        stream: DefaultStream,
+    ) -> bool {
+        let drivers =
+            self.drivers.iter().filter(|driver| **driver != Driver::Gpu).copied().collect::<Vec<_>>();
+        let settings = place(&self.simulator, &settings.to_owned());
+        let (devices, stream) = (place(&self.devices, &devices), place(&self.default_stream, &stream));
+        let places = [(place(&drivers, &driver), 0), (devices, 0), (settings, turn), (stream, turn)];
+        let longest = places.iter().map(|((_, of), _)| *of).max().unwrap_or_default();
+        (0..longest).any(|at| places.iter().all(|((place, of), turn)| (at + turn) % of == *place))
     }
 
     /// Each driver with each of its settings.
@@ -333,19 +380,9 @@ impl Group {
     }
 }
 
-/// Whether a name matches a pattern: `*` stands for anything, and a pattern without one may match anywhere in the name.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    if !pattern.contains('*') {
-        return name.contains(pattern);
-    }
-    let pieces = pattern.split('*').collect::<Vec<_>>();
-    let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    for piece in &pieces[1..pieces.len() - 1] {
-        let Some(at) = rest.find(piece) else { return false };
-        rest = &rest[at + piece.len()..];
-    }
-    rest.ends_with(last)
+/// Where a value stands in its list, and of how many.
+fn place<T: PartialEq>(list: &[T], value: &T) -> (usize, usize) {
+    (list.iter().take_while(|other| *other != value).count(), list.len())
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ mod report;
 mod run;
 mod script;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -27,11 +26,13 @@ use anyhow::{Context, Result, ensure};
 
 pub(crate) use build::{Builder, MANIFEST, Programs};
 pub(crate) use machine::Machine;
-pub(crate) use matrix::{Kind, Matrix, matches};
-pub(crate) use plan::{Backend, portable};
+pub(crate) use matrix::{Kind, Matrix};
+pub(crate) use plan::{Backend, matches, portable};
+pub(crate) use projects::OUTSIDE;
 pub(crate) use python::FOLDER as SCRIPTS;
 
 use crate::workspace::Workspace;
+use build::Broken;
 use compare::Compared;
 use matrix::Row;
 use plan::{Decision, Planned};
@@ -47,6 +48,9 @@ pub(crate) struct Arguments {
     /// Only rows whose name holds this text, or matches it with `*` for anything.
     #[arg(long, value_name = "PATTERN")]
     row: Option<String>,
+    /// Run each combination; without it the simulator runs as few as have each driver, number of devices and default stream.
+    #[arg(long)]
+    full: bool,
     /// Run nothing; list the rows and what would become of each.
     #[arg(long)]
     list: bool,
@@ -80,8 +84,19 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     }
     if let Some(pattern) = &arguments.row {
         rows.retain(|row| matches(pattern, &row.name()));
-        ensure!(!rows.is_empty(), "no row matches `{pattern}`; `--list` shows them all");
+        ensure!(!rows.is_empty(), "no row matches `{pattern}`; `--list --full` shows them all");
     }
+    let all = rows.len();
+    // Whoever names rows of the others alone means them.
+    if !arguments.full && rows.iter().any(|row| !row.full) {
+        rows.retain(|row| !row.full);
+    }
+    let left_out = match all - rows.len() {
+        0 => String::new(),
+        count => format!(
+            "; {count} more with `--full`, each combination of what these cover and each feature alone"
+        ),
+    };
 
     let mut programs = match (&workspace, home) {
         (Some(workspace), _) => {
@@ -101,14 +116,19 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     println!("backend: {}", backend(arguments.backend, &machine));
     if arguments.list {
         list(&plan);
+        println!("{} rows{left_out}", plan.len());
         return Ok(true);
     }
 
-    let mut broken = BTreeMap::new();
+    let mut broken = Broken::new();
     if let Some(workspace) = &workspace {
         let runnable = plan.iter().filter(|planned| planned.decision == Decision::Run);
+        let runnable = runnable.map(|planned| &planned.row);
         let builder = Builder { workspace, profile: "dev" };
-        (programs.tests, broken) = builder.tests(runnable.map(|planned| &planned.row));
+        (programs.tests, broken) = builder.tests(runnable.clone());
+        programs.tests.extend(builder.outside_projects(runnable.clone())?);
+        // As a newcomer has them built.
+        programs.examples = if arguments.full { None } else { builder.examples(runnable) };
     }
     let gpu = machine.gpu.as_ref().map_or("-", |gpu| &gpu.devices[0].name);
     let runner = Runner {
@@ -125,7 +145,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     }
 
     report::write(&machine, &done, &reports)?;
-    show(&done, &reports);
+    show(&done, &reports, &left_out);
     Ok(Tally::of(&done).is_success())
 }
 
@@ -216,7 +236,7 @@ fn compare_rows(
 }
 
 /// The end of a run: the table, why rows failed, the tally. The table is long, and of long outputs the end is kept.
-fn show(done: &[Done], reports: &Path) {
+fn show(done: &[Done], reports: &Path, left_out: &str) {
     println!("\n{}\n{}", report::summary(done), failures::text(done));
-    println!("logs and reports: {}\n{}", reports.display(), Tally::of(done));
+    println!("{} rows{left_out}\nlogs and reports: {}\n{}", done.len(), reports.display(), Tally::of(done));
 }

@@ -34,6 +34,21 @@ pub(crate) struct Planned {
     pub(crate) twin: Option<usize>,
 }
 
+/// Whether a name matches a pattern: `*` stands for anything, and a pattern without one may match anywhere in the name.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    if !pattern.contains('*') {
+        return name.contains(pattern);
+    }
+    let pieces = pattern.split('*').collect::<Vec<_>>();
+    let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    for piece in &pieces[1..pieces.len() - 1] {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
 /// Decides on every row that the backend is for; each hardware row that runs gets its twin on the simulator.
 pub(crate) fn plan(rows: Vec<Row>, backend: Backend, machine: &Machine) -> Vec<Planned> {
     let mut planned = rows
@@ -211,5 +226,16 @@ mod tests {
                 "c/device/default/gpu/x2/legacy",
             ]
         );
+    }
+
+    #[test]
+    fn patterns() {
+        let name = "core/device/default/sim-13.0/x2/legacy";
+        for pattern in ["core", "x2", name, "core/*", "*legacy", "core/*/x2/*", "*", "*device*"] {
+            assert!(matches(pattern, name), "{pattern}");
+        }
+        for pattern in ["pool", "pool*", "*per_thread", "core/*/x4/*", "core*legacy*x2"] {
+            assert!(!matches(pattern, name), "{pattern}");
+        }
     }
 }

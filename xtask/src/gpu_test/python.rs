@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
@@ -19,6 +20,9 @@ use crate::workspace::Workspace;
 pub(crate) const FOLDER: &str = "cuda-core";
 
 const REQUIREMENTS: &str = "requirements.txt";
+
+/// The rows have one environment and one folder with the driver, which the first one makes.
+static MAKING: Mutex<()> = Mutex::new(());
 
 /// What programs know the driver by.
 const DRIVER: &str = "libcuda.so.1";
@@ -46,6 +50,7 @@ pub(super) fn steps(
     reports: &Path,
     row: &Row,
 ) -> Result<Vec<Step>> {
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let own = workspace.filter(|_| row.driver != Driver::Gpu);
     let interpreter = match own {
         Some(workspace) => environment(workspace, scripts)?,
@@ -67,10 +72,14 @@ fn as_system_driver(simulator: &Path, reports: &Path) -> Result<PathBuf> {
     let folder = reports.join("system-driver");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let link = folder.join(DRIVER);
+    let simulator = simulator.canonicalize().context("the simulator is not there")?;
+    // A row that runs may be about to open it.
+    if fs::read_link(&link).is_ok_and(|there| there == simulator) {
+        return Ok(folder);
+    }
     if link.symlink_metadata().is_ok() {
         fs::remove_file(&link).with_context(|| format!("cannot replace {}", link.display()))?;
     }
-    let simulator = simulator.canonicalize().context("the simulator is not there")?;
     symlink(simulator, &link).with_context(|| format!("cannot link {}", link.display()))?;
     Ok(folder)
 }

@@ -142,10 +142,7 @@ impl Runner<'_> {
         let mut steps = match row.kind {
             Kind::Tests => self.test_programs(row),
             Kind::Doctests => self.doctests(row),
-            Kind::OutsideProject => match self.workspace {
-                Some(workspace) => projects::outside(workspace, row),
-                None => self.carried_project(row),
-            },
+            Kind::OutsideProject => self.outside_project(row),
             Kind::Python => {
                 let simulator = &self.programs.simulator;
                 python::steps(self.workspace, &self.scripts, simulator, self.reports, row)
@@ -188,8 +185,11 @@ impl Runner<'_> {
             .env("CUDA_MEM_DEFAULT_STREAM", row.default_stream.name())
             .env("CUDA_MEM_RECORD", self.record(row))
             // For those that call cargo.
-            .env(ONCE.0, ONCE.1)
+            .envs(ONCE)
             .envs(&row.env);
+        if let Some(examples) = &self.programs.examples {
+            command.env("CUDA_MEM_EXAMPLES", examples);
+        }
     }
 
     fn test_programs(&self, row: &Row) -> Result<Vec<Step>> {
@@ -216,7 +216,7 @@ impl Runner<'_> {
         Ok(steps)
     }
 
-    fn carried_project(&self, row: &Row) -> Result<Vec<Step>> {
+    fn outside_project(&self, row: &Row) -> Result<Vec<Step>> {
         let command = Command::new(self.programs.test(row, projects::OUTSIDE)?);
         Ok(vec![Step::program(projects::OUTSIDE, command)])
     }
@@ -225,7 +225,8 @@ impl Runner<'_> {
         let mut command = Command::new("cargo");
         command
             .current_dir(&self.sources()?.root)
-            .args(["test", "--quiet", "--doc", "--package", &row.package])
+            .args(["test", "--quiet", "--doc"])
+            .args(row.packages().flat_map(|package| ["--package", package]))
             .args(row.features.arguments());
         Ok(vec![Step::tests("doctests", command)])
     }

@@ -108,7 +108,7 @@ fn round(
             failed = Some(error);
             bytes_at(stream, block, bytes)
         })?;
-        assert!(found.iter().all(|byte| *byte == value), "block {block:#x} of {bytes} bytes lost some");
+        assert!(found == vec![value; bytes], "block {block:#x} of {bytes} bytes lost some");
     }
     failed.map_or(Ok(()), Err::<(), Error>)
 }

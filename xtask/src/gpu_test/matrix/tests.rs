@@ -55,6 +55,42 @@ fn settings_of_the_simulator_are_an_axis_that_hardware_does_not_have() {
     assert_eq!(matrix.rows[2].twin(13000), matrix.rows[0]);
 }
 
+#[test]
+fn each_value_of_each_list_is_in_a_row_that_runs_without_full() {
+    let matrix = Matrix::parse(
+        "time-limit = 1\n[[row]]\nkind = 'tests'\ncrates = ['a', 'b']\ntargets = ['t']\ndevices = [1, 2, 4]\n\
+         drivers = ['sim-13.0', 'gpu', 'sim-12.2']\ndefault-stream = ['legacy', 'per_thread']\n\
+         [[row]]\nkind = 'tests'\ncrates = ['c']\ntargets = ['t']\ndrivers = ['sim-13.0']\nfull = true",
+    )
+    .unwrap();
+    let simulated = matrix.rows.iter().filter(|row| row.driver != Driver::Gpu && !row.full).map(Row::name);
+    assert_eq!(
+        simulated.collect::<Vec<_>>(),
+        [
+            "a/t/default/sim-13.0/x1/legacy",
+            "a/t/default/sim-13.0/x4/legacy",
+            "a/t/default/sim-12.2/x2/per_thread",
+            // The other way round: each stream on each driver.
+            "b/t/default/sim-13.0/x1/per_thread",
+            "b/t/default/sim-13.0/x4/per_thread",
+            "b/t/default/sim-12.2/x2/legacy",
+        ]
+    );
+    assert_eq!(matrix.rows.len(), 2 * 3 * 3 * 2 + 1);
+    assert!(matrix.rows.iter().all(|row| row.driver != Driver::Gpu || !row.full));
+}
+
+#[test]
+fn the_examples_of_all_documentation_are_one_row() {
+    let matrix = Matrix::parse(
+        "time-limit = 1\n[[row]]\nkind = 'doctests'\ncrates = ['a', 'b']\ndrivers = ['sim-13.0']",
+    )
+    .unwrap();
+    let [row] = &matrix.rows[..] else { panic!("{:?}", matrix.rows) };
+    assert_eq!(row.name(), "workspace/doctests/default/sim-13.0/x1/legacy");
+    assert_eq!(row.packages().collect::<Vec<_>>(), ["a", "b"]);
+}
+
 fn error(text: &str) -> String {
     format!("{:#}", Matrix::parse(text).unwrap_err())
 }
@@ -85,15 +121,4 @@ fn a_twin_differs_in_its_driver_only() {
     let matrix = Matrix::parse(SMALL).unwrap();
     let gpu = matrix.rows.iter().find(|row| row.driver == Driver::Gpu).unwrap();
     assert_eq!(gpu.twin(12080).name(), gpu.name().replace("/gpu/", "/sim-12.8/"));
-}
-
-#[test]
-fn patterns() {
-    let name = "core/device/default/sim-13.0/x2/legacy";
-    for pattern in ["core", "x2", name, "core/*", "*legacy", "core/*/x2/*", "*", "*device*"] {
-        assert!(matches(pattern, name), "{pattern}");
-    }
-    for pattern in ["pool", "pool*", "*per_thread", "core/*/x4/*", "core*legacy*x2"] {
-        assert!(!matches(pattern, name), "{pattern}");
-    }
 }
