@@ -4,13 +4,13 @@
 //! the number of calls is the cost. The prediction when this was written: under 25 ns a call, most of it the lock of the
 //! use set.
 
+#![allow(missing_docs, reason = "criterion's macros write undocumented functions")]
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first error")]
-#![allow(clippy::print_stdout, reason = "a benchmark prints what it measures")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::hint::black_box;
-use std::time::Instant;
 
+use criterion::{Criterion, criterion_group, criterion_main};
 use cuda_mem_core::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUresult, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, Table,
@@ -95,67 +95,31 @@ fn context() -> Context {
     driver.device(0).unwrap().primary_context().unwrap()
 }
 
-/// How often each of a pair is called in a round, and how many rounds there are.
-const CALLS: u32 = 100_000;
-const ROUNDS: usize = 101;
-
-/// The time of one of many calls, in nanoseconds.
-fn round(call: &mut impl FnMut()) -> f64 {
-    let started = Instant::now();
-    for _ in 0..CALLS {
-        call();
-    }
-    started.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-/// Prints the medians of both, whose rounds alternate: what slows the machine down for a while slows down both.
-fn compare(name: &str, driver_calls: u32, mut raw: impl FnMut(), mut safe: impl FnMut()) {
-    // The first round is not counted: it fills caches.
-    round(&mut raw);
-    round(&mut safe);
-    let (raw, safe) = (0..ROUNDS).map(|_| (round(&mut raw), round(&mut safe))).unzip();
-    let (raw, safe) = (median(raw), median(safe));
-    let cost = (safe - raw) / f64::from(driver_calls);
-    println!("{name}: raw {raw:.1} ns, safe {safe:.1} ns: {cost:.1} ns a driver call");
-}
-
-fn main() {
+fn overhead(criterion: &mut Criterion) {
     let context = context();
     let stream = Stream::new(&context).unwrap();
     let raw = stream.as_raw().cast();
     let table = context.driver().table();
 
+    let mut group = criterion.benchmark_group("query");
     let query = table.cuStreamQuery().unwrap();
-    compare(
-        "query",
-        1,
-        || {
-            // SAFETY: the no-op takes any stream.
-            black_box(unsafe { query(black_box(raw)) });
-        },
-        || {
-            black_box(black_box(&stream).is_idle().unwrap());
-        },
-    );
+    // SAFETY: the no-op takes any stream.
+    group.bench_function("raw", |bencher| bencher.iter(|| unsafe { query(black_box(raw)) }));
+    group.bench_function("safe", |bencher| bencher.iter(|| black_box(&stream).is_idle().unwrap()));
+    group.finish();
 
+    let mut group = criterion.benchmark_group("record");
     let event = Event::new(&context).unwrap();
     let record = table.cuEventRecord().unwrap();
     let raw_event = event.as_raw().cast();
-    compare(
-        "record",
-        1,
-        || {
-            // SAFETY: the no-op takes any handles.
-            black_box(unsafe { record(black_box(raw_event), black_box(raw)) });
-        },
-        || black_box(&stream).record(&event).unwrap(),
-    );
+    group.bench_function("raw", |bencher| {
+        // SAFETY: the no-op takes any handles.
+        bencher.iter(|| unsafe { record(black_box(raw_event), black_box(raw)) });
+    });
+    group.bench_function("safe", |bencher| bencher.iter(|| black_box(&stream).record(&event).unwrap()));
+    group.finish();
 
+    let mut group = criterion.benchmark_group("allocate, copy 1 KiB, wait, free (4 calls)");
     let source = [0u8; 1024];
     let (alloc, copy, wait, free) = (
         table.cuMemAllocAsync().unwrap(),
@@ -163,10 +127,8 @@ fn main() {
         table.cuStreamSynchronize().unwrap(),
         table.cuMemFreeAsync().unwrap(),
     );
-    compare(
-        "allocate, copy 1 KiB, wait, free",
-        4,
-        || {
+    group.bench_function("raw", |bencher| {
+        bencher.iter(|| {
             let mut address = 0;
             // SAFETY: the no-op writes the address.
             unsafe { alloc(&mut address, 1024, black_box(raw)) };
@@ -175,8 +137,14 @@ fn main() {
             // SAFETY: the no-op takes any stream.
             unsafe { wait(black_box(raw)) };
             // SAFETY: the no-op takes any address.
-            black_box(unsafe { free(address, black_box(raw)) });
-        },
-        || drop(DeviceBuffer::from_slice(black_box(&stream), &source).unwrap()),
-    );
+            unsafe { free(address, black_box(raw)) }
+        });
+    });
+    group.bench_function("safe", |bencher| {
+        bencher.iter(|| drop(DeviceBuffer::from_slice(black_box(&stream), &source).unwrap()));
+    });
+    group.finish();
 }
+
+criterion_group!(benches, overhead);
+criterion_main!(benches);
