@@ -81,9 +81,7 @@ impl Stream {
 
     /// As [`Stream::wait`], for an event that no capture has.
     pub(crate) fn wait_uncaptured(&self, event: &Event) -> Result<()> {
-        if event.context().driver() != self.driver() {
-            return Err(Error::ForeignContext { what: "the event" });
-        }
+        self.driver().expect_same(event.context().driver(), "the event")?;
         let entered = self.enter()?;
         // SAFETY: a live event and a live stream of the same driver; no flags.
         unsafe { call!(self.driver(), cuStreamWaitEvent(entered.raw(), event.handle(), 0)) }
@@ -103,9 +101,7 @@ impl Stream {
         if self.id() == other.id() && self.context() == other.context() {
             return Ok(());
         }
-        if other.driver() != self.driver() {
-            return Err(Error::ForeignContext { what: "the other stream" });
-        }
+        self.driver().expect_same(other.driver(), "the other stream")?;
         self.refuse_capturing("Stream::wait_stream")?;
         let event = other.point("Stream::wait_stream")?;
         self.wait_uncaptured(&event)

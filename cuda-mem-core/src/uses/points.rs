@@ -32,15 +32,14 @@ impl Uses {
     #[inline]
     #[must_use]
     pub fn is_empty(&mut self) -> bool {
-        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let entries = self.entries_mut();
         entries.writer.is_none() && entries.readers.is_empty()
     }
 
     /// The streams that entered.
     #[must_use]
     pub fn streams(&mut self) -> Vec<Stream> {
-        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries.iter().map(|entry| entry.stream.clone()).collect()
+        self.entries_mut().iter().map(|entry| entry.stream.clone()).collect()
     }
 
     /// Orders `stream` behind the uses so far and enters it as a user of the memory at `address`, until the result is dropped.
@@ -75,7 +74,8 @@ impl Uses {
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
     /// Errors: as [`Uses::on`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
-        self.hold_up(stream)
+        refuse_forked()?;
+        lock(&self.entries).hold_up(stream, Access::Write)
     }
 
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
@@ -84,7 +84,12 @@ impl Uses {
     /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
     pub fn wait(&self) -> Result<()> {
-        self.synchronize()
+        refuse_forked()?;
+        // Waited for outside the lock: others may have to use the memory for the wait to end.
+        let entries = lock(&self.entries).iter().cloned().collect::<Vec<_>>();
+        entries.iter().try_for_each(Use::refuse_capturing)?;
+        // All are waited for, whatever one of them fails with.
+        entries.iter().map(Use::synchronize).fold(Ok(()), Result::and)
     }
 
     /// As [`Uses::wait`], for at most `limit`: asks again and again.
@@ -118,8 +123,7 @@ impl Uses {
     ///
     /// [`Error::WrongThread`] for a per-thread stream whose use was never ended. The uses stay as they were.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
-        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries.iter().map(Use::point).collect()
+        self.entries_mut().iter().map(Use::point).collect()
     }
 
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
