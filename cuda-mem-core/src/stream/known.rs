@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_sys::CUstream_st;
+use cuda_mem_sys::{CUresult, CUstream_st};
 
 use super::{Inner, Kind, StreamId, is_capturing};
 use crate::driver::{Context, Driver, Event, Handle, Relaxed, lock, try_lock};
@@ -116,6 +116,26 @@ impl KnownStreams {
         !lock(&self.capturing).is_empty() || lent.any(|entry| captures(&entry.known))
     }
 
+    /// Waits until the streams of a context have done what they were given by now.
+    pub(super) fn wait_in(&self, context: &Context, call: &'static str) -> Result<()> {
+        let _relaxed = Relaxed::enter(context.driver())?;
+        let capturing = || Error::Capturing { call };
+        let mut points = Vec::new();
+        for known in self.known(|entry| entry.context == *context) {
+            if let Some(here) = &*lock(&known.here) {
+                points.push(known.point(&here.context)?.ok_or_else(capturing)?);
+            }
+        }
+        if !lock(&self.capturing).is_empty() {
+            return Err(capturing());
+        }
+        points.iter().try_for_each(|point| match point.synchronize() {
+            // A capture had it that has begun and ended meanwhile: it says nothing.
+            Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(capturing()),
+            waited => waited,
+        })
+    }
+
     /// Calls `ask` while nobody here names a stream that was lent.
     pub(super) fn alone<R>(&self, stream: &Inner, ask: impl FnOnce() -> R) -> R {
         let known = lock(&self.streams).get(&place(stream)).map(|entry| Arc::clone(&entry.known));
@@ -132,12 +152,16 @@ impl KnownStreams {
         }
     }
 
+    fn known(&self, is_asked_for: impl Fn(&Entry) -> bool) -> Vec<Arc<Known>> {
+        let known = |entry: &Entry| is_asked_for(entry).then(|| Arc::clone(&entry.known));
+        lock(&self.streams).values().filter_map(known).collect()
+    }
+
     /// Records a point behind what each stream was given that was lent, and tells whether there are such streams. The driver makes the
     /// record wait while somebody frees or unregisters memory: not for a thread that others wait for.
     pub(super) fn record_points(&self, driver: Driver) -> bool {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
-        let lent = |entry: &Entry| entry.is_lent.then(|| Arc::clone(&entry.known));
-        let lent = lock(&self.streams).values().filter_map(lent).collect::<Vec<_>>();
+        let lent = self.known(|entry| entry.is_lent);
         lent.iter().for_each(|known| known.record_point());
         !lent.is_empty()
     }

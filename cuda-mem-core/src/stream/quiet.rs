@@ -63,7 +63,7 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
     let mut refused_since = None;
     let mut pause = Duration::from_micros(10);
     loop {
-        let waited = wait().or_else(|error| match stream.wait_until_idle() {
+        let waited = wait().or_else(|error| match stream.wait_unnoticed() {
             // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
             Err(Error::WrongThread) => Err(error),
             // Its owner may have destroyed it, and what it was given runs on.
@@ -81,7 +81,7 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
         };
         let (is_capture, is_end) = match &error {
             Error::Driver(error) => (error.is_capture(), error.is_end()),
-            _ => (false, false),
+            error => (matches!(error, Error::Capturing { .. }), false),
         };
         // In a host function the driver refuses because of where it is asked.
         let is_elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);

@@ -1,10 +1,9 @@
 //! Symmetric memory: the same buffer on every rank of a group, over the native backend of [`cuda_mem_ipc::symmetric`].
 //!
 //! What is given back is used again once everything is done that its device was given by then: which streams used it is not known
-//! here. While a stream of the device captures, it waits for a later call. Captures are known of streams that were seen here
+//! here. While a stream of the device captures that was seen here
 //! ([`cuda_mem_torch_see_stream`](super::cuda_mem_torch_see_stream), an allocation, a barrier or a signal on it), whichever thread
-//! captures, and of others if the program tells ([`cuda_mem_torch_ask_for_captures`](super::cuda_mem_torch_ask_for_captures)); one that
-//! is neither fails if something was given back.
+//! captures, it waits for a later call.
 //!
 //! # Safety
 //!
