@@ -102,6 +102,21 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
     }
 }
 
+/// Asks again and again whether something is over, for at most `limit` if there is one.
+pub(crate) fn poll(limit: Option<Duration>, mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
+    let (start, mut pause) = (Instant::now(), Duration::from_micros(1));
+    while !is_over()? {
+        let waited = start.elapsed();
+        if let Some(limit) = limit.filter(|limit| waited >= *limit) {
+            return Err(Error::Timeout(limit));
+        }
+        // Short waits stay fast, long ones cost little.
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
 /// A point in a stream. Unlike the stream it can be waited for from any thread, and while the stream captures.
 #[derive(Debug)]
 pub(crate) struct Marker {

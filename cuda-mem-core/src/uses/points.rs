@@ -1,15 +1,14 @@
 //! Uses that outlive their owner: as points in streams, and handed to the owner of a larger piece of memory.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
 use crate::driver::{Relaxed, lock, refuse_forked};
 use crate::error::{Error, Result};
-use crate::stream::{Mark, Stream, until_quiet};
+use crate::stream::{Mark, Stream, poll, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///
@@ -102,17 +101,8 @@ impl Uses {
     pub fn wait_for(&self, limit: Duration) -> Result<()> {
         refuse_forked()?;
         // Of a copy, for others may have to use the memory for the wait to end.
-        let (start, mut uses, mut pause) = (Instant::now(), self.copied(), Duration::from_micros(1));
-        while !uses.have_passed()? {
-            let left = limit.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Err(Error::Timeout(limit));
-            }
-            // Short waits stay fast, long ones cost little.
-            thread::sleep(pause.min(left));
-            pause = (pause * 2).min(Duration::from_micros(200));
-        }
-        Ok(())
+        let mut uses = self.copied();
+        poll(Some(limit), || uses.have_passed())
     }
 
     /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.

@@ -24,7 +24,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
-use super::pointers::{pointer, write};
+use super::pointers::{pointer, write_if};
 use super::streams;
 use crate::devices::MOST;
 use crate::lock::lock;
@@ -153,11 +153,9 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
         let found = all().find_map(|(_, of)| of.plain.as_ref()?.caching.base_allocation(wanted).ok());
         let Some((begin, bytes)) = found else { return Ok(()) };
         base = pointer(begin);
-        if size.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
-        unsafe { write(size, bytes, "size") }
+        unsafe { write_if(size, bytes) };
+        Ok(())
     });
     base
 }

@@ -29,7 +29,7 @@ use super::error::{
     CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_SYSTEM,
     Failure, entry,
 };
-use super::pointers::{pointer, text, write};
+use super::pointers::{expect, pointer, text, write};
 use super::streams;
 
 /// What is given back and may be in use yet. Never an address: by the time it is settled, that may be another allocation's.
@@ -171,9 +171,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
     address: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
-        if address.is_null() {
-            return Err(Failure::argument("address is null"));
-        }
+        expect(address, "address")?;
         // SAFETY: the caller's promise.
         let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
         let found = allocate(device, bytes, name)?;
