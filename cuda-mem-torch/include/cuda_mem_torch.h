@@ -730,11 +730,6 @@ typedef struct cuda_mem_torch_device_stats {
 } cuda_mem_torch_device_stats;
 
 /*
- Whether the calling thread captures on a stream of the device, one that this library need not have seen.
- */
-typedef bool (*cuda_mem_torch_capture_query)(int device);
-
-/*
  What there is to know of one.
  */
 typedef struct cuda_mem_torch_symm_info {
@@ -1548,17 +1543,6 @@ int cuda_mem_torch_hold_still(const void *address,
 int cuda_mem_torch_let_move(void *still);
 
 /*
- Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
- Of the streams that were seen here it knows itself, in every thread; this is for others. Another query takes the place of the
- last one; null ends it.
-
- # Safety
-
- It may be called by any thread until the process ends.
- */
-int cuda_mem_torch_ask_for_captures(cuda_mem_torch_capture_query query);
-
-/*
  Asks `lasts` of each stream when it is first seen: whether it lives as long as the process. The owner of one that does not may destroy it
  at any time, but not during a call that it is passed to. Without a query all last. Another query takes the place of the last one; null
  ends it.
@@ -1572,9 +1556,8 @@ int cuda_mem_torch_ask_for_captures(cuda_mem_torch_capture_query query);
 int cuda_mem_torch_ask_for_lasting(bool (*lasts)(int device, void *stream));
 
 /*
- Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this
- thread captures ([`cuda_mem_torch_ask_for_captures`]), it is [`CUDA_MEM_TORCH_CAPTURING`] and nothing is waited for: a wait would
- fail the capture.
+ Waits until a device has done all that it was given. While a stream of it captures that was seen here, it is
+ [`CUDA_MEM_TORCH_CAPTURING`]. Captures go on, whenever they began and whoever's they are.
  */
 int cuda_mem_torch_synchronize(int device);
 

@@ -117,9 +117,18 @@ class Native {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }
   /// Blocks of its own that were given out here: tensors do not name it as theirs.
-  void keep_block(const void* block);
-  void forget_block(const void* block);
-  size_t kept_blocks() const;
+  void keep_block(const void* block) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks_.insert(block);
+  }
+  void forget_block(const void* block) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks_.erase(block);
+  }
+  size_t kept_blocks() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return blocks_.size();
+  }
 
  private:
   bool has_route(DeviceIndex device, cudaStream_t stream) const;
@@ -148,11 +157,15 @@ class Allocator final : public native::CUDAAllocator {
 
   // c10::Allocator
   c10::DataPtr allocate(size_t bytes) override;
-  c10::DeleterFnPtr raw_deleter() const override;
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &delete_block;
+  }
   void copy_data(void* target, const void* source, std::size_t bytes) const override;
 
   // c10::DeviceAllocator
-  bool initialized() override;
+  bool initialized() override {
+    return device_count_.load() > 0;
+  }
   void emptyCache(MempoolId_t id) override;
   using native::CUDAAllocator::recordStream;
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
@@ -162,13 +175,17 @@ class Allocator final : public native::CUDAAllocator {
   // CUDAAllocator
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
-  void raw_delete(void* pointer) override;
+  void raw_delete(void* pointer) override {
+    delete_block(pointer);
+  }
   void init(int device_count) override;
   double getMemoryFraction(DeviceIndex device) override;
   void setMemoryFraction(double fraction, DeviceIndex device) override;
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
   void enable(bool value) override;
-  bool isEnabled() const override;
+  bool isEnabled() const override {
+    return enabled_.load();
+  }
   void cacheInfo(DeviceIndex device, size_t* largest) override;
   void* getBaseAllocation(void* pointer, size_t* bytes) override;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
@@ -189,7 +206,9 @@ class Allocator final : public native::CUDAAllocator {
       const std::unordered_set<void*>& expected) override;
   native::ShareableHandle shareIpcHandle(void* pointer) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
-  bool isHistoryEnabled() override;
+  bool isHistoryEnabled() override {
+    return cuda_mem_torch_is_history_enabled();
+  }
   void recordHistory(
       bool enabled,
       native::CreateContextFn recorder,
@@ -217,7 +236,9 @@ class Allocator final : public native::CUDAAllocator {
   native::CheckpointDelta setCheckpointPoolState(
       DeviceIndex device,
       std::shared_ptr<native::AllocatorState> state) override;
-  std::string name() override;
+  std::string name() override {
+    return "cuda-mem";
+  }
 #if CUDA_MEM_HAS_OOM_REJECTION
   void attachOomRejectionObserver(native::OomRejectionObserver observer) override;
 #endif

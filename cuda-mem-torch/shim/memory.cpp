@@ -270,10 +270,6 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
   return {pointer, pointer, &delete_block, c10::Device(c10::kCUDA, device)};
 }
 
-c10::DeleterFnPtr Allocator::raw_deleter() const {
-  return &delete_block;
-}
-
 void Allocator::copy_data(void* target, const void* source, std::size_t bytes) const {
   C10_CUDA_CHECK(cudaMemcpy(target, source, bytes, cudaMemcpyDeviceToDevice));
 }
@@ -291,10 +287,6 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
     return nullptr;
   }
   return obtain(bytes, current_device(), stream);
-}
-
-void Allocator::raw_delete(void* pointer) {
-  delete_block(pointer);
 }
 
 void Allocator::init(int device_count) {
@@ -343,10 +335,6 @@ void Allocator::apply_settings(bool names_expandable) {
 #if CUDA_MEM_HAS_HOST_LIMITS
   cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
 #endif
-}
-
-bool Allocator::initialized() {
-  return device_count_.load() > 0;
 }
 
 void Allocator::emptyCache(MempoolId_t id) {
@@ -423,10 +411,6 @@ void Allocator::enable(bool value) {
   }
 }
 
-bool Allocator::isEnabled() const {
-  return enabled_.load();
-}
-
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
   check(cuda_mem_torch_cache_info(device, largest), device);
   if (native_.is_late()) {
@@ -454,14 +438,12 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
   }
   if (data.get_deleter() != &delete_block) {
     // Its own blocks it knows; of others, such as those of other processes, nobody here decides.
-    native_->recordStream(data, stream);
-    return;
+    return native_->recordStream(data, stream);
   }
   const int code = cuda_mem_torch_record_stream(data.get(), stream.device_index(), stream.stream());
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {
-    check(code, stream.device_index());
-    return;
+    return check(code, stream.device_index());
   }
   // A block of one of its pools, which it knows by its own deleter. Without a context nothing is deleted.
   native_->recordStream(c10::DataPtr(data.get(), nullptr, native_->raw_deleter(), data.device()), stream);
@@ -485,10 +467,6 @@ cudaError_t Allocator::memcpyAsync(
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
   native_->enablePeerAccess(device, peer);
   check(cuda_mem_torch_enable_peer_access(device, peer), device);
-}
-
-std::string Allocator::name() {
-  return "cuda-mem";
 }
 
 } // namespace cuda_mem

@@ -130,8 +130,7 @@ class PinnedAllocator final : public at::HostAllocator {
       return;
     }
     if (code == CUDA_MEM_TORCH_NOT_OURS) {
-      native_->release_pool(id);
-      return;
+      return native_->release_pool(id);
     }
     check(code);
     pool_uses_ -= 1;

@@ -53,21 +53,6 @@ bool Native::has_route(DeviceIndex device, cudaStream_t stream) const {
   return found != routes.rend() && found->is_native;
 }
 
-void Native::keep_block(const void* block) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  blocks_.insert(block);
-}
-
-void Native::forget_block(const void* block) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  blocks_.erase(block);
-}
-
-size_t Native::kept_blocks() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return blocks_.size();
-}
-
 bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
   uint64_t ours = 0;
   const int code = cuda_mem_torch_pool_use_count(device, pool_id(id), &ours);
@@ -142,17 +127,13 @@ void Allocator::createOrIncrefPool(
     MempoolId_t id,
     std::shared_ptr<native::CUDAAllocator> allocator) {
   if (is_native_pool(device, id)) {
-    native_->createOrIncrefPool(device, id, std::move(allocator));
-    return;
+    return native_->createOrIncrefPool(device, id, std::move(allocator));
   }
-  if (allocator == nullptr || allocator.get() == this || allocator.get() == native_.get()) {
-    check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), nullptr), device);
-    pool_uses_.fetch_add(1);
-    return;
+  cuda_mem_torch_source source{nullptr, &source_alloc, &source_free, &source_release};
+  if (allocator != nullptr && allocator.get() != this && allocator.get() != native_.get()) {
+    source.data = new Source{std::move(allocator), device};
   }
-  const cuda_mem_torch_source source{
-      new Source{std::move(allocator), device}, &source_alloc, &source_free, &source_release};
-  check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), &source), device);
+  check(cuda_mem_torch_create_or_incref_pool(device, pool_id(id), source.data == nullptr ? nullptr : &source), device);
   pool_uses_.fetch_add(1);
 }
 
@@ -195,8 +176,7 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
   if (is_native_pool(device, id)) {
-    native_->releasePool(device, id);
-    return;
+    return native_->releasePool(device, id);
   }
   const int code = cuda_mem_torch_release_pool(device, pool_id(id));
   if (!is_parents(code)) {
@@ -217,8 +197,7 @@ int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
 
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom) {
   if (is_native_pool(device, id)) {
-    native_->setUseOnOOM(device, id, use_on_oom);
-    return;
+    return native_->setUseOnOOM(device, id, use_on_oom);
   }
   const int code = cuda_mem_torch_set_use_on_oom(device, pool_id(id), use_on_oom);
   if (!is_parents(code)) {
@@ -228,8 +207,7 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
 
 void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id) {
   if (is_native_pool(device, id)) {
-    native_->setNoSplit(device, id);
-    return;
+    return native_->setNoSplit(device, id);
   }
   check(cuda_mem_torch_set_no_split(device, pool_id(id)), device);
 }

@@ -279,10 +279,6 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   return info;
 }
 
-bool Allocator::isHistoryEnabled() {
-  return cuda_mem_torch_is_history_enabled();
-}
-
 void Allocator::recordHistory(
     bool enabled,
     native::CreateContextFn create,

@@ -1,6 +1,5 @@
 //! A private pool as an owner.
 
-use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, forked};
@@ -172,8 +171,4 @@ impl Drop for MemPool {
     }
 }
 
-impl fmt::Debug for MemPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemPool").field("id", &self.id).field("device", &self.device).finish_non_exhaustive()
-    }
-}
+crate::shown!(MemPool, |it| id: it.id, device: it.device);

@@ -1,7 +1,6 @@
 //! Memory straight from the driver, while an allocator is off.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -94,8 +93,4 @@ impl<W: Clone> Uncached<W> {
     }
 }
 
-impl<W> fmt::Debug for Uncached<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Uncached").field(&self.count).finish()
-    }
-}
+crate::shown!([W] Uncached<W>, |it| count: it.count);

@@ -65,17 +65,13 @@ impl<'m> Borrowed<'m> {
 
     /// Enters `stream` as a user that may write, until the result is dropped.
     pub(crate) fn on(self, address: CUdeviceptr, stream: &'m Stream) -> Result<StreamUse<'m>> {
-        if stream.driver() != self.driver {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        self.driver.expect_same(stream.driver(), "the stream")?;
         StreamUse::begin(address, self.uses, stream, Access::Write)
     }
 
     /// Orders `stream` behind the uses that `access` has to wait for, and enters it as a user until the result is ended.
     pub(super) fn begin(&self, stream: &'m Stream, access: Access) -> Result<OpenUse<'m>> {
-        if stream.driver() != self.driver {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        self.driver.expect_same(stream.driver(), "the stream")?;
         if let Some(elsewhere) = self.behind {
             elsewhere.order(stream)?;
         }

@@ -167,14 +167,14 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
     pub fn synchronize(&self) -> Result<()> {
-        self.block.uses.synchronize()
+        self.block.uses.wait()
     }
 
     /// Orders `stream` behind all recorded uses, without recording one.
     #[doc(hidden)]
     pub fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
-        self.block.expect_same_driver(stream)?;
-        self.block.uses.hold_up(stream)
+        self.block.home.driver().expect_same(stream.driver(), "the stream")?;
+        self.block.uses.order(stream)
     }
 
     /// Number of elements.
@@ -225,13 +225,13 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// On a capturing stream only if no other stream has used the buffer; the graph does not keep it alive.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.block.expect_same_driver(stream)?;
+        self.block.home.driver().expect_same(stream.driver(), "the stream")?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
     pub fn on_read<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.block.expect_same_driver(stream)?;
+        self.block.home.driver().expect_same(stream.driver(), "the stream")?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Read)
     }
 
@@ -278,21 +278,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// [`MemorySource`] that it came from.
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.block.release() {
-            return Err(Refused::new(error, self));
-        }
-        // The block is empty now: dropping it, with the buffer, does nothing but let go of the stream.
-        Ok(())
-    }
-}
-
-impl Block {
-    fn expect_same_driver(&self, stream: &Stream) -> Result<()> {
-        if stream.driver() == self.home.driver() {
-            Ok(())
-        } else {
-            Err(Error::ForeignContext { what: "the stream" })
-        }
+        self.block.release().map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -320,7 +306,7 @@ impl Release for Block {
         match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
             // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, and free without a stream.
             Err(Error::WrongThread | Error::Disowned) => {
-                self.uses.synchronize()?;
+                self.uses.wait()?;
                 let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
                 // SAFETY: memory that this value owns, freed once; no use of it runs any more.
                 unsafe { call!(self.home.driver(), cuMemFree(self.address)) }?;
@@ -334,43 +320,22 @@ impl Release for Block {
 
 impl Block {
     /// Frees the memory on the stream that it was allocated on.
-    fn free_in_order(&mut self) -> Result<()> {
-        let driver = self.home.driver();
-        let entered = self.home.enter()?;
-        self.uses.hold_up_last(&self.home)?;
-        if self.home.is_legacy() {
-            // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
-            self.home.refuse_capturing("freeing device memory")?;
-        }
-        let _relaxed = Relaxed::enter(driver)?;
+    fn free_in_order(&self) -> Result<()> {
+        self.uses.order(&self.home)?;
         // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
-        let free =
-            |entered: Entered<'_>| unsafe { call!(driver, cuMemFreeAsync(self.address, entered.raw())) };
-        // Unlike a copy it was never seen to need the context; if some driver thinks otherwise, it gets it.
-        let unknown = |error: &Error| error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE);
-        let freed = match free(entered) {
-            Err(error) if unknown(&error) => self.home.enter_context().and_then(free),
-            freed => freed,
-        };
-        match freed {
-            // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
-            Err(Error::Driver(error)) if error.is_capture() || self.home.is_capturing()? => {
-                Err(Error::Capturing { call: "freeing device memory" })
-            }
-            freed => freed,
-        }
+        unsafe { free(self.address, &self.home) }
     }
 
     /// Gives the memory back to who allocated it, behind all its uses.
     fn give_back(&mut self, source: &dyn MemorySource, layout: Layout) -> Result<()> {
-        let is_ordered = self.home.refuse_other_threads().and_then(|()| self.uses.hold_up_last(&self.home));
+        let is_ordered = self.home.refuse_other_threads().and_then(|()| self.uses.order(&self.home));
         // SAFETY: memory that this value owns, given back once, unless it is refused, on a stream that is behind every use.
         let given = is_ordered.and_then(|()| unsafe { source.deallocate(self.address, layout, &self.home) });
         match given {
             Err(Error::WrongThread | Error::Disowned) => {
                 // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, after which any
                 // stream will do.
-                self.uses.synchronize()?;
+                self.uses.wait()?;
                 let stream = Stream::per_thread(self.home.context())?;
                 // SAFETY: memory that this value owns, given back once; no use of it runs any more.
                 unsafe { source.deallocate(self.address, layout, &stream) }?;
@@ -379,6 +344,49 @@ impl Block {
         }
         self.address = 0;
         Ok(())
+    }
+}
+
+/// Frees memory that came from a pool, whichever. Nothing is done for address 0.
+///
+/// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on `stream`;
+/// the host waits for nothing.
+///
+/// # Errors
+///
+/// [`Error::Driver`]: code 1 for an address that no allocation starts at. The memory is still allocated then.
+///
+/// # Safety
+///
+/// The memory was allocated from a pool of the stream's driver and is freed once; all work that uses it is ordered before this
+/// point of `stream`.
+pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
+    const CALL: &str = "freeing memory";
+    if address == 0 {
+        return refuse_forked();
+    }
+    let driver = stream.driver();
+    let entered = stream.enter()?;
+    if stream.is_legacy() {
+        // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
+        stream.refuse_capturing(CALL)?;
+    }
+    let _relaxed = Relaxed::enter(driver)?;
+    // SAFETY: the caller's promise; a live stream.
+    let free = |entered: Entered<'_>| unsafe { call!(driver, cuMemFreeAsync(address, entered.raw())) };
+    // Unlike a copy it was never seen to need the context; if some driver thinks otherwise, it gets it.
+    let freed = match free(entered) {
+        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => {
+            stream.enter_context().and_then(free)
+        }
+        freed => freed,
+    };
+    match freed {
+        // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
+        Err(Error::Driver(error)) if error.is_capture() || stream.is_capturing()? => {
+            Err(Error::Capturing { call: CALL })
+        }
+        freed => freed,
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Relies on `cuMemAllocManaged` giving memory that the host may read and write whenever no device uses it (which holds for
 //! devices with concurrent managed access, and others are refused), and on every device use of a buffer being in its
-//! [`Uses`]: work that is put into a stream without [`ManagedBuffer::on`] is its author's `unsafe` responsibility.
+//! [`Uses`](crate::Uses): work that is put into a stream without [`ManagedBuffer::on`] is its author's `unsafe` responsibility.
 
 #![allow(unsafe_code, reason = "calls driver functions and hands out slices over managed memory")]
 
@@ -12,12 +12,12 @@ use std::marker::PhantomData;
 
 use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUmemAttach_flags};
 
-use crate::driver::deferred::{Held, Owned, Release};
-use crate::driver::{Context, Driver, refuse_forked};
+use crate::driver::deferred::{Owned, Release};
+use crate::driver::{Context, refuse_forked};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::stream::Stream;
-use crate::uses::{Access, StreamUse, Uses};
+use crate::uses::{Access, Block, Free, StreamUse};
 
 /// Elements in managed memory.
 ///
@@ -37,15 +37,6 @@ pub struct ManagedBuffer<T: DeviceCopy> {
     block: Owned<Block>,
     len: usize,
     _elements: PhantomData<T>,
-}
-
-/// Managed memory without its type: what there is to free.
-#[derive(Debug)]
-struct Block {
-    /// 0 if there are no bytes.
-    address: CUdeviceptr,
-    context: Context,
-    uses: Uses,
 }
 
 impl<T: DeviceCopy> ManagedBuffer<T> {
@@ -76,8 +67,9 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
             unsafe { call!(context.driver(), cuMemAllocManaged(&mut address, bytes, flags)) }
                 .with_bytes(bytes)?;
         }
-        let block = Block { address, context: context.clone(), uses: Uses::default() };
-        let buffer = Self { block: Owned::new(block), len, _elements: PhantomData };
+        // SAFETY: memory that was just allocated, if any was.
+        let block = unsafe { Block::new(address, context, Free::Device) };
+        let buffer = Self { block, len, _elements: PhantomData };
         if bytes > 0 {
             // SAFETY: `bytes` writable bytes that nobody else knows of yet.
             unsafe { std::ptr::write_bytes(buffer.host_address().cast::<u8>(), 0, bytes) };
@@ -87,7 +79,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
 
     /// The elements, once every device use has ended.
     pub fn as_slice(&self) -> Result<&[T]> {
-        self.block.uses.synchronize()?;
+        self.block.uses.wait()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device uses any more and
         // no safe call can make one use: safe device operations on managed memory do not exist, `on` only gives an address.
         Ok(unsafe { std::slice::from_raw_parts(self.host_address(), self.len) })
@@ -96,7 +88,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// The elements, to change, once every device use has ended.
     /// Errors: as [`ManagedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
-        self.block.uses.synchronize()?;
+        self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.host_address(), self.len) })
     }
@@ -129,9 +121,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// [`DeviceBuffer::on`](super::DeviceBuffer::on). Work that runs while a slice is held is its author's responsibility.
     /// Errors: as there.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        if stream.driver() != self.block.context.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        self.block.context.driver().expect_same(stream.driver(), "the stream")?;
         StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
     }
 
@@ -141,10 +131,7 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        match self.block.release() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Refused::new(error, self)),
-        }
+        self.block.release().map_err(|error| Refused::new(error, self))
     }
 
     fn host_address(&self) -> *mut T {
@@ -153,31 +140,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
         }
         // A managed address is a host address of this process.
         std::ptr::with_exposed_provenance_mut(self.block.address as usize)
-    }
-}
-
-impl Held for Block {
-    fn driver(&self) -> Driver {
-        self.context.driver()
-    }
-
-    fn is_released(&self) -> bool {
-        self.address == 0
-    }
-}
-
-impl Release for Block {
-    fn release(&mut self) -> Result<()> {
-        refuse_forked()?;
-        if self.address == 0 {
-            return Ok(());
-        }
-        self.uses.synchronize()?;
-        let (_relaxed, _bound) = self.context.bind_relaxed()?;
-        // SAFETY: memory that this value owns, freed once; no recorded use of it runs any more.
-        unsafe { call!(self.context.driver(), cuMemFree(self.address)) }?;
-        self.address = 0;
-        Ok(())
     }
 }
 

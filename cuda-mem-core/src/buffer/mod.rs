@@ -12,7 +12,7 @@ mod managed;
 mod range;
 
 pub use bytes::UsedElsewhere;
-pub use device::DeviceBuffer;
+pub use device::{DeviceBuffer, free};
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 

@@ -18,7 +18,7 @@ pub use transfer::Transfer;
 use cuda_mem_sys::{CUcontext, CUdeviceptr};
 
 use crate::driver::Context;
-use crate::error::{Error, Result, WithBytes, call};
+use crate::error::{Result, WithBytes, call};
 use crate::stream::Stream;
 
 /// Puts a copy of `bytes` bytes between any two addresses that the driver knows, or pageable host memory, into `stream`.
@@ -52,7 +52,7 @@ pub unsafe fn memcpy_async(
 ///
 /// # Errors
 ///
-/// [`Error::ForeignContext`] for a context of another driver; as [`memcpy_async`].
+/// [`Error::ForeignContext`](crate::Error::ForeignContext) for a context of another driver; as [`memcpy_async`].
 ///
 /// # Safety
 ///
@@ -64,9 +64,8 @@ pub unsafe fn memcpy_peer_async(
     bytes: usize,
 ) -> Result<()> {
     let ((target, target_context), (source, source_context)) = (target, source);
-    if target_context.driver() != stream.driver() || source_context.driver() != stream.driver() {
-        return Err(Error::ForeignContext { what: "the memory" });
-    }
+    stream.driver().expect_same(target_context.driver(), "the memory")?;
+    stream.driver().expect_same(source_context.driver(), "the memory")?;
     if bytes == 0 {
         return Ok(());
     }

@@ -153,9 +153,7 @@ impl Context {
     ///
     /// [`Error::Driver`]: code 217 if the device cannot, 101 for a context of the same device.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<()> {
-        if peer.driver() != self.driver() {
-            return Err(Error::ForeignContext { what: "the peer context" });
-        }
+        self.driver().expect_same(peer.driver(), "the peer context")?;
         let (_relaxed, _bound) = self.bind_relaxed()?;
         // SAFETY: two live contexts, one of them current; no flags exist.
         match unsafe { call!(self.driver(), cuCtxEnablePeerAccess(peer.inner.raw.raw(), 0)) } {

@@ -117,9 +117,7 @@ impl Device {
     /// Wraps [`cuDeviceCanAccessPeer`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PEER__ACCESS.html).
     pub fn can_access_peer(self, peer: Self) -> Result<bool> {
         refuse_forked()?;
-        if peer.driver != self.driver {
-            return Err(Error::ForeignContext { what: "the peer device" });
-        }
+        self.driver.expect_same(peer.driver, "the peer device")?;
         let mut can = 0;
         // SAFETY: one int to write, two valid devices.
         unsafe { call!(self.driver, cuDeviceCanAccessPeer(&mut can, self.raw, peer.raw)) }?;

@@ -20,7 +20,7 @@ use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use cuda_mem_sys::{CUcontext, CUresult, Table};
@@ -261,6 +261,12 @@ impl Driver {
         released.is_ok()
     }
 
+    /// Refuses what belongs to another driver.
+    #[inline]
+    pub(crate) fn expect_same(self, other: Self, what: &'static str) -> Result<()> {
+        if self == other { Ok(()) } else { Err(Error::ForeignContext { what }) }
+    }
+
     /// What waits to be released.
     pub(crate) fn deferred(self) -> &'static Deferred {
         &self.state.deferred
@@ -289,6 +295,15 @@ fn drivers() -> MutexGuard<'static, Vec<&'static State>> {
 /// Locks a mutex, also after a panic elsewhere: what is behind each lock is right after every statement.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`]; none if somebody has it.
+pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// The first line of every call that returns a result.

@@ -206,9 +206,7 @@ impl Line {
         call: &'static str,
         operation: impl FnOnce(CUdeviceptr) -> Result<()>,
     ) -> Result<()> {
-        if self.memory.driver() != stream.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        self.memory.driver().expect_same(stream.driver(), "the stream")?;
         stream.refuse_capturing(call)?;
         let open = self.memory.note(stream)?;
         operation(self.memory.address())?;

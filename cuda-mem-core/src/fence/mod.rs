@@ -11,13 +11,12 @@ mod memory;
 mod words;
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::driver::Event;
-use crate::error::{Error, Result};
-use crate::stream::Stream;
+use crate::error::Result;
 use crate::stream::stream_mem::{self, WaitFlags};
+use crate::stream::{Stream, poll};
 
 use line::Line;
 
@@ -73,7 +72,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if it is poisoned already.
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if it is poisoned already.
     pub fn hold_up(&self, stream: &Stream) -> Result<()> {
         const CALL: &str = "Fence::hold_up";
         stream.refuse_capturing(CALL)?;
@@ -101,7 +100,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`] if it never will be.
+    /// [`Error::Poisoned`](crate::Error::Poisoned) if it never will be.
     pub fn is_complete(&self) -> Result<bool> {
         match &self.kind {
             Kind::Event(event) => event.is_complete(),
@@ -116,23 +115,12 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`], [`Error::Poisoned`].
+    /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Poisoned`](crate::Error::Poisoned).
     pub fn synchronize(&self, limit: Option<Duration>) -> Result<()> {
         if let (Kind::Event(event), None) = (&self.kind, limit) {
             return event.synchronize();
         }
-        let start = Instant::now();
-        let mut pause = Duration::from_micros(1);
-        while !self.is_complete()? {
-            let waited = start.elapsed();
-            if let Some(limit) = limit.filter(|limit| waited >= *limit) {
-                return Err(Error::Timeout(limit));
-            }
-            // Short waits stay fast, long ones cost little.
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_micros(200));
-        }
-        Ok(())
+        poll(limit, || self.is_complete())
     }
 
     /// Its number in its [`FenceLine`]; none for a fence of an event. The other side of a shared line makes its fence of it:

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::ptr;
 
+use super::mapping::Mapped;
 use super::memory::{HostElements, HostMemory};
 use super::residency::PageReport;
 use super::system::{huge_page_sizes, page_size, transparent_page_size};
@@ -113,9 +114,9 @@ impl HostMapping {
         }
         let pages = len.checked_next_multiple_of(page_size).ok_or(too_large)?;
         let (address, mapped) = match options.pages {
-            Pages::HugeTlb { size } => Mapped::of_reserve(pages, size)?,
-            Pages::Default => Mapped::aligned(pages, page_size)?,
-            Pages::Transparent => Mapped::aligned(pages, transparent_page_size())?,
+            Pages::HugeTlb { size } => of_reserve(pages, size)?,
+            Pages::Default => aligned(pages, page_size)?,
+            Pages::Transparent => aligned(pages, transparent_page_size())?,
         };
         if options.pages == Pages::Transparent {
             // SAFETY: pages of the mapping made above; the advice changes no byte. A kernel without huge pages refuses it,
@@ -184,64 +185,32 @@ fn reserved_page_size(size: usize, len: usize) -> Result<usize> {
     Ok(size)
 }
 
-/// Addresses that were mapped, and are unmapped when this is dropped.
-struct Mapped {
-    address: Handle<u8>,
-    len: usize,
+/// `len` bytes of pages whose start is a multiple of `align`, and a page without memory on either side at least: the
+/// system then joins them with no neighbour, so what it says of the mapping is about these pages alone.
+fn aligned(len: usize, align: usize) -> Result<(Handle<u8>, Mapped)> {
+    let page = page_size();
+    let room = len.checked_add(align).and_then(|room| room.checked_add(page));
+    let room = room.ok_or(Error::TooLarge { count: len, size: 1 })?;
+    let mapped = Mapped::anonymous(room, libc::PROT_NONE, 0)?;
+    let start = mapped.address.raw();
+    let skip = start.addr().wrapping_add(page).next_multiple_of(align).wrapping_sub(start.addr());
+    let address = start.wrapping_add(skip);
+    // SAFETY: pages inside the mapping made above, which nobody else knows: at most a page and `align` less a page are
+    // skipped.
+    if unsafe { libc::mprotect(address.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+        return Err(Error::last_os("mprotect"));
+    }
+    Ok((Handle::new(address), mapped))
 }
 
-impl Mapped {
-    const NONE: Self = Self { address: Handle::new(ptr::null_mut()), len: 0 };
-
-    /// `len` bytes of pages whose start is a multiple of `align`, and a page without memory on either side at least: the
-    /// system then joins them with no neighbour, so what it says of the mapping is about these pages alone.
-    fn aligned(len: usize, align: usize) -> Result<(Handle<u8>, Self)> {
-        let page = page_size();
-        let room = len.checked_add(align).and_then(|room| room.checked_add(page));
-        let room = room.ok_or(Error::TooLarge { count: len, size: 1 })?;
-        let mapped = Self::map(room, libc::PROT_NONE, 0)?;
-        let start = mapped.address.raw();
-        let skip = start.addr().wrapping_add(page).next_multiple_of(align).wrapping_sub(start.addr());
-        let address = start.wrapping_add(skip);
-        // SAFETY: pages inside the mapping made above, which nobody else knows: at most a page and `align` less a page are
-        // skipped.
-        if unsafe { libc::mprotect(address.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
-            return Err(Error::last_os("mprotect"));
-        }
-        Ok((Handle::new(address), mapped))
-    }
-
-    /// `len` bytes of huge pages, which the system aligns by itself.
-    fn of_reserve(len: usize, size: usize) -> Result<(Handle<u8>, Self)> {
-        let size = libc::c_int::try_from(size.trailing_zeros()).unwrap_or(0) << libc::MAP_HUGE_SHIFT;
-        let mapped = Self::map(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_HUGETLB | size)?;
-        Ok((mapped.address, mapped))
-    }
-
-    fn map(len: usize, protection: libc::c_int, flags: libc::c_int) -> Result<Self> {
-        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        if address == libc::MAP_FAILED {
-            let huge = flags & libc::MAP_HUGETLB != 0;
-            return Err(Error::last_os(if huge { "mmap(MAP_HUGETLB)" } else { "mmap" }));
-        }
-        Ok(Self { address: Handle::new(address.cast::<u8>()), len })
-    }
+/// `len` bytes of huge pages, which the system aligns by itself.
+fn of_reserve(len: usize, size: usize) -> Result<(Handle<u8>, Mapped)> {
+    let size = libc::c_int::try_from(size.trailing_zeros()).unwrap_or(0) << libc::MAP_HUGE_SHIFT;
+    let mapped = Mapped::anonymous(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_HUGETLB | size)?;
+    Ok((mapped.address, mapped))
 }
 
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: the mapping that `map` made, unmapped once, with its owner: no reference into it is left.
-            let result = unsafe { libc::munmap(self.address.raw().cast(), self.len) };
-            // It fails only for arguments that are no mapping.
-            debug_assert_eq!(result, 0);
-        }
-    }
-}
-
-// SAFETY: the pages stay mapped until the drop above, at one address. A slice of them takes a borrow of the owner, and
+// SAFETY: the pages stay mapped until they are dropped, at one address. A slice of them takes a borrow of the owner, and
 // whoever has `&HostMapping` cannot have a device write them: that takes `HostElements` and `&mut`.
 unsafe impl HostMemory for HostMapping {
     fn as_ptr(&self) -> *const u8 {

@@ -1,15 +1,15 @@
-//! A file's pages in memory.
+//! A file's pages in memory, and mapped addresses of any kind.
 //!
 //! # Safety
 //!
 //! Relies on `mmap` returning memory that stays mapped until `munmap`. What a page holds may change, and the page may vanish
-//! when the file shrinks (the next touch raises SIGBUS), so no reference into the mapping is ever made and the host never
+//! when the file shrinks (the next touch raises SIGBUS), so no reference into a file's mapping is made here and the host never
 //! touches it: the kernel's own copies, and devices, report an error instead.
 
 #![allow(unsafe_code, reason = "maps files")]
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 
 use super::memory::HostMemory;
@@ -28,8 +28,7 @@ use crate::error::{Error, Result};
 pub struct FileMapping {
     /// Kept open for what must not be read through the mapping.
     file: File,
-    address: Handle<u8>,
-    len: usize,
+    mapped: Mapped,
     writable: bool,
     private: bool,
 }
@@ -83,26 +82,22 @@ impl FileMapping {
         let len = len.ok_or(too_large)?;
         let writable = protection & libc::PROT_WRITE != 0;
         let private = flags & libc::MAP_PRIVATE != 0;
-        if len == 0 {
-            return Ok(Self { file, address: Handle::new(ptr::null_mut()), len, writable, private });
-        }
-        // SAFETY: a new mapping at an address of the kernel's choice, of an open file.
-        let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
-        if address == libc::MAP_FAILED {
-            return Err(Error::last_os("mmap"));
-        }
-        Ok(Self { file, address: Handle::new(address.cast::<u8>()), len, writable, private })
+        let mapped = match len {
+            0 => Mapped::NONE,
+            _ => Mapped::map("mmap", len, protection, flags, file.as_raw_fd())?,
+        };
+        Ok(Self { file, mapped, writable, private })
     }
 }
 
-// SAFETY: the pages stay mapped until the drop below. Nothing in this type reads or writes them.
+// SAFETY: the pages stay mapped until they are dropped. Nothing in this type reads or writes them.
 unsafe impl HostMemory for FileMapping {
     fn as_ptr(&self) -> *const u8 {
-        self.address.raw()
+        self.mapped.address.raw()
     }
 
     fn byte_len(&self) -> usize {
-        self.len
+        self.mapped.len
     }
 
     fn is_writable(&self) -> bool {
@@ -119,10 +114,42 @@ unsafe impl HostMemory for FileMapping {
     }
 }
 
-impl Drop for FileMapping {
+/// Addresses that were mapped, and are unmapped when this is dropped.
+pub(super) struct Mapped {
+    pub(super) address: Handle<u8>,
+    pub(super) len: usize,
+}
+
+impl Mapped {
+    pub(super) const NONE: Self = Self { address: Handle::new(ptr::null_mut()), len: 0 };
+
+    /// Memory of no file.
+    pub(super) fn anonymous(len: usize, protection: libc::c_int, flags: libc::c_int) -> Result<Self> {
+        let call = if flags & libc::MAP_HUGETLB != 0 { "mmap(MAP_HUGETLB)" } else { "mmap" };
+        Self::map(call, len, protection, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Memory of an open file, from its start; of none if that is -1. An error is `call`'s.
+    pub(super) fn map(
+        call: &'static str,
+        len: usize,
+        protection: libc::c_int,
+        flags: libc::c_int,
+        file: RawFd,
+    ) -> Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(Error::last_os(call));
+        }
+        Ok(Self { address: Handle::new(address.cast::<u8>()), len })
+    }
+}
+
+impl Drop for Mapped {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: the mapping that `map` made, unmapped once; no reference into it was ever made.
+            // SAFETY: the mapping that `map` made, unmapped once, with its owner: no reference into it is left.
             let result = unsafe { libc::munmap(self.address.raw().cast(), self.len) };
             // It fails only for arguments that are no mapping.
             debug_assert_eq!(result, 0);
@@ -130,4 +157,4 @@ impl Drop for FileMapping {
     }
 }
 
-shown!(FileMapping, |it| address: it.address.raw(), len: it.len, writable: it.writable, private: it.private);
+shown!(FileMapping, |it| address: it.mapped.address.raw(), len: it.mapped.len, writable: it.writable, private: it.private);

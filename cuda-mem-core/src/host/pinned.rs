@@ -16,12 +16,12 @@ use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHO
 
 use super::memory::{HostElements, HostMemory};
 use super::registration::device_address;
-use crate::driver::deferred::{Held, Owned, Release};
-use crate::driver::{Context, Driver, Handle, refuse_forked};
+use crate::driver::deferred::{Owned, Release};
+use crate::driver::{Context, Handle};
 use crate::element::{DeviceCopy, size_of_elements};
-use crate::error::{Error, Refused, Result, WithBytes, call};
+use crate::error::{Refused, Result, WithBytes, call};
 use crate::stream::Stream;
-use crate::uses::{Access, OpenUse, StreamUse, Uses};
+use crate::uses::{Access, Block, Free, OpenUse, StreamUse, Uses};
 
 bitflags! {
     /// How pinned memory is allocated. [`PinnedBuffer`] has an example.
@@ -64,15 +64,6 @@ pub struct PinnedBuffer<T: DeviceCopy> {
     block: Owned<Block>,
 }
 
-/// Pinned memory without its type: what there is to free.
-#[derive(Debug)]
-struct Block {
-    /// Null if there are no bytes.
-    address: Handle<c_void>,
-    context: Context,
-    uses: Uses,
-}
-
 impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Memory for `len` elements, all of whose bytes are zero. Nothing is allocated for zero bytes.
     ///
@@ -80,7 +71,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`].
+    /// [`Error::TooLarge`](crate::Error::TooLarge).
     pub fn zeroed(context: &Context, len: usize, flags: PinnedFlags) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
         let (_relaxed, _bound) = context.bind_relaxed()?;
@@ -94,8 +85,9 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
             unsafe { ptr::write_bytes(address.cast::<u8>(), 0, bytes) };
         }
         let elements = if bytes > 0 { address.cast::<T>() } else { NonNull::dangling().as_ptr() };
-        let block = Block { address: Handle::new(address), context: context.clone(), uses: Uses::default() };
-        Ok(Self { elements: Handle::new(elements), len, block: Owned::new(block) })
+        // SAFETY: memory that was just allocated, if any was.
+        let block = unsafe { Block::new(address.expose_provenance() as u64, context, Free::Host) };
+        Ok(Self { elements: Handle::new(elements), len, block })
     }
 
     /// The elements, once every device use that is known of has ended. Blocks the calling thread until then. Without recorded
@@ -104,7 +96,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Wraps [`cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), or
     /// `cuEventSynchronize` where an event stands for a stream ([`Uses::wait`](crate::Uses::wait)).
     pub fn as_slice(&self) -> Result<&[T]> {
-        self.block.uses.synchronize()?;
+        self.block.uses.wait()?;
         // SAFETY: `len` initialised elements (zeroed first, and any bytes are values), which no device writes now; safe
         // device operations that write them take `&mut` of the buffer or of this slice.
         Ok(unsafe { std::slice::from_raw_parts(self.elements.raw(), self.len) })
@@ -113,7 +105,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// The elements, to change, once every device use that is known of has ended.
     /// Errors: as [`PinnedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
-        self.block.uses.synchronize()?;
+        self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.elements.raw(), self.len) })
     }
@@ -144,12 +136,11 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     ///
     /// # Errors
     ///
-    /// As there, and [`Error::Driver`] if the device cannot reach the memory.
+    /// As there, and [`Error::Driver`](crate::Error::Driver) if the device cannot reach the memory.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        if stream.driver() != self.block.context.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
-        let address = device_address(stream.context(), self.block.address.raw().cast())?;
+        self.block.context.driver().expect_same(stream.driver(), "the stream")?;
+        let memory = ptr::with_exposed_provenance(self.block.address as usize);
+        let address = device_address(stream.context(), memory)?;
         StreamUse::begin(address, &self.block.uses, stream, Access::Write)
     }
 
@@ -174,36 +165,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        match self.block.release() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Refused::new(error, self)),
-        }
-    }
-}
-
-impl Held for Block {
-    fn driver(&self) -> Driver {
-        self.context.driver()
-    }
-
-    fn is_released(&self) -> bool {
-        self.address.raw().is_null()
-    }
-}
-
-impl Release for Block {
-    fn release(&mut self) -> Result<()> {
-        refuse_forked()?;
-        if self.address.raw().is_null() {
-            return Ok(());
-        }
-        self.uses.synchronize()?;
-        let (_relaxed, _bound) = self.context.bind_relaxed()?;
-        // SAFETY: memory that this value owns, freed once; no use of it that is known of runs any more, and the rest has
-        // borrowed the buffer.
-        unsafe { call!(self.context.driver(), cuMemFreeHost(self.address.raw())) }?;
-        self.address = Handle::new(ptr::null_mut());
-        Ok(())
+        self.block.release().map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -224,11 +186,11 @@ unsafe impl<T: DeviceCopy> HostMemory for PinnedBuffer<T> {
     }
 
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
-        self.block.uses.hold_up(stream)
+        self.block.uses.order(stream)
     }
 
     fn wait_for_uses(&self) -> Result<()> {
-        self.block.uses.synchronize()
+        self.block.uses.wait()
     }
 }
 

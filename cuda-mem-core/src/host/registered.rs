@@ -199,9 +199,7 @@ impl<M: HostMemory> Registered<M> {
     /// As there, and [`Error::Driver`] if the device cannot reach the memory.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         let parts = &*self.parts;
-        if stream.driver() != parts.context.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        parts.context.driver().expect_same(stream.driver(), "the stream")?;
         let memory = parts.memory();
         let address =
             if memory.byte_len() > 0 { device_address(stream.context(), memory.as_ptr())? } else { 0 };
@@ -268,7 +266,7 @@ impl<M: HostMemory> Parts<M> {
 
     fn unregister(&mut self) -> Result<()> {
         refuse_forked()?;
-        self.uses.synchronize()?;
+        self.uses.wait()?;
         self.registration.release()
     }
 }
@@ -289,7 +287,7 @@ impl<M: HostMemory> Release for Shared<M> {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
         if let Some(parts) = &self.0 {
-            parts.uses.synchronize()?;
+            parts.uses.wait()?;
         }
         if let Some(mut parts) = self.0.take() {
             // What waits keeps no stream.
@@ -373,11 +371,11 @@ unsafe impl<M: HostMemory> HostMemory for Registered<M> {
 
     fn order_behind_uses(&self, stream: &Stream) -> Result<()> {
         self.parts.memory().order_behind_uses(stream)?;
-        self.parts.uses.hold_up(stream)
+        self.parts.uses.order(stream)
     }
 
     fn wait_for_uses(&self) -> Result<()> {
-        self.parts.uses.synchronize()?;
+        self.parts.uses.wait()?;
         // The owner may have uses of its own, and get more of them where it is lent.
         self.parts.memory().wait_for_uses()
     }

@@ -10,13 +10,12 @@
 #![allow(unsafe_code, reason = "maps a file and touches its words atomically")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::mapping::Mapped;
 use super::memory::HostMemory;
 use super::system::page_size;
-use crate::driver::Handle;
 use crate::error::{Error, Result};
 
 /// Bytes of the words that memory is touched in.
@@ -74,11 +73,6 @@ pub struct SharedPages {
     mapped: Arc<Mapped>,
     /// Behind the pages.
     _guard: Box<dyn Send + Sync>,
-}
-
-struct Mapped {
-    address: Handle<u8>,
-    bytes: usize,
 }
 
 impl SharedMapping {
@@ -155,14 +149,8 @@ impl SharedMapping {
             return Err(Error::NotShared { why: "has no whole number of pages" });
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (at, file_number) = (ptr::null_mut(), file.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice, of an open file.
-        let address = unsafe { libc::mmap(at, bytes, protection, libc::MAP_SHARED, file_number, 0) };
-        if address == libc::MAP_FAILED {
-            return Err(Error::last_os("mmap"));
-        }
-        let address = Handle::new(address.cast::<u8>());
-        Ok(Self { file: Arc::new(file), mapped: Arc::new(Mapped { address, bytes }) })
+        let mapped = Mapped::map("mmap", bytes, protection, libc::MAP_SHARED, file.as_raw_fd())?;
+        Ok(Self { file: Arc::new(file), mapped: Arc::new(mapped) })
     }
 
     /// The pages without the descriptor. `guard` is dropped when they are: for memory that is registered, once that is undone, and never if
@@ -191,7 +179,7 @@ impl SharedMapping {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.mapped.bytes
+        self.mapped.len
     }
 
     /// Copies bytes out, from `offset` on.
@@ -320,7 +308,7 @@ macro_rules! host_memory {
             }
 
             fn byte_len(&self) -> usize {
-                self.mapped.bytes
+                self.mapped.len
             }
 
             fn is_writable(&self) -> bool {
@@ -337,15 +325,6 @@ macro_rules! host_memory {
 host_memory!(SharedMapping);
 host_memory!(SharedPages);
 
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `map` made, unmapped once; references to its words borrow from a handle.
-        let result = unsafe { libc::munmap(self.address.raw().cast(), self.bytes) };
-        // It fails only for arguments that are no mapping.
-        debug_assert_eq!(result, 0);
-    }
-}
+shown!(SharedPages, |it| address: it.mapped.address.raw(), bytes: it.mapped.len);
 
-shown!(SharedPages, |it| address: it.mapped.address.raw(), bytes: it.mapped.bytes);
-
-shown!(SharedMapping, |it| address: it.mapped.address.raw(), bytes: it.mapped.bytes);
+shown!(SharedMapping, |it| address: it.mapped.address.raw(), bytes: it.mapped.len);

@@ -192,10 +192,7 @@ impl ImportedMapping {
     ///
     /// The mapping comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.mapped.release() {
-            return Err(Refused::new(error, self));
-        }
-        Ok(())
+        self.mapped.release().map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -221,7 +218,7 @@ impl Release for Mapped {
     fn release(&mut self) -> Result<()> {
         refuse_forked()?;
         let Some(range) = &self.range else { return Ok(()) };
-        if let Err(error) = self.uses.synchronize() {
+        if let Err(error) = self.uses.wait() {
             expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others was waited for, unless it is another thread's.
             if !self.uses.have_passed_or_lost()? {

@@ -2,19 +2,21 @@
 //!
 //! # Safety
 //!
-//! Relies on `cuIpcOpenMemHandle` giving an address that is valid until it was closed as often as it was opened, and on every use
-//! of it being in its [`Uses`]: work that is put into a stream without [`OpenedMemory::on`] is its author's `unsafe`
-//! responsibility.
+//! Relies on `cuMemAlloc` giving memory that belongs to its receiver until `cuMemFree`, on `cuIpcOpenMemHandle` giving an address
+//! that is valid until it was closed as often as it was opened, and on every use of either being in its [`Uses`](crate::Uses): work that is
+//! put into a stream without [`DeviceAllocation::on`] or [`OpenedMemory::on`] is its author's `unsafe` responsibility.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
+
+use std::ops::Range;
 
 use cuda_mem_sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle_v1};
 
 use crate::buffer::{Borrowed, used_memory};
-use crate::driver::deferred::{Companion, Held, Owned, Release};
-use crate::driver::{Context, Driver, refuse_forked};
-use crate::error::{Error, Refused, Result, call};
-use crate::uses::Uses;
+use crate::driver::Context;
+use crate::driver::deferred::{Owned, Release};
+use crate::error::{Error, Refused, Result, WithBytes, call};
+use crate::uses::{Block, Free};
 
 /// Names a part of an allocation for other processes: the driver's 64 bytes for the whole of it, and where the part lies.
 ///
@@ -85,6 +87,91 @@ impl MemoryHandle {
 
 shown!(MemoryHandle, |it| offset: it.offset, len: it.len);
 
+/// What such memory is allocated in: the driver shares whole pages, and what else lies in them would be shared too.
+const PAGE: usize = 2 << 20;
+
+/// Device memory of `cuMemAlloc`, which is what legacy handles name.
+///
+/// It has pages of its own, so that no handle of it shows anything else. Dropped, it waits for the device uses that it knows of
+/// and is freed; it must not be before other processes have closed it.
+///
+/// ```
+/// use cuda_mem_core::Driver;
+/// use cuda_mem_core::ipc::DeviceAllocation;
+///
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let memory = DeviceAllocation::new(&context, 100_000)?;
+/// // SAFETY: the memory stays until the other process has closed what it opens by it.
+/// let handle = unsafe { memory.handle(5000..6000) }?; // to be sent over any channel
+/// assert_eq!((handle.offset(), handle.len()), (5000, 1000));
+/// # Ok::<(), cuda_mem_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceAllocation {
+    /// Taken out when the memory is dropped.
+    block: Owned<Block>,
+    bytes: usize,
+}
+
+impl DeviceAllocation {
+    /// At least `bytes` bytes, a multiple of 2 MiB. What is in it is undefined.
+    ///
+    /// Wraps [`cuMemAlloc`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`]; [`Error::Driver`]: code 2 for more than there is.
+    pub fn new(context: &Context, bytes: usize) -> Result<Self> {
+        let whole = bytes.max(1).checked_next_multiple_of(PAGE);
+        let bytes = whole.ok_or(Error::TooLarge { count: bytes, size: 1 })?;
+        context.driver().reclaim();
+        let (_relaxed, _bound) = context.bind_relaxed()?;
+        let mut address = 0;
+        // SAFETY: one address to write; the context is current.
+        unsafe { call!(context.driver(), cuMemAlloc(&mut address, bytes)) }.with_bytes(bytes)?;
+        // SAFETY: memory that was just allocated.
+        Ok(Self { block: unsafe { Block::new(address, context, Free::Device) }, bytes })
+    }
+
+    /// A handle of some of the bytes, for other processes.
+    ///
+    /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), whose handle is that of the
+    /// whole allocation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`].
+    ///
+    /// # Safety
+    ///
+    /// No other process has the memory open by the result when this value frees it: CUDA does not say what comes of that
+    /// ([`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html)).
+    pub unsafe fn handle(&self, range: Range<usize>) -> Result<MemoryHandle> {
+        let Some(len) = range.end.checked_sub(range.start).filter(|_| range.end <= self.bytes) else {
+            return Err(Error::OutOfRange { range, len: self.bytes });
+        };
+        let address = self.block.address + range.start as u64;
+        // SAFETY: device memory, of which nothing here borrows a slice; the caller's promise.
+        unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
+    }
+
+    /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all
+    /// work of the context.
+    ///
+    /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    /// The memory comes back with the error.
+    pub fn close(mut self) -> Result<(), Refused<Self>> {
+        self.block.release().map_err(|error| Refused::new(error, self))
+    }
+}
+
+used_memory!(
+    DeviceAllocation,
+    |this| this.block.address,
+    this.bytes,
+    Borrowed::of(&this.block.uses, &this.block.context)
+);
+
 /// Device memory of another process, opened by its handle.
 ///
 /// Opened a second time, the same allocation has the same address here. Dropped, it waits for the device uses that it knows of,
@@ -112,20 +199,10 @@ shown!(MemoryHandle, |it| offset: it.offset, len: it.len);
 #[derive(Debug)]
 pub struct OpenedMemory {
     /// Taken out when the memory is closed or dropped.
-    opened: Owned<Opened>,
+    opened: Owned<Block>,
     offset: u64,
     len: usize,
     allocation: usize,
-}
-
-/// What there is to close.
-#[derive(Debug)]
-struct Opened {
-    /// 0 once it is closed.
-    base: CUdeviceptr,
-    context: Context,
-    uses: Uses,
-    companion: Companion,
 }
 
 impl OpenedMemory {
@@ -152,9 +229,9 @@ impl OpenedMemory {
             unsafe { call!(context.driver(), cuIpcOpenMemHandle(&mut base, raw, flags)) }?;
         }
         // From here on it is closed if anything is wrong.
-        let (uses, companion) = (Uses::new(), Companion::NONE);
-        let opened = Opened { base, context: context.clone(), uses, companion };
-        let mut memory = Self { opened: Owned::new(opened), offset: handle.offset, len: 0, allocation: 0 };
+        // SAFETY: just opened, by this value alone.
+        let opened = unsafe { Block::new(base, context, Free::Opened) };
+        let mut memory = Self { opened, offset: handle.offset, len: 0, allocation: 0 };
         let (_, bytes) = range_around(context, base)?;
         memory.allocation = bytes;
         memory.len = expect_inside(handle.offset, handle.len, bytes)?;
@@ -184,44 +261,16 @@ impl OpenedMemory {
     /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// The memory comes back with the error, still open.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.opened.release() {
-            return Err(Refused::new(error, self));
-        }
-        Ok(())
+        self.opened.release().map_err(|error| Refused::new(error, self))
     }
 }
 
 used_memory!(
     OpenedMemory,
-    |this| this.opened.base + this.offset,
+    |this| this.opened.address + this.offset,
     this.len,
     Borrowed::of(&this.opened.uses, &this.opened.context)
 );
-
-impl Held for Opened {
-    fn driver(&self) -> Driver {
-        self.context.driver()
-    }
-
-    fn is_released(&self) -> bool {
-        self.base == 0
-    }
-}
-
-impl Release for Opened {
-    fn release(&mut self) -> Result<()> {
-        refuse_forked()?;
-        if self.base == 0 {
-            return Ok(());
-        }
-        self.uses.synchronize()?;
-        let (_relaxed, _bound) = self.context.bind_relaxed()?;
-        // SAFETY: opened once by this value and closed once; no use of it runs any more. The context is current.
-        unsafe { call!(self.context.driver(), cuIpcCloseMemHandle(self.base)) }?;
-        self.base = 0;
-        Ok(())
-    }
-}
 
 /// The allocation that an address lies in: its start and its length.
 fn range_around(context: &Context, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {

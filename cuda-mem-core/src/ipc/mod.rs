@@ -20,13 +20,11 @@
 //! Legacy handles name whole allocations. A part of one is a base, an offset and a length here, and the length is checked
 //! against what the driver has opened. Who gets a handle gets all of the allocation.
 
-mod allocation;
 mod event;
 mod mapping;
 mod memory;
 
 pub use crate::fence::{SharedWords, poison_word};
-pub use allocation::DeviceAllocation;
 pub use event::{EventHandle, InterprocessEvent, OpenedEvent};
 pub use mapping::ImportedMapping;
-pub use memory::{MemoryHandle, OpenedMemory};
+pub use memory::{DeviceAllocation, MemoryHandle, OpenedMemory};

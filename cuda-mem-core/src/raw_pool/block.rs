@@ -122,9 +122,7 @@ impl ImportedBlock {
         bytes: usize,
         stream: &Stream,
     ) -> Result<Self> {
-        if stream.driver() != pool.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        pool.driver().expect_same(stream.driver(), "the stream")?;
         pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
@@ -175,10 +173,7 @@ impl ImportedBlock {
     /// The block comes back with the error. [`Error::Timeout`] if a context was lost, so that the free cannot be ordered behind uses that
     /// run in others.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.block.release() {
-            return Err(Refused::new(error, self));
-        }
-        Ok(())
+        self.block.release().map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -243,7 +238,7 @@ impl Release for Block {
 impl Block {
     /// Frees it on its stream.
     fn free_in_order(&mut self) -> Result<Free> {
-        if let Err(error) = self.uses.hold_up_last(&self.home) {
+        if let Err(error) = self.uses.order(&self.home) {
             self.expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
             self.expect_over()?;
@@ -263,7 +258,7 @@ impl Block {
             // thread's default stream came to its uses in that thread.
             self.uses.absorb(Uses::starting_on(&self.home)?);
         }
-        if let Err(error) = self.uses.synchronize() {
+        if let Err(error) = self.uses.wait() {
             self.expect_lost(error)?;
             self.expect_over()?;
         }

@@ -24,6 +24,7 @@ use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::stream::Stream;
 
+pub use crate::buffer::free;
 pub use crate::vmm::{AllocationType, MemoryLocation};
 pub use attributes::PoolAttributes;
 pub use block::{ImportedBlock, PoolBlock};
@@ -242,9 +243,7 @@ impl MemoryPool {
     ///
     /// [`Error::Driver`]: code 2 for more than there is or than the pool may have, 1 for an imported pool.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
-        if stream.driver() != self.driver {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        self.driver.expect_same(stream.driver(), "the stream")?;
         let _relaxed = Relaxed::enter(self.driver)?;
         const CALL: &str = "allocating from a memory pool";
         stream.refuse_capturing(CALL)?;
@@ -291,9 +290,7 @@ impl MemoryPool {
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     pub fn is_accessible_from(&self, device: Device) -> Result<bool> {
         let _relaxed = Relaxed::enter(self.driver)?;
-        if device.driver() != self.driver {
-            return Err(Error::ForeignContext { what: "the device" });
-        }
+        self.driver.expect_same(device.driver(), "the device")?;
         let mut place = MemoryLocation::Device(device.as_raw()).as_raw();
         let mut flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
         // SAFETY: one value to write; the location is read during the call; a live pool.
@@ -314,9 +311,7 @@ impl MemoryPool {
     /// [`Error::Driver`]: code 101 for a device that cannot reach the memory, or for taking access from the device that the memory lies on.
     pub fn set_access(&self, devices: &[Device], accessible: bool) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
-        if devices.iter().any(|device| device.driver() != self.driver) {
-            return Err(Error::ForeignContext { what: "the device" });
-        }
+        devices.iter().try_for_each(|device| self.driver.expect_same(device.driver(), "the device"))?;
         if devices.is_empty() {
             return Ok(());
         }
@@ -401,41 +396,6 @@ fn set_current(
     let mut place = location.as_raw();
     // SAFETY: the location is read during the call; the callers' pool lives.
     unsafe { call!(driver, cuMemSetMemPool(&mut place, kind.as_raw(), pool)) }
-}
-
-/// Frees memory that came from a pool, whichever. Nothing is done for address 0.
-///
-/// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html). Ordered on `stream`;
-/// the host waits for nothing.
-///
-/// # Errors
-///
-/// [`Error::Driver`]: code 1 for an address that no allocation starts at. The memory is still allocated then.
-///
-/// # Safety
-///
-/// The memory was allocated from a pool of the stream's driver and is freed once; all work that uses it is ordered before this
-/// point of `stream`.
-pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
-    if address == 0 {
-        return refuse_forked();
-    }
-    let driver = stream.driver();
-    let entered = stream.enter()?;
-    if stream.is_legacy() {
-        // Asked and not tried: beside a blocking stream's capture the mere mention of it ends that capture.
-        stream.refuse_capturing("freeing memory")?;
-    }
-    let _relaxed = Relaxed::enter(driver)?;
-    // SAFETY: the caller's promise; a live stream.
-    let freed = unsafe { call!(driver, cuMemFreeAsync(address, entered.raw())) };
-    match freed {
-        // A capturing stream refuses memory from outside its graph, and the capture goes on (seen on hardware).
-        Err(Error::Driver(error)) if error.is_capture() || stream.is_capturing()? => {
-            Err(Error::Capturing { call: "freeing memory" })
-        }
-        freed => freed,
-    }
 }
 
 impl Drop for MemoryPool {

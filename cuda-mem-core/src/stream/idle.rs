@@ -18,7 +18,7 @@ use std::sync::{
 use std::thread;
 use std::time::Duration;
 
-use super::known::{KnownStreams, Points};
+use super::known::KnownStreams;
 use crate::driver::deferred::{Release, catch_panic};
 use crate::driver::{self, Driver, Service, fork, lock};
 use crate::error::Error;
@@ -91,8 +91,8 @@ impl Driver {
         if fork::forked() {
             return None;
         }
-        let (waiting, points) = (self.service::<WhenIdle>(), self.points());
-        alone_if(|| waiting.is_idle(self, &points), free)
+        let (waiting, points) = (self.service::<WhenIdle>(), self.record_points());
+        alone_if(|| waiting.is_idle(self, points), free)
     }
 
     /// As [`Driver::while_idle`], if streams may be busy with what ends by itself: none of them waits for a fence that is not reached. The
@@ -105,12 +105,12 @@ impl Driver {
         alone_if(|| !self.service::<WhenIdle>().is_awaited(), free)
     }
 
-    fn points(self) -> Points {
-        let points = self.service::<WhenIdle>().streams.points(self);
-        if !points.is_empty() {
+    fn record_points(self) -> bool {
+        let recorded = self.service::<WhenIdle>().streams.record_points(self);
+        if recorded {
             thread::sleep(REACHED);
         }
-        points
+        recorded
     }
 
     /// Releases what an owner had, as soon as no stream is busy.
@@ -125,21 +125,21 @@ impl Driver {
     /// Undoes what waits if no stream is busy, and tells how much still waits. One that was lent counts as busy. Waits for
     /// nothing but the driver's call, and that for nothing but what is not known here.
     pub(crate) fn undo_if_idle(self) -> usize {
-        self.undo(|_| Points::default())
+        self.undo(|_| false)
     }
 
     /// As [`Driver::undo_if_idle`], but for streams that were lent, which are asked too. That takes a millisecond, and longer while
     /// somebody frees or unregisters memory: not for a thread that others wait for.
     pub(crate) fn undo_if_all_are_idle(self) -> usize {
-        self.undo(Self::points)
+        self.undo(Self::record_points)
     }
 
-    fn undo(self, points: impl FnOnce(Self) -> Points) -> usize {
+    fn undo(self, points: impl FnOnce(Self) -> bool) -> usize {
         // A push that the load misses is seen by the next one, who comes after it at the latest.
         if self.registrations_left() == 0 {
             return 0;
         }
-        self.service::<WhenIdle>().attempt(self, &points(self))
+        self.service::<WhenIdle>().attempt(self, points(self))
     }
 }
 
@@ -169,7 +169,7 @@ impl WhenIdle {
         (!waiting.is_empty()).then(|| waiting.remove(0))
     }
 
-    fn attempt(&self, driver: Driver, points: &Points) -> usize {
+    fn attempt(&self, driver: Driver, points: bool) -> usize {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
         let alone = alone();
         if alone.is_some() {
@@ -197,7 +197,7 @@ impl WhenIdle {
         self.count.fetch_sub(ended, Ordering::SeqCst).saturating_sub(ended)
     }
 
-    fn is_idle(&self, driver: Driver, points: &Points) -> bool {
+    fn is_idle(&self, driver: Driver, points: bool) -> bool {
         !self.is_awaited() && self.streams.are_idle(driver, points)
     }
 

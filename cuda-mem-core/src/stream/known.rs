@@ -13,12 +13,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ptr;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 
-use cuda_mem_sys::CUstream_st;
+use cuda_mem_sys::{CUresult, CUstream_st};
 
 use super::{Inner, Kind, StreamId, is_capturing};
-use crate::driver::{Context, Driver, Event, Handle, Relaxed, lock};
+use crate::driver::{Context, Driver, Event, Handle, Relaxed, lock, try_lock};
 use crate::error::{Error, Result, call, query};
 
 /// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about, and guests.
@@ -41,7 +41,6 @@ struct Entry {
 #[derive(Debug)]
 struct Known {
     raw: Handle<CUstream_st>,
-    id: StreamId,
     is_legacy: bool,
     /// None once it has left. Held while a stream that was lent is named.
     here: Mutex<Option<Here>>,
@@ -51,17 +50,13 @@ struct Known {
 #[derive(Debug)]
 struct Here {
     context: Context,
-    /// The last point behind what it was given.
-    point: Option<Event>,
+    /// The last point behind what it was given; none if it captured then.
+    point: Option<Point>,
 }
-
-/// Which of the streams that were lent have points; those that capture have none.
-#[derive(Debug, Default)]
-pub(super) struct Points(HashMap<StreamId, Point>);
 
 #[derive(Debug)]
 enum Point {
-    Recorded,
+    At(Event),
     /// The context is lost, with all that ran there.
     Lost,
 }
@@ -73,12 +68,7 @@ impl KnownStreams {
         }
         let context = stream.context.clone();
         let here = Some(Here { context: context.clone(), point: None });
-        let known = Known {
-            raw: stream.raw,
-            id: stream.id,
-            is_legacy: stream.kind == Kind::Legacy,
-            here: Mutex::new(here),
-        };
+        let known = Known { raw: stream.raw, is_legacy: stream.kind == Kind::Legacy, here: Mutex::new(here) };
         let entry = Entry { known: Arc::new(known), context, is_lent: stream.kind != Kind::Owned };
         lock(&self.streams).insert(place(stream), entry);
     }
@@ -115,15 +105,35 @@ impl KnownStreams {
 
     /// Whether one of a context captures that was lent, or a guest did when it was last asked.
     pub(super) fn captures_in(&self, context: &Context) -> bool {
-        let captures = |known: &Known| match known.here.try_lock() {
-            Ok(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
+        let captures = |known: &Known| match try_lock(&known.here) {
+            Some(here) => here.is_some() && is_capturing(context.driver(), known.raw.raw()).unwrap_or(true),
             // Somebody names it right now, and the driver may keep them waiting: it is asked another time.
-            Err(_) => true,
+            None => true,
         };
         let Ok(_bound) = context.bind() else { return true };
         let streams = lock(&self.streams);
         let mut lent = streams.values().filter(|entry| entry.is_lent && entry.context == *context);
         !lock(&self.capturing).is_empty() || lent.any(|entry| captures(&entry.known))
+    }
+
+    /// Waits until the streams of a context have done what they were given by now.
+    pub(super) fn wait_in(&self, context: &Context, call: &'static str) -> Result<()> {
+        let _relaxed = Relaxed::enter(context.driver())?;
+        let capturing = || Error::Capturing { call };
+        let mut points = Vec::new();
+        for known in self.known(|entry| entry.context == *context) {
+            if let Some(here) = &*lock(&known.here) {
+                points.push(known.point(&here.context)?.ok_or_else(capturing)?);
+            }
+        }
+        if !lock(&self.capturing).is_empty() {
+            return Err(capturing());
+        }
+        points.iter().try_for_each(|point| match point.synchronize() {
+            // A capture had it that has begun and ended meanwhile: it says nothing.
+            Err(error) if error.code() == Some(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(capturing()),
+            waited => waited,
+        })
     }
 
     /// Calls `ask` while nobody here names a stream that was lent.
@@ -142,25 +152,30 @@ impl KnownStreams {
         }
     }
 
-    /// A point behind what each stream was given that was lent. The driver makes the record wait while somebody frees or
-    /// unregisters memory: not for a thread that others wait for.
-    pub(super) fn points(&self, driver: Driver) -> Points {
-        let Ok(_relaxed) = Relaxed::enter(driver) else { return Points::default() };
-        let lent = |entry: &Entry| entry.is_lent.then(|| Arc::clone(&entry.known));
-        let lent = lock(&self.streams).values().filter_map(lent).collect::<Vec<_>>();
-        let point = |known: Arc<Known>| match known.record_point() {
-            Ok(is_recorded) => is_recorded.then_some((known.id, Point::Recorded)),
-            Err(Error::Driver(error)) if error.context_is_lost() => Some((known.id, Point::Lost)),
-            Err(_) => None,
-        };
-        Points(lent.into_iter().filter_map(point).collect())
+    fn known(&self, is_asked_for: impl Fn(&Entry) -> bool) -> Vec<Arc<Known>> {
+        let known = |entry: &Entry| is_asked_for(entry).then(|| Arc::clone(&entry.known));
+        lock(&self.streams).values().filter_map(known).collect()
     }
 
-    /// Whether none has work: one that was lent none before its point. One that captures counts as busy, and its capture stays.
-    pub(super) fn are_idle(&self, driver: Driver, points: &Points) -> bool {
+    /// Records a point behind what each stream was given that was lent, and tells whether there are such streams. The driver makes the
+    /// record wait while somebody frees or unregisters memory: not for a thread that others wait for.
+    pub(super) fn record_points(&self, driver: Driver) -> bool {
+        let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
+        let lent = self.known(|entry| entry.is_lent);
+        lent.iter().for_each(|known| known.record_point());
+        !lent.is_empty()
+    }
+
+    /// Whether none has work: one that was lent none before its point, or is busy if nobody has just [recorded](Self::record_points)
+    /// `points`. One that captures counts as busy, and its capture stays.
+    pub(super) fn are_idle(&self, driver: Driver, points: bool) -> bool {
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
         lock(&self.streams).values().all(|entry| {
-            let is_idle = if entry.is_lent { points.is_reached(&entry.known) } else { entry.is_idle() };
+            let is_idle = match (entry.is_lent, points) {
+                (false, _) => entry.is_idle(),
+                (true, true) => entry.known.is_reached(),
+                (true, false) => Ok(false),
+            };
             match is_idle {
                 Err(Error::Driver(error)) => error.context_is_lost(),
                 is_idle => is_idle.unwrap_or(false),
@@ -181,12 +196,21 @@ impl Entry {
 }
 
 impl Known {
-    /// Records an event behind what the stream was given; false if it captures or has left.
-    fn record_point(&self) -> Result<bool> {
+    /// Has a point behind what the stream was given, unless it captures.
+    fn record_point(&self) {
         let mut here = lock(&self.here);
-        let Some(Here { context, point }) = &mut *here else { return Ok(false) };
+        let Some(here) = &mut *here else { return };
         // Whatever comes of this, an older one is not behind all of it.
-        drop(point.take());
+        drop(here.point.take());
+        here.point = match self.point(&here.context) {
+            Ok(event) => event.map(Point::At),
+            Err(Error::Driver(error)) if error.context_is_lost() => Some(Point::Lost),
+            Err(_) => None,
+        };
+    }
+
+    /// An event behind what the stream was given, which has not left; none if it captures.
+    fn point(&self, context: &Context) -> Result<Option<Event>> {
         let driver = context.driver();
         let _bound = context.bind()?;
         let event = Event::pooled(context)?;
@@ -194,41 +218,25 @@ impl Known {
             context.beside_legacy().record(context, &event)?;
         } else {
             if is_capturing(driver, self.raw.raw())? {
-                return Ok(false);
+                return Ok(None);
             }
             // SAFETY: a live event, and a stream of its context that exists: it has not left.
             unsafe { call!(driver, cuEventRecord(event.handle(), self.raw.raw())) }?;
             // Of a capture that began before the record the event is a part, and may not be asked; of one that has ended by now it
             // says nothing, which is no answer.
             if is_capturing(driver, self.raw.raw())? {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        *point = Some(event);
-        Ok(true)
+        Ok(Some(event))
     }
 
     /// Whether the last point was reached. False if somebody names the stream right now, whom the driver may keep waiting.
     fn is_reached(&self) -> Result<bool> {
-        let here = match self.here.try_lock() {
-            Ok(here) => here,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        };
-        let point = here.as_ref().and_then(|here| here.point.as_ref());
-        point.map_or(Ok(false), Event::is_complete)
-    }
-}
-
-impl Points {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn is_reached(&self, known: &Known) -> Result<bool> {
-        match self.0.get(&known.id) {
+        let here = try_lock(&self.here);
+        match here.as_ref().and_then(|here| here.as_ref()?.point.as_ref()) {
             // Of a later look it may be: then it is behind more.
-            Some(Point::Recorded) => known.is_reached(),
+            Some(Point::At(event)) => event.is_complete(),
             Some(Point::Lost) => Ok(true),
             None => Ok(false),
         }

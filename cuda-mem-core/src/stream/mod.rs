@@ -36,7 +36,7 @@ use crate::error::{Error, Result, call};
 pub use capture::{CaptureId, CapturePast, CapturePoint};
 use idle::WhenIdle;
 use lent::{Named, Naming};
-pub(crate) use quiet::{Mark, Marker, Quiet, until_quiet};
+pub(crate) use quiet::{Mark, Marker, Quiet, poll, until_quiet};
 
 /// The first driver on which stream calls were seen to need no current context.
 const NEEDS_NO_CURRENT_CONTEXT: i32 = 13000;

@@ -81,9 +81,7 @@ impl Stream {
 
     /// As [`Stream::wait`], for an event that no capture has.
     pub(crate) fn wait_uncaptured(&self, event: &Event) -> Result<()> {
-        if event.context().driver() != self.driver() {
-            return Err(Error::ForeignContext { what: "the event" });
-        }
+        self.driver().expect_same(event.context().driver(), "the event")?;
         let entered = self.enter()?;
         // SAFETY: a live event and a live stream of the same driver; no flags.
         unsafe { call!(self.driver(), cuStreamWaitEvent(entered.raw(), event.handle(), 0)) }
@@ -103,9 +101,7 @@ impl Stream {
         if self.id() == other.id() && self.context() == other.context() {
             return Ok(());
         }
-        if other.driver() != self.driver() {
-            return Err(Error::ForeignContext { what: "the other stream" });
-        }
+        self.driver().expect_same(other.driver(), "the other stream")?;
         self.refuse_capturing("Stream::wait_stream")?;
         let event = other.point("Stream::wait_stream")?;
         self.wait_uncaptured(&event)
@@ -127,6 +123,15 @@ impl Stream {
         let entered = self.enter()?;
         // SAFETY: a live stream.
         unsafe { call!(self.driver(), cuStreamSynchronize(entered.raw())) }
+    }
+
+    /// As [`Stream::wait_until_idle`], by an event where that could end a capture.
+    pub(super) fn wait_unnoticed(&self) -> Result<()> {
+        if self.is_lent() {
+            self.point("waiting for a stream")?.synchronize()
+        } else {
+            self.wait_until_idle()
+        }
     }
 
     /// Whether everything that the stream was given is done.
@@ -188,6 +193,32 @@ impl Stream {
 }
 
 impl Context {
+    /// Waits until the streams that are known here have done all that they were given by now. A capture that begins meanwhile stays as it
+    /// is, in whichever thread and mode, as [`Context::synchronize`] leaves none.
+    ///
+    /// Not waited for are default streams of threads, [guests](Stream::guest), and streams that others made and never
+    /// [lent](crate::Driver::registrations_left).
+    ///
+    /// Wraps [`cuEventRecord` and `cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) for each.
+    ///
+    /// ```
+    /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
+    ///
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let stream = Stream::new(&context)?;
+    /// let buffer = DeviceBuffer::<u8>::zeroed(&stream, 1 << 20)?;
+    /// context.wait_for_streams()?;
+    /// assert!(stream.is_idle()?);
+    /// # Ok::<(), cuda_mem_core::Error>(())
+    /// ```
+    ///
+    /// # Capture
+    ///
+    /// [`Error::Capturing`] while one of them captures, or a guest did when it was last asked; its capture goes on.
+    pub fn wait_for_streams(&self) -> Result<()> {
+        self.driver().service::<WhenIdle>().streams.wait_in(self, "Context::wait_for_streams")
+    }
+
     /// An event behind all that the context was given so far, on whichever stream, also on those that nobody can name any more.
     ///
     /// Wraps [`cuCtxRecordEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html). With a driver before 12.5, which has no

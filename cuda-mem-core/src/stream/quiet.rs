@@ -63,7 +63,7 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
     let mut refused_since = None;
     let mut pause = Duration::from_micros(10);
     loop {
-        let waited = wait().or_else(|error| match stream.wait_until_idle() {
+        let waited = wait().or_else(|error| match stream.wait_unnoticed() {
             // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
             Err(Error::WrongThread) => Err(error),
             // Its owner may have destroyed it, and what it was given runs on.
@@ -81,7 +81,7 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
         };
         let (is_capture, is_end) = match &error {
             Error::Driver(error) => (error.is_capture(), error.is_end()),
-            _ => (false, false),
+            error => (matches!(error, Error::Capturing { .. }), false),
         };
         // In a host function the driver refuses because of where it is asked.
         let is_elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
@@ -100,6 +100,21 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
     }
+}
+
+/// Asks again and again whether something is over, for at most `limit` if there is one.
+pub(crate) fn poll(limit: Option<Duration>, mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
+    let (start, mut pause) = (Instant::now(), Duration::from_micros(1));
+    while !is_over()? {
+        let waited = start.elapsed();
+        if let Some(limit) = limit.filter(|limit| waited >= *limit) {
+            return Err(Error::Timeout(limit));
+        }
+        // Short waits stay fast, long ones cost little.
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_micros(200));
+    }
+    Ok(())
 }
 
 /// A point in a stream. Unlike the stream it can be waited for from any thread, and while the stream captures.

@@ -4,8 +4,10 @@
 //! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
 //! the stream was given by then.
 
+mod block;
 mod points;
 
+pub(crate) use block::{Block, Free};
 pub use points::UsePoint;
 
 use std::marker::PhantomData;
@@ -147,18 +149,6 @@ impl Uses {
         Ok(OpenUse { uses: self, stream })
     }
 
-    /// Orders `stream` behind all uses, without entering it.
-    pub(crate) fn hold_up(&self, stream: &Stream) -> Result<()> {
-        refuse_forked()?;
-        lock(&self.entries).hold_up(stream, Access::Write)
-    }
-
-    /// As [`Uses::hold_up`], for an owner that nobody else can reach any more.
-    pub(crate) fn hold_up_last(&mut self, stream: &Stream) -> Result<()> {
-        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
-        entries.hold_up(stream, Access::Write)
-    }
-
     fn end(&self, stream: &Stream) -> Result<()> {
         // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
         let event = if stream.is_per_thread() && !stream.is_capturing()? {
@@ -182,16 +172,6 @@ impl Uses {
         drop(entries);
         drop(replaced);
         Ok(())
-    }
-
-    /// Has the calling thread wait until no use runs any more. Without uses no call is made.
-    ///
-    /// [`Error::Capturing`](crate::Error::Capturing) if one of the streams captures, which leaves the capture alone.
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        refuse_forked()?;
-        // Waited for outside the lock: others may have to use the memory for the wait to end.
-        let entries = lock(&self.entries).iter().cloned().collect::<Vec<_>>();
-        synchronize_all(&entries)
     }
 
     /// Whether no use runs any more. The host waits for nothing.
@@ -241,9 +221,13 @@ impl Uses {
         })
     }
 
+    fn entries_mut(&mut self) -> &mut Entries {
+        self.entries.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all(&mut self, is_over: impl Fn(&mut Use) -> Result<bool>) -> Result<bool> {
         refuse_forked()?;
-        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries_mut();
         for entry in entries.writer.iter_mut().chain(&mut entries.readers) {
             if !is_over(entry)? {
                 return Ok(false);
@@ -345,19 +329,6 @@ impl Entries {
         self.writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false });
         forgotten
     }
-}
-
-fn synchronize_all(entries: &[Use]) -> Result<()> {
-    for entry in entries {
-        entry.refuse_capturing()?;
-    }
-    // All are waited for, whatever one of them fails with.
-    let mut result = Ok(());
-    for entry in entries {
-        let waited = entry.synchronize();
-        result = result.and(waited);
-    }
-    result
 }
 
 impl Use {

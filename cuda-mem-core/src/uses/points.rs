@@ -1,15 +1,14 @@
 //! Uses that outlive their owner: as points in streams, and handed to the owner of a larger piece of memory.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
 use crate::driver::{Relaxed, lock, refuse_forked};
 use crate::error::{Error, Result};
-use crate::stream::{Mark, Stream, until_quiet};
+use crate::stream::{Mark, Stream, poll, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
 ///
@@ -32,15 +31,14 @@ impl Uses {
     #[inline]
     #[must_use]
     pub fn is_empty(&mut self) -> bool {
-        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let entries = self.entries_mut();
         entries.writer.is_none() && entries.readers.is_empty()
     }
 
     /// The streams that entered.
     #[must_use]
     pub fn streams(&mut self) -> Vec<Stream> {
-        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries.iter().map(|entry| entry.stream.clone()).collect()
+        self.entries_mut().iter().map(|entry| entry.stream.clone()).collect()
     }
 
     /// Orders `stream` behind the uses so far and enters it as a user of the memory at `address`, until the result is dropped.
@@ -75,7 +73,8 @@ impl Uses {
     /// [`cuStreamWaitEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for each other stream.
     /// Errors: as [`Uses::on`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
-        self.hold_up(stream)
+        refuse_forked()?;
+        lock(&self.entries).hold_up(stream, Access::Write)
     }
 
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
@@ -84,7 +83,12 @@ impl Uses {
     /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
     pub fn wait(&self) -> Result<()> {
-        self.synchronize()
+        refuse_forked()?;
+        // Waited for outside the lock: others may have to use the memory for the wait to end.
+        let entries = lock(&self.entries).iter().cloned().collect::<Vec<_>>();
+        entries.iter().try_for_each(Use::refuse_capturing)?;
+        // All are waited for, whatever one of them fails with.
+        entries.iter().map(Use::synchronize).fold(Ok(()), Result::and)
     }
 
     /// As [`Uses::wait`], for at most `limit`: asks again and again.
@@ -97,17 +101,8 @@ impl Uses {
     pub fn wait_for(&self, limit: Duration) -> Result<()> {
         refuse_forked()?;
         // Of a copy, for others may have to use the memory for the wait to end.
-        let (start, mut uses, mut pause) = (Instant::now(), self.copied(), Duration::from_micros(1));
-        while !uses.have_passed()? {
-            let left = limit.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Err(Error::Timeout(limit));
-            }
-            // Short waits stay fast, long ones cost little.
-            thread::sleep(pause.min(left));
-            pause = (pause * 2).min(Duration::from_micros(200));
-        }
-        Ok(())
+        let mut uses = self.copied();
+        poll(Some(limit), || uses.have_passed())
     }
 
     /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.
@@ -118,8 +113,7 @@ impl Uses {
     ///
     /// [`Error::WrongThread`] for a per-thread stream whose use was never ended. The uses stay as they were.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
-        let entries = self.entries.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries.iter().map(Use::point).collect()
+        self.entries_mut().iter().map(Use::point).collect()
     }
 
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.

@@ -61,7 +61,7 @@ use cuda_mem_sys::{
 };
 
 use crate::driver::{Device, refuse_forked};
-use crate::error::{Result, call};
+use crate::error::{Error, Result, call};
 
 pub use physical::{CreateOptions, PhysicalMemory};
 pub use range::AddressRange;
@@ -106,6 +106,14 @@ pub fn granularity(device: Device) -> Result<usize> {
         }?;
         Ok(granularity)
     })
+}
+
+/// Refuses a size that is 0 or not of whole pages.
+fn expect_granular(bytes: usize, granularity: usize) -> Result<()> {
+    if bytes == 0 || !bytes.is_multiple_of(granularity) {
+        return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
+    }
+    Ok(())
 }
 
 /// Where memory lies. [`MemoryPool`](crate::raw_pool::MemoryPool) has an example.

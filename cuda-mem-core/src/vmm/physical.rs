@@ -13,7 +13,7 @@ use cuda_mem_sys::{
     CUmemLocation, CUmemLocationType, CUresult,
 };
 
-use super::{HandleTypes, granularity};
+use super::{HandleTypes, expect_granular, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
@@ -92,10 +92,7 @@ impl PhysicalMemory {
         if let Err(Error::Driver(error)) = &created
             && error.code() == CUresult::CUDA_ERROR_INVALID_VALUE
         {
-            let granularity = granularity(device)?;
-            if bytes == 0 || !bytes.is_multiple_of(granularity) {
-                return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
-            }
+            expect_granular(bytes, granularity(device)?)?;
         }
         if options.fabric {
             created = created.map_err(|error| without_fabric(device, error));

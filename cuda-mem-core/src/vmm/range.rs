@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_sys::{CUdeviceptr, CUmemAccessDesc_v1, CUmemLocation, CUmemLocationType};
 
-use super::{Access, PhysicalMemory, granularity};
+use super::{Access, PhysicalMemory, expect_granular, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
@@ -42,9 +42,7 @@ impl AddressRange {
     pub fn reserve(device: Device, bytes: usize, alignment: usize) -> Result<Self> {
         let driver = device.driver();
         let granularity = granularity(device)?;
-        if bytes == 0 || !bytes.is_multiple_of(granularity) {
-            return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
-        }
+        expect_granular(bytes, granularity)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(Error::NotAPowerOfTwo { what: "the alignment", value: alignment });
         }
@@ -92,9 +90,7 @@ impl AddressRange {
     pub fn map(&self, offset: usize, memory: &PhysicalMemory) -> Result<()> {
         refuse_forked()?;
         let address = self.place(offset, memory.bytes())?;
-        if memory.driver() != self.driver {
-            return Err(Error::ForeignContext { what: "the memory" });
-        }
+        self.driver.expect_same(memory.driver(), "the memory")?;
         // SAFETY: a live handle with all of its bytes, at addresses of this reservation; the driver refuses those that have
         // memory.
         unsafe { call!(self.driver, cuMemMap(address, memory.bytes(), 0, memory.as_raw(), 0)) }
@@ -117,9 +113,7 @@ impl AddressRange {
     pub fn set_access(&self, offset: usize, bytes: usize, devices: &[Device], access: Access) -> Result<()> {
         refuse_forked()?;
         let address = self.place(offset, bytes)?;
-        if devices.iter().any(|device| device.driver() != self.driver) {
-            return Err(Error::ForeignContext { what: "the device" });
-        }
+        devices.iter().try_for_each(|device| self.driver.expect_same(device.driver(), "the device"))?;
         if devices.is_empty() {
             return Ok(());
         }
@@ -192,9 +186,7 @@ impl AddressRange {
         if !offset.is_multiple_of(granularity) {
             return Err(Error::NotGranular { what: "the offset", value: offset, granularity });
         }
-        if bytes == 0 || !bytes.is_multiple_of(granularity) {
-            return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
-        }
+        expect_granular(bytes, granularity)?;
         let end = offset.saturating_add(bytes);
         if end > self.bytes {
             return Err(Error::OutOfRange { range: offset..end, len: self.bytes });

@@ -16,7 +16,7 @@ use bitflags::bitflags;
 use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUresult};
 
 use super::physical::without_fabric;
-use super::{AddressRange, CreateOptions, MemoryLocation, PhysicalMemory, granularity};
+use super::{AddressRange, CreateOptions, MemoryLocation, PhysicalMemory, expect_granular, granularity};
 use crate::driver::{Device, Relaxed, opaque, refuse_forked};
 use crate::error::{Error, Refused, Result, call};
 
@@ -208,13 +208,6 @@ unsafe fn import(
         }
     }
     Ok(memory)
-}
-
-fn expect_granular(bytes: usize, granularity: usize) -> Result<()> {
-    if bytes == 0 || !bytes.is_multiple_of(granularity) {
-        return Err(Error::NotGranular { what: "the size", value: bytes, granularity });
-    }
-    Ok(())
 }
 
 /// Memory that was made to be given to other processes.

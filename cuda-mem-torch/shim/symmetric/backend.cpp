@@ -229,26 +229,6 @@ const c10::intrusive_ptr<Backend>& backend() {
   return made;
 }
 
-/// Whether this thread captures: on a stream that PyTorch has not made the library need not know of it. What cannot be asked
-/// counts as a capture, for it is asked again, or the process ends.
-bool captures(int device) noexcept {
-  if (c10d::symmetric_memory::is_finalizing()) {
-    return true;
-  }
-  try {
-    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
-    if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) {
-      return status != cudaStreamCaptureStatusNone;
-    }
-    // Nobody else's check shall find it.
-    (void)cudaGetLastError();
-  } catch (const std::exception&) {
-  }
-  return true;
-}
-
 /// What `body` gives, or 1 with what it threw in `text`.
 template <class Body>
 int guarded(char* text, size_t capacity, const Body& body) {
@@ -274,7 +254,6 @@ extern "C" __attribute__((visibility("default"))) int cuda_mem_torch_symmetric_r
       TORCH_CHECK(
           cuda_mem_torch_abi_version() == CUDA_MEM_TORCH_ABI_VERSION, "built for version ", CUDA_MEM_TORCH_ABI_VERSION,
           " of the interface; libcuda_mem_torch.so has ", cuda_mem_torch_abi_version());
-      cuda_mem::check(cuda_mem_torch_ask_for_captures(&cuda_mem::captures));
       c10d::symmetric_memory::register_availability(cuda_mem::NAME, cuda_mem::backend());
       return 0;
     }();

@@ -13,8 +13,8 @@ use cuda_mem_ipc::cuda_mem_pool::segments::Checkpoint;
 
 use super::cuda_mem_torch_pool_id;
 use super::devices::device;
-use super::error::{Failure, entry};
-use super::pointers::{pointer, read, write};
+use super::error::entry;
+use super::pointers::{expect, pointer, read, write};
 
 /// The layout of a pool at one moment.
 #[derive(Debug)]
@@ -35,9 +35,7 @@ pub unsafe extern "C" fn cuda_mem_torch_checkpoint_pool(
     checkpoint: *mut *mut cuda_mem_torch_checkpoint,
 ) -> c_int {
     entry(|| {
-        if checkpoint.is_null() {
-            return Err(Failure::argument("checkpoint is null"));
-        }
+        expect(checkpoint, "checkpoint")?;
         let pool = MempoolId::from(pool);
         let layout = self::device(device)?.caching.checkpoint_pool(pool)?;
         let made = Box::into_raw(Box::new(cuda_mem_torch_checkpoint { pool, layout }));

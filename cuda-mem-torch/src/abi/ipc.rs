@@ -17,7 +17,7 @@ use super::error::{
     CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry,
 };
 use super::memory::block;
-use super::pointers::{list, pointer, write};
+use super::pointers::{expect, list, pointer, write};
 use super::{streams, uncached};
 use crate::ipc::{Named, ShareableHandle, VERSIONS, legacy, private, sized, take};
 use crate::lock::lock;
@@ -156,9 +156,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_open(
     address: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
-        if address.is_null() {
-            return Err(Failure::argument("address is null"));
-        }
+        expect(address, "address")?;
         // SAFETY: the caller's promise.
         let bytes = unsafe { list(handle, length, "handle") }?;
         let found = open(self::device(device)?, bytes)?;

@@ -13,7 +13,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memcpy_peer
 
 use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
-use super::pointers::{pointer, write};
+use super::pointers::{expect, pointer, write};
 use super::{ipc, out_of_memory, streams, uncached};
 
 /// Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
@@ -32,9 +32,7 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
     address: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
-        if address.is_null() {
-            return Err(Failure::argument("address is null"));
-        }
+        expect(address, "address")?;
         let recently = if bytes == 0 { None } else { streams::allocate(device, stream, bytes) };
         let found = match recently {
             None | Some(Err(Error::StreamEnded)) => look_up_and_allocate(device, bytes, stream),

@@ -82,8 +82,8 @@ pub use source::*;
 pub use stats::*;
 pub use still::*;
 pub use streams::{
-    cuda_mem_torch_ask_for_captures, cuda_mem_torch_ask_for_lasting, cuda_mem_torch_capture_query,
-    cuda_mem_torch_forget_stream, cuda_mem_torch_see_stream, cuda_mem_torch_synchronize,
+    cuda_mem_torch_ask_for_lasting, cuda_mem_torch_forget_stream, cuda_mem_torch_see_stream,
+    cuda_mem_torch_synchronize,
 };
 pub use symm::*;
 pub use tags::*;

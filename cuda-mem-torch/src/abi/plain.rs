@@ -3,11 +3,11 @@
 //! What is called this way is told neither which streams use memory nor when they are done: behind a `torch.cuda.MemPool` PyTorch
 //! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked,
 //! and a batch of it is used again behind one wait for the whole context. That is the library's one exception to never waiting
-//! for a device. While the requesting stream captures, or one that the library was told of, new memory is made instead. One of
-//! others that captures meanwhile in the same context loses its capture to the wait. PyTorch with the shim does not come here.
+//! for a device. While the requesting stream captures, or one that the library was told of, new memory is made instead. PyTorch with the
+//! shim does not come here.
 //!
 //! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
-//! tracker or other function of the program runs here, but for the one that tells of captures, which must not come here again.
+//! tracker or other function of the program runs here.
 //!
 //! # Safety
 //!
@@ -24,7 +24,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
-use super::pointers::{pointer, write};
+use super::pointers::{pointer, write_if};
 use super::streams;
 use crate::devices::MOST;
 use crate::lock::lock;
@@ -153,11 +153,9 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
         let found = all().find_map(|(_, of)| of.plain.as_ref()?.caching.base_allocation(wanted).ok());
         let Some((begin, bytes)) = found else { return Ok(()) };
         base = pointer(begin);
-        if size.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
-        unsafe { write(size, bytes, "size") }
+        unsafe { write_if(size, bytes) };
+        Ok(())
     });
     base
 }

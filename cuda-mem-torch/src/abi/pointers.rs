@@ -26,6 +26,23 @@ pub(super) unsafe fn write<T>(to: *mut T, value: T, what: &str) -> Result<(), Fa
     Ok(())
 }
 
+/// As [`write`], unless it is null.
+///
+/// # Safety
+///
+/// As there.
+pub(super) unsafe fn write_if<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(value) };
+    }
+}
+
+/// Refuses null, before what a result is written for is done.
+pub(super) fn expect<T>(at: *const T, what: &str) -> Result<(), Failure> {
+    if at.is_null() { Err(missing(what)) } else { Ok(()) }
+}
+
 /// What an argument points to.
 ///
 /// # Safety

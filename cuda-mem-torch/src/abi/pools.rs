@@ -15,7 +15,7 @@ use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
 use super::devices::{device, if_made, some};
 use super::error::{Failure, entry};
-use super::pointers::{Data, list, write};
+use super::pointers::{Data, list, write, write_if};
 use super::source::{Source, cuda_mem_torch_source};
 use super::{cuda_mem_torch_pool_id, ipc, streams, uncached};
 
@@ -176,11 +176,9 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
             }
             given = given.saturating_add(device.caching.empty_pool_cache(pool)?);
         }
-        if bytes.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
-        unsafe { write(bytes, given, "bytes") }
+        unsafe { write_if(bytes, given) };
+        Ok(())
     })
 }
 

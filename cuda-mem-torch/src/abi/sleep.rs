@@ -16,7 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, CachingAllocator, CallbackId,
 use super::callbacks::Listeners;
 use super::devices::{Device, all, device, if_made, set_up};
 use super::error::{Failure, entry};
-use super::pointers::{Data, list, pointer, text, write};
+use super::pointers::{Data, expect, list, pointer, text, write, write_if};
 use crate::lock::lock;
 
 /// The bytes of what sleeps are in pinned host memory.
@@ -204,11 +204,9 @@ pub unsafe extern "C" fn cuda_mem_torch_sleep(
             }
             visitor.tell_all(&came.told);
         }
-        if !slept.is_null() {
-            let told = cuda_mem_torch_slept { freed: came.freed, saved: came.saved, missing: came.missing };
-            // SAFETY: the caller's promise.
-            unsafe { slept.write(told) };
-        }
+        let told = cuda_mem_torch_slept { freed: came.freed, saved: came.saved, missing: came.missing };
+        // SAFETY: the caller's promise.
+        unsafe { write_if(slept, told) };
         Ok(())
     })
 }
@@ -286,9 +284,7 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
     entry(|| {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let call = change.ok_or_else(|| Failure::argument("change is null"))?;
-        if registrant.is_null() {
-            return Err(Failure::argument("registrant is null"));
-        }
+        expect(registrant, "registrant")?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let listeners = Listeners::Registrant(number, call, Data::new(data));
         set_up(|setup| {

@@ -11,8 +11,8 @@ use std::alloc::Layout;
 use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::ffi::{CStr, c_char, c_void};
+use std::io;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, MemorySource, Stream};
 use cuda_mem_ipc::cuda_mem_pool::{Error, RawResource, Result as PoolResult};
@@ -42,11 +42,7 @@ pub(super) struct Source {
     pub(super) free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
 }
 
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").finish_non_exhaustive()
-    }
-}
+crate::shown!(Source);
 
 // SAFETY: what was promised for the source: memory belongs to its receiver until it is freed. Alignment is checked by the books.
 unsafe impl MemorySource for Source {

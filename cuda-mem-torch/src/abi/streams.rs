@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::PinnedFlags;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, StreamId};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, PinnedBuffer, Stream, StreamId};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
@@ -25,9 +26,6 @@ use crate::lock::lock;
 
 /// A stream of a device; not the default stream of a thread, whose handle means another one in each.
 type Key = (c_int, usize);
-
-/// Whether the calling thread captures on a stream of the device, one that this library need not have seen.
-pub type cuda_mem_torch_capture_query = Option<unsafe extern "C" fn(device: c_int) -> bool>;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -54,7 +52,6 @@ struct Recent {
 const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, guest: None };
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-static QUERY: Mutex<cuda_mem_torch_capture_query> = Mutex::new(None);
 static LASTING: Mutex<Option<unsafe extern "C" fn(c_int, *mut c_void) -> bool>> = Mutex::new(None);
 /// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
 static TURN: AtomicU64 = AtomicU64::new(0);
@@ -241,48 +238,14 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
     found
 }
 
-/// Waits until a device has done all that it was given. Beside a capture the driver would refuse that and fail the capture, so
-/// nothing is waited for while a stream captures that was seen here, or one that the program says the thread captures on.
+/// Waits until a device has done all that it was given, and ends no capture: those of streams that are known here are refused, and stay.
 ///
-/// Another thread's capture on a stream that was never seen fails. The relaxed capture mode does not help: this wait ends every
-/// capture of the context, whatever the mode (ci/driver-answers.tsv). Frees wait for the device as well, and may be called beside
-/// captures in that mode, but they hold up whoever launches meanwhile, and a stream may wait for a signal that only a launch sends.
-pub(super) fn quiesce(device: &'static Device) -> Result<(), Failure> {
-    let known = lock(&KNOWN);
-    let streams = known.iter().flat_map(|known| &known.by_handle);
-    let mut here = streams.filter(|(key, _)| key.0 == device.ordinal).map(|(_, stream)| stream);
-    let capturing = here.any(|stream| stream.is_capturing().unwrap_or(false));
-    drop(known);
-    // Of the default stream of another thread nothing can be asked.
-    let capturing = capturing || own(device.ordinal).is_some_and(|own| own.is_capturing().unwrap_or(false));
-    let query = *lock(&QUERY);
-    // SAFETY: what was promised when it was passed.
-    let is_said_to = || query.is_some_and(|query| unsafe { query(device.ordinal) });
-    if capturing || is_said_to() {
-        return Err(Failure::new(
-            CUDA_MEM_TORCH_CAPTURING,
-            format!(
-                "a stream of device {} captures a graph, which a wait for the device would end",
-                device.ordinal
-            ),
-        ));
-    }
-    Ok(device.context.synchronize()?)
-}
-
-/// Has `query` be asked before this library waits for a device, which would fail a capture: it waits later if the answer is true.
-/// Of the streams that were seen here it knows itself, in every thread; this is for others. Another query takes the place of the
-/// last one; null ends it.
-///
-/// # Safety
-///
-/// It may be called by any thread until the process ends.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_ask_for_captures(query: cuda_mem_torch_capture_query) -> c_int {
-    entry(|| {
-        *lock(&QUERY) = query;
-        Ok(())
-    })
+/// What is known is waited for by events, which hold nobody up. For the rest a byte of pinned memory is freed: before that the driver waits
+/// for all work of the context, also beside captures, and others' launches wait with it (ci/driver-answers.tsv).
+pub(super) fn quiesce(device: &Device) -> Result<(), Failure> {
+    device.context.wait_for_streams()?;
+    let byte = PinnedBuffer::<u8>::zeroed(&device.context, 1, PinnedFlags::empty())?;
+    Ok(byte.close().map_err(CoreError::from)?)
 }
 
 /// Asks `lasts` of each stream when it is first seen: whether it lives as long as the process. The owner of one that does not may destroy it
@@ -304,9 +267,8 @@ pub unsafe extern "C" fn cuda_mem_torch_ask_for_lasting(
     })
 }
 
-/// Waits until a device has done all that it was given. While a stream of it captures that was seen here, or the program says that this
-/// thread captures ([`cuda_mem_torch_ask_for_captures`]), it is [`CUDA_MEM_TORCH_CAPTURING`] and nothing is waited for: a wait would
-/// fail the capture.
+/// Waits until a device has done all that it was given. While a stream of it captures that was seen here, it is
+/// [`CUDA_MEM_TORCH_CAPTURING`]. Captures go on, whenever they began and whoever's they are.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_synchronize(device: c_int) -> c_int {
     entry(|| quiesce(devices::device(device)?))

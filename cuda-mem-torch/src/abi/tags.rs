@@ -16,7 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::{Keep, SleepError, Tag, TagScope};
 use super::cuda_mem_torch_pool_id;
 use super::devices::{Device, all, device, some};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
-use super::pointers::{text, write};
+use super::pointers::{expect, text, write, write_if};
 use super::sleep::{c_text, existing};
 use crate::lock::lock;
 
@@ -125,9 +125,7 @@ pub unsafe extern "C" fn cuda_mem_torch_keep(
     entry(|| {
         // SAFETY: the caller's promise.
         let reason = unsafe { text(reason, "reason") }?;
-        if keep.is_null() {
-            return Err(Failure::argument("keep is null"));
-        }
+        expect(keep, "keep")?;
         let address = address.expose_provenance() as u64;
         let (_, tag) = tag_of(address).ok_or_else(|| no_tag(address))?;
         let kept = tag.keep(address, bytes, reason)?;
@@ -251,11 +249,9 @@ unsafe fn of_backup(
         // SAFETY: the caller's promise.
         let name = unsafe { text(tag, "tag") }?;
         let found = act(&existing(self::device(device)?, name)?)?;
-        if bytes.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
-        unsafe { write(bytes, found, "bytes") }
+        unsafe { write_if(bytes, found) };
+        Ok(())
     })
 }
 
@@ -301,10 +297,8 @@ pub unsafe extern "C" fn cuda_mem_torch_read_backup(
 pub unsafe extern "C" fn cuda_mem_torch_set_limit(device: c_int, bytes: usize, freed: *mut usize) -> c_int {
     entry(|| {
         let gone = self::device(device)?.caching.set_limit(bytes)?;
-        if freed.is_null() {
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
-        unsafe { write(freed, gone, "freed") }
+        unsafe { write_if(freed, gone) };
+        Ok(())
     })
 }

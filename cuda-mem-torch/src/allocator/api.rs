@@ -12,14 +12,13 @@ use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, copy};
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
-use super::memory::copy_data;
 use super::sealed::Sealed;
 use super::telling::TraceTracker;
 use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, RawDeleter};
@@ -153,7 +152,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// None of its own.
     fn memory_fraction(&self, device: Device) -> Result<f64> {
-        self.native().caches.memory_fraction(device)
+        Ok(self.native().caches.of(device)?.caching.memory_fraction())
     }
 
     /// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit. What is held already stays.
@@ -162,7 +161,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`InvalidFraction`](cuda_mem_ipc::cuda_mem_pool::Error::InvalidFraction) in [`Error::Pool`](crate::Error::Pool).
     fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
-        self.native().caches.set_memory_fraction(fraction, device)
+        Ok(self.native().caches.of(device)?.caching.set_memory_fraction(fraction)?)
     }
 
     /// The bytes that are mapped in growing segments, for each stream and size class.
@@ -171,7 +170,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// None of its own.
     fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<StreamSegmentSize>> {
-        self.native().caches.expandable_segment_sizes(device)
+        Ok(self.native().caches.of(device)?.caching.stream_segment_sizes()?)
     }
 
     /// Gives back what is cached on all devices; of a private pool, which must have been released, that alone. PyTorch's default is
@@ -230,7 +229,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// None of its own.
     fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
-        self.native().caches.device_stats(device)
+        Ok(self.native().caches.of(device)?.caching.statistics())
     }
 
     /// Has the sums and counts start anew from nothing.
@@ -239,7 +238,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// None of its own.
     fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.native().caches.reset_accumulated_stats(device)
+        self.native().caches.of(device)?.caching.reset_accumulated_statistics();
+        Ok(())
     }
 
     /// Has the peaks start anew from what there is now.
@@ -248,7 +248,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// None of its own.
     fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.native().caches.reset_peak_stats(device)
+        self.native().caches.of(device)?.caching.reset_peak_statistics();
+        Ok(())
     }
 
     /// All memory and all blocks of all devices, and their history; of a private pool, its segments alone. `MempoolId::NONE` is
@@ -268,7 +269,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// Those of pools.
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
-        self.native().caches.begin_allocate_to_pool(device, id, filter)
+        Ok(self.native().caches.of(device)?.caching.begin_allocate_to_pool(id, filter)?)
     }
 
     /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. Its use of the pool stays.
@@ -277,7 +278,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// Those of pools.
     fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        self.native().caches.end_allocate_to_pool(device, id)
+        Ok(self.native().caches.of(device)?.caching.end_allocate_to_pool(id)?)
     }
 
     /// Takes one use of the pool away. After the last, its free memory goes back when the cache is emptied, or is needed.
@@ -286,7 +287,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// Those of pools.
     fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        self.native().caches.release_pool(device, id)
+        Ok(self.native().caches.of(device)?.caching.release_pool(id)?)
     }
 
     /// Makes the pool, with its segments from `source` if one is named, or adds a use to it.
@@ -300,7 +301,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         id: MempoolId,
         source: Option<Arc<dyn RawResource>>,
     ) -> Result<()> {
-        self.native().caches.create_or_incref_pool(device, id, source)
+        Ok(self.native().caches.of(device)?.caching.create_or_incref_pool(id, source)?)
     }
 
     /// How often the pool is in use.
@@ -309,7 +310,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// None of its own: what there is not is in use 0 times.
     fn pool_use_count(&self, device: Device, id: MempoolId) -> Result<u64> {
-        self.native().caches.pool_use_count(device, id)
+        Ok(self.native().caches.of(device)?.caching.pool_use_count(id))
     }
 
     /// Whether the pool's free memory may serve requests that would else be out of memory.
@@ -318,7 +319,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// Those of pools.
     fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
-        self.native().caches.set_use_on_oom(device, id, use_on_oom)
+        Ok(self.native().caches.of(device)?.caching.set_use_on_oom(id, use_on_oom)?)
     }
 
     /// Has each request to the pool get the whole of the free block that is found for it.
@@ -327,7 +328,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// Those of pools.
     fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
-        self.native().caches.set_no_split(device, id)
+        Ok(self.native().caches.of(device)?.caching.set_no_split(id, true)?)
     }
 
     /// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
@@ -341,7 +342,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         id: MempoolId,
         addresses: &HashSet<CUdeviceptr>,
     ) -> Result<bool> {
-        self.native().caches.check_pool_live_allocations(device, id, addresses)
+        Ok(self.native().caches.of(device)?.caching.check_pool_live_allocations(id, addresses)?)
     }
 
     /// Bytes by which another process opens the memory of an allocation ([`ipc_dev_ptr`](Self::ipc_dev_ptr)), and where in it the
@@ -406,7 +407,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// Those of pools; streams still use freed blocks of it.
     fn checkpoint_state(&self, device: Device, id: MempoolId) -> Result<AllocatorState> {
-        self.native().caches.checkpoint_state(device, id)
+        let checkpoint = self.native().caches.of(device)?.caching.checkpoint_pool(id)?;
+        Ok(AllocatorState { device, id, checkpoint })
     }
 
     /// Makes a private pool's layout what it was at a checkpoint: all its blocks are freed, and those of the checkpoint are
@@ -463,9 +465,15 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         stream: &Stream,
         p2p_enabled: bool,
     ) -> Result<()> {
-        let (target, source) = ((target, target_device), (source, source_device));
+        if p2p_enabled || target_device == source_device {
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { copy::memcpy_async(stream, target, source, bytes) }?);
+        }
+        let caches = &self.native().caches;
+        let (to, from) = (caches.of(target_device)?, caches.of(source_device)?);
+        let (target, source) = ((target, &to.context), (source, &from.context));
         // SAFETY: the caller's promise.
-        unsafe { self.native().caches.memcpy_async(target, source, bytes, stream, p2p_enabled) }
+        Ok(unsafe { copy::memcpy_peer_async(stream, target, source, bytes) }?)
     }
 
     /// Copies between two addresses of the current device, and waits for it.
@@ -484,6 +492,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     unsafe fn copy_data(&self, target: CUdeviceptr, source: CUdeviceptr, bytes: usize) -> Result<()> {
         let (_, stream) = self.native().caches.current()?;
         // SAFETY: the caller's promise.
-        unsafe { copy_data(&stream, target, source, bytes) }
+        unsafe { copy::memcpy_async(&stream, target, source, bytes) }?;
+        Ok(stream.synchronize()?)
     }
 }

@@ -1,6 +1,5 @@
 //! A caching allocator for each device.
 
-use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -121,11 +120,4 @@ pub(crate) fn refuse_forked() -> Result<()> {
     if forked() { Err(core::Error::Forked.into()) } else { Ok(()) }
 }
 
-impl fmt::Debug for Caches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Caches")
-            .field("driver", &self.driver)
-            .field("enabled", &self.is_enabled())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Caches, |it| driver: it.driver, enabled: it.is_enabled());

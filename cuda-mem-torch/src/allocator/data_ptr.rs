@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "gives memory back by address")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -57,11 +56,7 @@ impl PartialEq for RawDeleter {
 
 impl Eq for RawDeleter {}
 
-impl fmt::Debug for RawDeleter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RawDeleter").finish_non_exhaustive()
-    }
-}
+crate::shown!(RawDeleter);
 
 /// An allocation and what frees it. Dropped, it goes back, ordered on the stream that it was allocated for and behind those that
 /// [`CudaAllocator::record_stream`](super::CudaAllocator::record_stream) was told; nothing else orders it, so work on its address

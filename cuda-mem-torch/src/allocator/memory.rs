@@ -7,10 +7,9 @@
 #![allow(unsafe_code, reason = "takes memory back, copies and exports it by address")]
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
-use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream, copy};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream};
 
 use super::caches::Caches;
 use super::data_ptr::Delete;
@@ -80,18 +79,6 @@ impl Caches {
         self.uncached.base(address)
     }
 
-    pub(super) fn memory_fraction(&self, device: Device) -> Result<f64> {
-        Ok(self.of(device)?.caching.memory_fraction())
-    }
-
-    pub(super) fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
-        Ok(self.of(device)?.caching.set_memory_fraction(fraction)?)
-    }
-
-    pub(super) fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<StreamSegmentSize>> {
-        Ok(self.of(device)?.caching.stream_segment_sizes()?)
-    }
-
     pub(crate) fn empty_cache(&self, id: MempoolId) -> Result<usize> {
         let mut bytes = 0usize;
         for device in self.all()? {
@@ -139,27 +126,6 @@ impl Caches {
     pub(crate) fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
         self.opened.open(&self.of(self.current_device()?)?.context, handle)
     }
-
-    /// # Safety
-    ///
-    /// As [`copy::memcpy_async`].
-    pub(super) unsafe fn memcpy_async(
-        &self,
-        (target, target_device): (CUdeviceptr, Device),
-        (source, source_device): (CUdeviceptr, Device),
-        bytes: usize,
-        stream: &Stream,
-        p2p_enabled: bool,
-    ) -> Result<()> {
-        if p2p_enabled || target_device == source_device {
-            // SAFETY: the caller's promise.
-            return Ok(unsafe { copy::memcpy_async(stream, target, source, bytes) }?);
-        }
-        let (to, from) = (self.of(target_device)?, self.of(source_device)?);
-        let (target, source) = ((target, &to.context), (source, &from.context));
-        // SAFETY: the caller's promise.
-        Ok(unsafe { copy::memcpy_peer_async(stream, target, source, bytes) }?)
-    }
 }
 
 // What is freed here was allocated here: by an address alone nothing else can be.
@@ -177,18 +143,4 @@ pub(crate) fn expect_stream_of(device: Device, stream: &Stream) -> Result<()> {
     } else {
         Err(core::Error::ForeignContext { what: "the stream" }.into())
     }
-}
-
-/// # Safety
-///
-/// As [`copy::memcpy_async`], until this returns.
-pub(crate) unsafe fn copy_data(
-    stream: &Stream,
-    target: CUdeviceptr,
-    source: CUdeviceptr,
-    bytes: usize,
-) -> Result<()> {
-    // SAFETY: the caller's promise.
-    unsafe { copy::memcpy_async(stream, target, source, bytes) }?;
-    Ok(stream.synchronize()?)
 }

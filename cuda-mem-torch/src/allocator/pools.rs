@@ -9,15 +9,13 @@
 #![allow(unsafe_code, reason = "is a resource, and makes owners of what a checkpoint brings back")]
 
 use std::alloc::Layout;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
-use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, RawResource};
 
 use super::caches::{Caches, refuse_forked};
 use super::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
@@ -25,53 +23,6 @@ use crate::error::{Error, Result};
 use crate::lock::lock;
 
 impl Caches {
-    pub(crate) fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
-        Ok(self.of(device)?.caching.begin_allocate_to_pool(id, filter)?)
-    }
-
-    pub(crate) fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.of(device)?.caching.end_allocate_to_pool(id)?)
-    }
-
-    pub(crate) fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.of(device)?.caching.release_pool(id)?)
-    }
-
-    pub(crate) fn create_or_incref_pool(
-        &self,
-        device: Device,
-        id: MempoolId,
-        source: Option<Arc<dyn RawResource>>,
-    ) -> Result<()> {
-        Ok(self.of(device)?.caching.create_or_incref_pool(id, source)?)
-    }
-
-    pub(crate) fn pool_use_count(&self, device: Device, id: MempoolId) -> Result<u64> {
-        Ok(self.of(device)?.caching.pool_use_count(id))
-    }
-
-    pub(super) fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
-        Ok(self.of(device)?.caching.set_use_on_oom(id, use_on_oom)?)
-    }
-
-    pub(super) fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
-        Ok(self.of(device)?.caching.set_no_split(id, true)?)
-    }
-
-    pub(super) fn check_pool_live_allocations(
-        &self,
-        device: Device,
-        id: MempoolId,
-        addresses: &HashSet<CUdeviceptr>,
-    ) -> Result<bool> {
-        Ok(self.of(device)?.caching.check_pool_live_allocations(id, addresses)?)
-    }
-
-    pub(super) fn checkpoint_state(&self, device: Device, id: MempoolId) -> Result<AllocatorState> {
-        let checkpoint = self.of(device)?.caching.checkpoint_pool(id)?;
-        Ok(AllocatorState { device, id, checkpoint })
-    }
-
     /// # Safety
     ///
     /// As [`CudaAllocator::set_checkpoint_pool_state`]; the deleter is of the allocator that has these caches.

@@ -4,30 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, OutOfMemoryReport};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_ipc::cuda_mem_pool::history::{History, HistoryOptions};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Snapshot, TraceEntry};
-use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 
 use super::caches::Caches;
 use crate::error::{OutOfMemory, OutOfMemoryObserver, Result};
 use crate::lock::lock;
 
 impl Caches {
-    pub(crate) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
-        Ok(self.of(device)?.caching.statistics())
-    }
-
-    pub(crate) fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.of(device)?.caching.reset_accumulated_statistics();
-        Ok(())
-    }
-
-    pub(crate) fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.of(device)?.caching.reset_peak_statistics();
-        Ok(())
-    }
-
     pub(crate) fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
         let mut all = Snapshot::default();
         for device in self.all()? {

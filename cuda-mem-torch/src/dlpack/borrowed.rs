@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "reads structures of others, and calls their deleters")]
 
-use std::fmt;
 use std::ptr::NonNull;
 use std::slice;
 
@@ -317,14 +316,7 @@ fn expect_all_of_it(context: &Context, address: u64, needed: usize) -> Result<()
     Ok(())
 }
 
-impl fmt::Debug for Borrowed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Borrowed")
-            .field("address", &format_args!("{:#x}", self.address))
-            .field("device", &self.device)
-            .field("dtype", &self.layout.dtype)
-            .field("shape", &self.layout.shape)
-            .field("strides", &self.layout.strides)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Borrowed, |it|
+    address: format_args!("{:#x}", it.address), device: it.device, dtype: it.layout.dtype,
+    shape: it.layout.shape, strides: it.layout.strides
+);

@@ -122,11 +122,7 @@ impl<O> From<Refused<O>> for DlpackError {
     }
 }
 
-impl<O> fmt::Debug for Refused<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
-    }
-}
+crate::shown!([O] Refused<O>, |it| error: it.error);
 
 impl<O> fmt::Display for Refused<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -229,11 +229,19 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.inner.reset_accumulated_stats(device)
+        self.inner.ready(device)?.caching.reset_accumulated_statistics();
+        self.inner.books.with(|state| state.of(device).statistics.reset_accumulated());
+        Ok(())
     }
 
     fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.inner.reset_peak_stats(device)
+        self.inner.ready(device)?.caching.reset_peak_statistics();
+        self.inner.books.with(|state| {
+            let of = state.of(device);
+            of.statistics.reset_peak();
+            of.peaks = DeviceStatistics::default();
+        });
+        Ok(())
     }
 
     fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
@@ -279,7 +287,10 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
-        self.inner.record_history(enabled, options)
+        self.inner.native.caches.record_history(enabled, options)?;
+        // The program's provider of stacks is asked on both sides, each for its own entries.
+        self.inner.histories.record(enabled.then_some(options));
+        Ok(())
     }
 
     fn attach_out_of_memory_observer(&self, observer: OutOfMemoryObserver) -> Result<()> {

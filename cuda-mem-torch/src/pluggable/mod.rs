@@ -7,7 +7,6 @@ mod memory;
 mod pools;
 mod telling;
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -117,13 +116,8 @@ impl Clone for PluggableAllocator {
     }
 }
 
-impl fmt::Debug for PluggableAllocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In a forked child a thread of the parent may have a lock.
-        let blocks = if forked() { 0 } else { self.inner.books.len() };
-        f.debug_struct("PluggableAllocator")
-            .field("initialized", &self.inner.initialized.load(Ordering::Relaxed))
-            .field("allocations", &blocks)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(PluggableAllocator, |it|
+    initialized: it.inner.initialized.load(Ordering::Relaxed),
+    // In a forked child a thread of the parent may have a lock.
+    allocations: if forked() { 0 } else { it.inner.books.len() }
+);

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "is a resource")]
 
 use std::alloc::Layout;
-use std::fmt;
 use std::sync::{Arc, RwLock};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -46,11 +45,7 @@ unsafe impl RawResource for Segments {
     }
 }
 
-impl fmt::Debug for Segments {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segments").finish_non_exhaustive()
-    }
-}
+crate::shown!(Segments);
 
 impl Inner {
     pub(super) fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
-use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
@@ -26,29 +25,6 @@ impl Inner {
     /// Notes the peaks of both together, after an allocation: between two of them figures only fall.
     pub(super) fn note_peaks(&self, device: Device) -> Result<()> {
         self.device_stats(device).map(drop)
-    }
-
-    pub(super) fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.ready(device)?.caching.reset_peak_statistics();
-        self.books.with(|state| {
-            let of = state.of(device);
-            of.statistics.reset_peak();
-            of.peaks = DeviceStatistics::default();
-        });
-        Ok(())
-    }
-
-    pub(super) fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.ready(device)?.caching.reset_accumulated_statistics();
-        self.books.with(|state| state.of(device).statistics.reset_accumulated());
-        Ok(())
-    }
-
-    pub(super) fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
-        self.native.caches.record_history(enabled, options)?;
-        // The program's provider of stacks is asked on both sides, each for its own entries.
-        self.histories.record(enabled.then_some(options));
-        Ok(())
     }
 
     /// Each allocation is a segment of one block.

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "declares and implements an unsafe trait")]
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -171,14 +170,9 @@ unsafe impl MempoolAllocator for SymmetricMempool {
     }
 }
 
-impl fmt::Debug for SymmetricMempool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SymmetricMempool")
-            .field("device_type", &self.device_type)
-            .field("backend", &self.found().last().map(|backend| backend.name().to_owned()))
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(SymmetricMempool, |it|
+    device_type: it.device_type, backend: it.found().last().map(|backend| backend.name().to_owned())
+);
 
 /// Symmetric memory of `size` bytes for a memory pool, on `device`, whatever device is current: of the program's chosen backend
 /// ([`Backends::global`]), which is looked up by the first call and kept. No group is passed.

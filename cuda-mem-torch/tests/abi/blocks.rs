@@ -1,6 +1,6 @@
 //! Blocks, their streams and their figures; the names that PyTorch loads as they are.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -339,39 +339,40 @@ fn plain_memory_is_used_again_behind_a_wait() {
     assert_eq!(unsafe { cuda_mem_torch_plain_base_alloc(null_mut(), null_mut()) }, null_mut());
 }
 
-/// Another thread allocates on another device while one is about to wait for its own.
+/// Another thread allocates on another device while one waits for its own.
 #[test]
 fn plain_memory_of_one_device_waits_for_no_other() {
-    static HAD: AtomicUsize = AtomicUsize::new(0);
-    unsafe extern "C" fn meanwhile(device: c_int) -> bool {
-        if device == 0 && HAD.load(Ordering::Relaxed) == 0 {
-            let (tell, told) = std::sync::mpsc::channel();
-            std::thread::spawn(move || {
-                // SAFETY: a size, and the default stream.
-                let block = unsafe { cuda_mem_torch_alloc(MIB, 1, null_mut()) };
-                let address = block.addr();
-                // SAFETY: nothing uses it. Parked by now, it goes with the reset below, which comes to this device next.
-                unsafe { cuda_mem_torch_free(block, MIB, 1, null_mut()) };
-                let _ = tell.send(address);
-            });
-            // It ends when the other does, if that does not wait for this.
-            let had = told.recv_timeout(Duration::from_secs(60));
-            HAD.store(had.unwrap_or(usize::MAX), Ordering::Relaxed);
-        }
-        false
-    }
     let _turn = turn();
-    // SAFETY: a function that may always be called.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(meanwhile)) });
     // SAFETY: a size.
     let block = unsafe { cuda_mem_torch_alloc(20 * MIB, 0, null_mut()) };
     // SAFETY: nothing uses it.
     unsafe { cuda_mem_torch_free(block, 20 * MIB, 0, null_mut()) };
+    let gate = Gate::before(new_stream());
+    sim().log().clear();
+    sim().record(true);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cuda_mem_torch_plain_reset());
+        while !sim().log().records().iter().any(|record| record.function == "cuEventSynchronize") {
+            std::thread::yield_now();
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            // SAFETY: a size, and the default stream.
+            let block = unsafe { cuda_mem_torch_alloc(MIB, 1, null_mut()) };
+            let address = block.addr();
+            // SAFETY: nothing uses it.
+            unsafe { cuda_mem_torch_free(block, MIB, 1, null_mut()) };
+            let _ = tell.send(address);
+        });
+        // It comes when the gate is open, if that waits for the other.
+        let had = told.recv_timeout(Duration::from_secs(60));
+        assert!(!waiting.is_finished());
+        gate.open();
+        assert_ne!(had, Ok(0));
+        had.unwrap();
+    });
+    sim().record(false);
     cuda_mem_torch_plain_reset();
-    // SAFETY: none is asked from here on.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
-    let had = HAD.load(Ordering::Relaxed);
-    assert!(had != 0 && had != usize::MAX, "{had:#x}");
 }
 
 #[test]
@@ -440,7 +441,7 @@ fn uncached_memory_that_a_capture_kept_goes_with_the_next_call() {
         begin_capture(stream);
         delete(block);
         end_capture(stream);
-        calls(what).iter().filter(|call| call.starts_with("cuMemFree")).count()
+        calls(what).iter().filter(|call| **call == "cuMemFree").count()
     };
     let other = allocate(MIB, null_mut());
     assert_eq!(freed(&|| delete(other)), 2);

@@ -85,10 +85,6 @@ unsafe extern "C" fn every(_: *mut c_void, _: *mut c_void) -> bool {
 unsafe extern "C" fn release_filter(_: *mut c_void) {
     call_back("release of a filter");
 }
-unsafe extern "C" fn capture(_: c_int) -> bool {
-    call_back("capture query");
-    false
-}
 unsafe extern "C" fn source_alloc(_: *mut c_void, bytes: usize) -> *mut c_void {
     call_back("source's alloc");
     // SAFETY: the default stream.
@@ -118,8 +114,6 @@ fn use_all() {
     succeed(unsafe { cuda_mem_torch_attach_oom_observer(Some(observe), null_mut()) });
     // SAFETY: a function that may always be called.
     succeed(unsafe { cuda_mem_torch_attach_oom_reclaimer(Some(reclaim), null_mut()) });
-    // SAFETY: a function that may always be called.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(capture)) });
     let (gather, release, clear) = (Some(gather as _), Some(release as _), true);
     let options = cuda_mem_torch_history_options {
         max_entries: 10,
@@ -179,11 +173,7 @@ fn use_all() {
     empty_cache(pool);
     SOURCE_ALONE.store(false, Ordering::Relaxed);
     empty_cache(NO_POOL);
-    // What asks for captures.
-    succeed(cuda_mem_torch_synchronize(0));
     succeed(cuda_mem_torch_stop_history());
-    // SAFETY: none is asked from here on.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
 }
 
 #[test]
@@ -194,7 +184,7 @@ fn functions_that_are_passed_in_may_call_back() {
     ACTIVE.store(false, Ordering::Relaxed);
     let called = CALLED.lock().unwrap();
     let from: BTreeSet<_> = called.iter().map(|(from, ..)| *from).collect();
-    assert_eq!(from.len(), 13, "{from:?}");
+    assert_eq!(from.len(), 12, "{from:?}");
     let accepted = [CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_IN_CALLBACK];
     for (from, what, code) in called.iter() {
         assert!(accepted.contains(code), "{what} from the {from}: {code}");

@@ -5,6 +5,8 @@ use std::ffi::c_void;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
@@ -14,6 +16,7 @@ use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{
 use cuda_mem_torch::cuda_mem_ipc::transport::MAX_DESCRIPTORS;
 
 use super::support::*;
+use super::symm::{free, join, leave, malloc};
 
 /// The format's version of PyTorch 2.11.
 const VERSION: u8 = 2;
@@ -394,4 +397,62 @@ fn a_wait_for_a_device_leaves_a_capture_alone() {
     end_capture(stream);
     assert_eq!(waits(|| succeed(cuda_mem_torch_synchronize(0))), 1);
     assert_eq!(cuda_mem_torch_synchronize(99), CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}
+
+/// One thread captures again and again on a stream that was seen; another one waits for the device in every way that there is.
+#[test]
+fn captures_that_begin_beside_a_wait_for_a_device_go_on() {
+    let _turn = turn();
+    let (captured, other) = (new_stream(), new_stream());
+    // SAFETY: a stream of the device.
+    succeed(unsafe { cuda_mem_torch_see_stream(0, captured.as_raw()) });
+    let block = allocate(3 * MIB, other.as_raw());
+    let (bytes, _) = share(block);
+    succeed(join(c"beside"));
+    let wait = || {
+        let code = cuda_mem_torch_synchronize(0);
+        assert!(matches!(code, CUDA_MEM_TORCH_OK | CUDA_MEM_TORCH_CAPTURING), "{}", message());
+        cuda_mem_torch_enable(false);
+        delete(allocate(MIB, null_mut()));
+        cuda_mem_torch_enable(true);
+        let mut base = null_mut();
+        // SAFETY: the bytes and a place.
+        succeed(unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) });
+        // SAFETY: nothing uses it.
+        succeed(unsafe { cuda_mem_torch_ipc_close(base) });
+        // SAFETY: a size, and the default stream.
+        let plain = unsafe { cuda_mem_torch_alloc(MIB, 0, null_mut()) };
+        // SAFETY: nothing uses it.
+        unsafe { cuda_mem_torch_free(plain, MIB, 0, null_mut()) };
+        cuda_mem_torch_plain_reset();
+        succeed(free(malloc(MIB).unwrap()));
+    };
+    // Time for a capture to begin, where one would end by the call.
+    for call in ["cuCtxSynchronize", "cuCtxRecordEvent"] {
+        sim().delay(call, Duration::from_micros(200));
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let captures = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                begin_capture(captured);
+                std::thread::sleep(Duration::from_micros(100));
+                end_capture(captured);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        for _ in 0..30 {
+            if !captures.is_finished() {
+                wait();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        captures.join().unwrap();
+    });
+    sim().clear_faults();
+    wait();
+    empty_cache(NO_POOL);
+    assert_eq!(cuda_mem_torch_uncached_blocks(), 0);
+    delete(block);
+    succeed(leave(c"beside"));
 }

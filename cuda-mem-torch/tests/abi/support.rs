@@ -59,7 +59,7 @@ pub(crate) fn context_of(device: usize) -> Context {
 
 /// How often `what` makes the driver wait for all of a context.
 pub(crate) fn waits(what: impl FnOnce()) -> usize {
-    calls(what).into_iter().filter(|call| *call == "cuCtxSynchronize").count()
+    calls(what).into_iter().filter(|call| *call == "cuMemFreeHost").count()
 }
 
 /// What `what` asks of the driver.
@@ -82,19 +82,26 @@ pub(crate) fn new_stream() -> &'static Stream {
 
 /// As `cudaStreamBeginCapture` in its relaxed mode.
 pub(crate) fn begin_capture(stream: &Stream) {
+    begin_capture_of(stream.as_raw());
+}
+
+pub(crate) fn begin_capture_of(stream: *mut c_void) {
     let begin = driver().table().cuStreamBeginCapture().unwrap();
     // SAFETY: a live stream.
-    let result =
-        unsafe { begin(stream.as_raw().cast(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
+    let result = unsafe { begin(stream.cast(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
     assert_eq!(result, CUresult::CUDA_SUCCESS);
 }
 
 /// Ends it; what was captured stays behind.
 pub(crate) fn end_capture(stream: &Stream) {
+    end_capture_of(stream.as_raw());
+}
+
+pub(crate) fn end_capture_of(stream: *mut c_void) {
     let end = driver().table().cuStreamEndCapture().unwrap();
     let mut graph = null_mut();
     // SAFETY: a live stream that captures; one handle to write.
-    assert_eq!(unsafe { end(stream.as_raw().cast(), &mut graph) }, CUresult::CUDA_SUCCESS);
+    assert_eq!(unsafe { end(stream.cast(), &mut graph) }, CUresult::CUDA_SUCCESS);
 }
 
 pub(crate) fn user_pool() -> cuda_mem_torch_pool_id {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
@@ -18,17 +18,17 @@ fn directory() -> CString {
     CString::new(name).unwrap()
 }
 
-fn join(name: &std::ffi::CStr) -> c_int {
+pub(crate) fn join(name: &std::ffi::CStr) -> c_int {
     // SAFETY: texts.
     unsafe { cuda_mem_torch_symm_join(0, name.as_ptr(), 0, 1, directory().as_ptr(), 5000) }
 }
 
-fn leave(name: &std::ffi::CStr) -> c_int {
+pub(crate) fn leave(name: &std::ffi::CStr) -> c_int {
     // SAFETY: text.
     unsafe { cuda_mem_torch_symm_leave(name.as_ptr()) }
 }
 
-fn free(block: *mut c_void) -> c_int {
+pub(crate) fn free(block: *mut c_void) -> c_int {
     // SAFETY: nothing uses it.
     unsafe { cuda_mem_torch_symm_delete(0, block) }
 }
@@ -47,7 +47,7 @@ fn capturing() -> &'static Stream {
     stream
 }
 
-fn malloc(bytes: usize) -> Result<*mut c_void, c_int> {
+pub(crate) fn malloc(bytes: usize) -> Result<*mut c_void, c_int> {
     let mut found = null_mut();
     // SAFETY: no name, a place.
     match unsafe { cuda_mem_torch_symm_malloc(0, bytes, null(), &mut found) } {
@@ -158,7 +158,7 @@ fn the_memory_of_a_group_that_is_left_stays_until_it_comes_back_and_its_work_is_
     assert!(message().contains("was left with 1 allocation"), "{}", message());
     let called = calls(|| succeed(free(block)));
     let first = |name| called.iter().position(|call| *call == name);
-    assert!(first("cuCtxSynchronize").unwrap() < first("cuMemUnmap").unwrap(), "{called:?}");
+    assert!(first("cuMemFreeHost").unwrap() < first("cuMemUnmap").unwrap(), "{called:?}");
     succeed(join(c"busy"));
     succeed(leave(c"busy"));
 }
@@ -264,54 +264,36 @@ fn the_memorys_own_device_counts_whichever_is_named() {
     succeed(leave(c"elsewhere"));
 }
 
-static CAPTURES: AtomicBool = AtomicBool::new(false);
-
-unsafe extern "C" fn query(device: c_int) -> bool {
-    device == 0 && CAPTURES.load(Ordering::Relaxed)
-}
-
 #[test]
-fn a_capture_that_only_the_program_knows_of_goes_on() {
+fn a_capture_on_a_stream_that_was_never_seen_goes_on() {
     let _turn = turn();
-    // SAFETY: a function that may always be called.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(query)) });
-    succeed(join(c"asked"));
-    let (block, other) = (malloc(MIB).unwrap(), malloc(MIB).unwrap());
-    let stream = new_stream();
-    begin_capture(stream);
-    CAPTURES.store(true, Ordering::Relaxed);
-    assert_eq!(waits(|| succeed(free(block))), 0, "it would have ended the capture");
-    assert_eq!(waits(|| assert_ne!(malloc(MIB).unwrap(), block)), 0);
-    assert_eq!(waits(|| succeed(free(other))), 0);
-    end_capture(stream);
-    CAPTURES.store(false, Ordering::Relaxed);
-    assert_eq!(waits(|| assert_eq!(malloc(MIB).unwrap(), block)), 1);
-    succeed(leave(c"asked"));
-    // SAFETY: none is asked from here on.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
-}
-
-static JOINED_INSIDE: AtomicI32 = AtomicI32::new(-1);
-
-unsafe extern "C" fn join_inside(_: c_int) -> bool {
-    if JOINED_INSIDE.load(Ordering::Relaxed) == -1 {
-        JOINED_INSIDE.store(join(c"once"), Ordering::Relaxed);
-    }
-    false
+    succeed(join(c"unseen"));
+    let block = malloc(MIB).unwrap();
+    let (create, mut raw) = (driver().table().cuStreamCreate().unwrap(), null_mut());
+    // SAFETY: one handle to write; a context is current.
+    let created = context().with_current(|| unsafe { create(&mut raw, 1) }).unwrap();
+    assert_eq!(created, CUresult::CUDA_SUCCESS);
+    begin_capture_of(raw.cast());
+    assert_eq!(waits(|| succeed(free(block))), 1);
+    assert_eq!(malloc(MIB).unwrap(), block, "all is done that the device was given");
+    end_capture_of(raw.cast());
+    succeed(free(block));
+    succeed(leave(c"unseen"));
 }
 
 #[test]
 fn a_group_that_is_about_to_go_keeps_its_name_until_it_has_gone() {
     let _turn = turn();
     succeed(join(c"once"));
-    // SAFETY: a function that may always be called.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(Some(join_inside)) });
-    // Asked when the group is on its way out, where another thread may join as well.
-    succeed(leave(c"once"));
-    // SAFETY: none is asked from here on.
-    succeed(unsafe { cuda_mem_torch_ask_for_captures(None) });
-    assert_eq!(JOINED_INSIDE.load(Ordering::Relaxed), CUDA_MEM_TORCH_CAPTURING, "{}", message());
-    assert!(message().contains("\"once\" has not left yet"), "{}", message());
+    // So long it is on its way out, where another thread may join as well.
+    sim().delay("cuMemFreeHost", Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| succeed(leave(c"once")));
+        std::thread::sleep(Duration::from_millis(50));
+        while join(c"once") == CUDA_MEM_TORCH_INVALID_ARGUMENT {}
+        assert!(message().contains("\"once\" has not left yet"), "{}", message());
+    });
+    sim().clear_faults();
     succeed(join(c"once"));
     succeed(leave(c"once"));
 }
@@ -384,6 +366,6 @@ fn addresses_on_the_device_stay_as_long_as_work_may_read_them() {
     end_capture(stream);
     let called = calls(|| succeed(free(block)));
     let first = |name| called.iter().position(|call| *call == name);
-    assert!(first("cuCtxSynchronize").unwrap() < first("cuMemFreeAsync").unwrap(), "{called:?}");
+    assert!(first("cuMemFreeHost").unwrap() < first("cuMemFreeAsync").unwrap(), "{called:?}");
     succeed(leave(c"table"));
 }

@@ -247,9 +247,7 @@ impl Stager {
     fn begin<'s>(&'s self, stream: &'s Stream, call: &'static str) -> Result<Way<'s>> {
         refuse_forked()?;
         let ring = &self.inner.ring;
-        if stream.driver() != ring.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        ring.driver().expect_same(stream.driver(), "the stream")?;
         stream.refuse_capturing(call)?;
         Ok(Way { ring, stream, cancel: self.cancel.as_ref(), threads: self.threads() })
     }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::board::{Board, Shared, Slot, Turn};
 use super::task::{Host, Task};
 use super::tuning::{BUSY, SLEEP, STALLED};
 use crate::buffer::{DeviceBytes, Enqueued};
-use crate::driver::{Context, Driver, Handle, fork, lock};
+use crate::driver::{Context, Driver, Handle, fork, lock, try_lock};
 use crate::error::{Error, Result};
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
 use crate::stream::{Marker, Quiet, Stream};
@@ -170,12 +170,8 @@ impl Ring {
 
     /// Frees the slots that the link is done with. What the work of a stream failed with is an error for copies on `stream` alone.
     fn recycle(&self, stream: &Stream) -> Result<()> {
-        let mut flights = match self.flights.try_lock() {
-            Ok(flights) => flights,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Somebody else asks already.
-            Err(TryLockError::WouldBlock) => return Ok(()),
-        };
+        // If there is none, somebody else asks already.
+        let Some(mut flights) = try_lock(&self.flights) else { return Ok(()) };
         let (mut ended, mut busy) = (Vec::new(), Vec::new());
         let mut index = 0;
         while let Some(flight) = flights.get(index) {

@@ -16,7 +16,7 @@ use super::table::Table;
 use super::{Leaving, give_back};
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
-use crate::abi::pointers::{pointer, read, text, write};
+use crate::abi::pointers::{expect, pointer, read, text, write};
 use crate::abi::streams::with;
 
 /// An allocation on every rank of a group.
@@ -58,9 +58,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_rendezvous(
     handle: *mut *mut cuda_mem_torch_symm_handle,
 ) -> c_int {
     entry(|| {
-        if handle.is_null() {
-            return Err(Failure::argument("handle is null"));
-        }
+        expect(handle, "handle")?;
         // SAFETY: the caller's promise.
         let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
         let device = devices::device(device)?;

@@ -1,10 +1,9 @@
 //! Symmetric memory: the same buffer on every rank of a group, over the native backend of [`cuda_mem_ipc::symmetric`].
 //!
 //! What is given back is used again once everything is done that its device was given by then: which streams used it is not known
-//! here. While a stream of the device captures, it waits for a later call. Captures are known of streams that were seen here
+//! here. While a stream of the device captures that was seen here
 //! ([`cuda_mem_torch_see_stream`](super::cuda_mem_torch_see_stream), an allocation, a barrier or a signal on it), whichever thread
-//! captures, and of others if the program tells ([`cuda_mem_torch_ask_for_captures`](super::cuda_mem_torch_ask_for_captures)); one that
-//! is neither fails if something was given back.
+//! captures, it waits for a later call.
 //!
 //! # Safety
 //!
@@ -30,7 +29,7 @@ use super::error::{
     CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_SYSTEM,
     Failure, entry,
 };
-use super::pointers::{pointer, text, write};
+use super::pointers::{expect, pointer, text, write};
 use super::streams;
 
 /// What is given back and may be in use yet. Never an address: by the time it is settled, that may be another allocation's.
@@ -172,9 +171,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
     address: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
-        if address.is_null() {
-            return Err(Failure::argument("address is null"));
-        }
+        expect(address, "address")?;
         // SAFETY: the caller's promise.
         let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
         let found = allocate(device, bytes, name)?;
