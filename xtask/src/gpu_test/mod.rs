@@ -3,7 +3,7 @@
 mod build;
 mod compare;
 #[cfg(test)]
-mod coverage;
+mod tests;
 mod engines;
 mod failures;
 mod lanes;

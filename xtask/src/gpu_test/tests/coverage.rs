@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::matrix::{DefaultStream, Driver, Kind, Matrix, Row};
+use crate::gpu_test::matrix::{DefaultStream, Driver, Kind, Matrix, Row};
 use crate::workspace::{Package, Workspace};
 
 /// Integration tests of these names run on the simulator and on hardware alike.
@@ -132,7 +132,7 @@ fn the_matrix_names_only_what_is_there() {
         let package = workspace.package(&row.package).unwrap();
         package.closure(&row.features).unwrap();
         if row.kind == Kind::Python {
-            let scripts = workspace.root.join("ci").join(super::SCRIPTS);
+            let scripts = workspace.root.join("ci").join(crate::gpu_test::SCRIPTS);
             for script in &row.targets {
                 assert!(scripts.join(script).with_extension("py").is_file(), "{}: no `{script}`", row.name());
             }
