@@ -107,10 +107,8 @@ impl Memory {
     /// what `refused` says from then on. Memory of the driver lies on a node of its choice.
     fn new(context: &Context, bytes: usize, numa_id: Option<u32>, refused: &AtomicBool) -> Result<Self> {
         if !refused.load(Ordering::Relaxed) {
-            let mut options = MappingOptions::new().pages(Pages::Transparent);
-            if let Some(node) = numa_id {
-                options = options.numa_node(node);
-            }
+            let options = MappingOptions::new().pages(Pages::Transparent);
+            let options = numa_id.map_or(options, |node| options.numa_node(node));
             let memory = HostMapping::new(bytes, &options)?;
             match Registered::with_options(context, memory, &RegisterOptions::new()) {
                 Ok(registered) => return Ok(Self::Registered(registered)),

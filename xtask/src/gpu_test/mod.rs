@@ -2,8 +2,6 @@
 
 mod build;
 mod compare;
-#[cfg(test)]
-mod tests;
 mod engines;
 mod failures;
 mod lanes;
@@ -17,6 +15,8 @@ mod python;
 mod report;
 mod run;
 mod script;
+#[cfg(test)]
+mod tests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
