@@ -560,7 +560,7 @@ class Sleep(unittest.TestCase):
         with cuda_mem_torch.tag("python") as tag, cuda_mem_torch.tag("inner"):
             inner = self.tensor(12 << 20)
         with tag:
-            tensor = self.tensor(40 << 20)
+            tensor = self.tensor(80 << 20)
         self.assertEqual(repr(tag), "<cuda_mem_torch tag 'python' of cuda:0>")
         heard = []
         with cuda_mem_torch.on_backing_change(lambda change: heard.append((change.tag, change.is_leaving, change.ranges))) as registrant:
@@ -568,16 +568,16 @@ class Sleep(unittest.TestCase):
             with cuda_mem_torch.keep(tensor, reason="NCCL"):
                 slept = cuda_mem_torch.sleep("python")
             self.assertEqual((slept.freed, slept.saved, slept.missing), (0, 0, 0), "all of it was kept")
-            self.assertEqual([(kept.stayed, kept.reason) for kept in slept.kept], [(40 << 20, "NCCL")])
-            self.assertIn("kept 40.00 MiB for NCCL (41943040 bytes at 0x", str(slept))
+            self.assertEqual([(kept.stayed, kept.reason) for kept in slept.kept], [(80 << 20, "NCCL")])
+            self.assertIn("kept 80.00 MiB for NCCL (83886080 bytes at 0x", str(slept))
             slept = cuda_mem_torch.sleep(["python"], backup="pinned")
-            self.assertEqual((slept.freed, slept.saved, slept.kept), (40 << 20, 40 << 20, []))
-            self.assertEqual(str(slept), "freed 40.00 MiB, saved 40.00 MiB\na registrant failed: ZeroDivisionError: division by zero")
+            self.assertEqual((slept.freed, slept.saved, slept.kept), (80 << 20, 80 << 20, []))
+            self.assertEqual(str(slept), "freed 80.00 MiB, saved 80.00 MiB\na registrant failed: ZeroDivisionError: division by zero")
             self.assertEqual([told.error for told in slept.told], [None, "ZeroDivisionError: division by zero"])
             state = cuda_mem_torch.state()
-            self.assertEqual(state["python"], cuda_mem_torch._sleep.TagState(True, 0, 40 << 20, 40 << 20))
+            self.assertEqual(state["python"], cuda_mem_torch._sleep.TagState(True, 0, 80 << 20, 80 << 20))
             self.assertFalse(state["inner"].is_asleep)
-            self.assertEqual(len(cuda_mem_torch.read_backup(tensor)), 40 << 20)
+            self.assertEqual(len(cuda_mem_torch.read_backup(tensor)), 80 << 20)
             with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "whose tag 'python' sleeps"):
                 cuda_mem_torch._sleep._refuse_asleep(tensor, "aten.add")
             cuda_mem_torch._sleep._refuse_asleep(inner, "aten.add")
@@ -587,14 +587,14 @@ class Sleep(unittest.TestCase):
             failing.remove()
         registrant.remove()
         address = tensor.data_ptr()
-        ranges = [(address, 32 << 20), (address + (32 << 20), 8 << 20)]
+        ranges = [(address, 64 << 20), (address + (64 << 20), 16 << 20)]
         self.assertEqual(heard, [("python", True, ranges), ("python", False, ranges)])
         cuda_mem_torch.sleep(backup="discard")
         self.assertTrue(all(state.is_asleep for state in cuda_mem_torch.state().values()))
         cuda_mem_torch.wake(restore=False)
         self.assertEqual(len(heard), 2)
-        self.assertEqual(tag.release_backup(), 40 << 20)
-        self.assertEqual((tag.prepare(), tag.release_backup()), (40 << 20, 40 << 20))
+        self.assertEqual(tag.release_backup(), 80 << 20)
+        self.assertEqual((tag.prepare(), tag.release_backup()), (80 << 20, 80 << 20))
         self.assertGreaterEqual(cuda_mem_torch.set_limit(1 << 20), 0)
         cuda_mem_torch.set_limit(None)
 

@@ -185,7 +185,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     }
     let _turn = turn();
     let (stream, tag) = (new_stream(), c"abi kept");
-    let block = allocate_in(tag, 80 * MIB, stream.as_raw());
+    let block = allocate_in(tag, 160 * MIB, stream.as_raw());
     let (mut first, mut second, mut keep) = (0, 0, 0);
     // SAFETY: functions that may be called until they are detached, and places.
     succeed(unsafe { cuda_mem_torch_attach_backing_change(Some(change), null_mut(), &mut first) });
@@ -202,13 +202,13 @@ fn what_is_kept_and_who_was_told_is_told() {
     };
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, &visitor);
     succeed(code);
-    assert_eq!(slept.freed, 48 * MIB);
+    assert_eq!(slept.freed, 96 * MIB);
     succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, &visitor));
-    assert_eq!(came.kept, [(block.addr(), 1000, 32 * MIB, c"a library".to_owned())]);
+    assert_eq!(came.kept, [(block.addr(), 1000, 64 * MIB, c"a library".to_owned())]);
     let failed = Some(c"it returned 1".to_owned());
     let both = [(first, None), (second, failed)];
     assert_eq!(came.told, [both.clone(), both].concat());
-    let twice = |leaving| vec![(tag.to_owned(), leaving, 48 * MIB); 2];
+    let twice = |leaving| vec![(tag.to_owned(), leaving, 96 * MIB); 2];
     assert_eq!(*HEARD.lock().unwrap(), [twice(true), twice(false)].concat());
     succeed(cuda_mem_torch_end_keep(keep));
     // What is held still for who registered it stays too.
@@ -224,7 +224,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     [first, second].into_iter().for_each(|number| succeed(cuda_mem_torch_detach_backing_change(number)));
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, null());
     succeed(code);
-    assert_eq!((slept.freed, HEARD.lock().unwrap().len()), (80 * MIB, 4));
+    assert_eq!((slept.freed, HEARD.lock().unwrap().len()), (160 * MIB, 4));
     succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, null()));
     delete(block);
     let refusals: [(&dyn Fn() -> c_int, &str); 6] = [
