@@ -1,4 +1,6 @@
 use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::Driver;
 use cuda_mem_pool::cuda_mem_core::sys::CUresult;
@@ -89,6 +91,28 @@ fn few_streams_wait_for_fences_of_a_peer_that_are_not_reached() {
     busy.synchronize().unwrap();
     theirs.make_wait(point, last).unwrap();
     assert!(theirs.has_room_for(last));
+}
+
+#[test]
+fn an_end_lets_streams_go_while_somebody_holds_the_words() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let (ours, theirs) = both(&context);
+    let (busy, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
+    gate.fence(1).unwrap().hold_up(&busy).unwrap();
+    let point = ours.record(&busy).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    theirs.make_wait(point, &stream).unwrap();
+    let held = theirs.page().unwrap();
+    theirs.end();
+    let until = Instant::now() + Duration::from_secs(10);
+    while !stream.is_idle().unwrap() {
+        assert!(Instant::now() < until, "it waits for a peer that is gone");
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(held);
+    gate.poison();
+    busy.synchronize().unwrap();
 }
 
 /// A device goes on with the pages that it was given.
