@@ -95,3 +95,23 @@ fn close(descriptor: OwnedFd) {
     let _ = sockopt::set_socket_linger(&descriptor, None);
     drop(descriptor);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::in_background;
+
+    /// A file system in user space can take as long as it wants.
+    #[test]
+    fn nobody_waits_for_a_close() {
+        let (go_on, may_go_on) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        in_background((), move |()| {
+            tell.send(may_go_on.recv_timeout(Duration::from_secs(10)).is_ok()).unwrap();
+        });
+        go_on.send(()).unwrap();
+        assert!(told.recv().unwrap(), "whoever closes goes on meanwhile");
+    }
+}
