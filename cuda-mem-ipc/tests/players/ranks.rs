@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 use zerocopy::little_endian::U64;
 
 use super::*;
@@ -303,15 +303,8 @@ fn messages_that_cannot_be_break_the_group() {
         &|pair| pair.say(message::HELLO, b"again", &[]),
         &|pair| pair.say(message::SEGMENT, b"short", &[]),
         &|pair| {
-            let info = SegmentInfo {
-                number: U64::new(0),
-                bytes: U64::new(0),
-                pads: U64::new(0),
-                pad_bytes: U64::new(0),
-                device: [0; 16],
-            };
             // Without its descriptor.
-            pair.say(message::SEGMENT, info.as_bytes(), &[]);
+            pair.say(message::SEGMENT, SegmentInfo::new_zeroed().as_bytes(), &[]);
         },
         &|pair| pair.say(message::WORDS, b"short", &[]),
         &|pair| {
@@ -327,15 +320,8 @@ fn messages_that_cannot_be_break_the_group() {
         &|pair| {
             // More than is kept: descriptors of this process are not without end.
             let words = SharedMapping::create(4096).unwrap();
-            let info = SegmentInfo {
-                number: U64::new(0),
-                bytes: U64::new(0),
-                pads: U64::new(0),
-                pad_bytes: U64::new(0),
-                device: [0; 16],
-            };
             for _ in 0..ANNOUNCED + 1 {
-                pair.announce(info, words.as_fd());
+                pair.announce(SegmentInfo::new_zeroed(), words.as_fd());
             }
         },
     ];

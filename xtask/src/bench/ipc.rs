@@ -103,9 +103,7 @@ fn leaks(lives: u64) -> String {
 fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
     let ours = |case: &str, metric| figures.median(case, OURS, metric);
     let mut verdicts = Vec::new();
-    for (case, aim, times_torch, times_core) in
-        [(SPINNING, 1500.0, 40.0, 50.0), (SLEEPING, 5000.0, 10.0, 14.0)]
-    {
+    for (case, aim, times_core) in [(SPINNING, 1500.0, 50.0), (SLEEPING, 5000.0, 20.0)] {
         // From the call, from its beginning less what recording the fence takes, and from its end: the fence is the last but one that
         // it does, and a cache line the last, so that the time from the fence enqueued lies between the latter two.
         let call = ours(case, "p50");
@@ -129,8 +127,8 @@ fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
         // The peers sleep in any case.
         let faster = |who| Some(figures.median(SLEEPING, who, "p50")? / call?);
         for (than, bound, times) in [
-            ("torch.multiprocessing, the faster queue", times_torch, least(TORCH.map(faster))),
-            ("torch.multiprocessing's Queue", times_torch, faster("torch-queue")),
+            ("torch.multiprocessing, the faster queue", 100.0, least(TORCH.map(faster))),
+            ("torch.multiprocessing's Queue", 100.0, faster("torch-queue")),
             ("a cuda.core import", times_core, faster(CUDA_CORE)),
         ] {
             verdicts.push(Verdict::new(format!("{case}: faster than {than}"), AtLeast(bound), "×", times));
@@ -194,7 +192,7 @@ mod tests {
         assert_eq!(found[5], (Some(900_000.0 / 3200.0), "met"));
         assert_eq!(found[7], (None, "not measured"));
         assert_eq!(found[8], (None, "not measured"));
-        assert_eq!(found[13], (Some(90.0), "met"));
+        assert_eq!(found[13], (Some(90.0), "missed"));
         assert_eq!(found[14], (Some(150.0), "met"));
     }
 }

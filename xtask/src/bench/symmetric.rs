@@ -92,7 +92,7 @@ fn goals(figures: &Figures, scale: Scale) -> Vec<Verdict> {
         ),
         Verdict::new(
             format!("{INSIDE}: allocation and handle, half of all"),
-            AtMost(1300.0),
+            AtMost(1000.0),
             "ns",
             figures.median(INSIDE, OURS, "p50"),
         ),
