@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-use zerocopy::{FromZeros, IntoBytes};
 use zerocopy::little_endian::U64;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
 use crate::primitive::lock;
