@@ -4,11 +4,12 @@ and 50 GiB of host memory."""
 import ctypes
 import os
 import random
+import signal
 import sys
 import threading
 import time
 
-from figures import GIB, MIB, Driver, Steps, alone, answer, pytorch, started
+from figures import GIB, MIB, Driver, Steps, alone, answer, pytorch, say, started
 
 STEPS = Steps()
 TOTAL = 20 * GIB
@@ -142,7 +143,9 @@ def memory_saver(kind):
         sleeps.append(timed(lambda: (saver.pause("weights"), torch.cuda.synchronize()))[0])
         wakes.append(timed(lambda: (saver.resume("weights"), torch.cuda.synchronize()))[0])
         wrong += blocks.wrong()
-    return {"sleeps": sleeps, "wakes": wakes, "wrong": wrong}
+    say({"sleeps": sleeps, "wakes": wakes, "wrong": wrong})
+    # Its hook ends a process that frees outside a region, as interpreters do at their end.
+    os._exit(0)
 
 
 @STEPS.part
@@ -281,6 +284,11 @@ def discarded():
     del blocks
 
 
+def available():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+
+
 def resident():
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS"))
@@ -307,6 +315,55 @@ def a_hundred_cycles():
         STEPS.at_most(f"growth of {name} in 80 cycles", abs(later[-1][at] - later[0][at]), "", 0)
     STEPS.at_most("VmRSS, a cycle", (later[-1][4] - later[0][4]) / len(later), "bytes", 64 << 10)
     STEPS.at_most("blocks that lost a byte or their address", blocks.wrong(), "", 0)
+
+
+KILLED = ("before the first unmapping", "in the middle of a sleep", "asleep", "in the middle of a wake", "behind the last mapping")
+
+
+@STEPS.part
+def dies(when):
+    """Is killed at one of the moments of `KILLED`."""
+    torch = pytorch("cuda-mem")
+    import cuda_mem_torch
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def change(change):
+        if when == KILLED[0 if change.is_leaving else 4]:
+            die()
+
+    with cuda_mem_torch.tag("weights"):
+        blocks = [torch.empty(512 * MIB, dtype=torch.uint8, device="cuda") for _ in range(16)]
+    torch.cuda.synchronize()
+    seconds = [timed(lambda: work("weights"))[0] for _ in range(2) for work in (cuda_mem_torch.sleep, cuda_mem_torch.wake)]
+    cuda_mem_torch.on_backing_change(change)
+    # The second of each has its backup.
+    for work, moment, of in ((cuda_mem_torch.sleep, KILLED[1], seconds[2]), (cuda_mem_torch.wake, KILLED[3], seconds[3])):
+        if when == moment:
+            threading.Timer(of / 2, die).start()
+        work("weights")
+        if when == KILLED[2]:
+            die()
+    return len(blocks)
+
+
+@STEPS.step
+def killed():
+    """What a process had that is killed asleep, or on the way there or back, comes back: device memory, and pinned memory."""
+    driver = Driver()
+    for when in KILLED:
+        before, host = driver.free(), available()
+        process = started(dies, when)
+        process.communicate(timeout=100)
+        assert process.returncode == -signal.SIGKILL, (when, process.returncode)
+        end = time.monotonic() + 20
+        while driver.free() < before and time.monotonic() < end:
+            time.sleep(0.05)
+        STEPS.at_most(f"device memory that is lost when one is killed {when}", before - driver.free(), "bytes", 0)
+        while available() < host - GIB and time.monotonic() < end:
+            time.sleep(0.05)
+        STEPS.at_most("host memory, of 8 GiB", max(0, host - available()), "bytes", GIB)
 
 
 @STEPS.step
