@@ -218,7 +218,10 @@ class _VllmAllocator:
             _sleep.wake(names, True, device)
 
     def get_current_usage(self) -> int:
-        """Bytes of all its tags, awake or asleep."""
+        """Bytes of all its tags, awake or asleep, when what nobody uses has gone: vLLM asks whether another instance is there."""
+        # One use is the pool's own.
+        self._graphs = {device: pool for device, pool in self._graphs.items() if pool.use_count() > 1}
+        _torch.load().cuda.empty_cache()
         return sum(state.awake + state.asleep for state in self._states())
 
     def is_asleep(self) -> bool:
