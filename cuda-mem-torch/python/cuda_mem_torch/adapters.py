@@ -38,7 +38,7 @@ class _MemorySaver:
         # By its name there, whether it has a backup, and the device.
         self._tags: dict[tuple[str, bool, int], _sleep.Tag] = {}
         self._pools: set[tuple[int, int]] = set()
-        self._retains = False
+        self._retains = os.environ.get("TMS_RETAIN_CPU_BACKUP", "").lower() in ("1", "true", "yes")
         self._binary_wrapper = types.SimpleNamespace(
             cdll=types.SimpleNamespace(
                 set_memory_margin_bytes=self._set_margin, tms_get_retain_cpu_backup=lambda: self._retains,

@@ -605,6 +605,9 @@ class Sleep(unittest.TestCase):
         module = types.ModuleType("torch_memory_saver")
         facade = module.torch_memory_saver = types.SimpleNamespace(_impl=None)
         with mock.patch.dict(sys.modules, {"torch_memory_saver": module}):
+            for value, retains in (("", False), ("0", False), ("1", True), ("TRUE", True)):
+                with mock.patch.dict(os.environ, {"TMS_RETAIN_CPU_BACKUP": value}):
+                    self.assertEqual(adapters._MemorySaver()._binary_wrapper.cdll.tms_get_retain_cpu_backup(), retains)
             adapters.torch_memory_saver()
             adapters.torch_memory_saver()
             saver = facade._impl
