@@ -1311,8 +1311,8 @@ int cuda_mem_torch_set_no_split(int device, struct cuda_mem_torch_pool_id pool);
 
 /*
  Gives cached memory back, of a device or of all: of a pool that was released, after a wait for what may use it; or with zeros of the
- default pool and of all released ones, after a wait for all streams that were allocated for or recorded, but for those that capture. What
- is still used stays. `bytes`, which may be null, gets how much.
+ default pool, of tags and of all released ones, after a wait for all streams that were allocated for or recorded, but for those that
+ capture. What is still used stays. `bytes`, which may be null, gets how much.
 
  # Safety
 

@@ -59,6 +59,9 @@ Tag: {tag}
 ENTRY_POINTS = f"""\
 [torch.backends]
 {NAME} = {NAME}._install:_autoload
+
+[vllm.general_plugins]
+cuda_mem = {NAME}.adapters:_vllm_plugin
 """
 
 

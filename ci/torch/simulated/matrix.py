@@ -24,6 +24,8 @@ from build_wheel import TORCHES as VERSIONS  # noqa: E402
 DEPENDENCIES = ["filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "numpy", "setuptools", "sympy", "typing-extensions"]
 RUNTIME = "nvidia-cuda-runtime"
 CRT = "nvidia-cuda-crt"
+# vLLM, of which a few files run, and the PyTorch that it is made for.
+VLLM, PYTORCH_OF_VLLM = "vllm==0.33.0", "2.14."
 # Seconds for what pip does.
 LIMIT = 600
 
@@ -84,7 +86,12 @@ def run_version(version, arguments):
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     variables = whole.prepare(scratch, arguments.simulator, packages / "nvidia/cu13/include")
-    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs, arguments.only or whole.GROUPS):
+    groups = arguments.only or whole.GROUPS
+    if vllm := version.startswith(PYTORCH_OF_VLLM) and next(arguments.downloads.glob("vllm-*.whl"), None):
+        variables["VLLM_WHEEL"] = str(vllm.resolve())
+    else:
+        groups = [group for group in groups if group != "vllm_worker"]
+    for result in whole.run(str(python.absolute()), scratch, variables, arguments.jobs, groups):
         print(f"{'ok' if result.passed else 'FAILED'} {version} {result.group} {result.name} ({result.seconds:.1f} s)", flush=True)
         if not result.passed:
             print("".join(f"    {line}\n" for line in result.printed.splitlines()[-30:]), flush=True)
@@ -101,7 +108,7 @@ def table(results):
         counts = []
         for group in groups:
             states = [result.passed for result in of if result.group == group]
-            counts.append(f"{sum(states)}/{len(states)}")
+            counts.append(f"{sum(states)}/{len(states)}" if states else "-")
         rows.append([version, *counts])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return "\n".join("  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in rows)
@@ -134,7 +141,7 @@ def main():
         versions = [subprocess.run([arguments.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()]
     began = time.monotonic()
     for version in versions if not arguments.python else []:
-        download(arguments.downloads, required(version))
+        download(arguments.downloads, required(version) + [VLLM] * version.startswith(PYTORCH_OF_VLLM))
     # Two beside each other: much of each is one process alone.
     with ThreadPoolExecutor(2) as pool:
         results = dict(zip(versions, pool.map(lambda version: list(run_version(version, arguments)), versions)))

@@ -67,7 +67,7 @@ def prepare(folder, simulator, cuda_include, version=13):
     filled = 'torch.full((bytes,), value, dtype=torch.uint8, device="cuda")'
     assert filled in steps
     (folder / "steps.py").write_text(steps.replace(filled, 'torch.empty(bytes, dtype=torch.uint8, device="cuda")'))
-    for script in ("programs.py", "groups.py", "experiments.py", "forked.py"):
+    for script in ("programs.py", "groups.py", "experiments.py", "vllm_worker.py", "forked.py"):
         (folder / script).write_text((HERE / script).read_text())
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_MEM", "PYTORCH_", "PYTHON"))}
     return clean | {
@@ -79,7 +79,7 @@ def prepare(folder, simulator, cuda_include, version=13):
     }
 
 
-GROUPS = ["doctor", "import", "programs", "experiments", "groups", "steps", "guide"]
+GROUPS = ["doctor", "import", "programs", "experiments", "groups", "steps", "guide", "vllm_worker"]
 
 
 def run(python, folder, environment, jobs, groups):

@@ -184,7 +184,7 @@ impl CachingAllocator {
         self.shared().streams.forget(stream)
     }
 
-    /// Gives the memory back that nothing is in and that no work uses any more. The host does not wait for that work: what the
+    /// Gives the memory back that nothing is in and that no work uses any more, of tags too. The host does not wait for that work: what the
     /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
     pub fn empty_cache(&self) -> Result<usize> {
         self.shared().trim_to(0)

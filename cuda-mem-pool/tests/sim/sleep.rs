@@ -9,6 +9,7 @@ use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::free;
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::kernels::Kernels;
 use crate::rig::{on, on_simulator};
 
@@ -68,6 +69,39 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
         for offset in [0, 64 * MIB, 80 * MIB, 128 * MIB, 160 * MIB - 1] {
             assert_eq!(byte(&stream, block + offset as u64), 7, "at {offset}");
         }
+        free(&allocator, block);
+    });
+}
+
+#[test]
+fn free_memory_of_a_tag_goes_back_but_for_what_a_graph_may_use() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let (block, other) = (
+            allocate_in(&tag, &allocator, 40 * MIB, &stream),
+            allocate_in(&tag, &allocator, 60 * MIB, &stream),
+        );
+        free(&allocator, other);
+        // Asleep it has no memory to give.
+        sleep(&tag, Backup::Pinned);
+        assert_eq!(allocator.empty_cache().unwrap(), 0);
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!((allocator.empty_cache().unwrap(), tag.state().awake_bytes), (60 * MIB, 40 * MIB));
+        // Others get it before they run out of memory.
+        let other = allocate_in(&tag, &allocator, 60 * MIB, &stream);
+        free(&allocator, other);
+        allocator.set_limit(120 * MIB).unwrap();
+        let untagged = allocator.allocate_by_address(70 * MIB, &stream).unwrap();
+        assert_eq!(tag.state().awake_bytes, 40 * MIB);
+        free(&allocator, untagged);
+        allocator.set_limit(usize::MAX).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        let captured = allocate_in(&tag, &allocator, 60 * MIB, &stream);
+        free(&allocator, captured);
+        let graph = capture.end().unwrap();
+        assert_eq!((allocator.empty_cache().unwrap(), tag.state().awake_bytes), (70 * MIB, 100 * MIB));
+        drop(graph);
         free(&allocator, block);
     });
 }

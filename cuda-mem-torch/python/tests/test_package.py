@@ -605,6 +605,9 @@ class Sleep(unittest.TestCase):
         module = types.ModuleType("torch_memory_saver")
         facade = module.torch_memory_saver = types.SimpleNamespace(_impl=None)
         with mock.patch.dict(sys.modules, {"torch_memory_saver": module}):
+            for value, retains in (("", False), ("0", False), ("1", True), ("TRUE", True)):
+                with mock.patch.dict(os.environ, {"TMS_RETAIN_CPU_BACKUP": value}):
+                    self.assertEqual(adapters._MemorySaver()._binary_wrapper.cdll.tms_get_retain_cpu_backup(), retains)
             adapters.torch_memory_saver()
             adapters.torch_memory_saver()
             saver = facade._impl
@@ -641,6 +644,83 @@ class Sleep(unittest.TestCase):
         with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "backups on disk"):
             with saver.region(tag="saver", enable_cpu_backup=False, enable_disk_backup=True):
                 pass
+
+    def test_vllm_sleeps_on_tags(self):
+        from cuda_mem_torch import adapters
+
+        self.addCleanup(sys.modules.pop, "cuda_mem_torch._vllm", None)
+        self.addCleanup(adapters._vllm_allocator.cache_clear)
+        _torch.load().cuda.empty_cache = lambda: None
+        # As release 0.33 has them: `ci/torch/simulated/vllm_worker.py` runs its own files.
+        names = ["vllm", "vllm.device_allocator", "vllm.device_allocator.sleep_mode_backend", "vllm.device_allocator.cumem", "vllm.worker"]
+        modules = {name: types.ModuleType(name) for name in names}
+        package, device, backend, cumem, worker = modules.values()
+        package.device_allocator = device
+        device.DEFERRABLE_TAGS = ("weights", "kv_cache")
+        device.get_mem_allocator_instance = worker.get_mem_allocator_instance = lambda: None
+        cumem.CuMemAllocator = types.SimpleNamespace(instance=object())
+
+        class CuMemBackend:
+            def suspend(self, level=1):
+                offloaded = ("weights", "runtime") if level == 1 else ("runtime",)
+                device.get_mem_allocator_instance().sleep(offload_tags=offloaded)
+
+            def resume(self, tags=None):
+                device.get_mem_allocator_instance().wake_up(tags)
+
+            def discard(self, tags):
+                device.get_mem_allocator_instance().discard(tags)
+
+        registered = []
+        backend.CuMemBackend = CuMemBackend
+        backend.SleepModeBackendFactory = types.SimpleNamespace(register_backend=lambda *of: registered.append(of))
+        with mock.patch.dict(sys.modules, modules):
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "was used already"):
+                adapters.vllm()
+            cumem.CuMemAllocator.instance = None
+            with mock.patch.dict(os.environ, {"VLLM_PLUGINS": "others"}):
+                adapters._vllm_plugin()
+            self.assertEqual(registered, [])
+            with mock.patch.dict(os.environ, {"VLLM_PLUGINS": "others,cuda_mem"}):
+                adapters._vllm_plugin()
+                adapters._vllm_plugin()
+            self.assertEqual(registered, [("cuda_mem", "cuda_mem_torch._vllm", "CudaMemBackend")])
+            from cuda_mem_torch._vllm import CudaMemBackend
+
+            allocator, ours = worker.get_mem_allocator_instance(), CudaMemBackend()
+            self.assertIs(allocator, device.get_mem_allocator_instance())
+            self.assertEqual(allocator.get_current_usage(), 0)
+            allocator.sleep()
+            held = {}
+            for number, tag in enumerate(("weights", "kv_cache", "runtime")):
+                with allocator.use_memory_pool(tag=tag):
+                    held[tag] = self.tensor((10 + 10 * number) << 20)
+            self.assertEqual(allocator.get_current_usage() >> 20, 10 + 20 + 30)
+
+            def asleep():
+                return {name: state.backup >> 20 for name, state in cuda_mem_torch.state().items() if state.is_asleep}
+
+            ours.suspend(level=1)
+            self.assertEqual((asleep(), ours._state), ({"weights": 10, "kv_cache": 0, "runtime": 30}, "SUSPENDED"))
+            self.assertEqual(allocator.get_current_usage() >> 20, 10 + 20 + 30)
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, '"weights" sleeps'), allocator.use_memory_pool("weights"):
+                self.tensor(1 << 20)
+            # What sleeps keeps its backup, whatever is asked for.
+            ours.discard(("weights", "kv_cache"))
+            ours.resume(["weights"])
+            self.assertEqual((asleep(), ours._state), ({"kv_cache": 0}, "SUSPENDED"))
+            ours.resume()
+            self.assertEqual((asleep(), ours._state), ({}, "RUNNING"))
+            ours.discard(("kv_cache",))
+            self.assertEqual((list(asleep()), ours._state), (["kv_cache"], "SUSPENDED"))
+            with mock.patch.object(cuda_mem_torch._sleep, "wake", side_effect=cuda_mem_torch.CudaMemError("no memory")):
+                with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "no memory"):
+                    ours.resume()
+            self.assertEqual(ours._state, "SUSPENDED")
+            ours.resume(["kv_cache"])
+            self.assertTrue(CudaMemBackend.is_supported() and CudaMemBackend.preserves_communicators())
+            self.assertTrue(CudaMemBackend.preserves_compiled_artifacts())
+            self.assertFalse(CudaMemBackend.preserves_graphs_with_communicators() or CudaMemBackend.supports_durable_storage())
 
     def test_what_is_wrong_is_named(self):
         for call, error in (

@@ -43,6 +43,7 @@ class Wheel(unittest.TestCase):
         kinds = {Path(name).suffix for name in names if name.startswith("cuda_mem_torch/")}
         self.assertEqual(kinds, {".py", ".typed", ".so", ".hpp", ".cpp", ".h"})
         self.assertIn("[torch.backends]\ncuda_mem_torch = cuda_mem_torch._install:_autoload", entry_points)
+        self.assertIn("[vllm.general_plugins]\ncuda_mem = cuda_mem_torch.adapters:_vllm_plugin", entry_points)
         self.assertTrue(self.path.name.endswith("-py3-none-linux_x86_64.whl"))
 
     def test_there_is_a_shim_for_each_supported_version(self):

@@ -247,15 +247,15 @@ impl<S, N: Default> PoolTable<S, N> {
         self.pools.iter().map(|(&id, pool)| (id, pool))
     }
 
-    /// Takes the wholly free segments out of a pool whose last use has ended, or of all such pools for [`MempoolId::NONE`]. None
-    /// of a pool that is in use, or is not there. Pools that had no segments are forgotten, and come back to be dropped.
-    ///
+    /// Takes the wholly free segments out of a pool whose last use has ended, or that is a tag's own, or of all such pools for
+    /// [`MempoolId::NONE`]. None of another pool. Those that are over are forgotten, and come back to be dropped.
     /// Complete first what other streams are done with: what is pending stays.
     pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S, N>>) {
         let mut taken = Vec::new();
         let freeable = |of: MempoolId, pool: &Pool<S, N>| {
-            let may_go = pool.is_freeable() || of == MempoolId::NONE;
-            may_go && !pool.is_asleep && (id == MempoolId::NONE || id == of)
+            // A tag's own pool, `(n, n)`, is ordinary memory like the default one.
+            let is_ordinary = of == MempoolId::NONE || of.0 == of.1 && !pool.is_captured;
+            (pool.is_freeable() || is_ordinary) && !pool.is_asleep && (id == MempoolId::NONE || id == of)
         };
         for (&of, pool) in self.pools.iter_mut().filter(|(of, pool)| freeable(**of, pool)) {
             let segments = pool.heap.release_cached();
