@@ -120,7 +120,7 @@ fn shim(steps: &mut Steps, root: &Path) {
         steps.skip("shim", "PyTorch's wheels are not cached here; cargo xtask torch-matrix fetches them");
         return;
     }
-    let libraries = "build --package cuda-mem-torch --package cuda-mem-sim-library";
+    let libraries = "build --package cuda-mem-torch-library --package cuda-mem-sim-library";
     steps.command("shim libraries", &mut cargo(libraries));
     // Whoever runs this again after a change of something else has not to wait for it again.
     let passed = root.join("target/torch-matrix/passed");

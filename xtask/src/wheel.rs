@@ -132,7 +132,7 @@ fn fetch_tools(target: &Path) -> Result<PathBuf> {
 
 /// Builds the library by cargo or what stands for it.
 fn build_library(build: &mut Command, root: &Path) -> Result<()> {
-    build.current_dir(root).args(["--package", "cuda-mem-torch", "--lib", "--profile", "bundle"]);
+    build.current_dir(root).args(["--package", "cuda-mem-torch-library", "--profile", "bundle"]);
     succeed(build, "the library could not be built")
 }
 

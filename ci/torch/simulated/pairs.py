@@ -1,6 +1,6 @@
 """Instructions of a free and an allocation through PyTorch's interfaces, native and ours, on the simulated driver, where streams cost
 nothing: `python3 ci/torch/simulated/pairs.py --headers DIR`. Needs Valgrind, a C++ compiler and the libraries as a wheel has them:
-`cargo build --profile bundle -p cuda-mem-torch -p cuda-mem-sim-library`. DIR is as for `run.py`.
+`cargo build --profile bundle -p cuda-mem-torch-library -p cuda-mem-sim-library`. DIR is as for `run.py`.
 
 It counts what is the same on every run and every machine; what takes time on a GPU's host `ci/torch/allocbench.py` measures."""
 

@@ -1,7 +1,7 @@
 """The C++ shim on the simulated driver, with the real libc10_cuda.so: `python3 ci/torch/simulated/run.py --headers DIR`.
 
 DIR is what `cargo xtask wheel` fetches (`target/wheel/torch-2.11.0`): PyTorch's and CUDA's headers and libraries. CUDA's runtime is
-played by `cudart.c`. Needs `libcuda_mem_torch.so` and `libcuda_mem_sim.so`: `cargo build -p cuda-mem-torch -p cuda-mem-sim-library`.
+played by `cudart.c`. Needs `libcuda_mem_torch.so` and `libcuda_mem_sim.so`: `cargo build -p cuda-mem-torch-library -p cuda-mem-sim-library`.
 
 Whole PyTorch is `matrix.py`'s."""
 

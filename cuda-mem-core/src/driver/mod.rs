@@ -16,6 +16,7 @@ mod handle;
 mod hooks;
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 use std::ptr;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use cuda_mem_sys::{CUcontext, CUresult, Table};
+use cuda_mem_sys::{CUcontext, CUresult, LibraryId, Table};
 
 use crate::error::{DriverError, Error, Result, call};
 
@@ -78,7 +79,7 @@ struct State {
 const PATIENCE: u64 = 60_000;
 
 /// Every driver that was initialised, so that one library gives one driver.
-static DRIVERS: Mutex<Vec<&'static State>> = Mutex::new(Vec::new());
+static DRIVERS: Mutex<BTreeMap<LibraryId, &'static State>> = Mutex::new(BTreeMap::new());
 
 impl Driver {
     /// The system's driver, loaded and initialised at the first call.
@@ -104,8 +105,9 @@ impl Driver {
     pub fn over(table: &'static Table) -> Result<Self> {
         refuse_forked()?;
         let initialising = fork::Initialising::begin();
-        if let Some(known) = Self::known(&drivers(), table) {
-            return Ok(known);
+        let library = table.library();
+        if let Some(state) = drivers().get(&library) {
+            return Ok(Self { state });
         }
         // Not under the lock: a table may look its functions up through another driver.
         let init = table.cuInit()?;
@@ -115,8 +117,8 @@ impl Driver {
             return Err(DriverError::new(table, "cuInit", code).into());
         }
         let mut drivers = drivers();
-        if let Some(known) = Self::known(&drivers, table) {
-            return Ok(known);
+        if let Some(state) = drivers.get(&library) {
+            return Ok(Self { state });
         }
         let state = Box::new(State {
             table,
@@ -127,7 +129,7 @@ impl Driver {
             patience: AtomicU64::new(PATIENCE),
         });
         let driver = Self { state: Box::leak(state) };
-        drivers.push(driver.state);
+        drivers.insert(library, driver.state);
         initialising.succeeded();
         Ok(driver)
     }
@@ -135,12 +137,6 @@ impl Driver {
     /// What it says of its devices and never says otherwise.
     pub(crate) fn constants(self) -> &'static Constants {
         &self.state.constants
-    }
-
-    fn known(drivers: &[&'static State], table: &'static Table) -> Option<Self> {
-        // Only tests know many, and ask for the last one.
-        let library = table.library();
-        drivers.iter().rev().find(|state| state.table.library() == library).map(|state| Self { state })
     }
 
     /// The functions of this driver.
@@ -285,10 +281,10 @@ impl Driver {
 
 /// Every driver that was initialised.
 pub(crate) fn all() -> Vec<Driver> {
-    drivers().iter().map(|state| Driver { state }).collect()
+    drivers().values().map(|state| Driver { state }).collect()
 }
 
-fn drivers() -> MutexGuard<'static, Vec<&'static State>> {
+fn drivers() -> MutexGuard<'static, BTreeMap<LibraryId, &'static State>> {
     lock(&DRIVERS)
 }
 

@@ -45,8 +45,10 @@ fn values(stream: &Stream, address: u64, bytes: usize) -> BTreeSet<u8> {
     // SAFETY: as many bytes on the host, which live until the wait is over.
     unsafe { memcpy_async(stream, host.as_ptr().expose_provenance() as u64, address, bytes) }.unwrap();
     stream.synchronize().unwrap();
-    // Most have one value: to look for it first is a hundred times faster, unoptimised.
-    host.dedup();
+    // Most have one value, which one comparison of memory shows; to look at each byte takes long, unoptimised.
+    if host[1..] == host[..bytes - 1] {
+        host.truncate(1);
+    }
     host.into_iter().collect()
 }
 
@@ -115,8 +117,7 @@ fn a_cycle_keeps_every_byte_at_its_address_and_gives_all_memory_back_meanwhile()
         assert_eq!((tag.state().awake_bytes, tag.state().asleep_bytes), (0, awake));
         let mut read = vec![0; sizes[1]];
         assert_eq!(tag.read_backup(blocks[1], &mut read).unwrap(), read.len());
-        read.dedup();
-        assert_eq!(read, [round + 1]);
+        assert!(read == vec![round + 1; sizes[1]]);
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         for ((block, bytes), value) in blocks.iter().zip(sizes).zip(round..) {
             assert_eq!(values(stream, *block, bytes), BTreeSet::from([value]));

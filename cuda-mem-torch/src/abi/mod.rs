@@ -1,4 +1,4 @@
-//! The C ABI: `libcuda_mem_torch.so` and `include/cuda_mem_torch.h`.
+//! The C ABI: `libcuda_mem_torch.so`, which the package in `library/` makes, and `include/cuda_mem_torch.h`.
 //!
 //! One caching allocator for each device, for the whole process, under names that begin with `cuda_mem_torch_`. The C++ shim in
 //! `shim/` makes PyTorch's allocator interface of it; C programs use it as it is.

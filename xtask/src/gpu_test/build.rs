@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -70,6 +69,15 @@ impl Programs {
         Ok(programs)
     }
 
+    /// Cargo's words for the packages of all tests with these features: a call of cargo with them finds what was built for the tests.
+    pub(crate) fn words(&self, features: &FeatureSet) -> String {
+        let tests = self.tests.iter().filter(|test| test.features == *features);
+        let tests = tests.filter(|test| test.target != projects::OUTSIDE);
+        let packages = tests.map(|test| test.package.as_str()).collect::<BTreeSet<_>>();
+        let packages = packages.into_iter().map(|package| format!("--package {package}"));
+        packages.chain(features.arguments()).collect::<Vec<_>>().join(" ")
+    }
+
     /// What a bundle carries beside the tests, by its name.
     pub(crate) fn extra(&self, name: &str) -> Result<&Path> {
         let found = self.extras.iter().find(|path| path.file_name().is_some_and(|file| file == name));
@@ -131,16 +139,6 @@ impl Builder<'_> {
             let targets = wanted.entry(&row.features).or_default().entry(&row.package).or_default();
             targets.extend(row.targets.iter().map(String::as_str));
         }
-        // A library that is one for C too has one file, whatever it was built with. Cargo would take another's for that of the tests.
-        let folder = self.workspace.target_directory.join("debug");
-        let (library, ours) = (folder.join("deps/libcuda_mem_torch.rlib"), folder.join("gpu-test.rlib"));
-        let inode = |path: &Path| fs::metadata(path).map(|file| file.ino()).ok();
-        if inode(&library) != inode(&ours) {
-            let mut clean = Command::new("cargo");
-            // What cannot be removed is as it was.
-            clean.current_dir(&self.workspace.root).args(["clean", "--quiet", "--package", "cuda-mem-torch"]);
-            let _ = clean.status();
-        }
         let mut programs = Vec::new();
         let mut failures = BTreeMap::new();
         for (features, wanted) in wanted {
@@ -158,9 +156,6 @@ impl Builder<'_> {
                 }
             }
         }
-        // Who finds no link builds the library again.
-        let _ = fs::remove_file(&ours);
-        let _ = fs::hard_link(&library, &ours);
         (programs, failures)
     }
 
@@ -219,8 +214,9 @@ impl Builder<'_> {
         let profile = if self.profile == "dev" { "dev" } else { "release" };
         let words = "build --workspace --keep-going --config profile.release.strip=true";
         let mut arguments = words.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        // Not the workspace's, for a library that is one for C too has one place there, whatever it was built with.
-        arguments.extend(["--target-dir".to_owned(), folder.join("target").display().to_string()]);
+        // What is from outside of the workspace and has the same features is built already.
+        let target = &self.workspace.target_directory;
+        arguments.extend(["--target-dir".to_owned(), target.display().to_string()]);
         let (_, artifacts) = cargo(&folder, profile, &arguments)?;
         let built = artifacts.into_iter().filter_map(|artifact| artifact.executable);
         let built = built.filter_map(|path| Some((path.file_name()?.to_str()?.to_owned(), path)));
