@@ -76,6 +76,8 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     steps.command("publish", &mut cargo("publish --workspace --dry-run --no-verify --allow-dirty"));
     // The matrix below has the tests of all other packages. The tool itself runs without its features here.
     steps.command("tests", limit_tests(&mut cargo(&format!("test --no-fail-fast {TOOL}")), 600, ""));
+    // It compiles everything below once more, with flags of its own.
+    steps.command("must not compile", &mut limit_tests(&mut cargo("test --package cuda-mem-ui"), 600, ""));
     for trace in TRACES {
         // What the shipped policy does, before the checker.
         // With what the tests were built from: `cargo xtask replay` would build everything once more, optimised, for seconds of work.

@@ -69,15 +69,6 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Cargo's words for the packages of all tests with these features: a call of cargo with them finds what was built for the tests.
-    pub(crate) fn words(&self, features: &FeatureSet) -> String {
-        let tests = self.tests.iter().filter(|test| test.features == *features);
-        let tests = tests.filter(|test| test.target != projects::OUTSIDE);
-        let packages = tests.map(|test| test.package.as_str()).collect::<BTreeSet<_>>();
-        let packages = packages.into_iter().map(|package| format!("--package {package}"));
-        packages.chain(features.arguments()).collect::<Vec<_>>().join(" ")
-    }
-
     /// What a bundle carries beside the tests, by its name.
     pub(crate) fn extra(&self, name: &str) -> Result<&Path> {
         let found = self.extras.iter().find(|path| path.file_name().is_some_and(|file| file == name));

@@ -187,9 +187,6 @@ impl Runner<'_> {
             // For those that call cargo.
             .envs(ONCE)
             .envs(&row.env);
-        if self.workspace.is_some() {
-            command.env("CUDA_MEM_BUILD", self.programs.words(&row.features));
-        }
         if let Some(examples) = &self.programs.examples {
             command.env("CUDA_MEM_EXAMPLES", examples);
         }
