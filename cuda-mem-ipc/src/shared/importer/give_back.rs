@@ -158,6 +158,12 @@ impl ImportLink {
         }
     }
 
+    /// Whether a message may come while so many descriptors wait.
+    pub(super) fn has_room_beside(&self, waiting: usize) -> bool {
+        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
+        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
+    }
+
     pub(super) fn is_let_go(&self) -> bool {
         !self.is_open.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0
     }
@@ -171,9 +177,7 @@ impl Watched for ImportLink {
     /// It may have as many descriptors as a segment has. Of what a peer has sent only so many stay open: its messages stay in the socket until
     /// some are mapped.
     fn may_read(&self) -> bool {
-        let waiting = self.waiting.load(Ordering::SeqCst);
-        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
-        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
+        self.has_room_beside(self.waiting.load(Ordering::SeqCst))
     }
 
     fn service(self: Arc<Self>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, forked};
@@ -17,7 +17,7 @@ use crate::primitive::lock;
 use crate::shared::reaper::Watched;
 use crate::shared::segment::Segment;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
-use crate::transport::{Descriptors, Peer};
+use crate::transport::{Deadline, Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
 pub(super) const MOST_SEGMENTS: usize = 4096;
@@ -28,6 +28,9 @@ const IMPORT: Duration = Duration::from_secs(10);
 
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
+
+/// How long whoever waits for an import stays awake.
+const SOON: Duration = Duration::from_micros(200);
 
 pub(super) struct Known {
     link: Weak<ImportLink>,
@@ -40,11 +43,8 @@ pub(super) struct Known {
 }
 
 enum State {
-    Waiting(
-        Descriptors,
-        /* of so many that wait */
-        #[allow(dead_code, reason = "it counts until it is dropped")] Counted,
-    ),
+    /// With how many of all that wait these are.
+    Waiting(Descriptors, Counted),
     /// Its memory, or why it could not be imported: its buffers go back at once.
     Known(Result<Arc<Segment>>),
 }
@@ -52,17 +52,32 @@ enum State {
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
-        let mut state = lock(&self.state);
-        match &mut *state {
-            State::Known(memory) => memory.clone(),
-            State::Waiting(descriptors, _) => {
-                let memory = link.import(&self.said, std::mem::take(descriptors));
-                *state = State::Known(memory.clone());
-                // There may be room for more.
-                reaper::wake();
-                memory
-            }
+        let mut state = self.soon();
+        let memory = match &mut *state {
+            State::Known(memory) => return memory.clone(),
+            State::Waiting(descriptors, _) => link.import(&self.said, descriptors),
+        };
+        let was = std::mem::replace(&mut *state, State::Known(memory.clone()));
+        drop(state);
+        // Whoever waits has it: the rest is for others.
+        if let State::Waiting(_closed_here, count) = was
+            && !link.has_room_beside(count.end())
+        {
+            reaper::wake();
         }
+        memory
+    }
+
+    /// What is being imported is there before a thread that sleeps would be woken, or takes long.
+    fn soon(&self) -> MutexGuard<'_, State> {
+        let end = Deadline::after(SOON);
+        while !end.has_passed() {
+            if let Ok(state) = self.state.try_lock() {
+                return state;
+            }
+            std::thread::yield_now();
+        }
+        lock(&self.state)
     }
 
     fn is_in_a_pool(&self) -> bool {
@@ -172,7 +187,7 @@ impl ImportLink {
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
-    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Arc<Segment>> {
+    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: &mut Descriptors) -> Result<Arc<Segment>> {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
