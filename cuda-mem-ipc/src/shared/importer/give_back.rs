@@ -7,11 +7,12 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 
 use super::ImportLink;
+use super::segments::Known;
 use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::shared::budget::Kind;
-use crate::shared::reaper::{self, Watched};
+use crate::shared::reaper::{self, Urgent, Watched};
 use crate::shared::ring;
 use crate::shared::say;
 use crate::shared::segment::Segment;
@@ -180,14 +181,16 @@ impl Watched for ImportLink {
         self.has_room_beside(self.waiting.load(Ordering::SeqCst))
     }
 
-    fn service(self: Arc<Self>) -> Result<()> {
+    fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()> {
         if self.is_to_wake.swap(false, Ordering::SeqCst) {
             self.wake_exporter();
         }
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        let read = self.read_messages(Self::may_read).map(drop);
+        let mut early = Vec::new();
+        let read = self.read_messages(&mut early, Self::may_read).map(drop);
+        urgent.extend(early.into_iter().map(Known::job));
         if let Err(error) = &read
             && !error.is_the_system_s()
         {

@@ -14,7 +14,7 @@ use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imports};
 use crate::primitive::lock;
-use crate::shared::reaper::Watched;
+use crate::shared::reaper::{Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
 use crate::transport::{Deadline, Descriptors, Peer};
@@ -42,42 +42,53 @@ pub(super) struct Known {
     state: Mutex<State>,
 }
 
-enum State {
-    /// With how many of all that wait these are.
-    Waiting(Descriptors, Counted),
-    /// Its memory, or why it could not be imported: its buffers go back at once.
-    Known(Result<Arc<Segment>>),
+struct State {
+    /// Until they are closed, and how many of all that wait these are.
+    descriptors: Descriptors,
+    waiting: Option<Counted>,
+    /// Why it could not be imported, if it could not: its buffers go back at once.
+    memory: Option<Result<Arc<Segment>>>,
 }
 
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
         let mut state = self.soon();
-        let memory = match &mut *state {
-            State::Known(memory) => return memory.clone(),
-            State::Waiting(descriptors, _) => link.import(&self.said, descriptors),
-        };
-        let was = std::mem::replace(&mut *state, State::Known(memory.clone()));
-        drop(state);
-        // Whoever waits has it: the rest is for others.
-        if let State::Waiting(_closed_here, count) = was
-            && !link.has_room_beside(count.end())
-        {
-            reaper::wake();
-        }
-        memory
+        let State { descriptors, memory, .. } = &mut *state;
+        memory.get_or_insert_with(|| link.import(&self.said, descriptors)).clone()
     }
 
     /// What is being imported is there before a thread that sleeps would be woken, or takes long.
     fn soon(&self) -> MutexGuard<'_, State> {
-        let end = Deadline::after(SOON);
-        while !end.has_passed() {
+        let mut end = None;
+        loop {
             if let Ok(state) = self.state.try_lock() {
                 return state;
             }
+            if end.get_or_insert_with(|| Deadline::after(SOON)).has_passed() {
+                return lock(&self.state);
+            }
             std::thread::yield_now();
         }
-        lock(&self.state)
+    }
+
+    /// Imports it, unless somebody has done so, and closes its descriptors, which nobody waits for.
+    fn finish(&self, link: &Arc<ImportLink>) {
+        drop(self.memory(link));
+        let (descriptors, waiting) = {
+            let mut state = lock(&self.state);
+            (std::mem::take(&mut state.descriptors), state.waiting.take())
+        };
+        drop(descriptors);
+        if waiting.is_some_and(|waiting| !link.has_room_beside(waiting.end())) {
+            // There may be room for more.
+            reaper::wake();
+        }
+    }
+
+    /// What is to be done of it in the background.
+    pub(super) fn job(self: Arc<Self>) -> Urgent {
+        Box::new(move || self.link.upgrade().into_iter().for_each(|link| self.finish(&link)))
     }
 
     fn is_in_a_pool(&self) -> bool {
@@ -91,11 +102,11 @@ impl Known {
 
     /// Whether it has descriptors, or somebody is about to use them: one that is being imported is locked.
     fn is_waiting(&self) -> bool {
-        self.state.try_lock().map_or(true, |state| matches!(*state, State::Waiting(..)))
+        self.state.try_lock().map_or(true, |state| state.waiting.is_some())
     }
 
     fn is_mapped(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Ok(_))))
+        self.state.try_lock().is_ok_and(|state| matches!(state.memory, Some(Ok(_))))
     }
 }
 
@@ -113,9 +124,13 @@ impl Drop for Known {
 }
 
 impl ImportLink {
-    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
-    /// next time; any other one means that nothing more comes.
-    pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {
+    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were; `early` gets the segments that are to be
+    /// mapped before a buffer of them comes. An error of the system may be over the next time; any other one means that nothing more comes.
+    pub(super) fn read_messages(
+        self: &Arc<Self>,
+        early: &mut Vec<Arc<Known>>,
+        mut is_needed: impl FnMut(&Self) -> bool,
+    ) -> Result<usize> {
         let _reading = lock(&self.reading);
         let mut count = 0;
         while count < MOST_AT_A_TIME {
@@ -128,7 +143,7 @@ impl ImportLink {
             };
             match message {
                 wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
-                    self.learn(said, descriptors)?;
+                    early.extend(self.learn(said, descriptors)?);
                 }
                 wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment)?,
                 _ => return Err(self.breaks("an exporter does not say that")),
@@ -138,13 +153,13 @@ impl ImportLink {
         Ok(count)
     }
 
-    /// Notes a segment, and has it imported in the background unless there are enough without a buffer.
-    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<()> {
+    /// Notes a segment, and returns it unless there are enough without a buffer: its [job](Known::job) is to be done.
+    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<Option<Arc<Known>>> {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
         let is_early = is_wanted && self.has_room_for(said.bytes);
-        let waiting = Counted::new(&self.waiting, descriptors.len());
-        let state = Mutex::new(State::Waiting(descriptors, waiting));
+        let waiting = Some(Counted::new(&self.waiting, descriptors.len()));
+        let state = Mutex::new(State { descriptors, waiting, memory: None });
         let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
         let known = Arc::new(Known { link, said, is_ahead, is_early, state });
         if known.is_in_a_pool() {
@@ -165,14 +180,7 @@ impl ImportLink {
         if let Some(what) = refused {
             return Err(self.breaks(what));
         }
-        if is_early {
-            DROPS.run(move || {
-                if let Some(link) = known.link.upgrade() {
-                    drop(known.memory(&link));
-                }
-            });
-        }
-        Ok(())
+        Ok(is_early.then_some(known))
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {
@@ -207,17 +215,32 @@ impl ImportLink {
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
     pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Arc<Segment>> {
+        let mut early = Vec::new();
+        let memory = self.known(number, &mut early).and_then(|known| {
+            let is_first = known.is_ahead.swap(false, Ordering::SeqCst);
+            let memory = known.memory(self);
+            if is_first && !known.is_early {
+                // It has no job.
+                known.finish(self);
+            }
+            memory
+        });
+        // Its own among them, of which there is the rest to do.
+        early.into_iter().for_each(|known| DROPS.run(known.job()));
+        memory
+    }
+
+    fn known(self: &Arc<Self>, number: u64, early: &mut Vec<Arc<Known>>) -> Result<Arc<Known>> {
         loop {
             // Without the lock behind this, which others need for other segments.
             let known = lock(&self.segments).get(&number).cloned();
             if let Some(known) = known {
-                known.is_ahead.store(false, Ordering::SeqCst);
-                return known.memory(self);
+                return Ok(known);
             }
             // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
             let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
             let mut may_read = true;
-            let read = self.read_messages(|link| {
+            let read = self.read_messages(early, |link| {
                 may_read = link.may_read();
                 may_read && is_missing(link)
             })?;
@@ -233,7 +256,7 @@ impl ImportLink {
     fn import_one(self: &Arc<Self>) {
         let waiting = lock(&self.segments).values().find(|known| known.is_waiting()).cloned();
         match waiting {
-            Some(known) => drop(known.memory(self)),
+            Some(known) => known.finish(self),
             // Those that wait are just being let go of.
             None => std::thread::sleep(Duration::from_millis(1)),
         }
