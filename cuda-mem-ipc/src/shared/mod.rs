@@ -62,11 +62,6 @@ impl Counted {
         all.fetch_add(these, Ordering::SeqCst);
         Self(Arc::clone(all), these)
     }
-
-    /// How many all of them were until now.
-    fn end(mut self) -> usize {
-        self.0.fetch_sub(std::mem::take(&mut self.1), Ordering::SeqCst)
-    }
 }
 
 impl Drop for Counted {

@@ -2,7 +2,7 @@
 //! does itself once a second one goes on looking: until another thread had begun, as much time would pass again.
 
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -93,27 +93,17 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
     let bell = Arc::new(bell);
     let (relief, shifts) = sync_channel(0);
     let shifts = Arc::new(Mutex::new(shifts));
-    let first = Some(Shift { watches: Vec::new(), relief });
-    start(&bell, &shifts, first).map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
-    // Without it what is urgent is done in the background.
-    let _ = start(&bell, &shifts, None);
+    for first in [Some(Shift { watches: Vec::new(), relief }), None] {
+        let (bell, shifts) = (Arc::clone(&bell), Arc::clone(&shifts));
+        let next = move || lock(&shifts).recv().ok();
+        let shifts = first.into_iter().chain(std::iter::from_fn(next));
+        let serve = move || shifts.for_each(|shift| look_after(&bell, shift));
+        let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(serve);
+        thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
+    }
     inbox.bell = Some(bell);
     inbox.new.push(link);
     Ok(())
-}
-
-fn start(
-    bell: &Arc<OwnedFd>,
-    shifts: &Arc<Mutex<Receiver<Shift>>>,
-    first: Option<Shift>,
-) -> std::io::Result<()> {
-    let (bell, shifts) = (Arc::clone(bell), Arc::clone(shifts));
-    let next = move || lock(&shifts).recv().ok();
-    let serve = move || {
-        let shifts = first.into_iter().chain(std::iter::from_fn(next));
-        shifts.for_each(|shift| look_after(&bell, shift));
-    };
-    thread::Builder::new().name("cuda-mem-reaper".into()).spawn(serve).map(drop)
 }
 
 pub(super) fn wake() {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 
 use super::ImportLink;
-use super::segments::Known;
 use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
@@ -159,12 +158,6 @@ impl ImportLink {
         }
     }
 
-    /// Whether a message may come while so many descriptors wait.
-    pub(super) fn has_room_beside(&self, waiting: usize) -> bool {
-        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
-        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
-    }
-
     pub(super) fn is_let_go(&self) -> bool {
         !self.is_open.load(Ordering::SeqCst) && self.live.load(Ordering::SeqCst) == 0
     }
@@ -178,7 +171,9 @@ impl Watched for ImportLink {
     /// It may have as many descriptors as a segment has. Of what a peer has sent only so many stay open: its messages stay in the socket until
     /// some are mapped.
     fn may_read(&self) -> bool {
-        self.has_room_beside(self.waiting.load(Ordering::SeqCst))
+        let waiting = self.waiting.load(Ordering::SeqCst);
+        let most = || usize::try_from(Kind::Descriptors.most_of_a_peer()).unwrap_or(usize::MAX);
+        waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
     }
 
     fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()> {
@@ -188,9 +183,8 @@ impl Watched for ImportLink {
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        let mut early = Vec::new();
-        let read = self.read_messages(&mut early, Self::may_read).map(drop);
-        urgent.extend(early.into_iter().map(Known::job));
+        let read = self.read_messages(Self::may_read).map(drop);
+        urgent.extend(self.jobs());
         if let Err(error) = &read
             && !error.is_the_system_s()
         {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{self as core, forked};
@@ -38,35 +38,26 @@ pub(super) struct Known {
     /// Whether no buffer of it came yet, and whether it is mapped before one does.
     is_ahead: AtomicBool,
     is_early: bool,
-    /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
-    state: Mutex<State>,
-}
-
-struct State {
-    /// Until they are closed, and how many of all that wait these are.
-    descriptors: Descriptors,
-    waiting: Option<Counted>,
     /// Why it could not be imported, if it could not: its buffers go back at once.
-    memory: Option<Result<Arc<Segment>>>,
+    memory: OnceLock<Result<Arc<Segment>>>,
+    /// Descriptors until they are closed, and how many of all that wait these are. Held while it is imported, by a thread or by the receiver
+    /// of its first buffer: whoever comes second waits.
+    came: Mutex<(Descriptors, Option<Counted>)>,
 }
 
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
-        let mut state = self.soon();
-        let State { descriptors, memory, .. } = &mut *state;
-        memory.get_or_insert_with(|| link.import(&self.said, descriptors)).clone()
-    }
-
-    /// What is being imported is there before a thread that sleeps would be woken, or takes long.
-    fn soon(&self) -> MutexGuard<'_, State> {
         let mut end = None;
         loop {
-            if let Ok(state) = self.state.try_lock() {
-                return state;
+            if let Some(memory) = self.memory.get() {
+                return memory.clone();
             }
-            if end.get_or_insert_with(|| Deadline::after(SOON)).has_passed() {
-                return lock(&self.state);
+            // What is being imported is there before a thread that sleeps would be woken, or takes long.
+            let mut is_long = || end.get_or_insert_with(|| Deadline::after(SOON)).has_passed();
+            let came = self.came.try_lock().ok().or_else(|| is_long().then(|| lock(&self.came)));
+            if let Some(mut came) = came {
+                return self.memory.get_or_init(|| link.import(&self.said, &mut came.0)).clone();
             }
             std::thread::yield_now();
         }
@@ -75,20 +66,9 @@ impl Known {
     /// Imports it, unless somebody has done so, and closes its descriptors, which nobody waits for.
     fn finish(&self, link: &Arc<ImportLink>) {
         drop(self.memory(link));
-        let (descriptors, waiting) = {
-            let mut state = lock(&self.state);
-            (std::mem::take(&mut state.descriptors), state.waiting.take())
-        };
-        drop(descriptors);
-        if waiting.is_some_and(|waiting| !link.has_room_beside(waiting.end())) {
-            // There may be room for more.
-            reaper::wake();
-        }
-    }
-
-    /// What is to be done of it in the background.
-    pub(super) fn job(self: Arc<Self>) -> Urgent {
-        Box::new(move || self.link.upgrade().into_iter().for_each(|link| self.finish(&link)))
+        drop(std::mem::take(&mut *lock(&self.came)));
+        // There may be room for more.
+        reaper::wake();
     }
 
     fn is_in_a_pool(&self) -> bool {
@@ -102,11 +82,11 @@ impl Known {
 
     /// Whether it has descriptors, or somebody is about to use them: one that is being imported is locked.
     fn is_waiting(&self) -> bool {
-        self.state.try_lock().map_or(true, |state| state.waiting.is_some())
+        self.came.try_lock().map_or(true, |came| came.1.is_some())
     }
 
     fn is_mapped(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| matches!(state.memory, Some(Ok(_))))
+        matches!(self.memory.get(), Some(Ok(_)))
     }
 }
 
@@ -124,13 +104,9 @@ impl Drop for Known {
 }
 
 impl ImportLink {
-    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were; `early` gets the segments that are to be
-    /// mapped before a buffer of them comes. An error of the system may be over the next time; any other one means that nothing more comes.
-    pub(super) fn read_messages(
-        self: &Arc<Self>,
-        early: &mut Vec<Arc<Known>>,
-        mut is_needed: impl FnMut(&Self) -> bool,
-    ) -> Result<usize> {
+    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
+    /// next time; any other one means that nothing more comes.
+    pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {
         let _reading = lock(&self.reading);
         let mut count = 0;
         while count < MOST_AT_A_TIME {
@@ -143,7 +119,7 @@ impl ImportLink {
             };
             match message {
                 wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
-                    early.extend(self.learn(said, descriptors)?);
+                    self.learn(said, descriptors)?;
                 }
                 wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment)?,
                 _ => return Err(self.breaks("an exporter does not say that")),
@@ -153,15 +129,15 @@ impl ImportLink {
         Ok(count)
     }
 
-    /// Notes a segment, and returns it unless there are enough without a buffer: its [job](Known::job) is to be done.
-    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<Option<Arc<Known>>> {
+    /// Notes a segment, to be imported in the background unless there are enough without a buffer.
+    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<()> {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
         let is_early = is_wanted && self.has_room_for(said.bytes);
-        let waiting = Some(Counted::new(&self.waiting, descriptors.len()));
-        let state = Mutex::new(State { descriptors, waiting, memory: None });
+        let waiting = Counted::new(&self.waiting, descriptors.len());
+        let came = Mutex::new((descriptors, Some(waiting)));
         let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
-        let known = Arc::new(Known { link, said, is_ahead, is_early, state });
+        let known = Arc::new(Known { link, said, is_ahead, is_early, memory: OnceLock::new(), came });
         if known.is_in_a_pool() {
             self.slabs.fetch_add(1, Ordering::SeqCst);
         }
@@ -180,7 +156,10 @@ impl ImportLink {
         if let Some(what) = refused {
             return Err(self.breaks(what));
         }
-        Ok(is_early.then_some(known))
+        if is_early {
+            lock(&self.early).push(known);
+        }
+        Ok(())
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {
@@ -215,32 +194,25 @@ impl ImportLink {
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
     pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Arc<Segment>> {
-        let mut early = Vec::new();
-        let memory = self.known(number, &mut early).and_then(|known| {
-            let is_first = known.is_ahead.swap(false, Ordering::SeqCst);
-            let memory = known.memory(self);
-            if is_first && !known.is_early {
-                // It has no job.
-                known.finish(self);
-            }
-            memory
-        });
-        // Its own among them, of which there is the rest to do.
-        early.into_iter().for_each(|known| DROPS.run(known.job()));
-        memory
-    }
-
-    fn known(self: &Arc<Self>, number: u64, early: &mut Vec<Arc<Known>>) -> Result<Arc<Known>> {
         loop {
             // Without the lock behind this, which others need for other segments.
             let known = lock(&self.segments).get(&number).cloned();
             if let Some(known) = known {
-                return Ok(known);
+                let is_first = known.is_ahead.swap(false, Ordering::SeqCst);
+                let memory = known.memory(self);
+                if is_first {
+                    // Those that were read on the way, perhaps this one.
+                    self.jobs().into_iter().for_each(|job| DROPS.run(job));
+                    if !known.is_early {
+                        known.finish(self);
+                    }
+                }
+                return memory;
             }
             // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
             let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
             let mut may_read = true;
-            let read = self.read_messages(early, |link| {
+            let read = self.read_messages(|link| {
                 may_read = link.may_read();
                 may_read && is_missing(link)
             })?;
@@ -250,6 +222,14 @@ impl ImportLink {
                 return Err(self.breaks("it hands over a part of a segment that it did not announce"));
             }
         }
+    }
+
+    /// What is to be done in the background of the segments that were heard of.
+    pub(super) fn jobs(&self) -> Vec<Urgent> {
+        let job = |known: Arc<Known>| -> Urgent {
+            Box::new(move || known.link.upgrade().into_iter().for_each(|link| known.finish(&link)))
+        };
+        std::mem::take(&mut *lock(&self.early)).into_iter().map(job).collect()
     }
 
     /// Makes room for another message: imports a segment that waits.
