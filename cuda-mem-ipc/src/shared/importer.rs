@@ -62,6 +62,8 @@ pub(super) struct ImportLink {
     pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
+    /// Those that are to be mapped ahead, and nobody has begun with.
+    early: Mutex<Vec<Arc<Known>>>,
     /// How many descriptors came of segments that are not mapped yet.
     waiting: Arc<AtomicUsize>,
     budget: Budget,
@@ -147,6 +149,7 @@ impl Importer {
             words,
             segments: Mutex::default(),
             ahead_limit: ahead,
+            early: Mutex::default(),
             waiting: Arc::default(),
             budget: Budget::default(),
             reading: Mutex::default(),

@@ -1,6 +1,8 @@
-//! One thread that looks after all peers: it takes what they give back, and what they held when they die.
+//! One thread that looks after all peers: it takes what they give back, and what they held when they die. What is urgent and may take long it
+//! does itself once a second one goes on looking: until another thread had begun, as much time would pass again.
 
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +21,9 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How often is tried again what could not be done at once.
 const TICK: Duration = Duration::from_millis(10);
 
+/// What is to begin at once, and may take long.
+pub(super) type Urgent = Box<dyn FnOnce() + Send>;
+
 pub(super) trait Watched: Send + Sync {
     fn connection(&self) -> &Connection;
 
@@ -29,8 +34,8 @@ pub(super) trait Watched: Send + Sync {
 
     /// Takes what came, and does what was left to do. An error means that nothing will come any more, but for one of the system, which
     /// means that it is to be tried again. Must give no stream work: the driver may hold that up until a stream has gone on that waits for a
-    /// peer.
-    fn service(self: Arc<Self>) -> Result<()>;
+    /// peer. What calls the driver is put into `urgent`.
+    fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()>;
 
     /// Whether nothing came by memory that was not taken. Nobody else reads it.
     fn may_sleep(&self) -> bool {
@@ -61,6 +66,12 @@ struct Watch {
     is_refused: bool,
 }
 
+/// Who has this looks, and gives it to the other thread when that one waits for it.
+struct Shift {
+    watches: Vec<Watch>,
+    relief: SyncSender<Shift>,
+}
+
 /// What the thread is told. It is there while it has something to look after.
 struct Inbox {
     new: Vec<Arc<dyn Watched>>,
@@ -80,9 +91,16 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
     let bell =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
     let bell = Arc::new(bell);
-    let heard = Arc::clone(&bell);
-    let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(move || look_after(&heard));
-    thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
+    let (relief, shifts) = sync_channel(0);
+    let shifts = Arc::new(Mutex::new(shifts));
+    for first in [Some(Shift { watches: Vec::new(), relief }), None] {
+        let (bell, shifts) = (Arc::clone(&bell), Arc::clone(&shifts));
+        let next = move || lock(&shifts).recv().ok();
+        let shifts = first.into_iter().chain(std::iter::from_fn(next));
+        let serve = move || shifts.for_each(|shift| look_after(&bell, shift));
+        let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(serve);
+        thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
+    }
     inbox.bell = Some(bell);
     inbox.new.push(link);
     Ok(())
@@ -106,9 +124,10 @@ enum Ready {
     Connection(usize),
 }
 
-fn look_after(bell: &OwnedFd) {
-    let mut watches: Vec<Watch> = Vec::new();
+/// Looks until there is nobody to look after, or the other thread does.
+fn look_after(bell: &OwnedFd, mut shift: Shift) {
     loop {
+        let watches = &mut shift.watches;
         {
             let mut inbox = lock(&INBOX);
             watches.extend(inbox.new.drain(..).map(Watch::new));
@@ -117,20 +136,29 @@ fn look_after(bell: &OwnedFd) {
                 return;
             }
         }
-        let ready = wait(bell, &watches);
+        let ready = wait(bell, watches);
         watches.iter().for_each(|watch| watch.link.awake());
-        let mut count = [0; 8];
+        let (mut count, mut urgent) = ([0; 8], Vec::new());
         // Empty if it was not rung.
         let _ = rustix::io::read(bell, &mut count);
         // From the last on, so that what takes a removed one's place has had its turn.
         for index in (0..watches.len()).rev() {
             let exited = ready.contains(&Ready::Exit(index));
             let came = ready.contains(&Ready::Connection(index));
-            if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited)) {
+            if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, &mut urgent)) {
                 // The last share in a connection has streams to wait for.
                 drop_in_background(watches.swap_remove(index));
             }
         }
+        let mut urgent = urgent.into_iter();
+        let Some(first) = urgent.next() else { continue };
+        urgent.for_each(|job| DROPS.run(job));
+        let relief = shift.relief.clone();
+        match relief.try_send(shift) {
+            Ok(()) => return first(),
+            Err(TrySendError::Full(still) | TrySendError::Disconnected(still)) => shift = still,
+        }
+        DROPS.run(first);
     }
 }
 
@@ -168,11 +196,11 @@ impl Watch {
     }
 
     /// Whether it is to be watched any longer.
-    fn turn(&mut self, came: bool, exited: bool) -> bool {
+    fn turn(&mut self, came: bool, exited: bool, urgent: &mut Vec<Urgent>) -> bool {
         if self.closed.is_none() {
             let was_refused = std::mem::replace(&mut self.is_refused, false);
             // What a peer had sent before it ended counts.
-            let ended = match Arc::clone(&self.link).service() {
+            let ended = match Arc::clone(&self.link).service(urgent) {
                 Ok(()) => false,
                 Err(error) if error.is_the_system_s() => {
                     self.is_refused = true;

@@ -160,12 +160,12 @@ impl Segment {
         Self::new(SegmentInfo::new(bytes, place), Memory::Lent { pinned, address })
     }
 
-    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped. The descriptors
-    /// are closed once the memory is mapped.
+    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped. What is left of the
+    /// descriptors may be closed.
     pub(super) fn import(
         context: &Context,
         said: &wire::Segment,
-        descriptors: Descriptors,
+        descriptors: &mut Descriptors,
         departure: Departure,
         budget: &Budget,
     ) -> Result<Self> {
@@ -196,7 +196,7 @@ impl Segment {
             Place::Host => {
                 drop(handles);
                 // Of a file in memory the system knows this itself.
-                let mapping = memory_file::open(descriptors)?;
+                let mapping = memory_file::open(std::mem::take(descriptors))?;
                 // It is pinned, and what is pinned has to be there: the exporter's, not made by this process for it.
                 let found = mapping.bytes().min(bytes_there(&mapping)?);
                 if mapping.bytes() != bytes || found < bytes {

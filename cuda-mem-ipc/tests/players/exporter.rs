@@ -43,7 +43,7 @@ impl TestExporter {
     /// One turn of the thread.
     pub(in crate::shared) fn serve(&self) -> Result<()> {
         self.link().awake();
-        Arc::clone(self.link()).service()
+        Arc::clone(self.link()).service(&mut Vec::new())
     }
 
     /// Whether the thread sleeps behind such a turn until somebody wakes it.

@@ -55,7 +55,7 @@ impl TestImporter {
 
     /// One turn of the thread.
     pub(in crate::shared) fn serve(&self) -> Result<()> {
-        Arc::clone(self.link()).service()
+        Arc::clone(self.link()).service(&mut Vec::new())
     }
 
     /// How many segments it has.

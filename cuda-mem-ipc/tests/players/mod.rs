@@ -107,5 +107,5 @@ impl fmt::Debug for Stage {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

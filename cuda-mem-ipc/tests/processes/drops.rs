@@ -5,12 +5,13 @@ use std::thread;
 
 use cuda_mem_core::{DeviceBuffer, Stream};
 use cuda_mem_ipc::shared::wire::{HandOver, Message, Point};
-use cuda_mem_ipc::shared::{MemoryKind, ReceivedBuffer, SharedPool};
+use cuda_mem_ipc::shared::{Exporter, MemoryKind, ReceivedBuffer, SharedPool};
+use cuda_mem_ipc::transport::Connection;
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::{World, pattern};
-use crate::hostile::importer;
+use crate::hostile::{exporter, importer};
 use crate::link::{SHORT, enqueue_download, eventually, kinds, options, upload};
 use crate::raw::{hand, say, segment, write};
 
@@ -28,14 +29,29 @@ fn threads_that_release() -> usize {
     threads.map(name).filter(|name| name.starts_with("cuda-mem-releas")).count()
 }
 
-/// Drops things in a thread, which has to end though their stream waits.
-fn expect_no_wait<T: Send + 'static>(what: &str, gate: &Gate, stream: &Stream, dropped: Vec<T>) {
+/// An exporter, and a peer that has something of it.
+fn bystanders(world: &World) -> (Exporter, Connection) {
+    let pool = SharedPool::new(&world.context, &options(MemoryKind::Device, 4096)).unwrap();
+    let (exporter, peer, _words) = exporter(world, &pool);
+    (exporter, peer)
+}
+
+/// Drops things in a thread, which has to end though their stream waits. What ends meanwhile elsewhere waits for none of them.
+fn expect_no_wait<T: Send + 'static>(
+    what: &str,
+    (exporter, peer): (Exporter, Connection),
+    gate: &Gate,
+    stream: &Stream,
+    dropped: Vec<T>,
+) {
     let dropping = thread::spawn(move || dropped.into_iter().for_each(drop));
     eventually(what, || dropping.is_finished());
     dropping.join().unwrap();
     // Those that wait in calls, and whoever looks at the others. Nearly all would have to wait.
     let most = usize::try_from(COUNT).unwrap() / 5;
     assert!(threads_that_release() < most, "{what}: {} threads wait", threads_that_release());
+    drop(peer);
+    eventually("what a peer had that is gone comes back", || exporter.leases() == 0);
     assert!(!stream.is_idle().unwrap(), "{what}: the stream waits");
     gate.open();
     stream.synchronize().unwrap();
@@ -48,9 +64,10 @@ fn the_drop_of_an_isolated_buffer_waits_for_no_stream() {
         let pool = SharedPool::new(&world.context, &options(kind, 4096)).unwrap();
         let stream = world.new_stream();
         let buffers = (0..COUNT).map(|_| pool.allocate_isolated(LEN, &stream).unwrap()).collect::<Vec<_>>();
+        let bystanders = bystanders(&world);
         let gate = Gate::before(&stream);
         buffers.iter().for_each(|buffer| drop(buffer.on(&stream).unwrap()));
-        expect_no_wait("isolated buffers", &gate, &stream, buffers);
+        expect_no_wait("isolated buffers", bystanders, &gate, &stream, buffers);
         eventually("all of them go", || pool.reserved_bytes() == 0);
     }
     eventually("nothing is left", || world.driver.registrations_left() == 0);
@@ -67,9 +84,10 @@ fn the_drop_of_the_last_buffer_of_a_pool_waits_for_no_stream() {
         pool.allocate(LEN, &stream).unwrap()
     });
     let buffers = buffers.collect::<Vec<_>>();
+    let bystanders = bystanders(&world);
     let gate = Gate::before(&stream);
     buffers.iter().for_each(|buffer| drop(buffer.on(&stream).unwrap()));
-    expect_no_wait("last buffers", &gate, &stream, buffers);
+    expect_no_wait("last buffers", bystanders, &gate, &stream, buffers);
     assert_eq!(world.driver.release_failures(), 0);
 }
 
@@ -78,6 +96,7 @@ fn the_drop_of_the_last_buffer_of_a_pool_waits_for_no_stream() {
 fn the_drop_of_a_received_buffer_waits_for_no_stream() {
     let world = World::new();
     let (importer, hostile, words) = importer(&world);
+    let bystanders = bystanders(&world);
     // The exporter's work is done.
     write(&words, 0, &[1]);
     let stream = world.new_stream();
@@ -94,7 +113,7 @@ fn the_drop_of_a_received_buffer_waits_for_no_stream() {
     assert!(importer.recv(SHORT).unwrap_err().is_timeout(), "the ends of the segments are heard");
     gate.hold(&stream);
     received.iter().for_each(|buffer: &ReceivedBuffer| drop(buffer.on(&stream).unwrap()));
-    expect_no_wait("received buffers", &gate, &stream, received);
+    expect_no_wait("received buffers", bystanders, &gate, &stream, received);
     // It has taken no messages.
     drop(hostile);
     eventually("all have gone back", || importer.buffers() == 0);

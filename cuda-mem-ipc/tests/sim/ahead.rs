@@ -85,6 +85,40 @@ fn a_buffer_that_comes_while_its_segment_is_mapped_waits_for_that() {
     assert_eq!(link.count("cuMemAddressReserve"), 2);
 }
 
+/// The driver takes long over one segment: whoever is handed another one maps that meanwhile, and what it gives back is taken.
+#[test]
+fn a_segment_that_takes_long_to_map_holds_up_no_other() {
+    let link = Link::new(AheadLimit::default());
+    let options = SharedPoolOptions { kind: MemoryKind::Host, segment_bytes: 1000 };
+    let other = SharedPool::new(link.stream.context(), &options).unwrap();
+    let [slow, quick] = [&link.pool, &other].map(|pool| pool.allocate_isolated(1000, &link.stream).unwrap());
+    link.sim.delay(IMPORT, Duration::from_secs(3));
+    assert!(link.exporter.announce(&slow).unwrap());
+    link.wait_until(|link| link.count("cuMemAddressReserve") == 2);
+    assert!(link.exporter.announce(&quick).unwrap());
+    link.exporter.hand_over(&quick, &link.stream, LIMIT).unwrap();
+    drop(link.importer.recv(LIMIT).unwrap());
+    link.wait_until(|link| link.exporter.leases() == 0);
+    assert_eq!(link.importer.mapped_ahead(), 0, "it is still being mapped");
+    link.exporter.hand_over(&slow, &link.stream, LIMIT).unwrap();
+    drop(link.importer.recv(LIMIT).unwrap());
+    assert_eq!(link.count(IMPORT), 2, "by either side once");
+}
+
+/// Whoever comes first maps it: the thread that hears of it, one of the background, or the receiver.
+#[test]
+fn a_segment_is_mapped_once_whoever_is_first() {
+    let link = Link::new(AheadLimit::default());
+    let buffers = (0..100).map(|_| link.pool.allocate_isolated(1000, &link.stream).unwrap());
+    let buffers = buffers.collect::<Vec<_>>();
+    for buffer in &buffers {
+        link.exporter.announce(buffer).unwrap();
+        link.exporter.hand_over(buffer, &link.stream, LIMIT).unwrap();
+        assert_ne!(link.importer.recv(LIMIT).unwrap().as_raw(), buffer.as_raw());
+    }
+    assert_eq!((link.count(IMPORT), link.count("cuMemAddressReserve")), (200, 200));
+}
+
 /// An importer that takes nothing ahead is told of each segment with its first buffer.
 #[test]
 fn nothing_is_mapped_ahead_beyond_the_limit() {

@@ -167,6 +167,9 @@ fn memory_that_a_thread_leaves_with_work_in_it_serves_others_once_that_is_done()
 fn memory_that_a_thread_leaves_with_work_in_it_is_nobodys_beside_a_capture() {
     on_small(|sim, context| {
         let allocator = allocator(context);
+        let [stream, capturing] = [(); 2].map(|()| Stream::new(context).unwrap());
+        // Before: it would take over what the thread leaves, and is not looked at while it captures.
+        drop(allocator.allocate(MIB, &capturing).unwrap());
         let gate = in_a_thread(|| {
             let own = Stream::per_thread(context).unwrap();
             let gate = Gate::before(&own);
@@ -174,8 +177,6 @@ fn memory_that_a_thread_leaves_with_work_in_it_is_nobodys_beside_a_capture() {
             block.as_device_range().fill_bytes(&own, 1).unwrap();
             gate
         });
-        let [stream, capturing] = [(); 2].map(|()| Stream::new(context).unwrap());
-        drop(allocator.allocate(MIB, &capturing).unwrap());
         let waits = sim.log().count("cuCtxSynchronize");
         let capture = Capture::begin(&capturing, RELAXED);
         let full = allocator.allocate(60 * MIB, &stream);

@@ -10,7 +10,7 @@ use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::shared::buffer::{Holder, Share};
-use crate::shared::reaper::{self, Watched};
+use crate::shared::reaper::{self, Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::ReleaseFence;
@@ -148,7 +148,7 @@ impl Watched for ExportLink {
         &self.connection
     }
 
-    fn service(self: Arc<Self>) -> Result<()> {
+    fn service(self: Arc<Self>, _urgent: &mut Vec<Urgent>) -> Result<()> {
         // Both, whatever the other says: what a peer has given back before it ended counts. What is in the ring was there before the
         // end was heard.
         let (heard, mut ended) = (self.take_messages(), Vec::new());

@@ -11,7 +11,7 @@ use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::shared::budget::Kind;
-use crate::shared::reaper::{self, Watched};
+use crate::shared::reaper::{self, Urgent, Watched};
 use crate::shared::ring;
 use crate::shared::say;
 use crate::shared::segment::Segment;
@@ -176,7 +176,7 @@ impl Watched for ImportLink {
         waiting == 0 || waiting.saturating_add(wire::MOST_HANDLES) <= most()
     }
 
-    fn service(self: Arc<Self>) -> Result<()> {
+    fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()> {
         if self.is_to_wake.swap(false, Ordering::SeqCst) {
             self.wake_exporter();
         }
@@ -184,6 +184,7 @@ impl Watched for ImportLink {
             self.let_go_of_slabs();
         }
         let read = self.read_messages(Self::may_read).map(drop);
+        urgent.extend(self.jobs());
         if let Err(error) = &read
             && !error.is_the_system_s()
         {

@@ -14,10 +14,10 @@ use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imports};
 use crate::primitive::lock;
-use crate::shared::reaper::Watched;
+use crate::shared::reaper::{Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
-use crate::transport::{Descriptors, Peer};
+use crate::transport::{Deadline, Descriptors, Peer};
 
 /// How many segments a peer may have this process map at a time.
 pub(super) const MOST_SEGMENTS: usize = 4096;
@@ -29,40 +29,46 @@ const IMPORT: Duration = Duration::from_secs(10);
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
+/// How long whoever waits for an import stays awake.
+const SOON: Duration = Duration::from_micros(200);
+
 pub(super) struct Known {
     link: Weak<ImportLink>,
     said: wire::Segment,
     /// Whether no buffer of it came yet, and whether it is mapped before one does.
     is_ahead: AtomicBool,
     is_early: bool,
-    /// Held while it is imported, by a thread or by the receiver of its first buffer: whoever comes second waits.
-    state: Mutex<State>,
-}
-
-enum State {
-    Waiting(
-        Descriptors,
-        /* of so many that wait */
-        #[allow(dead_code, reason = "it counts until it is dropped")] Counted,
-    ),
-    /// Its memory, or why it could not be imported: its buffers go back at once.
-    Known(Result<Arc<Segment>>),
+    /// Why it could not be imported, if it could not: its buffers go back at once.
+    memory: OnceLock<Result<Arc<Segment>>>,
+    /// Descriptors until they are closed, and how many of all that wait these are. Held while it is imported, by a thread or by the receiver
+    /// of its first buffer: whoever comes second waits.
+    came: Mutex<(Descriptors, Option<Counted>)>,
 }
 
 impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
-        let mut state = lock(&self.state);
-        match &mut *state {
-            State::Known(memory) => memory.clone(),
-            State::Waiting(descriptors, _) => {
-                let memory = link.import(&self.said, std::mem::take(descriptors));
-                *state = State::Known(memory.clone());
-                // There may be room for more.
-                reaper::wake();
-                memory
+        let mut end = None;
+        loop {
+            if let Some(memory) = self.memory.get() {
+                return memory.clone();
             }
+            // What is being imported is there before a thread that sleeps would be woken, or takes long.
+            let mut is_long = || end.get_or_insert_with(|| Deadline::after(SOON)).has_passed();
+            let came = self.came.try_lock().ok().or_else(|| is_long().then(|| lock(&self.came)));
+            if let Some(mut came) = came {
+                return self.memory.get_or_init(|| link.import(&self.said, &mut came.0)).clone();
+            }
+            std::thread::yield_now();
         }
+    }
+
+    /// Imports it, unless somebody has done so, and closes its descriptors, which nobody waits for.
+    fn finish(&self, link: &Arc<ImportLink>) {
+        drop(self.memory(link));
+        drop(std::mem::take(&mut *lock(&self.came)));
+        // There may be room for more.
+        reaper::wake();
     }
 
     fn is_in_a_pool(&self) -> bool {
@@ -76,11 +82,11 @@ impl Known {
 
     /// Whether it has descriptors, or somebody is about to use them: one that is being imported is locked.
     fn is_waiting(&self) -> bool {
-        self.state.try_lock().map_or(true, |state| matches!(*state, State::Waiting(..)))
+        self.came.try_lock().map_or(true, |came| came.1.is_some())
     }
 
     fn is_mapped(&self) -> bool {
-        self.state.try_lock().is_ok_and(|state| matches!(*state, State::Known(Ok(_))))
+        matches!(self.memory.get(), Some(Ok(_)))
     }
 }
 
@@ -123,15 +129,15 @@ impl ImportLink {
         Ok(count)
     }
 
-    /// Notes a segment, and has it imported in the background unless there are enough without a buffer.
+    /// Notes a segment, to be imported in the background unless there are enough without a buffer.
     fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<()> {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
         let is_early = is_wanted && self.has_room_for(said.bytes);
         let waiting = Counted::new(&self.waiting, descriptors.len());
-        let state = Mutex::new(State::Waiting(descriptors, waiting));
+        let came = Mutex::new((descriptors, Some(waiting)));
         let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
-        let known = Arc::new(Known { link, said, is_ahead, is_early, state });
+        let known = Arc::new(Known { link, said, is_ahead, is_early, memory: OnceLock::new(), came });
         if known.is_in_a_pool() {
             self.slabs.fetch_add(1, Ordering::SeqCst);
         }
@@ -151,11 +157,7 @@ impl ImportLink {
             return Err(self.breaks(what));
         }
         if is_early {
-            DROPS.run(move || {
-                if let Some(link) = known.link.upgrade() {
-                    drop(known.memory(&link));
-                }
-            });
+            lock(&self.early).push(known);
         }
         Ok(())
     }
@@ -172,7 +174,7 @@ impl ImportLink {
     }
 
     /// Maps a segment, unless this process has it. By calls of the driver, which nothing interrupts.
-    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: Descriptors) -> Result<Arc<Segment>> {
+    fn import(self: &Arc<Self>, said: &wire::Segment, descriptors: &mut Descriptors) -> Result<Arc<Segment>> {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
@@ -196,8 +198,16 @@ impl ImportLink {
             // Without the lock behind this, which others need for other segments.
             let known = lock(&self.segments).get(&number).cloned();
             if let Some(known) = known {
-                known.is_ahead.store(false, Ordering::SeqCst);
-                return known.memory(self);
+                let is_first = known.is_ahead.swap(false, Ordering::SeqCst);
+                let memory = known.memory(self);
+                if is_first {
+                    // Those that were read on the way, perhaps this one.
+                    self.jobs().into_iter().for_each(|job| DROPS.run(job));
+                    if !known.is_early {
+                        known.finish(self);
+                    }
+                }
+                return memory;
             }
             // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
             let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
@@ -214,11 +224,19 @@ impl ImportLink {
         }
     }
 
+    /// What is to be done in the background of the segments that were heard of.
+    pub(super) fn jobs(&self) -> Vec<Urgent> {
+        let job = |known: Arc<Known>| -> Urgent {
+            Box::new(move || known.link.upgrade().into_iter().for_each(|link| known.finish(&link)))
+        };
+        std::mem::take(&mut *lock(&self.early)).into_iter().map(job).collect()
+    }
+
     /// Makes room for another message: imports a segment that waits.
     fn import_one(self: &Arc<Self>) {
         let waiting = lock(&self.segments).values().find(|known| known.is_waiting()).cloned();
         match waiting {
-            Some(known) => drop(known.memory(self)),
+            Some(known) => known.finish(self),
             // Those that wait are just being let go of.
             None => std::thread::sleep(Duration::from_millis(1)),
         }
