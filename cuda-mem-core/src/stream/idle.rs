@@ -29,10 +29,6 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(8
 /// Within so long an idle stream comes to an event: it takes some microseconds.
 const REACHED: Duration = Duration::from_millis(1);
 
-/// Shared while a stream is given a wait for a word, and alone while memory is unregistered: no such wait comes between the look
-/// at the streams and the driver's own.
-static WAITS: RwLock<()> = RwLock::new(());
-
 /// Whether the thread is there that tries again.
 static IS_TRYING: Mutex<bool> = Mutex::new(false);
 
@@ -48,14 +44,17 @@ pub(crate) struct WhenIdle {
     /// How many wait or are being undone, so that the usual case costs one load.
     count: AtomicUsize,
     waiting: Mutex<Vec<Box<dyn Release>>>,
+    /// Shared while a stream is given a wait for a word, and alone while memory is unregistered: no such wait comes between the look
+    /// at the streams and the driver's own.
+    giving: RwLock<()>,
     pub(super) streams: KnownStreams,
     /// For the default streams of threads, which no other thread can ask about.
     words: Mutex<Vec<Weak<dyn Awaited>>>,
 }
 
 /// Has attempts fail until the result is dropped. To be held around a driver's call that has a stream wait for a word, and no longer.
-pub(crate) fn giving_a_wait() -> RwLockReadGuard<'static, ()> {
-    WAITS.read().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn giving_a_wait(driver: Driver) -> RwLockReadGuard<'static, ()> {
+    driver.service::<WhenIdle>().giving.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Driver {
@@ -92,7 +91,7 @@ impl Driver {
             return None;
         }
         let (waiting, points) = (self.service::<WhenIdle>(), self.record_points());
-        alone_if(|| waiting.is_idle(self, points), free)
+        waiting.alone_if(|| waiting.is_idle(self, points), free)
     }
 
     /// As [`Driver::while_idle`], if streams may be busy with what ends by itself: none of them waits for a fence that is not reached. The
@@ -102,7 +101,8 @@ impl Driver {
     ///
     /// As there, but for streams that capture, which are not looked at.
     pub fn while_nothing_is_awaited<R>(self, free: impl FnOnce() -> R) -> Option<R> {
-        alone_if(|| !self.service::<WhenIdle>().is_awaited(), free)
+        let waiting = self.service::<WhenIdle>();
+        waiting.alone_if(|| !waiting.is_awaited(), free)
     }
 
     fn record_points(self) -> bool {
@@ -171,7 +171,7 @@ impl WhenIdle {
 
     fn attempt(&self, driver: Driver, points: bool) -> usize {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
-        let alone = alone();
+        let alone = self.alone();
         if alone.is_some() {
             for _ in 0..self.count.load(Ordering::SeqCst) {
                 if !self.is_idle(driver, points) {
@@ -205,23 +205,23 @@ impl WhenIdle {
         let is_awaited = |words: &Weak<dyn Awaited>| words.upgrade().is_some_and(|words| words.is_awaited());
         lock(&self.words).iter().any(is_awaited)
     }
-}
 
-/// The right to free while no stream is given a wait; none if somebody gives one, or frees, just now.
-fn alone() -> Option<RwLockWriteGuard<'static, ()>> {
-    match WAITS.try_write() {
-        Ok(alone) => Some(alone),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
+    /// The right to free while no stream is given a wait; none if somebody gives one, or frees, just now.
+    fn alone(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        match self.giving.try_write() {
+            Ok(alone) => Some(alone),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
-}
 
-fn alone_if<R>(is_so: impl FnOnce() -> bool, free: impl FnOnce() -> R) -> Option<R> {
-    if fork::forked() {
-        return None;
+    fn alone_if<R>(&self, is_so: impl FnOnce() -> bool, free: impl FnOnce() -> R) -> Option<R> {
+        if fork::forked() {
+            return None;
+        }
+        let _alone = self.alone()?;
+        is_so().then(free)
     }
-    let _alone = alone()?;
-    is_so().then(free)
 }
 
 /// Has a thread try until nothing is left.

@@ -75,7 +75,7 @@ pub(crate) unsafe fn wait_value64_and(
     given: impl FnOnce(),
 ) -> Result<()> {
     let entered = stream.enter_context()?;
-    let _giving = idle::giving_a_wait();
+    let _giving = idle::giving_a_wait(stream.driver());
     // SAFETY: the caller's promise for the address; a live stream.
     unsafe { call!(stream.driver(), cuStreamWaitValue64(entered.raw(), address, value, flags.bits())) }?;
     given();
