@@ -73,7 +73,7 @@ def ranks(registers, keeps):
         both = [started(rank, number, directory, keeps, environment=environment) for number in range(2)]
         found = [answer(process, 150) for process in both]
         log = [line for file in Path(directory).glob("nccl.*") for line in file.read_text(errors="replace").splitlines()]
-    return found, [line for line in log if "regist" in line.lower()]
+    return found, [line for line in log if "register" in line.lower()]
 
 
 def captured(registers, keeps):

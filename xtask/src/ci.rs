@@ -77,7 +77,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     // The matrix below has the tests of all other packages. The tool itself runs without its features here.
     steps.command("tests", limit_tests(&mut cargo(&format!("test --no-fail-fast {TOOL}")), 600, ""));
     // It compiles everything below once more, with flags of its own.
-    steps.command("must not compile", &mut limit_tests(&mut cargo("test --package cuda-mem-ui"), 600, ""));
+    steps.command("must not compile", limit_tests(&mut cargo("test --package cuda-mem-ui"), 600, ""));
     for trace in TRACES {
         // What the shipped policy does, before the checker.
         // With what the tests were built from: `cargo xtask replay` would build everything once more, optimised, for seconds of work.
