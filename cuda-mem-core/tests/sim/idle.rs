@@ -204,14 +204,16 @@ fn what_a_driver_leaves_that_is_made_meanwhile_is_not_forgotten() {
         let (made, late) = std::sync::mpsc::channel();
         let make = move || {
             let sim = Sim::builder().build();
-            let driver = Driver::over(sim.table()).unwrap();
-            leave_words(&driver.device(0).unwrap().primary_context().unwrap());
-            assert_eq!(driver.registrations_left(), 1, "another one is unregistered right now");
-            made.send((driver, sim)).unwrap();
+            let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+            let (driver, lent) = (context.driver(), Stream::new(&context).unwrap());
+            assert!(!lent.as_raw().is_null());
+            leave_words(&context);
+            assert_eq!(driver.registrations_left(), 1, "it is the thread's to unregister");
+            made.send((sim, lent, driver)).unwrap();
         };
         // Before the first event; the second time it is the registration.
         meanwhile(|| meanwhile(make));
-        let (driver, _sim) = late.recv_timeout(LIMIT).unwrap();
+        let (_sim, _lent, driver) = late.recv_timeout(LIMIT).unwrap();
         until("what was left is undone", || driver.registrations_left() == 0);
     });
 }
@@ -247,7 +249,7 @@ fn something_is_freed_while_no_stream_is_busy_or_none_waits_for_a_fence() {
             let is_idle = driver.while_idle(|| ()).is_some();
             (is_idle, driver.while_nothing_is_awaited(|| ()).is_some())
         };
-        // What must not be freed never is; what may be is refused while another test's memory is freed, which is over at once.
+        // What must not be freed never is; what may be is refused while memory of the same driver is freed, which is over at once.
         let expect = |wanted: (bool, bool)| {
             for _ in 0..5 {
                 let now = freed();
