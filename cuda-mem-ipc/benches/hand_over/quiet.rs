@@ -4,8 +4,8 @@
 //!
 //! # Safety
 //!
-//! Relies on the functions here having the types of the driver's exports that they stand for, and on words being in registered memory, whose
-//! device address is the host's, until the streams that write them were waited for.
+//! Relies on the functions here having the types of the driver's exports that they stand for, and on words being in registered or page-locked memory, whose
+//! device address is the host's, until the streams that write them were waited for or the memory is given back.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -37,6 +37,8 @@ pub(crate) fn table() -> Result<&'static Table, Box<dyn Error>> {
         b"cuStreamWriteValue64_v2" => write as *const c_void,
         b"cuStreamWaitValue64_v2" => wait as *const c_void,
         b"cuStreamSynchronize" => synchronize as *const c_void,
+        b"cuMemHostUnregister" => unregister as *const c_void,
+        b"cuMemFreeHost" => free_host as *const c_void,
         _ => sim.symbol(name),
     };
     // SAFETY: the simulator's functions, and those below, which have the types of their exports.
@@ -44,20 +46,44 @@ pub(crate) fn table() -> Result<&'static Table, Box<dyn Error>> {
     Ok(Box::leak(Box::new(table)))
 }
 
-extern "C" fn synchronize(stream: CUstream) -> CUresult {
-    let writes = std::mem::take(&mut *WRITES.lock().unwrap_or_else(PoisonError::into_inner));
-    for (address, value) in writes {
+fn write_all() {
+    // Held meanwhile: whoever unregisters waits for what another thread writes.
+    let mut writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    for (address, value) in writes.drain(..) {
         let address = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
-        // SAFETY: words in registered memory, whose device address is the host's, and whose release waits for its streams, by this.
+        // SAFETY: words in registered memory, whose device address is the host's, and whose end comes here first.
         let word = unsafe { AtomicU64::from_ptr(address) };
         // Another thread may have written a later one meanwhile.
         word.fetch_max(value, Ordering::SeqCst);
     }
+}
+
+extern "C" fn synchronize(stream: CUstream) -> CUresult {
+    write_all();
     let Some(Ok(whole)) = WHOLE.get().map(|whole| whole.cuStreamSynchronize()) else {
         return CUresult::CUDA_ERROR_UNKNOWN;
     };
     // SAFETY: the caller's stream.
     unsafe { whole(stream) }
+}
+
+/// Here and below the driver waits for all streams first.
+extern "C" fn unregister(memory: *mut c_void) -> CUresult {
+    write_all();
+    let Some(Ok(whole)) = WHOLE.get().map(|whole| whole.cuMemHostUnregister()) else {
+        return CUresult::CUDA_ERROR_UNKNOWN;
+    };
+    // SAFETY: the caller's memory.
+    unsafe { whole(memory) }
+}
+
+extern "C" fn free_host(memory: *mut c_void) -> CUresult {
+    write_all();
+    let Some(Ok(whole)) = WHOLE.get().map(|whole| whole.cuMemFreeHost()) else {
+        return CUresult::CUDA_ERROR_UNKNOWN;
+    };
+    // SAFETY: the caller's memory.
+    unsafe { whole(memory) }
 }
 
 extern "C" fn is_capturing(_stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
