@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
@@ -36,6 +37,13 @@ pub(crate) fn turn() -> Turn {
     let lock = TURN.lock().unwrap_or_else(|_| panic!("a test before this one failed: it says why"));
     assert!(use_driver(driver()));
     succeed(cuda_mem_torch_init(1));
+    // What the test before has left is unregistered in the background, by a call that waits for all streams: those that a test holds up
+    // would wait for it.
+    let start = Instant::now();
+    while driver().registrations_left() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the test before this one left registrations");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Turn { misused_before: sim().misuse().len(), _lock: lock }
 }
 
