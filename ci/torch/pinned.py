@@ -155,8 +155,8 @@ def pin_beside(arm, count, bytes):
 
 @STEPS.step
 def neighbour_waits():
-    """What the driver's calls of another process take while 64 GiB are pinned here. A block is one registration, since the driver copies from no
-    two at a time (code 1), and a registration holds the driver's lock for some 22 ms a GiB: blocks of 16 GiB are for the record."""
+    """What the driver's calls of another process take while 64 GiB are pinned here, in blocks of 1 GiB and of 16. A block is one registration,
+    since the driver copies from no two at a time (code 1), and a registration holds the driver's lock for some 22 ms a GiB."""
     pinned = 64 if available() > 104 * GIB else 48
     assert available() > (pinned + 8) * GIB, f"{available() / GIB:.0f} GiB of host memory are available"
     touch(pinned * GIB)
@@ -166,7 +166,7 @@ def neighbour_waits():
         STEPS.figure(f"{name}: time of {pinned if arm else 0} GiB", told["seconds"], f"s, {told['calls']} calls beside it")
         longest = (f"{name}: the longest call of the neighbour", told["longest"] * 1000, "ms")
         of_100 = (f"{name}: 99 of 100 calls of the neighbour", told["of_100"] * 1000, "ms")
-        if arm == "cuda-mem" and large == 1:
+        if arm == "cuda-mem":
             STEPS.at_most(*longest, 50.0)
             STEPS.at_most(*of_100, 5.0)
         else:
