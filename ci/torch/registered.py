@@ -52,7 +52,7 @@ def rank(number, directory, keeps):
         dist.barrier(together)
         cuda_mem_torch.wake("weights")
         dist.barrier(together)
-    # The other rank writes to the memory that its registration has: of what was missing nothing is asked.
+    # The registration keeps memory that is not mapped here any more, and the other rank writes there: what arrives here is not judged.
     after = 0 if slept.missing else wrong(REPLAYS)
     torch.cuda.synchronize()
     dist.barrier(together)

@@ -62,7 +62,7 @@ pub(super) struct ImportLink {
     pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
-    /// Those that are to be mapped ahead, and nobody has begun with.
+    /// Segments that are to be mapped ahead and that nobody has begun to map.
     early: Mutex<Vec<Arc<Known>>>,
     /// How many descriptors came of segments that are not mapped yet.
     waiting: Arc<AtomicUsize>,

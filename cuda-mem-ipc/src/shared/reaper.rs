@@ -1,5 +1,5 @@
-//! One thread that looks after all peers: it takes what they give back, and what they held when they die. What is urgent and may take long it
-//! does itself once a second one goes on looking: until another thread had begun, as much time would pass again.
+//! One thread looks after all peers: it takes what they give back, and what they held when they die. A second thread waits to relieve it. Whoever
+//! hears of an urgent job, the import of a segment, hands the peers over and does the job at once: to wake another thread would take longer.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};

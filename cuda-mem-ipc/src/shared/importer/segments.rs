@@ -29,7 +29,7 @@ const IMPORT: Duration = Duration::from_secs(10);
 /// What this process has mapped for all importers.
 static IMPORTS: OnceLock<Imports<Segment>> = OnceLock::new();
 
-/// How long whoever waits for an import stays awake.
+/// How long a receiver waits awake for an import that another thread makes, before it sleeps.
 const SOON: Duration = Duration::from_micros(200);
 
 pub(super) struct Known {
@@ -40,8 +40,8 @@ pub(super) struct Known {
     is_early: bool,
     /// Why it could not be imported, if it could not: its buffers go back at once.
     memory: OnceLock<Result<Arc<Segment>>>,
-    /// Descriptors until they are closed, and how many of all that wait these are. Held while it is imported, by a thread or by the receiver
-    /// of its first buffer: whoever comes second waits.
+    /// Its descriptors until they are closed, and the count that they add to `waiting` of the link. Locked while it is imported, by a thread or by
+    /// the receiver of its first buffer: whoever comes second waits.
     came: Mutex<(Descriptors, Option<Counted>)>,
 }
 

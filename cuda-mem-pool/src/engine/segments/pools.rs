@@ -247,8 +247,8 @@ impl<S, N: Default> PoolTable<S, N> {
         self.pools.iter().map(|(&id, pool)| (id, pool))
     }
 
-    /// Takes the wholly free segments out of a pool whose last use has ended, or that is a tag's own, or of all such pools for
-    /// [`MempoolId::NONE`]. None of another pool. Those that are over are forgotten, and come back to be dropped.
+    /// Takes the wholly free segments out of one pool, or for [`MempoolId::NONE`] out of all: pools whose last use has ended, tags' own pools and
+    /// the default one; nothing of others. Released pools without segments are forgotten, and come back to be dropped.
     /// Complete first what other streams are done with: what is pending stays.
     pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S, N>>) {
         let mut taken = Vec::new();
