@@ -1,5 +1,5 @@
 //! Free blocks by size: a list a class, and bits that say which lists have any, so that a fit is found in a few steps
-//! however many blocks there are.
+//! however many blocks there are. Large ends of runs are in a list behind all others: they serve what fits nowhere else.
 //!
 //! The links lie in the records, never in the memory: pinned pages may be a device's to write.
 
@@ -18,6 +18,9 @@ impl Links {
     pub(super) const NONE: Self = Self { before: NONE, after: NONE };
 }
 
+/// What is free at the end of a run grows with the run. From this size on small blocks are kept out of it, so that large ones find it whole.
+const END_BYTES: usize = 128 << 20;
+
 /// How many blocks of one list are looked at. A list holds blocks that differ by 3 %, so more would gain little.
 const LOOKED_AT: usize = 64;
 
@@ -33,7 +36,7 @@ const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
     pub(super) fn new(most: usize) -> Self {
-        let lists = classes::floor(most) + 1;
+        let lists = classes::floor(most) + 2;
         Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice() }
     }
 
@@ -42,10 +45,16 @@ impl FreeLists {
         size_of_val(&*self.heads)
     }
 
+    /// The list of the large ends of runs.
+    const fn ends(&self) -> usize {
+        self.heads.len() - 1
+    }
+
     /// Enters a block, whose record says that it is free.
     pub(super) fn insert(&mut self, blocks: &mut Slab<Span>, number: u32) {
         let Some(record) = blocks.get_mut(number) else { return };
-        let class = classes::floor(record.size);
+        let is_end = record.is_last() && record.size >= END_BYTES;
+        let class = if is_end { self.ends() } else { classes::floor(record.size) };
         let head = std::mem::replace(&mut self.heads[class], number);
         record.links = Links { before: NONE, after: head };
         if let Some(head) = blocks.get_mut(head) {
@@ -65,7 +74,9 @@ impl FreeLists {
             before.links.after = after;
             return;
         }
-        let class = classes::floor(size);
+        // What its run's end is may have changed since it was entered.
+        let is_end = self.heads[self.ends()] == number;
+        let class = if is_end { self.ends() } else { classes::floor(size) };
         self.heads[class] = after;
         if after == NONE {
             let group = class / STEPS;
@@ -79,7 +90,7 @@ impl FreeLists {
     /// A free block of at least `size` bytes, the smallest of those that were looked at.
     pub(super) fn find(&self, blocks: &Slab<Span>, size: usize) -> Option<u32> {
         let class = classes::floor(size);
-        // The blocks of this list may be smaller; those of every later one fit.
+        // The blocks of this list may be smaller, and ends of runs; those of every other one fit.
         let same = self.smallest_in(blocks, class, size);
         same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size))
     }

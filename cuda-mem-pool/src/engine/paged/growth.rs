@@ -6,7 +6,7 @@ use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
 use super::memory::Memory;
 use super::moving::{Free, Plan};
-use super::sizes::{BlockIndex, GRANULE, Hold, MEDIUM, PARTS, Policy, SLAB};
+use super::sizes::{BlockIndex, GRANULE, Hold, MEDIUM, Policy, SLAB};
 use super::timeline::Timeline;
 use super::window::Search;
 
@@ -247,9 +247,8 @@ impl<B: Backend> PageSource<B> {
         self.round += 1;
         self.asked.insert(heap, self.round);
         let headroom = self.headroom(wanted);
-        // Handles have one size, unless there was more memory, or less, when others were made, or the heap has grown large.
-        let mine = heaps.with(heap, |mine| mine.held_bytes()).ok_or(GrowError::NoNumbers)?;
-        let unit = self.handle_bytes(headroom, mine);
+        // Handles have one size, unless there was more memory, or less, when others were made.
+        let unit = self.handle_bytes(headroom);
         let others: BTreeSet<usize> =
             self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
         for unit in [unit].into_iter().chain(others.into_iter().rev()) {
@@ -347,19 +346,10 @@ impl<B: Backend> PageSource<B> {
         Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
     }
 
-    /// The bytes of new handles for a heap that has so many bytes: fewer than the policy says where neighbours leave so little that large
-    /// ones would strand a part of it, more where a heap that has many goes on growing and there is room.
-    fn handle_bytes(&self, headroom: Headroom, mine: usize) -> usize {
-        let room = headroom.room.min(self.limit);
-        let fit = Policy::for_memory(room).handle_bytes;
-        if fit.saturating_mul(2) <= self.policy.handle_bytes {
-            fit
-        } else if mine >= Policy::LARGE_FROM_BYTES && room >= Policy::LARGE_HANDLE_BYTES.saturating_mul(PARTS)
-        {
-            Policy::LARGE_HANDLE_BYTES
-        } else {
-            self.policy.handle_bytes
-        }
+    /// The bytes of new handles: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
+    fn handle_bytes(&self, headroom: Headroom) -> usize {
+        let fit = Policy::for_memory(headroom.room.min(self.limit)).handle_bytes;
+        if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
     }
 
     /// Reserves a range of addresses for a heap, long enough for a block.

@@ -79,9 +79,6 @@ pub enum Hold {
     },
 }
 
-/// A handle is about such a part of the memory, from 2 MiB on.
-pub(super) const PARTS: usize = 640;
-
 /// How a [`PageSource`](super::PageSource) gets memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
@@ -101,18 +98,12 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The size of the handles of a heap that has [`LARGE_FROM_BYTES`](Self::LARGE_FROM_BYTES) and goes on growing, where the memory is
-    /// enough for [`PARTS`] of them.
-    pub(super) const LARGE_HANDLE_BYTES: usize = 64 << 20;
-    /// From here on what a large handle may leave unused is at most a 20th of what the heap has.
-    pub(super) const LARGE_FROM_BYTES: usize = 20 * Self::LARGE_HANDLE_BYTES;
-
     /// For an allocator that may hold so many bytes: the device's memory, or the limit where that is less.
     ///
     /// Handles have about a 640th of the memory, 20 MiB from 12 GiB on. Smaller ones would take more calls to fill a device, larger ones
     /// leave more that cannot be moved because a block is in it.
     pub(crate) fn for_memory(bytes: usize) -> Self {
-        let handle_bytes = (bytes / PARTS).next_multiple_of(SLAB).clamp(SLAB, 20 << 20);
+        let handle_bytes = (bytes / 640).next_multiple_of(SLAB).clamp(SLAB, 20 << 20);
         let hold = Hold::Ample;
         Self {
             handle_bytes,

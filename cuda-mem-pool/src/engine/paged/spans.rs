@@ -55,6 +55,11 @@ impl Span {
         self.size.saturating_sub(self.mark as usize)
     }
 
+    /// Whether its run ends with it.
+    pub(super) const fn is_last(&self) -> bool {
+        self.after == NONE
+    }
+
     const fn end(&self) -> u64 {
         self.address.saturating_add(self.size as u64)
     }

@@ -33,6 +33,8 @@ pub(super) enum Event {
 pub(super) struct Trace {
     pub(super) name: String,
     pub(super) wall: f64,
+    /// What expandable segments held of it, over what was in blocks.
+    expandable: f64,
     pub(super) events: Vec<Event>,
 }
 
@@ -40,7 +42,11 @@ impl Trace {
     /// A recorded run, with all sizes above 1 MiB so many thousandths of what they were.
     fn read(name: &str, scale: usize) -> Self {
         let text = text(name);
-        let wall = text.split_once("wall_s=").unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
+        let figure = |name: &str| -> f64 {
+            text.split_once(name).unwrap().1.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let (wall, expandable) =
+            (figure("wall_s="), figure("expandable_reserved_peak=") / figure("alloc_peak="));
         let late: HashSet<&str> =
             text.lines().filter_map(|line| line.strip_prefix("c,")?.split(',').next()).collect();
         let mut events = Vec::new();
@@ -58,7 +64,7 @@ impl Trace {
                 _ => events.push(Event::Free(id)),
             }
         }
-        Self { name: name.to_owned(), wall, events }
+        Self { name: name.to_owned(), wall, expandable, events }
     }
 
     pub(super) fn replay(&self, lag: u64, policy: Policy, capacity: usize, check: bool) -> Figures {
@@ -184,12 +190,28 @@ const ALL: [&str; 6] = [
     "prefetch_three_streams",
 ];
 
+#[test]
+fn a_block_leaves_a_large_end_whole_where_it_fits_a_hole() {
+    let mut heap = StreamHeap::new();
+    heap.offer(1 << 40, 350 << 20, 0).unwrap();
+    let [hole, between] = [180 << 20, 2 << 20].map(|size| heap.allocate(size, 0, &NoIndex).unwrap());
+    heap.free(hole.number, &NoIndex).unwrap();
+    heap.coalesce(&NoIndex);
+    // The end, of 168 MiB, would be the closer fit.
+    let small = heap.allocate(150 << 20, 0, &NoIndex).unwrap();
+    assert_eq!(small.address, hole.address);
+    let large = heap.allocate(160 << 20, 0, &NoIndex).unwrap();
+    assert_eq!(large.address, between.address + between.size as u64);
+    // What is left of it is small and is used as holes are: 8 MiB at the end, 30 in the hole.
+    assert_eq!(heap.allocate(7 << 20, 0, &NoIndex).unwrap().address, large.address + large.size as u64);
+}
+
 /// What is held of a short trace, and that no byte belongs to two blocks, without a limit and close to what is in use.
 #[test]
 fn a_recorded_program_is_held_and_never_twice() {
     let trace = Trace::read("gnn_sampling", 1000);
     let ample = trace.replay(100, Policy::for_memory(80 << 30), usize::MAX, true);
-    assert!(ample.ratio < 1.37 && ample.ooms == 0, "more than expandable segments hold: {}", ample.line);
+    assert!(ample.ratio < 1.06 * trace.expandable && ample.ooms == 0, "{}", ample.line);
     let capacity = ample.peak / 100 * 105;
     let tight = trace.replay(100, Policy::for_memory(capacity), capacity, true);
     assert!(tight.ooms == 0 && tight.share < 0.1, "{}", tight.line);
@@ -204,7 +226,7 @@ fn figures() {
         for lag in [0, 100, 1000] {
             let figures = trace.replay(lag, Policy::for_memory(80 << 30), usize::MAX, true);
             println!("{}", figures.line);
-            assert!(figures.ratio < 1.25 && figures.share < 0.01 && figures.ooms == 0);
+            assert!(figures.ratio < 1.06 * trace.expandable && figures.share < 0.01 && figures.ooms == 0);
             let capacity = figures.peak / 100 * 103;
             let tight = trace.replay(lag, Policy::for_memory(capacity), capacity, true);
             println!("{}", tight.line);
