@@ -48,7 +48,7 @@ pub(super) struct Grant<'h, S> {
 
 impl<S> Heap<S> {
     pub(super) fn new() -> Self {
-        Self { segments: BTreeMap::new(), spans: Spans::new(None), next: 0, most_used: 0 }
+        Self { segments: BTreeMap::new(), spans: Spans::new(None, usize::MAX), next: 0, most_used: 0 }
     }
 
     /// A block of `size` bytes, a multiple of [`GRANULE`]; what is left of the free block that it comes from stays free. None

@@ -18,9 +18,6 @@ impl Links {
     pub(super) const NONE: Self = Self { before: NONE, after: NONE };
 }
 
-/// What is free at the end of a run grows with the run. From this size on small blocks are kept out of it, so that large ones find it whole.
-const END_BYTES: usize = 128 << 20;
-
 /// How many blocks of one list are looked at. A list holds blocks that differ by 3 %, so more would gain little.
 const LOOKED_AT: usize = 64;
 
@@ -30,14 +27,16 @@ pub(super) struct FreeLists {
     /// Which lists of a group have blocks.
     lists: [u32; GROUPS],
     heads: Box<[u32]>,
+    /// The size of large ends of runs, in bytes.
+    end_bytes: usize,
 }
 
 const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize, end_bytes: usize) -> Self {
         let lists = classes::floor(most) + 2;
-        Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice() }
+        Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice(), end_bytes }
     }
 
     /// The host memory that the lists take beside themselves and the records.
@@ -53,7 +52,7 @@ impl FreeLists {
     /// Enters a block, whose record says that it is free.
     pub(super) fn insert(&mut self, blocks: &mut Slab<Span>, number: u32) {
         let Some(record) = blocks.get_mut(number) else { return };
-        let is_end = record.is_last() && record.size >= END_BYTES;
+        let is_end = record.is_last() && record.size >= self.end_bytes;
         let class = if is_end { self.ends() } else { classes::floor(record.size) };
         let head = std::mem::replace(&mut self.heads[class], number);
         record.links = Links { before: NONE, after: head };

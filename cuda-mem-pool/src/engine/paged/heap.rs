@@ -18,6 +18,9 @@ pub(crate) struct StreamHeap {
 
 const LARGE_QUICK_BYTES: usize = 32 << 20;
 
+/// What is free at the end of a run grows with the run. From this size on small blocks are kept out of it, so that large ones find it whole.
+const END_BYTES: usize = 128 << 20;
+
 /// A block that was handed out. Its address and its size in bytes are multiples of 512.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
@@ -61,7 +64,7 @@ impl BlockNumber {
 impl StreamHeap {
     pub(crate) fn new() -> Self {
         let (medium, small) = (Slabs::new(Tier::Medium), Slabs::new(Tier::Small));
-        Self { large: Spans::new(None), medium, small, now: 0 }
+        Self { large: Spans::new(None, END_BYTES), medium, small, now: 0 }
     }
 
     /// Allocates a block of `size` bytes, `unused` of which were not asked for, out of what is free here.

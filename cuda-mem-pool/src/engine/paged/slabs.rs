@@ -27,7 +27,7 @@ pub(super) struct Slabs {
 impl Slabs {
     pub(super) fn new(tier: Tier) -> Self {
         let most = if tier == Tier::Small { SMALL } else { MEDIUM };
-        Self { tier, blocks: Spans::new(Some(most)), numbers: BTreeMap::new(), spare: Vec::new() }
+        Self { tier, blocks: Spans::new(Some(most), usize::MAX), numbers: BTreeMap::new(), spare: Vec::new() }
     }
 
     /// Cuts a block from a slab, of one more slab if need be.

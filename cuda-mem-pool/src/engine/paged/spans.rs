@@ -104,11 +104,11 @@ pub(crate) struct Piece {
 }
 
 impl Spans {
-    /// Spans of pages for blocks of up to `most` bytes, or of anything.
-    pub(crate) fn new(most: Option<usize>) -> Self {
+    /// Spans of pages for blocks of up to `most` bytes, or of anything. Free ends of runs are kept for what fits nowhere else from `end_bytes` on.
+    pub(crate) fn new(most: Option<usize>, end_bytes: usize) -> Self {
         Self {
             records: Slab::default(),
-            free: FreeLists::new(if most.is_some() { SLAB } else { MAX }),
+            free: FreeLists::new(if most.is_some() { SLAB } else { MAX }, end_bytes),
             quick: QuickLists::new(most),
             starts: BTreeMap::new(),
             ends: BTreeMap::new(),
