@@ -1,6 +1,7 @@
 //! An importer as a list of steps has it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Context;
@@ -56,6 +57,11 @@ impl TestImporter {
     /// One turn of the thread.
     pub(in crate::shared) fn serve(&self) -> Result<()> {
         Arc::clone(self.link()).service(&mut Vec::new())
+    }
+
+    /// Whether releases have found no room.
+    pub(in crate::shared) fn has_unsent(&self) -> bool {
+        self.link().unsent.load(Ordering::SeqCst) > 0
     }
 
     /// How many segments it has.

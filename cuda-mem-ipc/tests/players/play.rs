@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Instant;
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 
@@ -199,15 +201,32 @@ impl<'s> Play<'s> {
     }
 
     /// Turns of the thread that takes releases, of which each takes so many messages at the most.
-    fn serve_exporter(&mut self) {
-        if !self.gives {
-            return;
-        }
+    fn take_turns(&self) -> Result<()> {
         let (mut served, mut turns) = (self.exporter.serve(), 1);
         // It sleeps behind a turn that has left nothing, and has the next one at once otherwise.
         while served.is_ok() && (self.exporter.is_called() || !self.exporter.lies_down()) {
             assert!(turns < 100, "the thread does not sleep, and finds nothing");
             (served, turns) = (self.exporter.serve(), turns + 1);
+        }
+        served
+    }
+
+    /// The thread takes all that is given back, and sleeps.
+    fn serve_exporter(&mut self) {
+        if !self.gives {
+            return;
+        }
+        let mut served = self.take_turns();
+        let begun = Instant::now();
+        // A thread in the background writes what found no room in the ring, once there is some.
+        while served.is_ok() && self.takes && !self.is_written && self.importer.has_unsent() {
+            assert!(begun.elapsed() < LIMIT, "what found no room does not come");
+            thread::yield_now();
+            served = self.take_turns();
+        }
+        if served.is_ok() {
+            // What was written before none was left.
+            served = self.take_turns();
         }
         self.dozes = served.is_ok();
         if self.is_written {
