@@ -2,7 +2,7 @@
 """Draws docs/reserved.svg: what three allocators reserve for a recorded program while it runs, and what it has active.
 
     for a in native expandable caching; do
-        cargo xtask replay ci/traces/gnn_sampling.csv.gz --backend model --lag 100 --allocator $a --calls target/$a.calls.csv.gz
+        cargo xtask replay ci/traces/gpt2_varlen.csv.gz --backend model --lag 100 --allocator $a --calls target/$a.calls.csv.gz
     done
     python3 ci/traces/picture.py target/native.calls.csv.gz target/expandable.calls.csv.gz target/caching.calls.csv.gz > docs/reserved.svg
 """
@@ -47,10 +47,10 @@ def main():
     gib = 1 << 30
     top = (max(max(r for r, _ in run) for run in runs) // gib + 1) * gib
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" font-size="12">')
-    print("<title>Memory reserved while graph sampling runs</title>")
+    print("<title>Memory reserved while GPT-2 trains on batches of any length</title>")
     print("<style>text{fill:#57606a}.grid{stroke:#8886;stroke-width:.5}path{fill:none;stroke-width:2}.native{stroke:#d1495b}.expandable{stroke:#bf8700}.ours{stroke:#1a7f64}.active{fill:#8883;stroke:none}"
           "@media(prefers-color-scheme:dark){text{fill:#a6adb6}.native{stroke:#ff7b88}.expandable{stroke:#e3b341}.ours{stroke:#3fc9a0}}</style>")
-    print(f'<text x="{LEFT}" y="16">GiB reserved, graph sampling as recorded (model of the driver, device 100 operations behind)</text>')
+    print(f'<text x="{LEFT}" y="16">GiB reserved, GPT-2 on batches of any length as recorded (model of the driver, device 100 operations behind)</text>')
     step = max(1, top // gib // 5)
     for value in range(0, top // gib + 1, step):
         y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value * gib / top

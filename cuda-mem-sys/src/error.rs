@@ -4,7 +4,6 @@ use std::error::Error;
 use std::fmt;
 
 /// Why a [`Table`](crate::Table) could not be built.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
     /// No driver library could be opened.
@@ -33,6 +32,13 @@ pub enum LoadError {
     },
 }
 
+/// The text too: it is what a program prints whose `main` ends with the error.
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -43,7 +49,7 @@ impl fmt::Display for LoadError {
                     // The loader names the file itself.
                     f.write_str(if reason.is_empty() { name } else { reason })?;
                 }
-                f.write_str("); install the NVIDIA driver, or set CUDA_MEM_DRIVER to the path of its library")
+                f.write_str("); install the NVIDIA driver, or set CUDA_MEM_DRIVER to the path of its library or a simulator's")
             }
             Self::NotADriver { library, symbol } => write!(
                 f,

@@ -125,7 +125,7 @@ impl Exportable {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let block = self.exported.block()?;
-        expect_driver(block.buffer().context().driver(), stream)?;
+        expect_driver(block.context().driver(), stream)?;
         self.exported.last.left().order(stream)?;
         Ok(block.on(stream)?)
     }
@@ -133,7 +133,7 @@ impl Exportable {
     /// Its memory as elements, as many as fit, for copies. They are ordered as with [`Exportable::on`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
-        self.exported.block()?.buffer().whole().behind(&*self.exported).cast()
+        self.exported.block()?.whole().behind(&*self.exported).cast()
     }
 
     /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
@@ -155,7 +155,7 @@ fn pinned(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Segment>> {
     let sizes = parts.iter().map(|part| part.bytes as u64).collect::<Vec<_>>();
     let total = parts.iter().map(|part| part.bytes).sum::<usize>();
     let start = parts.first().map_or(address, |part| part.address);
-    let device = block.buffer().context().device();
+    let device = block.context().device();
     let whereabouts = (device.driver(), start, total);
     // Of two threads that come first at once the second finds what the first has made.
     let mut segments = lock(&SEGMENTS);
@@ -200,9 +200,9 @@ crate::shown!(Exported, |it| block: it.block);
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
-        expect_driver(block.buffer().context().driver(), stream)?;
+        expect_driver(block.context().driver(), stream)?;
         self.last.left().order(stream)?;
-        Ok(block.buffer().order_behind_uses(stream)?)
+        Ok(block.order_behind_uses(stream)?)
     }
 
     fn released(&self, fence: ReleaseFence) {

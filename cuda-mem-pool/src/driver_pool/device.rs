@@ -51,8 +51,8 @@ impl DeviceMemoryResourceOptions {
 /// let options = DeviceMemoryResourceOptions::default().with_max_size(64 << 20);
 /// let resource = DeviceMemoryResource::new(&context, &options)?;
 /// let block = resource.allocate(4, &stream)?;
-/// block.buffer().copy_from_slice(&stream, &[1, 2, 3, 4])?;
-/// assert_eq!(block.buffer().to_vec(&stream)?, [1, 2, 3, 4]);
+/// block.copy_from_slice(&stream, &[1, 2, 3, 4])?;
+/// assert_eq!(block.to_vec(&stream)?, [1, 2, 3, 4]);
 /// let refused = resource.allocate(128 << 20, &stream);
 /// assert!(matches!(refused, Err(Error::OutOfMemory { limit: 0x400_0000, .. })));
 /// # Ok::<(), cuda_mem_pool::Error>(())

@@ -124,7 +124,7 @@ pub enum Error {
     NotIpcEnabled,
     /// An address that this resource did not hand out without a stream.
     #[error(
-        "{address:#x} was not allocated by its address here, or is freed already: its stream is not known"
+        "no block that was allocated by its address here begins at {address:#x}: it is freed, or of elsewhere"
     )]
     UnknownAddress { address: u64 },
     /// No resource is registered under the UUID.

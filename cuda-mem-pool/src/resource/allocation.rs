@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr;
 
 use cuda_mem_core::host::{HostElements, HostMemory};
@@ -111,10 +112,11 @@ impl<A> Allocation<A> {
     }
 }
 
-impl Allocation<DeviceAccessible> {
-    /// The memory as a device buffer, to copy from and to.
-    #[must_use]
-    pub fn buffer(&self) -> &DeviceBuffer<u8> {
+/// What a buffer does, to copy from and to it above all.
+impl Deref for Allocation<DeviceAccessible> {
+    type Target = DeviceBuffer<u8>;
+
+    fn deref(&self) -> &DeviceBuffer<u8> {
         &self.buffer
     }
 }

@@ -194,7 +194,7 @@ fn pools_end_in_any_order_and_what_is_out_stays_valid() {
         block.as_device_range().fill_bytes(&stream, seed).unwrap();
     }
     for (block, seed) in blocks.iter().zip(1u8..) {
-        assert_eq!(block.buffer().to_vec(&stream).unwrap(), vec![seed; 2 * MIB]);
+        assert_eq!(block.to_vec(&stream).unwrap(), vec![seed; 2 * MIB]);
     }
     drop(blocks);
     stream.synchronize().unwrap();
@@ -283,7 +283,7 @@ fn an_owner_that_another_stream_used_last_waits_for_that() {
     assert_eq!(again.address(), address);
     again.as_device_range().fill_bytes(&stream, 2).unwrap();
     gate.open();
-    assert_eq!(again.buffer().to_vec(&stream).unwrap(), vec![2; 4096]);
+    assert_eq!(again.to_vec(&stream).unwrap(), vec![2; 4096]);
     drop(again);
     allocator.end_allocate_to_pool(id).unwrap();
     allocator.release_pool(id).unwrap();

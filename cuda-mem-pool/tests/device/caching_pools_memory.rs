@@ -66,7 +66,7 @@ fn segments_come_from_a_pools_own_source_and_go_back_to_it() {
     let mut block = allocator.allocate(100_000, &stream).unwrap();
     assert_eq!(upstream.bytes().current, 2 << 20);
     block.as_device_range().fill_bytes(&stream, 9).unwrap();
-    assert_eq!(block.buffer().to_vec(&stream).unwrap(), vec![9; 100_000]);
+    assert_eq!(block.to_vec(&stream).unwrap(), vec![9; 100_000]);
     drop(block);
     allocator.end_allocate_to_pool(id).unwrap();
     [(), ()].into_iter().for_each(|()| allocator.release_pool(id).unwrap());
@@ -163,7 +163,7 @@ fn peers_reach_what_there_is_and_what_comes() {
                 // SAFETY: the allocation knows that this stream uses it.
                 unsafe { kernels.fill_u32(&remote, words.address(), 1024, 0x0707_0707) };
             }
-            assert_eq!(block.buffer().to_vec(block.stream()).unwrap(), vec![7; 4096]);
+            assert_eq!(block.to_vec(block.stream()).unwrap(), vec![7; 4096]);
         }
     }
     allocator.end_allocate_to_pool(id).unwrap();

@@ -19,10 +19,10 @@ fn without_options_it_is_the_devices_pool_and_keeps_its_threshold() {
     assert!(!resource.is_host_accessible());
     let bytes = pattern(5000, 1);
     let block = resource.allocate(5000, None).unwrap();
-    block.buffer().copy_from_slice(&world.stream, &bytes).unwrap();
+    block.copy_from_slice(&world.stream, &bytes).unwrap();
     let handle = resource.handle();
     resource.close();
-    assert_eq!(block.buffer().to_vec(&world.stream).unwrap(), bytes);
+    assert_eq!(block.to_vec(&world.stream).unwrap(), bytes);
     assert_eq!(DeviceMemoryResource::new(&world.context, None).unwrap().handle(), handle);
 }
 

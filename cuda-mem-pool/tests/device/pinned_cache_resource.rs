@@ -291,7 +291,7 @@ fn memory_keeps_the_resource_and_the_resource_the_allocator() {
     drop((resource, clone));
     block.as_mut_slice().unwrap().fill(5);
     let buffer = device(&world).allocate(5000, &world.stream).unwrap();
-    buffer.buffer().copy_from_slice(&world.stream, block.as_slice().unwrap()).unwrap();
-    assert_eq!(buffer.buffer().to_vec(&world.stream).unwrap(), [5; 5000]);
+    buffer.copy_from_slice(&world.stream, block.as_slice().unwrap()).unwrap();
+    assert_eq!(buffer.to_vec(&world.stream).unwrap(), [5; 5000]);
     block.close().unwrap();
 }

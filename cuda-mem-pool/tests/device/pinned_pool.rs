@@ -226,8 +226,8 @@ fn the_pool_goes_with_the_last_of_its_memory() {
     resource.close();
     block.as_mut_slice().unwrap().fill(5);
     let device = device(&world).allocate(4096, &world.stream).unwrap();
-    device.buffer().copy_from_slice(&world.stream, block.as_slice().unwrap()).unwrap();
-    assert_eq!(device.buffer().to_vec(&world.stream).unwrap(), [5; 4096]);
+    device.copy_from_slice(&world.stream, block.as_slice().unwrap()).unwrap();
+    assert_eq!(device.to_vec(&world.stream).unwrap(), [5; 4096]);
     block.close().unwrap();
 }
 

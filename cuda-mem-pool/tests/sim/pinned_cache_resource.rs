@@ -116,8 +116,8 @@ fn an_address_outlives_the_resource() {
     let bytes = unsafe { std::slice::from_raw_parts_mut(bytes, 5000) };
     bytes.fill(3);
     let device = DeviceMemoryResource::new(&context, None).unwrap().allocate(5000, &stream).unwrap();
-    device.buffer().copy_from_slice(&stream, bytes).unwrap();
-    assert_eq!(device.buffer().to_vec(&stream).unwrap(), [3; 5000]);
+    device.copy_from_slice(&stream, bytes).unwrap();
+    assert_eq!(device.to_vec(&stream).unwrap(), [3; 5000]);
     drop((device, stream, context));
     assert!(sim.misuse().is_empty());
     assert!(!sim.leaks().is_empty(), "pinned memory that somebody had was unpinned");

@@ -104,9 +104,9 @@ fn device_pool(context: &Context) -> Result<()> {
     let stream = Stream::new(context)?;
     let bytes = pattern(LEN, 1);
     let block = resource.allocate(LEN, &stream)?;
-    block.buffer().copy_from_slice(&stream, &bytes)?;
+    block.copy_from_slice(&stream, &bytes)?;
     resource.close();
-    assert_eq!(block.buffer().to_vec(&stream)?, bytes);
+    assert_eq!(block.to_vec(&stream)?, bytes);
     Ok(())
 }
 
@@ -156,11 +156,9 @@ fn goes_both_ways(resource: &impl MemoryResource<Access = HostDeviceAccessible>)
     let mut source = resource.allocate(LEN, &stream)?;
     source.as_mut_slice()?.copy_from_slice(&bytes);
     let middle = DeviceMemoryResource::new(context, None)?.allocate(LEN, &stream)?;
-    let source =
-        Transfer::upload(&stream, source, &middle.buffer().whole()).map_err(|refused| refused.error)?;
+    let source = Transfer::upload(&stream, source, &middle.whole()).map_err(|refused| refused.error)?;
     let target = resource.allocate(LEN, &stream)?;
-    let target =
-        Transfer::download(&stream, &middle.buffer().whole(), target).map_err(|refused| refused.error)?;
+    let target = Transfer::download(&stream, &middle.whole(), target).map_err(|refused| refused.error)?;
     assert_eq!(source.wait().map_err(|failed| failed.error)?.as_slice()?, bytes);
     assert_eq!(target.wait().map_err(|failed| failed.error)?.as_slice()?, bytes);
     Ok(())
@@ -243,7 +241,7 @@ fn per_thread_memory(context: &Context) -> Result<()> {
     // Dropped in a thread where its stream has no name, and used there before.
     let block = std::thread::scope(|scope| scope.spawn(thread).join()).expect("no panic")?;
     let stream = Stream::new(context)?;
-    assert_eq!(block.buffer().to_vec(&stream)?, [9; LEN]);
+    assert_eq!(block.to_vec(&stream)?, [9; LEN]);
     Ok(())
 }
 

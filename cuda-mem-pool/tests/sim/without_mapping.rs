@@ -28,7 +28,7 @@ fn without_mapping(test: impl FnOnce(&Sim, &Context, &Stream)) {
 fn works(allocator: &CachingAllocator, bytes: usize, stream: &Stream, seed: u8) {
     let mut block = allocator.allocate(bytes, stream).unwrap();
     block.as_device_range().fill_bytes(stream, seed).unwrap();
-    assert!(block.buffer().to_vec(stream).unwrap() == vec![seed; bytes]);
+    assert!(block.to_vec(stream).unwrap() == vec![seed; bytes]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn refused(call: &str, code: CUresult, always: bool) {
         let allocator = allocator(&context);
         for bytes in [1000, 700_000, 3 * MIB, 40 * MIB] {
             match allocator.allocate(bytes, &stream) {
-                Ok(block) => block.buffer().whole().fill_bytes(&stream, 1).unwrap(),
+                Ok(block) => block.whole().fill_bytes(&stream, 1).unwrap(),
                 // A full device, as far as the driver says.
                 Err(error) if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                     let names = error.to_string().contains(call);

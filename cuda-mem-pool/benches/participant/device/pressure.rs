@@ -44,7 +44,7 @@ pub(crate) fn measure<A: Allocator>(
         _ => Some(ballast(&pool, machine, room)?),
     };
     let kernel = kernels.find(c"add_one_u32")?;
-    let words = [data.buffer().as_raw(), (bytes / 4) as u64];
+    let words = [data.as_raw(), (bytes / 4) as u64];
     let timed = || -> Result<f64, Box<dyn Error>> {
         let (start, end) = (Event::with_timing(&machine.context)?, Event::with_timing(&machine.context)?);
         machine.stream.record(&start)?;

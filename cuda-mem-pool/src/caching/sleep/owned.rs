@@ -77,7 +77,7 @@ impl Asleep {
         }
         tags.retain(|tag| owned.iter().any(|address| tag.has(*address)));
         // Streams of any context may use them: of those that the allocator does not know, the buffers do.
-        buffers.iter().try_for_each(|buffer| buffer.buffer().synchronize())?;
+        buffers.iter().try_for_each(|buffer| buffer.synchronize())?;
         let borrowed: Vec<&Tag> = tags.iter().collect();
         // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after: also none that was freed and that a
         // stream still uses. All uses of the buffers are over, since this has waited for them and nobody can queue work with what it owns.

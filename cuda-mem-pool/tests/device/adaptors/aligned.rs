@@ -61,8 +61,8 @@ fn from_the_threshold_on_it_is_aligned_within_a_larger_block() {
     assert_eq!(block.address() % PAGE as u64, 0);
     assert_eq!(block.len(), LARGE);
     let bytes = pattern(LARGE, 1);
-    block.buffer().copy_from_slice(&world.stream, &bytes).unwrap();
-    assert_eq!(block.buffer().to_vec(&world.stream).unwrap(), bytes);
+    block.copy_from_slice(&world.stream, &bytes).unwrap();
+    assert_eq!(block.to_vec(&world.stream).unwrap(), bytes);
     block.close().unwrap();
     world.context.synchronize().unwrap();
     assert_eq!(upstream.used(), 0);
@@ -93,10 +93,10 @@ fn several_at_a_time_do_not_overlap() {
     let blocks =
         (0..20u8).map(|_| resource.allocate(LARGE + 100, &world.stream).unwrap()).collect::<Vec<_>>();
     for (seed, block) in (0..).zip(&blocks) {
-        block.buffer().copy_from_slice(&world.stream, &pattern(LARGE + 100, seed)).unwrap();
+        block.copy_from_slice(&world.stream, &pattern(LARGE + 100, seed)).unwrap();
     }
     for (seed, block) in (0..).zip(&blocks) {
-        assert_eq!(block.buffer().to_vec(&world.stream).unwrap(), pattern(LARGE + 100, seed));
+        assert_eq!(block.to_vec(&world.stream).unwrap(), pattern(LARGE + 100, seed));
     }
     drop(blocks);
     world.context.synchronize().unwrap();

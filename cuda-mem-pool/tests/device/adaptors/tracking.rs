@@ -176,8 +176,8 @@ fn memory_outlives_the_last_handle() {
     let resource = TrackingAdaptor::new(upstream.clone(), true);
     let block = resource.allocate(4096, &world.stream).unwrap();
     drop(resource);
-    block.buffer().copy_from_slice(&world.stream, &[7; 4096]).unwrap();
-    assert_eq!(block.buffer().to_vec(&world.stream).unwrap(), [7; 4096]);
+    block.copy_from_slice(&world.stream, &[7; 4096]).unwrap();
+    assert_eq!(block.to_vec(&world.stream).unwrap(), [7; 4096]);
     block.close().unwrap();
     world.context.synchronize().unwrap();
     assert_eq!(upstream.attributes().used_mem_current().unwrap(), 0);

@@ -56,7 +56,7 @@ impl Memory {
     pub(super) fn write(&mut self, stream: &Stream, from: usize, source: &[u8]) {
         match self {
             Self::OfDevice(block) => {
-                block.buffer().range(from..).unwrap().copy_from_slice(stream, source).unwrap();
+                block.range(from..).unwrap().copy_from_slice(stream, source).unwrap();
             }
             Self::OfBoth(block) => block.as_mut_slice().unwrap()[from..].copy_from_slice(source),
             Self::Raw { address, last, .. } => {
@@ -68,7 +68,7 @@ impl Memory {
 
     pub(super) fn read(&mut self, stream: &Stream) -> Vec<u8> {
         match self {
-            Self::OfDevice(block) => block.buffer().to_vec(stream).unwrap(),
+            Self::OfDevice(block) => block.to_vec(stream).unwrap(),
             Self::OfBoth(block) => block.as_slice().unwrap().to_vec(),
             Self::Raw { address, bytes, last, .. } => {
                 let mut target = vec![0_u8; *bytes];
