@@ -1,17 +1,18 @@
 //! Memory resources and caching allocators for GPU and pinned host memory.
 //!
 //! ```
-//! use cuda_mem_core::{Driver, Stream};
-//! use cuda_mem_pool::{MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
+//! use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+//! use cuda_mem_pool::cuda_mem_core::{Driver, Stream, Transfer};
+//! use cuda_mem_pool::{MemoryResource, PinnedCachingAllocator};
 //!
 //! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
 //! let context = driver.device(0)?.primary_context()?;
 //! let stream = Stream::new(&context)?;
-//!
-//! let pinned = PinnedMemoryResource::new(&context, &PinnedMemoryResourceOptions::default())?;
-//! let mut block = pinned.allocate(1 << 20, &stream)?;
-//! block.as_mut_slice()?.fill(42);
-//! # Ok::<(), cuda_mem_pool::Error>(())
+//! let mut pinned = PinnedCachingAllocator::new(&context).allocate(1 << 20)?;
+//! pinned.as_mut_slice()?.fill(42);
+//! let block = CachingAllocator::new(&context, &CachingOptions::default())?.allocate(1 << 20, &stream)?;
+//! Transfer::upload(&stream, pinned, &block.whole())?.wait()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds

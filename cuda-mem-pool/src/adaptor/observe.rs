@@ -27,7 +27,7 @@ use crate::statistics::Stat;
 /// capture is still allocated. Allocations of no bytes do not count.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource, TrackingAdaptor};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

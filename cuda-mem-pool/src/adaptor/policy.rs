@@ -24,7 +24,7 @@ use crate::resource::{ByAddress, DEFAULT_ALIGNMENT, MemoryResource, RawResource,
 /// ([`allocate_aligned`](MemoryResource::allocate_aligned)). Each takes the alignment less 256 more bytes from its upstream.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{AlignedAdaptor, DeviceMemoryResource, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
@@ -128,7 +128,7 @@ unsafe impl RawResource for Aligner {
 /// upstream is asked until it has taken them back: the limit holds at every moment, in all threads together.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, Error, LimitingAdaptor, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

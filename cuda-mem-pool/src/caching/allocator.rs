@@ -32,7 +32,7 @@ use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceCon
 /// In a forked child all of it is the parent's: what can fail is `Forked` in [`Error::Core`], and what cannot does nothing.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::MemoryResource;
 ///

@@ -147,7 +147,7 @@ pub enum DriverCall {
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::time::Duration;
 ///
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::MemoryResource;
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, DriverCall};
 ///

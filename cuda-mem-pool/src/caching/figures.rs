@@ -77,7 +77,7 @@ pub struct StreamSegmentSize {
 /// Statistics, history, snapshots and callbacks. Makes no driver call.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::history::HistoryOptions;
 /// use cuda_mem_pool::MemoryResource;

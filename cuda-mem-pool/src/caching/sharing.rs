@@ -45,7 +45,7 @@ pub enum Pin {
 /// Keeps the allocator alive. Forgotten, it pins for ever and does no other harm.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::MemoryResource;
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
 ///

@@ -42,7 +42,7 @@ impl DeviceMemoryResourceOptions {
 /// Device memory from a stream-ordered pool of the driver.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
@@ -168,8 +168,8 @@ const MANAGED_POOLS: i32 = 13000;
 /// Managed memory from a stream-ordered pool of the driver: it moves to where it is used.
 ///
 /// ```
-/// use cuda_mem_core::raw_pool::MemoryLocation;
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{ManagedMemoryResource, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

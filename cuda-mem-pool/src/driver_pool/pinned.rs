@@ -66,7 +66,7 @@ impl PinnedMemoryResourceOptions {
 /// granted access, which host pools give to none by themselves.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{Error, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

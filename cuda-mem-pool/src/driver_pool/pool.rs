@@ -224,7 +224,7 @@ impl fmt::Debug for DriverPool {
 /// Wraps [`cuMemPoolGetAttribute` and `cuMemPoolSetAttribute`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
 ///
 /// ```
-/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

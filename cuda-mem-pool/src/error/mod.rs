@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a call failed. The fields are what the text names, sizes in bytes.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::{Error, MemoryResource};
 ///

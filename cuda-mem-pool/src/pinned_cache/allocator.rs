@@ -22,7 +22,7 @@ use crate::resource::ResourceContext;
 /// releases the private pools: graphs that captured blocks of theirs must not run any more.
 ///
 /// ```
-/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 /// use cuda_mem_pool::{Error, PinnedCachingAllocator};
 ///

@@ -29,7 +29,7 @@ use crate::engine::classes;
 /// starts at a multiple of 256 bytes.
 ///
 /// ```
-/// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
+/// use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
 /// use cuda_mem_pool::PinnedCachingAllocator;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

@@ -41,7 +41,7 @@ use crate::resource::{
 /// there counts as part of its graph: given back, it serves nobody else until the pool is released.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{LimitingAdaptor, MemoryResource, PinnedCachingAllocator};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
@@ -156,7 +156,7 @@ pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;
 ///
 /// ```
 /// use allocator_api2::vec::Vec;
-/// use cuda_mem_core::Driver;
+/// use cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_pool::PinnedCachingAllocator;
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

@@ -26,7 +26,7 @@ use crate::error::Result;
 /// It can be copied from and to by everything that takes host memory. It keeps the allocator.
 ///
 /// ```
-/// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
+/// use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
 /// use cuda_mem_pool::PinnedCachingAllocator;
 /// use cuda_mem_pool::pinned_cache::PinnedVec;
 ///

@@ -26,7 +26,7 @@ use super::{DeviceAccessible, HostDeviceAccessible};
 /// of devices alone is a [`DeviceBuffer`].
 ///
 /// ```
-/// use cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
+/// use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
 /// use cuda_mem_pool::{MemoryResource, PinnedMemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

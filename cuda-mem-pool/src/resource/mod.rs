@@ -29,7 +29,7 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 /// ```
 /// use std::alloc::Layout;
 ///
-/// use cuda_mem_core::{Driver, MemorySource, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, MemorySource, Stream};
 /// use cuda_mem_pool::{Error, RawResource, Result};
 ///
 /// /// Has nothing.
@@ -77,7 +77,7 @@ pub unsafe trait RawResource: MemorySource {
 /// [`Allocation`] makes slices of what the host reaches.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?

@@ -28,7 +28,7 @@ use crate::segments::{Checkpoint, Filter, Options};
 /// for the pool's sake, as of one that is not there or was released, is a [`PoolError`](crate::segments::PoolError) in [`Error::Pool`].
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::MemoryResource;
 ///

@@ -218,7 +218,7 @@ impl TagShared {
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::Error;
 /// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag};
 ///

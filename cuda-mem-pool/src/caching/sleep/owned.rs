@@ -18,7 +18,7 @@ use crate::resource::{Allocation, DeviceAccessible};
 /// It owns them, so nothing can use them before they wake. Dropped, it frees them, and their tags sleep on.
 ///
 /// ```
-/// use cuda_mem_core::{Driver, Stream};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::MemoryResource;
 /// use cuda_mem_pool::caching::{Asleep, Backup, CachingAllocator, CachingOptions, Restore};
 ///
