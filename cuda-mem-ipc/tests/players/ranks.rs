@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
 use crate::primitive::lock;
-use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER, Row};
+use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER};
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
@@ -254,7 +254,7 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     words.write(0, &vec![0; words.bytes()]).unwrap();
     let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
     let next = (PieceInfo { number: U64::new(MAX_NUMBER), room: U64::new(4) }, words);
-    let refused = Row::map_next(&pair.good.inner, 1, &mut mapped, next);
+    let refused = peer.pieces.map_next(&pair.good.inner, 1, &mut mapped, next);
     assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
 }

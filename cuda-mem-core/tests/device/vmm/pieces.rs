@@ -67,7 +67,8 @@ fn memory_of_this_process_is_had_as_others_have_it() {
     let memory =
         ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
     let descriptor = memory.export_posix_fd().unwrap();
-    let own = ImportedMapping::of_own(device, memory.into_memory(), &[device]).unwrap();
+    let own = ImportedMapping::reserve(device, page).unwrap();
+    own.wake(memory.into_memory(), &[device]).unwrap();
     assert_eq!((own.bytes(), own.device()), (page, device));
     let theirs = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
     assert_ne!(own.as_raw(), theirs.as_raw());

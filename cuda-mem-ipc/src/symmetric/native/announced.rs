@@ -35,20 +35,29 @@ pub(super) trait Announced: Sized {
 
     fn number(info: &Self::Info) -> u64;
 
-    fn open(own: &Inner, info: Self::Info, memory: Descriptors, rank: usize) -> Result<Self>;
+    /// Maps it, in place of what it was before the group slept.
+    fn open(
+        own: &Inner,
+        info: Self::Info,
+        memory: Descriptors,
+        rank: usize,
+        slept: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>>;
 }
 
 /// What of one kind a rank has announced and is not mapped here, and what is, by number.
 pub(super) struct Row<T: Announced> {
     announced: Queue<(T::Info, Descriptors)>,
     pub(super) mapped: Mutex<Vec<Arc<T>>>,
+    /// What was mapped when the group went to sleep, and was not announced anew.
+    pub(super) asleep: Mutex<VecDeque<Arc<T>>>,
 }
 
 crate::shown!([T: Announced] Row<T>, |it| announced: it.len());
 
 impl<T: Announced> Row<T> {
     pub(super) fn new() -> Self {
-        Self { announced: Queue::new(ANNOUNCED), mapped: Mutex::default() }
+        Self { announced: Queue::new(ANNOUNCED), mapped: Mutex::default(), asleep: Mutex::default() }
     }
 
     /// Keeps an announcement; false if it is none, or one too many.
@@ -62,8 +71,8 @@ impl<T: Announced> Row<T> {
     }
 
     pub(super) fn clear(&self) {
-        let mapped = std::mem::take(&mut *lock(&self.mapped));
-        drop(mapped);
+        let all = (std::mem::take(&mut *lock(&self.mapped)), std::mem::take(&mut *lock(&self.asleep)));
+        drop(all);
     }
 
     /// One by its number, mapped now if it was not yet.
@@ -77,7 +86,7 @@ impl<T: Announced> Row<T> {
                 return Ok(Arc::clone(found));
             }
             match self.announced.next() {
-                Some(announced) => Self::map_next(own, rank, &mut mapped, announced)?,
+                Some(announced) => self.map_next(own, rank, &mut mapped, announced)?,
                 None => own.wait_for(rank, call, patience)?,
             }
         }
@@ -94,12 +103,13 @@ impl<T: Announced> Row<T> {
         while self.len() > LEFT_ALONE
             && let Some(next) = self.announced.next()
         {
-            Self::map_next(own, rank, &mut mapped, next)?;
+            self.map_next(own, rank, &mut mapped, next)?;
         }
         Ok(())
     }
 
     pub(super) fn map_next(
+        &self,
         own: &Inner,
         rank: usize,
         mapped: &mut Vec<Arc<T>>,
@@ -110,21 +120,30 @@ impl<T: Announced> Row<T> {
             own.state.break_by(rank, Why::Unreachable);
             return Err(Error::Invalid { rank, what: T::TEXTS[1], value: number, most: MAX_NUMBER });
         }
+        let slept = lock(&self.asleep).pop_front();
         // It cannot be asked for once more, and those behind it are of no use without it.
-        mapped.push(Arc::new(T::open(own, info, memory, rank).inspect_err(|error| {
+        mapped.push(T::open(own, info, memory, rank, slept).inspect_err(|error| {
             match error {
                 Error::Invalid { .. } => own.state.break_by(rank, Why::Unreachable),
                 _ => own.state.break_by(own.state.rank, Why::Failed),
             };
-        })?));
+        })?);
         own.state.directory.mapped(own.state.rank, rank, T::PLACE)?.store(expected + 1, ORDER);
         Ok(())
     }
 }
 
-const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
+pub(super) const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
 
 impl Inner {
+    /// Maps what others may wait for, before this rank waits for them.
+    pub(super) fn map_ahead(&self) -> Result<()> {
+        self.state.others().try_for_each(|(rank, peer)| {
+            peer.segments.map_ahead(self, rank)?;
+            peer.pieces.map_ahead(self, rank)
+        })
+    }
+
     /// Returns when all ranks have room for one more announcement, of this number; so nothing was announced if they have not.
     pub(super) fn make_room<T: Announced>(&self, number: u64) -> Result<()> {
         if number >= MAX_NUMBER {
@@ -134,11 +153,7 @@ impl Inner {
         let patience = Patience::new(self.options.timeout);
         for (rank, _) in self.state.others() {
             loop {
-                // Others may wait for this rank likewise.
-                for (rank, peer) in self.state.others() {
-                    peer.segments.map_ahead(self, rank)?;
-                    peer.pieces.map_ahead(self, rank)?;
-                }
+                self.map_ahead()?;
                 let mapped = self.state.directory.mapped(rank, self.state.rank, T::PLACE)?.load(ORDER);
                 if number.saturating_sub(mapped) < ANNOUNCED as u64 || self.state.directory.has_left(rank) {
                     break;

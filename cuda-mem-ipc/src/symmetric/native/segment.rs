@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -60,8 +60,9 @@ struct Inner {
     free: FreeList<()>,
     /// The last is taken next.
     pads: Vec<usize>,
-    /// Given back while a stream that used them captures.
+    /// Given back while a stream that used them captures, or there is no memory.
     parked: Vec<(Block, Uses)>,
+    is_asleep: bool,
     /// Pads that the stream has yet to zero, for all that is known. They are waited for together, when no other is left.
     clearing: Vec<usize>,
 }
@@ -85,7 +86,13 @@ impl Announced for Segment {
         info.number.get()
     }
 
-    fn open(own: &group::Inner, info: SegmentInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
+    fn open(
+        own: &group::Inner,
+        info: SegmentInfo,
+        memory: Descriptors,
+        rank: usize,
+        slept: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>, Error> {
         let (context, device) = (&own.context, own.context.device());
         let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
         let [bytes, pads, said] = [info.bytes, info.pads, info.pad_bytes].map(u64::from);
@@ -99,11 +106,18 @@ impl Announced for Segment {
         let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
         let theirs = device_of(context, info.device)?.ok_or(unseen)?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let handles = memory.iter().map(|handle| (handle.as_fd(), bytes)).collect::<Vec<_>>();
-        let mapping = ImportedMapping::import_posix_fds(theirs, &handles, &[device])?;
         // Below the bytes, which are a `usize`.
         let pads = usize::try_from(pads).unwrap_or(0);
-        Ok(Self { mapping, pads })
+        let segment = match slept {
+            None => Arc::new(Self { mapping: ImportedMapping::reserve(theirs, bytes)?, pads }),
+            Some(slept) => slept,
+        };
+        let (there, most) = (segment.mapping.bytes(), segment.mapping.bytes() as u64);
+        if (there, segment.pads, segment.mapping.device()) != (bytes, pads, theirs) {
+            return Err(invalid("the size of a segment that slept", bytes as u64, most));
+        }
+        memory.iter().try_for_each(|handle| segment.mapping.wake_posix_fd(handle.as_fd(), &[device]))?;
+        Ok(segment)
     }
 }
 
@@ -124,20 +138,42 @@ impl OwnSegment {
             bytes.checked_next_multiple_of(granularity)
         });
         let whole = whole.ok_or(too_large)?;
-        let memory = ShareableMemory::create(device, whole, &CreateOptions::supported_by(device)?)?;
-        let descriptor = memory.export_posix_fd()?;
-        let mapping = ImportedMapping::of_own(device, memory.into_memory(), &[device])?;
-        let segment = Segment { mapping, pads };
-        let (free, pads_left) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
-        let inner = Inner { free, pads: pads_left, parked: Vec::new(), clearing: Vec::new() };
+        let segment = Segment { mapping: ImportedMapping::reserve(device, whole)?, pads };
+        let (free, pads) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
+        let inner = Inner { free, pads, parked: Vec::new(), clearing: Vec::new(), is_asleep: true };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };
-        let cleared = made.clear(0..pads);
-        stream.synchronize()?;
-        cleared?;
-        let numbers = [number, whole as u64, pads as u64, SIGNAL_PAD_BYTES as u64];
-        let [said, bytes, pads, pad_bytes] = numbers.map(U64::new);
-        let info = SegmentInfo { number: said, bytes, pads, pad_bytes, device: device.uuid()? };
+        let (info, descriptor) = made.wake()?;
         Ok((made, info, descriptor))
+    }
+
+    /// Makes new memory, whose pads are zero, at the addresses; and what the other ranks map it by.
+    pub(super) fn wake(&self) -> Result<(SegmentInfo, OwnedFd)> {
+        let (mut inner, Segment { mapping, pads }) = (lock(&self.inner), &self.segment);
+        // SAFETY: what an earlier try has left, which nobody was told of.
+        unsafe { mapping.sleep() }?;
+        let (device, bytes) = (mapping.device(), mapping.bytes());
+        let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
+        let descriptor = memory.export_posix_fd()?;
+        mapping.wake(memory.into_memory(), &[device])?;
+        let cleared = self.clear(0..*pads);
+        self.stream.synchronize()?;
+        cleared?;
+        inner.is_asleep = false;
+        let numbers = [self.number, bytes as u64, *pads as u64, SIGNAL_PAD_BYTES as u64];
+        let [number, bytes, pads, pad_bytes] = numbers.map(U64::new);
+        Ok((SegmentInfo { number, bytes, pads, pad_bytes, device: device.uuid()? }, descriptor))
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    ///
+    /// Nothing uses it, but for the clearing of pads.
+    pub(super) unsafe fn sleep(&self) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.is_asleep = true;
+        // SAFETY: the caller's promise; the clearing of pads is one of its uses, and none begins while this has the lock, nor while it sleeps.
+        unsafe { self.segment.mapping.sleep() }
     }
 
     fn clear(&self, pads: Range<usize>) -> Result<()> {
@@ -166,10 +202,10 @@ impl OwnSegment {
 
     /// Takes a piece back when its uses are over, for which it waits. Its pad is zeroed meanwhile.
     pub(super) fn give_back(&self, block: Block, uses: Uses) {
-        // Before both: a stream that captures, or a driver that fails, leaves the piece for later.
-        let is_quiet = uses.wait().is_ok() && self.clear(block.pad..block.pad + 1).is_ok();
+        // A stream that captures, a driver that fails, or the sleep leaves the piece for later.
+        let is_over = uses.wait().is_ok();
         let mut inner = lock(&self.inner);
-        if is_quiet {
+        if is_over && !inner.is_asleep && self.clear(block.pad..block.pad + 1).is_ok() {
             inner.free.give(block.offset - self.segment.data(), block.len, ());
             inner.clearing.push(block.pad);
         } else {

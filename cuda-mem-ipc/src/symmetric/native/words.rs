@@ -86,7 +86,13 @@ impl Announced for Piece {
         info.number.get()
     }
 
-    fn open(own: &group::Inner, info: PieceInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
+    fn open(
+        own: &group::Inner,
+        info: PieceInfo,
+        memory: Descriptors,
+        rank: usize,
+        _slept: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>, Error> {
         let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
         let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
         // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
@@ -106,7 +112,7 @@ impl Announced for Piece {
         if there < bytes {
             return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
         }
-        Ok(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks })
+        Ok(Arc::new(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks }))
     }
 }
 
