@@ -106,10 +106,9 @@ impl ImportedMapping {
         let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
         let mapping = Self::reserve(device, total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?)?;
         // From here on it is unmapped if anything is wrong.
-        let import = |&(descriptor, bytes): &(BorrowedFd<'_>, usize)| {
-            PhysicalMemory::import_unchecked(device, descriptor, bytes)
-        };
-        mapping.map(parts.iter().map(import), devices)?;
+        for &(descriptor, bytes) in parts {
+            mapping.wake(PhysicalMemory::import_unchecked(device, descriptor, bytes)?, devices)?;
+        }
         Ok(mapping)
     }
 
@@ -118,20 +117,15 @@ impl ImportedMapping {
     pub fn reserve(device: Device, bytes: usize) -> Result<Self> {
         device.driver().reclaim();
         let range = AddressRange::reserve(device, bytes, 0)?;
-        let (uses, companion, address, handles) =
-            (Uses::new(), Companion::NONE, range.address(), Mutex::default());
-        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles };
-        Ok(Self { mapped: Owned::new(mapped) })
+        let (uses, address, handles) = (Uses::new(), range.address(), Mutex::default());
+        let (range, companion) = (Some(range), Companion::NONE);
+        Ok(Self { mapped: Owned::new(Mapped { range, bytes, address, device, uses, companion, handles }) })
     }
 
-    /// Unmaps the memory and releases it. The addresses stay, and have no memory before [`wake`](Self::wake). Waits for the device uses that
-    /// it knows of.
+    /// Unmaps the memory, behind the device uses that it knows of, and releases it. The addresses stay.
     ///
-    /// Wraps [`cuMemUnmap` and `cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
-    ///
-    /// # Errors
-    ///
-    /// Nothing was unmapped then. A handle that the driver does not release is [counted](Driver::release_failures).
+    /// Wraps [`cuMemUnmap` and `cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). After an error nothing
+    /// was unmapped; a handle that the driver does not release is [counted](Driver::release_failures).
     ///
     /// # Safety
     ///
@@ -148,17 +142,18 @@ impl ImportedMapping {
         Ok(())
     }
 
-    /// Maps memory of this process, of its size, where there is none, for some devices to read and write. It is released with the mapping. After
-    /// an error [`sleep`](Self::sleep) takes away what may be mapped.
+    /// Maps memory of this process at the first addresses that have none; once all have some, lets devices read and write it. It is
+    /// released with the mapping. After an error [`sleep`](Self::sleep) takes away what may be mapped.
     ///
-    /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotWhole`]; [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device
-    /// that cannot reach it.
+    /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    /// Errors: [`Error::NotWhole`], and as [`AddressRange::map`] and [`set_access`](AddressRange::set_access).
     pub fn wake(&self, memory: PhysicalMemory, devices: &[Device]) -> Result<()> {
-        self.map(std::iter::once(Ok(memory)), devices)
+        let mut handles = lock(&self.mapped.handles);
+        if let Some(range) = &self.mapped.range {
+            memory.map_whole(range, range.mapped_bytes())?;
+        }
+        handles.push(memory);
+        if self.is_awake() { self.allow(devices) } else { Ok(()) }
     }
 
     /// As [`ImportedMapping::wake`], with the memory behind a descriptor: [`ImportedMapping::import_posix_fd`] has the errors.
@@ -166,17 +161,10 @@ impl ImportedMapping {
         self.wake(PhysicalMemory::import_unchecked(self.device(), descriptor, self.bytes())?, devices)
     }
 
-    /// Maps handles side by side, in this order.
-    fn map(&self, handles: impl Iterator<Item = Result<PhysicalMemory>>, devices: &[Device]) -> Result<()> {
-        // There is one until the mapping is closed.
-        let Some(range) = &self.mapped.range else { return Ok(()) };
-        let mut kept = lock(&self.mapped.handles);
-        for memory in handles {
-            let memory = memory?;
-            memory.map_whole(range, range.mapped_bytes())?;
-            kept.push(memory);
-        }
-        range.set_access(0, range.bytes(), devices, Access::ReadWrite)
+    /// Whether all of its addresses have memory.
+    #[must_use]
+    pub fn is_awake(&self) -> bool {
+        self.mapped.range.as_ref().is_some_and(|range| range.mapped_bytes() == range.bytes())
     }
 
     /// The device that the memory lies on.
@@ -228,13 +216,12 @@ impl ImportedMapping {
     }
 }
 
-used_memory!(ImportedMapping, |this| this.mapped.address, this.mapped.bytes, this.mapped.borrowed());
-
-impl Mapped {
-    fn borrowed(&self) -> Borrowed<'_> {
-        Borrowed { uses: &self.uses, driver: self.device.driver(), context: None, behind: None }
-    }
-}
+used_memory!(
+    ImportedMapping,
+    |this| this.mapped.address,
+    this.mapped.bytes,
+    Borrowed { uses: &this.mapped.uses, driver: this.device().driver(), context: None, behind: None }
+);
 
 impl Held for Mapped {
     fn driver(&self) -> Driver {
@@ -258,15 +245,13 @@ impl Release for Mapped {
             }
         }
         let mapped = range.mapped_bytes();
-        if mapped > 0 {
-            // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
-            let unmapped = unsafe { range.unmap(0, mapped) };
-            if let Err(error) = unmapped {
-                expect_lost(error)?;
-                // The code may be that of earlier work. Nobody uses the memory any more, mapped or not: what waits for that goes on, and the
-                // addresses stay reserved, which is counted.
-                self.range = None;
-            }
+        // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
+        let unmap = || unsafe { range.unmap(0, mapped) };
+        if let Err(error) = if mapped > 0 { unmap() } else { Ok(()) } {
+            expect_lost(error)?;
+            // The code may be that of earlier work. Nobody uses the memory any more, mapped or not: what waits for that goes on, and the
+            // addresses stay reserved, which is counted.
+            self.range = None;
         }
         // A refusal is counted.
         lock(&self.handles).clear();

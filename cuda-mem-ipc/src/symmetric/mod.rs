@@ -26,6 +26,10 @@
 //! group.barrier(&stream)?; // nobody reads any more
 //! assert_eq!(sum.to_vec(&stream)?, [(1 - rank) as f32; 4]);
 //! group.check()?; // and nobody died meanwhile
+//! // SAFETY: nothing that uses memory of the group is queued on any rank before it wakes.
+//! assert_eq!(unsafe { group.sleep() }? >> 20, 66); // all ranks' devices have it back, this rank's 64 MiB and pads too
+//! group.wake()?; // at the same addresses; what was in it is gone
+//! buffer.of(rank)?.as_range()?.copy_from_slice(&stream, &[rank as f32; 4])?;
 //! # Ok(())
 //! # }
 //! # // The ranks are processes; here threads.

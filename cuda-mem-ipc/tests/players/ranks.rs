@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
 use crate::primitive::lock;
-use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER};
+use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER, Row};
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
@@ -163,19 +163,15 @@ fn an_entry_that_was_overtaken_is_said_to_be() {
 #[test]
 fn segments_that_cannot_be_are_refused_and_break_the_group() {
     let uuid = |pair: &Pair| pair.bad.device().uuid().unwrap();
-    let honest = |pair: &Pair| SegmentInfo {
-        number: U64::new(0),
-        bytes: U64::new(2 << 20),
-        pads: U64::new(4),
-        pad_bytes: U64::new(SIGNAL_PAD_BYTES as u64),
-        device: uuid(pair),
-    };
+    let honest =
+        |pair: &Pair| SegmentInfo { number: U64::new(0), bytes: U64::new(2 << 20), device: uuid(pair) };
     type Change = fn(SegmentInfo) -> SegmentInfo;
     let changes: [(Change, usize); 7] = [
         (|info| SegmentInfo { number: U64::new(1), ..info }, 1),
-        (|info| SegmentInfo { pad_bytes: U64::new(1), ..info }, 1),
-        (|info| SegmentInfo { pads: U64::new(u64::MAX), ..info }, 1),
-        (|info| SegmentInfo { pads: U64::new(300), ..info }, 1),
+        // No room for bytes behind the pads.
+        (|info| SegmentInfo { bytes: U64::new(0), ..info }, 1),
+        (|info| SegmentInfo { bytes: U64::new(4 * SIGNAL_PAD_BYTES as u64), ..info }, 1),
+        (|info| SegmentInfo { bytes: U64::new(u64::MAX), ..info }, 0),
         (|info| SegmentInfo { bytes: U64::new(3 << 20), ..info }, 0),
         (|info| SegmentInfo { device: [7; 16], ..info }, 0),
         // As it should be, but for the memory, which is none.
@@ -254,7 +250,7 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     words.write(0, &vec![0; words.bytes()]).unwrap();
     let words = vec![words.as_fd().try_clone_to_owned().unwrap()].into();
     let next = (PieceInfo { number: U64::new(MAX_NUMBER), room: U64::new(4) }, words);
-    let refused = peer.pieces.map_next(&pair.good.inner, 1, &mut mapped, next);
+    let refused = Row::map_next(&pair.good.inner, 1, &mut mapped, next);
     assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
 }

@@ -244,20 +244,14 @@ pub(super) struct EngineMemory {
     layout: memory::Layout,
 }
 
-#[derive(Debug)]
-struct View {
-    allocation: Arc<Allocation>,
-    rank: usize,
-}
-
-impl Used for View {
+impl Used for Allocation {
     fn driver(&self) -> Driver {
-        self.allocation.shared.ground.context.driver()
+        self.shared.ground.context.driver()
     }
 
-    fn uses(&self) -> &Uses {
+    fn uses(&self, rank: usize) -> &Uses {
         // As many as ranks, of which this is one.
-        &self.allocation.uses[self.rank]
+        &self.uses[rank]
     }
 }
 
@@ -316,8 +310,8 @@ impl SymmetricMemory for EngineMemory {
         &self.layout
     }
 
-    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>> {
-        Ok(Arc::new(View { allocation: Arc::clone(&self.allocation), rank }))
+    fn owner(&self) -> Arc<dyn Used> {
+        Arc::<Allocation>::clone(&self.allocation)
     }
 
     fn check(&self) -> Result<()> {

@@ -35,29 +35,29 @@ pub(super) trait Announced: Sized {
 
     fn number(info: &Self::Info) -> u64;
 
-    /// Maps it, in place of what it was before the group slept.
-    fn open(
-        own: &Inner,
-        info: Self::Info,
-        memory: Descriptors,
-        rank: usize,
-        slept: Option<Arc<Self>>,
-    ) -> Result<Arc<Self>>;
+    /// Maps it, where it was before the group slept.
+    fn open(own: &Inner, rank: usize, came: Came<Self>, slept: Option<Arc<Self>>) -> Result<Arc<Self>>;
+
+    fn is_awake(&self) -> bool {
+        true
+    }
 }
+
+/// What a rank says of something, and by what it is mapped.
+pub(super) type Came<T> = (<T as Announced>::Info, Descriptors);
 
 /// What of one kind a rank has announced and is not mapped here, and what is, by number.
 pub(super) struct Row<T: Announced> {
-    announced: Queue<(T::Info, Descriptors)>,
+    announced: Queue<Came<T>>,
+    /// Those that sleep, and were not announced anew, come last.
     pub(super) mapped: Mutex<Vec<Arc<T>>>,
-    /// What was mapped when the group went to sleep, and was not announced anew.
-    pub(super) asleep: Mutex<VecDeque<Arc<T>>>,
 }
 
 crate::shown!([T: Announced] Row<T>, |it| announced: it.len());
 
 impl<T: Announced> Row<T> {
     pub(super) fn new() -> Self {
-        Self { announced: Queue::new(ANNOUNCED), mapped: Mutex::default(), asleep: Mutex::default() }
+        Self { announced: Queue::new(ANNOUNCED), mapped: Mutex::default() }
     }
 
     /// Keeps an announcement; false if it is none, or one too many.
@@ -71,8 +71,8 @@ impl<T: Announced> Row<T> {
     }
 
     pub(super) fn clear(&self) {
-        let all = (std::mem::take(&mut *lock(&self.mapped)), std::mem::take(&mut *lock(&self.asleep)));
-        drop(all);
+        let mapped = std::mem::take(&mut *lock(&self.mapped));
+        drop(mapped);
     }
 
     /// One by its number, mapped now if it was not yet.
@@ -82,11 +82,11 @@ impl<T: Announced> Row<T> {
         let index = index.ok_or(Error::Invalid { rank, what, value: number, most: MAX_NUMBER })?;
         let mut mapped = lock(&self.mapped);
         loop {
-            if let Some(found) = mapped.get(index) {
+            if let Some(found) = mapped.get(index).filter(|found| found.is_awake()) {
                 return Ok(Arc::clone(found));
             }
             match self.announced.next() {
-                Some(announced) => self.map_next(own, rank, &mut mapped, announced)?,
+                Some(announced) => Self::map_next(own, rank, &mut mapped, announced)?,
                 None => own.wait_for(rank, call, patience)?,
             }
         }
@@ -103,32 +103,28 @@ impl<T: Announced> Row<T> {
         while self.len() > LEFT_ALONE
             && let Some(next) = self.announced.next()
         {
-            self.map_next(own, rank, &mut mapped, next)?;
+            Self::map_next(own, rank, &mut mapped, next)?;
         }
         Ok(())
     }
 
-    pub(super) fn map_next(
-        &self,
-        own: &Inner,
-        rank: usize,
-        mapped: &mut Vec<Arc<T>>,
-        (info, memory): (T::Info, Descriptors),
-    ) -> Result<()> {
-        let (number, expected) = (T::number(&info), mapped.len() as u64);
-        if number != expected || number >= MAX_NUMBER {
+    pub(super) fn map_next(own: &Inner, rank: usize, mapped: &mut Vec<Arc<T>>, came: Came<T>) -> Result<()> {
+        let (number, next) = (T::number(&came.0), mapped.partition_point(|known| known.is_awake()));
+        if number != next as u64 || number >= MAX_NUMBER {
             own.state.break_by(rank, Why::Unreachable);
             return Err(Error::Invalid { rank, what: T::TEXTS[1], value: number, most: MAX_NUMBER });
         }
-        let slept = lock(&self.asleep).pop_front();
         // It cannot be asked for once more, and those behind it are of no use without it.
-        mapped.push(T::open(own, info, memory, rank, slept).inspect_err(|error| {
+        let opened = T::open(own, rank, came, mapped.get(next).cloned()).inspect_err(|error| {
             match error {
                 Error::Invalid { .. } => own.state.break_by(rank, Why::Unreachable),
                 _ => own.state.break_by(own.state.rank, Why::Failed),
             };
-        })?);
-        own.state.directory.mapped(own.state.rank, rank, T::PLACE)?.store(expected + 1, ORDER);
+        })?;
+        if next == mapped.len() {
+            mapped.push(opened);
+        }
+        own.state.directory.mapped(own.state.rank, rank, T::PLACE)?.store(number + 1, ORDER);
         Ok(())
     }
 }

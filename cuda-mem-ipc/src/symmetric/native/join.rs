@@ -278,7 +278,7 @@ impl<'j> Joining<'j> {
         let state = state
             .map_err(|source| self.failed(TransportError::System { call: "pipe", source: source.into() }))?;
         let group = Group::of(context, state, self.options)?;
-        group.inner.meet("join", 0, Ok(()), true)?;
+        group.inner.meet("join", Ok(0), true)?;
         // All have mapped it.
         let sealed = group.state().directory.mapping.seal();
         group.inner.settle("join", sealed.map_err(Error::from))?;

@@ -16,17 +16,14 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, Uses, copy};
 
-use zerocopy::little_endian::U64;
-
 use super::SIGNAL_PAD_BYTES;
-use super::announced::Announced;
+use super::announced::{Announced, Came};
 use super::group;
 use super::message::SegmentInfo;
 use crate::free_list::FreeList;
 use crate::memory_file::device_of;
 use crate::primitive::lock;
 use crate::symmetric::Error;
-use crate::transport::Descriptors;
 
 /// What offsets and sizes are multiples of, in bytes: a signal pad is one too.
 pub(super) const GRANULE: usize = 512;
@@ -62,7 +59,6 @@ struct Inner {
     pads: Vec<usize>,
     /// Given back while a stream that used them captures, or there is no memory.
     parked: Vec<(Block, Uses)>,
-    is_asleep: bool,
     /// Pads that the stream has yet to zero, for all that is known. They are waited for together, when no other is left.
     clearing: Vec<usize>,
 }
@@ -86,37 +82,34 @@ impl Announced for Segment {
         info.number.get()
     }
 
+    fn is_awake(&self) -> bool {
+        self.mapping.is_awake()
+    }
+
     fn open(
         own: &group::Inner,
-        info: SegmentInfo,
-        memory: Descriptors,
         rank: usize,
+        (info, memory): Came<Self>,
         slept: Option<Arc<Self>>,
     ) -> Result<Arc<Self>, Error> {
-        let (context, device) = (&own.context, own.context.device());
-        let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
-        let [bytes, pads, said] = [info.bytes, info.pads, info.pad_bytes].map(u64::from);
-        let pad_bytes = SIGNAL_PAD_BYTES as u64;
-        if said != pad_bytes {
-            return Err(invalid("the size of a signal pad", said, pad_bytes));
+        let (context, pads) = (&own.context, own.options.segment_allocations);
+        let (bytes, pad_bytes) = (info.bytes.get(), (pads * SIGNAL_PAD_BYTES) as u64);
+        let there = slept.as_ref().map_or(bytes, |slept| slept.mapping.bytes() as u64);
+        if bytes != there || bytes <= pad_bytes {
+            return Err(Error::Invalid { rank, what: "the size of a segment", value: bytes, most: there });
         }
-        if pads.checked_mul(pad_bytes).is_none_or(|pads| pads >= bytes) {
-            return Err(invalid("the number of signal pads", pads, bytes / pad_bytes));
-        }
-        let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
-        let theirs = device_of(context, info.device)?.ok_or(unseen)?;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        // Below the bytes, which are a `usize`.
-        let pads = usize::try_from(pads).unwrap_or(0);
         let segment = match slept {
-            None => Arc::new(Self { mapping: ImportedMapping::reserve(theirs, bytes)?, pads }),
             Some(slept) => slept,
+            None => {
+                let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
+                let (theirs, bytes) = (device_of(context, info.device)?, usize::try_from(bytes));
+                let bytes = bytes.unwrap_or(usize::MAX);
+                Arc::new(Self { mapping: ImportedMapping::reserve(theirs.ok_or(unseen)?, bytes)?, pads })
+            }
         };
-        let (there, most) = (segment.mapping.bytes(), segment.mapping.bytes() as u64);
-        if (there, segment.pads, segment.mapping.device()) != (bytes, pads, theirs) {
-            return Err(invalid("the size of a segment that slept", bytes as u64, most));
-        }
-        memory.iter().try_for_each(|handle| segment.mapping.wake_posix_fd(handle.as_fd(), &[device]))?;
+        memory
+            .iter()
+            .try_for_each(|handle| segment.mapping.wake_posix_fd(handle.as_fd(), &[context.device()]))?;
         Ok(segment)
     }
 }
@@ -140,7 +133,7 @@ impl OwnSegment {
         let whole = whole.ok_or(too_large)?;
         let segment = Segment { mapping: ImportedMapping::reserve(device, whole)?, pads };
         let (free, pads) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
-        let inner = Inner { free, pads, parked: Vec::new(), clearing: Vec::new(), is_asleep: true };
+        let inner = Inner { free, pads, parked: Vec::new(), clearing: Vec::new() };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };
         let (info, descriptor) = made.wake()?;
         Ok((made, info, descriptor))
@@ -148,7 +141,7 @@ impl OwnSegment {
 
     /// Makes new memory, whose pads are zero, at the addresses; and what the other ranks map it by.
     pub(super) fn wake(&self) -> Result<(SegmentInfo, OwnedFd)> {
-        let (mut inner, Segment { mapping, pads }) = (lock(&self.inner), &self.segment);
+        let (_inner, Segment { mapping, pads }) = (lock(&self.inner), &self.segment);
         // SAFETY: what an earlier try has left, which nobody was told of.
         unsafe { mapping.sleep() }?;
         let (device, bytes) = (mapping.device(), mapping.bytes());
@@ -158,10 +151,8 @@ impl OwnSegment {
         let cleared = self.clear(0..*pads);
         self.stream.synchronize()?;
         cleared?;
-        inner.is_asleep = false;
-        let numbers = [self.number, bytes as u64, *pads as u64, SIGNAL_PAD_BYTES as u64];
-        let [number, bytes, pads, pad_bytes] = numbers.map(U64::new);
-        Ok((SegmentInfo { number, bytes, pads, pad_bytes, device: device.uuid()? }, descriptor))
+        let (number, bytes) = (self.number.into(), (bytes as u64).into());
+        Ok((SegmentInfo { number, bytes, device: device.uuid()? }, descriptor))
     }
 
     /// Gives the memory back.
@@ -170,8 +161,7 @@ impl OwnSegment {
     ///
     /// Nothing uses it, but for the clearing of pads.
     pub(super) unsafe fn sleep(&self) -> Result<()> {
-        let mut inner = lock(&self.inner);
-        inner.is_asleep = true;
+        let _inner = lock(&self.inner);
         // SAFETY: the caller's promise; the clearing of pads is one of its uses, and none begins while this has the lock, nor while it sleeps.
         unsafe { self.segment.mapping.sleep() }
     }
@@ -205,7 +195,7 @@ impl OwnSegment {
         // A stream that captures, a driver that fails, or the sleep leaves the piece for later.
         let is_over = uses.wait().is_ok();
         let mut inner = lock(&self.inner);
-        if is_over && !inner.is_asleep && self.clear(block.pad..block.pad + 1).is_ok() {
+        if is_over && self.segment.is_awake() && self.clear(block.pad..block.pad + 1).is_ok() {
             inner.free.give(block.offset - self.segment.data(), block.len, ());
             inner.clearing.push(block.pad);
         } else {

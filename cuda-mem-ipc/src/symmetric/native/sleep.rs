@@ -1,13 +1,11 @@
-//! How all ranks of a group give the memory of its segments back, and get it again at the same addresses.
+//! How all ranks give the memory of a group's segments back, and get it again at the same addresses.
 //!
-//! All ranks come to a step together. Of the first one of a sleep or a wake a word of the directory says how it ended, which is written once:
-//! all ranks were there, or which one was not, or had failed before. Then nothing has changed, on any rank. The second one says that all
-//! ranks have done it; a rank that fails between the two, or does not come to the second, breaks the group.
+//! Of the first step of either the directory says how it ended, which is written once: all ranks came, or one did not, or had failed before,
+//! and then nothing has changed on any rank. Who fails before the second, or does not come to it, breaks the group.
 //!
 //! # Safety
 //!
-//! Relies on the promise of whoever puts a group to sleep that nothing that uses its memory is queued before it wakes, on any rank, and on all
-//! ranks having waited for what was queued before.
+//! Relies on the promise of whoever puts a group to sleep, on each rank, and on all ranks having waited for their work at the first step.
 
 #![allow(unsafe_code, reason = "unmaps memory that others may use")]
 
@@ -25,79 +23,71 @@ use super::{Group, NAME, message};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Error, Result, Why};
 
-/// Of what a rank says that it has come: it has failed before. Below are its segments.
-const FAILED: u64 = 1 << 24;
-/// Of how a step ended: without a rank.
-const LATE: u64 = 1 << 25;
+/// What a rank says in place of how many segments it has, if it cannot go on.
+const FAILED: u64 = (1 << 32) - 1;
 
 impl Group {
-    /// Gives the device memory of the group back to the driver, on all ranks, with what is in it: its allocations keep their addresses, and the
-    /// ranks theirs of each other. Every rank has to call it; it returns when all have done it, with the bytes that were this rank's own.
-    /// What signals are counted by stays. Of a group that sleeps it does nothing.
+    /// Gives the device memory of the group back to the driver on all ranks, without a copy of what is in it. Its allocations keep their
+    /// addresses on each rank, and signals their counts. Every rank calls it, and it returns when all have done it, with how many bytes were this
+    /// rank's own. Until [`wake`](Self::wake) memory may be dropped, and allocating is an error; sleeping again does nothing.
     ///
-    /// First it waits for all work of the context, which ends captures that are under way. Until [`wake`](Self::wake) memory of the group may be
-    /// dropped, and allocating is an error. The [module](crate::symmetric) has an example.
+    /// It waits for all work of the context, which ends a capture that is under way. The [module](crate::symmetric) has an example.
     ///
     /// # Errors
     ///
-    /// Nothing has changed, on any rank, and it can be tried again: [`Error::Missing`], which names a rank that did not come within the group's
-    /// timeout, [`Error::FailedElsewhere`], [`Error::Core`]. Otherwise the group is of no use any more, and what it still has goes with it:
-    /// [`Error::Broken`], [`Error::Left`].
+    /// Nothing has changed on any rank, and all may try again: [`Error::Missing`], which names a rank that did not come within the group's
+    /// timeout; [`Error::FailedElsewhere`]; [`Error::Core`]. [`Error::Broken`] and [`Error::Left`]: the group, and what it has, is of no use
+    /// any more.
     ///
     /// # Safety
     ///
-    /// From the call until [`wake`](Self::wake) has returned nothing is queued that uses memory of the group, on any rank: no kernel, no copy, no
-    /// graph. What was queued before in other contexts than the group's is done.
+    /// From the call until [`wake`](Self::wake) has returned nothing is queued on any rank that uses memory of the group, no graph either. What
+    /// was queued before in other contexts than the group's is done.
     pub unsafe fn sleep(&self) -> Result<usize> {
         refuse_forked()?;
         let (inner, making) = (&*self.inner, lock(&self.inner.making));
-        let is_asleep = &inner.state.is_asleep;
-        if is_asleep.load(Ordering::Acquire) {
+        let (state, own) = (&inner.state, &making.segments);
+        if state.expect_awake().is_err() {
             return Ok(0);
         }
-        let ready = inner.state.check().and_then(|()| Ok(inner.context.synchronize()?));
-        let counts = inner.meet("sleep", making.segments.len(), ready, true)?;
-        is_asleep.store(true, Ordering::Release);
+        let ready = state.check().and_then(|()| Ok(inner.context.synchronize()?));
+        let counts = inner.meet("sleep", ready.map(|()| own.len()), true)?;
+        state.is_asleep.store(true, Ordering::Release);
         let slept = inner.map_all(&counts).and_then(|()| {
             // SAFETY: the caller's promise; all ranks have waited for what was queued before.
-            making.segments.iter().try_for_each(|own| unsafe { own.sleep() })?;
-            for (rank, peer) in inner.state.others() {
-                let mut mapped = lock(&peer.segments.mapped);
+            own.iter().try_for_each(|own| unsafe { own.sleep() })?;
+            state.others().try_for_each(|(rank, peer)| {
+                let mapped = lock(&peer.segments.mapped);
                 // SAFETY: as above.
                 mapped.iter().try_for_each(|segment| unsafe { segment.mapping.sleep() })?;
-                lock(&peer.segments.asleep).extend(mapped.drain(..));
-                inner.state.directory.mapped(inner.state.rank, rank, Segment::PLACE)?.store(0, ORDER);
-            }
-            Ok(())
+                Ok(state.directory.mapped(state.rank, rank, Segment::PLACE)?.store(0, ORDER))
+            })
         });
         inner.settle("sleep", slept)?;
-        Ok(making.segments.iter().map(|own| own.segment.mapping.bytes()).sum())
+        Ok(own.iter().map(|own| own.segment.mapping.bytes()).sum())
     }
 
-    /// Makes new memory for the allocations of a group that sleeps, at the addresses that they had on each rank. What is in it is undefined,
-    /// but for signal pads, which are zero. Every rank has to call it; it returns when all have done it. Of a group that is awake it does nothing.
+    /// Makes new memory for the allocations of a group that sleeps, at their addresses on each rank. What is in it is undefined, but for signal
+    /// pads, which are zero. Every rank calls it, and it returns when all have done it; awake it does nothing.
     ///
     /// # Errors
     ///
-    /// As [`sleep`](Self::sleep): also when a rank has too little memory the group sleeps on, on all ranks. A rank that cannot map another
-    /// one's memory breaks the group.
+    /// As [`sleep`](Self::sleep): where a rank has too little memory, all sleep on. Who cannot map another rank's memory breaks the group.
     pub fn wake(&self) -> Result<()> {
         refuse_forked()?;
         let (inner, making) = (&*self.inner, lock(&self.inner.making));
-        if !inner.state.is_asleep.load(Ordering::Acquire) {
+        let own = &making.segments;
+        if inner.state.expect_awake().is_ok() {
             return Ok(());
         }
-        let mut made = Vec::with_capacity(making.segments.len());
-        let ready = inner
-            .state
-            .check()
-            .and_then(|()| making.segments.iter().try_for_each(|own| Ok(made.push(own.wake()?))));
-        let counts = inner.meet("wake", making.segments.len(), ready, true).inspect_err(|_| {
-            // SAFETY: nobody was told of the new memory. What fails here is there for the next try.
-            let _ = making.segments.iter().try_for_each(|own| unsafe { own.sleep() });
+        let mut made = Vec::with_capacity(own.len());
+        let ready = inner.state.check();
+        let ready = ready.and_then(|()| own.iter().try_for_each(|own| Ok(made.push(own.wake()?))));
+        let counts = inner.meet("wake", ready.map(|()| own.len()), true).inspect_err(|_| {
+            // SAFETY: nobody was told of the new memory. What the driver refuses now is there for the next try.
+            let _ = own.iter().try_for_each(|own| unsafe { own.sleep() });
         })?;
-        let mut made = (0..).zip(made);
-        let woken = made.try_for_each(|(number, (info, memory))| {
+        let woken = (0..).zip(made).try_for_each(|(number, (info, memory))| {
             inner.make_room::<Segment>(number)?;
             inner.announce(message::SEGMENT, info.as_bytes(), memory.as_fd())
         });
@@ -111,79 +101,65 @@ impl Inner {
     /// Maps all segments of the other ranks, as many as each has.
     fn map_all(&self, counts: &[u64]) -> Result<()> {
         let patience = Patience::new(self.options.timeout);
-        self.state.others().zip(counts).try_for_each(|((rank, peer), count)| match count.checked_sub(1) {
-            Some(last) => peer.segments.get(self, rank, last, &patience).map(drop),
-            None => Ok(()),
+        self.state.others().try_for_each(|(rank, peer)| match counts.get(rank) {
+            None | Some(0) => Ok(()),
+            Some(count) => peer.segments.get(self, rank, count - 1, &patience).map(drop),
         })
     }
 
     /// The second step of all ranks, behind what this one has done.
     pub(super) fn settle(&self, what: &'static str, done: Result<()>) -> Result<()> {
         done.inspect_err(|error| {
-            let (rank, why) = match error {
-                Error::Missing { ranks, .. } => (ranks.first(), Why::TimedOut),
-                _ => (None, Why::Failed),
-            };
-            self.state.break_by(rank.copied().unwrap_or(self.state.rank), why);
+            let late = if let Error::Missing { ranks, .. } = error { ranks.first() } else { None };
+            let why = if late.is_some() { Why::TimedOut } else { Why::Failed };
+            self.state.break_by(*late.unwrap_or(&self.state.rank), why);
         })?;
-        self.meet(what, 0, Ok(()), false).map(drop)
+        self.meet(what, Ok(0), false).map(drop)
     }
 
-    /// Returns when all ranks have come to this step, with how many segments each other one has. `before` is what this rank has done before.
-    pub(super) fn meet(
-        &self,
-        what: &'static str,
-        segments: usize,
-        before: Result<()>,
-        may_fail: bool,
-    ) -> Result<Vec<u64>> {
+    /// Returns when all ranks have come to this step, with how many segments each has. `before` is what this one has done before.
+    pub(super) fn meet(&self, what: &'static str, before: Result<usize>, may_fail: bool) -> Result<Vec<u64>> {
         let (state, patience) = (&*self.state, Patience::new(self.options.timeout));
-        let ended = state.directory.word(ENDED)?;
+        let (directory, ended) = (&state.directory, state.directory.word(ENDED)?);
         let begun = ended.load(ORDER);
         let step = (begun >> 32) + 1;
-        let failed = if before.is_err() { FAILED } else { 0 };
-        state.directory.come(state.rank)?.store(step << 32 | failed | segments as u64, ORDER);
+        let said = before.as_ref().map_or(FAILED, |segments| *segments as u64);
+        directory.come(state.rank)?.store(step << 32 | said, ORDER);
         before?;
         loop {
-            // Before what the ranks say: they go on when the step has ended.
+            // Before what the ranks say, who go on when the step has ended. What may not fail has ended well, and what may is behind such a step.
             let now = ended.load(ORDER);
-            let come = |rank| Ok(state.directory.come(rank)?.load(ORDER));
+            let come = |rank| Ok(directory.come(rank)?.load(ORDER));
             let come = (0..state.ranks()).map(come).collect::<Result<Vec<_>>>()?;
-            if now != begun {
-                let rank = usize::try_from(now & 0xffff).unwrap_or(0);
-                return match now {
-                    // Behind a first step that has ended well there is the second one, and that cannot end otherwise.
-                    now if now == step << 32 || !may_fail => {
-                        Ok(state.others().filter_map(|(rank, _)| Some(come.get(rank)? % FAILED)).collect())
-                    }
-                    now if now & FAILED != 0 => {
-                        Err(Error::FailedElsewhere { backend: NAME, call: what, rank })
-                    }
-                    _ => Err(Error::Missing { ranks: vec![rank], what, waited: self.options.timeout }),
-                };
+            if now == step << 32 || (now != begun && !may_fail) {
+                return Ok(come.into_iter().map(|said| said & FAILED).collect());
             }
-            let failed = come.iter().position(|said| said >> 24 == (step << 32 | FAILED) >> 24);
+            let has_failed = |said: &u64| *said == (step << 32 | FAILED);
+            if now != begun {
+                // Who has failed may have done so because of another rank.
+                state.check()?;
+                let rank = usize::try_from(now & 0xffff).unwrap_or(0);
+                let missing = Error::Missing { ranks: vec![rank], what, waited: self.options.timeout };
+                let failed = Error::FailedElsewhere { backend: NAME, call: what, rank };
+                return Err(if come.get(rank).is_some_and(has_failed) { failed } else { missing });
+            }
             let late = come.iter().position(|said| said >> 32 != step);
-            let waited = late.map_or(Ok(()), |rank| self.wait_for(rank, what, &patience));
-            let verdict = match (failed, late, waited) {
-                (Some(rank), ..) => FAILED | rank as u64,
-                (_, None, _) => 0,
-                (_, Some(rank), Ok(())) if state.directory.has_left(rank) => {
-                    return Err(Error::Left { rank });
-                }
-                (_, Some(_), Ok(())) => {
-                    self.map_ahead()?;
-                    patience.pause();
-                    continue;
-                }
-                (_, Some(rank), Err(Error::Missing { .. })) if may_fail => LATE | rank as u64,
-                (_, Some(rank), Err(Error::Missing { .. })) => {
-                    return Err(state.break_by(rank, Why::TimedOut));
-                }
-                (_, _, Err(broken)) => return Err(broken),
+            let culprit = match (come.iter().position(has_failed), late) {
+                (None, Some(rank)) => match self.wait_for(rank, what, &patience) {
+                    Err(Error::Missing { .. }) if may_fail => Some(rank),
+                    Err(Error::Missing { .. }) => return Err(state.break_by(rank, Why::TimedOut)),
+                    Ok(()) if directory.has_left(rank) => return Err(Error::Left { rank }),
+                    waited => {
+                        waited.and_then(|()| self.map_ahead())?;
+                        patience.pause();
+                        continue;
+                    }
+                },
+                (failed, _) => failed,
             };
-            // The first word counts, for all ranks.
-            let _ = ended.compare_exchange(begun, step << 32 | verdict, ORDER, ORDER);
+            // The first word counts, for all ranks: 2 to the 16th and who is at fault.
+            let how = culprit.map_or(0, |rank| 1 << 16 | rank as u64);
+            let _ = ended.compare_exchange(begun, step << 32 | how, ORDER, ORDER);
         }
     }
 }

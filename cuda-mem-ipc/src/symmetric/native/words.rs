@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
-use super::announced::Announced;
+use super::announced::{Announced, Came};
 use super::group;
 use super::message::PieceInfo;
 use crate::LARGEST_PAGE;
@@ -20,7 +20,6 @@ use crate::memory_file::{self, bytes_there};
 use crate::primitive::lock;
 use crate::symmetric::Error;
 use crate::symmetric::memory::Operation;
-use crate::transport::Descriptors;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
@@ -88,10 +87,9 @@ impl Announced for Piece {
 
     fn open(
         own: &group::Inner,
-        info: PieceInfo,
-        memory: Descriptors,
         rank: usize,
-        _slept: Option<Arc<Self>>,
+        (info, memory): Came<Self>,
+        _: Option<Arc<Self>>,
     ) -> Result<Arc<Self>, Error> {
         let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
         let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
