@@ -60,7 +60,6 @@ pub struct ImportedMapping {
 struct Mapped {
     /// None once the addresses are given back.
     range: Option<AddressRange>,
-    bytes: usize,
     address: CUdeviceptr,
     device: Device,
     uses: Uses,
@@ -119,7 +118,7 @@ impl ImportedMapping {
         let range = AddressRange::reserve(device, bytes, 0)?;
         let (uses, address, handles) = (Uses::new(), range.address(), Mutex::default());
         let (range, companion) = (Some(range), Companion::NONE);
-        Ok(Self { mapped: Owned::new(Mapped { range, bytes, address, device, uses, companion, handles }) })
+        Ok(Self { mapped: Owned::new(Mapped { range, address, device, uses, companion, handles }) })
     }
 
     /// Unmaps the memory, behind the device uses that it knows of, and releases it. The addresses stay.
@@ -183,7 +182,7 @@ impl ImportedMapping {
     pub fn allow(&self, devices: &[Device]) -> Result<()> {
         // There is one until the mapping is closed.
         let range = self.mapped.range.as_ref();
-        range.map_or(Ok(()), |range| range.set_access(0, self.mapped.bytes, devices, Access::ReadWrite))
+        range.map_or(Ok(()), |range| range.set_access(0, range.bytes(), devices, Access::ReadWrite))
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
@@ -219,7 +218,7 @@ impl ImportedMapping {
 used_memory!(
     ImportedMapping,
     |this| this.mapped.address,
-    this.mapped.bytes,
+    this.mapped.range.as_ref().map_or(0, AddressRange::bytes),
     Borrowed { uses: &this.mapped.uses, driver: this.device().driver(), context: None, behind: None }
 );
 

@@ -60,7 +60,8 @@ impl Group {
                 let mapped = lock(&peer.segments.mapped);
                 // SAFETY: as above.
                 mapped.iter().try_for_each(|segment| unsafe { segment.mapping.sleep() })?;
-                Ok(state.directory.mapped(state.rank, rank, Segment::PLACE)?.store(0, ORDER))
+                state.directory.mapped(state.rank, rank, Segment::PLACE)?.store(0, ORDER);
+                Ok(())
             })
         });
         inner.settle("sleep", slept)?;
@@ -80,14 +81,14 @@ impl Group {
         if inner.state.expect_awake().is_ok() {
             return Ok(());
         }
-        let mut made = Vec::with_capacity(own.len());
-        let ready = inner.state.check();
-        let ready = ready.and_then(|()| own.iter().try_for_each(|own| Ok(made.push(own.wake()?))));
-        let counts = inner.meet("wake", ready.map(|()| own.len()), true).inspect_err(|_| {
+        let make = |()| own.iter().map(|own| Ok(own.wake()?)).collect::<Result<Vec<_>>>();
+        let made = inner.state.check().and_then(make);
+        let ready = made.as_ref().map(Vec::len).map_err(Clone::clone);
+        let counts = inner.meet("wake", ready, true).inspect_err(|_| {
             // SAFETY: nobody was told of the new memory. What the driver refuses now is there for the next try.
             let _ = own.iter().try_for_each(|own| unsafe { own.sleep() });
         })?;
-        let woken = (0..).zip(made).try_for_each(|(number, (info, memory))| {
+        let woken = (0..).zip(made?).try_for_each(|(number, (info, memory))| {
             inner.make_room::<Segment>(number)?;
             inner.announce(message::SEGMENT, info.as_bytes(), memory.as_fd())
         });
