@@ -5,7 +5,8 @@
 //!
 //! # Safety
 //!
-//! Relies on the promise of whoever puts a group to sleep, on each rank, and on all ranks having waited for their work at the first step.
+//! Relies on the promise of whoever puts a group to sleep. What a rank unmaps it has mapped for itself: the others have mappings of their own,
+//! which keep the memory.
 
 #![allow(unsafe_code, reason = "unmaps memory that others may use")]
 
@@ -54,7 +55,7 @@ impl Group {
         let counts = inner.meet("sleep", ready.map(|()| own.len()), true)?;
         state.is_asleep.store(true, Ordering::Release);
         let slept = inner.map_all(&counts).and_then(|()| {
-            // SAFETY: the caller's promise; all ranks have waited for what was queued before.
+            // SAFETY: the context was waited for, and the caller promises the rest.
             own.iter().try_for_each(|own| unsafe { own.sleep() })?;
             state.others().try_for_each(|(rank, peer)| {
                 let mapped = lock(&peer.segments.mapped);
@@ -111,9 +112,12 @@ impl Inner {
     /// The second step of all ranks, behind what this one has done.
     pub(super) fn settle(&self, what: &'static str, done: Result<()>) -> Result<()> {
         done.inspect_err(|error| {
-            let late = if let Error::Missing { ranks, .. } = error { ranks.first() } else { None };
-            let why = if late.is_some() { Why::TimedOut } else { Why::Failed };
-            self.state.break_by(*late.unwrap_or(&self.state.rank), why);
+            let (rank, why) = match error {
+                Error::Missing { ranks, .. } => (ranks.first(), Why::TimedOut),
+                Error::Invalid { rank, .. } => (Some(rank), Why::Unreachable),
+                _ => (None, Why::Failed),
+            };
+            self.state.break_by(*rank.unwrap_or(&self.state.rank), why);
         })?;
         self.meet(what, Ok(0), false).map(drop)
     }
