@@ -46,8 +46,7 @@ pub(super) struct ExportLink {
     /// How many leases there are, those that are just ending too, and whether there may be more.
     out: Arc<AtomicUsize>,
     is_open: AtomicBool,
-    /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
-    /// no buffer overtakes its segment.
+    /// Segments that the importer was told of. The lock is held while it is told, so that no buffer overtakes its segment.
     announced: Mutex<HashMap<u64, Announced>>,
     ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
@@ -232,8 +231,7 @@ impl ExportLink {
         if self.is_closing.load(Ordering::Acquire) { Err(Error::Closed { doing }) } else { Ok(()) }
     }
 
-    /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
-    /// looks after peers takes too.
+    /// Tells the importer of a segment before a buffer of it, once. Who waits for room has no lock, which the reaper takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough messages for another one", || {
             let (mut announced, info) = (lock(&self.announced), &segment.info);

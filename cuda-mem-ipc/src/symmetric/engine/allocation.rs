@@ -67,8 +67,7 @@ struct Retired {
 }
 
 impl Retired {
-    /// Whether nothing uses the memory any more, without a wait. What streams are given after the first question does not count: they may be
-    /// busy ever after.
+    /// Whether nothing uses the memory any more. What streams, which may be busy for ever, are given after the first question does not count.
     fn is_quiet(&mut self) -> Result<bool, CoreError> {
         let passed = self.uses.iter_mut().map(Uses::have_passed);
         passed.collect::<Result<Vec<_>, _>>().map(|passed| passed.into_iter().all(|has_passed| has_passed))

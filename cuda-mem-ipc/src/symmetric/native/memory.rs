@@ -1,5 +1,4 @@
-//! What a rank has after the rendezvous, and the signals between the ranks' streams: words in host memory that the sender's stream writes
-//! and the receiver's stream waits for.
+//! What a rank has after the rendezvous, and its signals: words in host memory that one stream writes and another rank's waits for.
 //!
 //! Each rank has words for each of its allocations, by operation, channel and sender, and each word has one writer. A signal is
 //! the next number, so none is lost and none counts twice; the words of a rank are written by others and waited for at home.
@@ -174,8 +173,7 @@ impl NativeMemory {
         Ok(())
     }
 
-    /// Poison stands for a rank that is at fault, and so does a word behind which there is no number to wait for: so many signals do not
-    /// come to pass.
+    /// Poison stands for a rank that is at fault, and so does a word that has no next number: so many signals do not come to pass.
     fn explain(&self, error: CoreError, rank: usize) -> Error {
         match (error, self.check()) {
             (CoreError::Poisoned | CoreError::NotAccepted { .. }, Err(broken)) => broken,

@@ -160,8 +160,7 @@ impl State {
         self.break_by(rank, why)
     }
 
-    /// Poisons the lines that streams wait for. Asking a line that was poisoned does so once more, if a writer that lives on has
-    /// moved it since.
+    /// Poisons the lines that streams wait for. To ask one that was poisoned does so once more, if a writer has moved it since.
     pub(super) fn let_go(&self) {
         let waits = lock(&self.waits);
         waits.list.iter().filter(|waiting| !waiting.is_over()).for_each(|waiting| waiting.line.poison());

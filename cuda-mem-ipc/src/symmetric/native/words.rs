@@ -1,7 +1,6 @@
 //! The words of signals: host memory of the rank that waits, in pieces with room for so many allocations each.
 //!
-//! They are apart from the segments, so that a new segment takes no host memory: registering some takes far longer than the device
-//! memory does.
+//! They are apart from the segments, so that a new one takes no host memory: to register some takes far longer than device memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -59,8 +58,7 @@ impl Piece {
         (0..Operation::words(self.ranks)).map(count).collect()
     }
 
-    /// Says that an allocation's words are about to be signalled by. Without it whoever has them next takes them for zero, and need
-    /// not touch them.
+    /// Says that an allocation's words are about to be signalled by: else whoever has them next takes them for zero, untouched.
     pub(super) fn mark_signalled(&self, allocation: usize) -> Result<()> {
         self.mark(allocation)?.store(1, Ordering::SeqCst);
         Ok(())
@@ -177,8 +175,7 @@ impl OwnWords {
 }
 
 impl Words {
-    /// Has an allocation go on where each word has come to, or will have: a stream may wait yet for what the allocation before was
-    /// signalled.
+    /// Has an allocation go on where each word has come to, or will: streams may wait yet for signals of the one before.
     pub(super) fn go_on(&mut self) -> Result<()> {
         let counts = self.piece.counts(self.index)?;
         let waited = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner);
