@@ -50,7 +50,7 @@ fn sum(rank: &Rank, memory: &dyn SymmetricMemory, round: usize) {
     for other in 0..ranks {
         let seen = rank.download(&memory.get_buffer(other, 0..size).unwrap());
         for (sum, seen) in sums.iter_mut().zip([&seen[..half], &seen[half..]]) {
-            assert!(seen.iter().all(|byte| *byte == seen[0]));
+            assert!(seen == vec![seen[0]; seen.len()]);
             *sum += u32::from(seen[0]);
         }
     }
@@ -67,7 +67,7 @@ fn cycles(rank: &Rank) {
         memories.iter().map(|memory| [memory.buffer_ptrs(), memory.signal_pad_ptrs()].concat()).collect()
     };
     let addresses = all();
-    for round in 0..3 {
+    for round in 0..2 {
         memories.iter().for_each(|memory| sum(rank, &**memory, round));
         let pad = memories[0].get_signal_pad(rank.number()).unwrap();
         rank.upload(&pad, &[1; SIGNAL_PAD_BYTES]);
