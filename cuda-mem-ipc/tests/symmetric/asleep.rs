@@ -12,7 +12,7 @@ use cuda_mem_ipc::symmetric::{
 use cuda_mem_sim::{CUresult, Sim};
 
 use crate::common::pair::{self, Channel, test_name};
-use crate::common::{Backend, backend};
+use crate::common::{Backend, World, backend};
 use crate::own_sim::OwnSim;
 use crate::rank::{Crew, LONG, Rank, Seat, options};
 
@@ -158,12 +158,14 @@ fn until_there<T>(mut call: impl FnMut() -> Result<T>) -> T {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_and_nothing_has_changed() {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    fn hasty(seat: &Seat) -> Rank {
-        seat.join_with(&GroupOptions { timeout: PATIENCE, ..options() })
+    const PATIENCE: Duration = Duration::from_secs(3);
+    fn hasty() -> GroupOptions {
+        GroupOptions { timeout: PATIENCE, ..options() }
     }
     fn body(first: &Channel) {
-        let rank = hasty(&Seat::of(first));
+        let seat = Seat::of(first);
+        assert_eq!(first.receive().bytes, b"join");
+        let rank = seat.join_with(&hasty());
         let memory = rank.memory(LARGE);
         sum(&rank, &*memory, 1);
         assert_eq!(first.receive().bytes, b"sleep");
@@ -177,7 +179,10 @@ fn a_rank_that_does_not_come_is_named_and_nothing_has_changed() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let crew = Crew::start(cast, 2);
-        let rank = hasty(&crew.seat);
+        // Before the other one waits for it.
+        let turn = World::new();
+        crew.others[0].send(b"join", &[]);
+        let rank = Rank::new(crew.seat.context(turn.driver), &crew.seat, &hasty(), Some(turn));
         let memory = rank.memory(LARGE);
         let addresses = [memory.buffer_ptrs(), memory.signal_pad_ptrs()].concat();
         sum(&rank, &*memory, 1);
