@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
 use cuda_mem_ipc::symmetric::{
     Error, Exchange, Group, GroupOptions, Result, SIGNAL_PAD_BYTES, SymmetricMemory,
 };
 use cuda_mem_sim::{CUresult, Sim};
 
+use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
 use crate::common::{Backend, World, backend};
 use crate::own_sim::OwnSim;
-use crate::rank::{Crew, LONG, Rank, Seat, options};
+use crate::rank::{Crew, LONG, Rank, SOON, Seat, options};
 
 /// Far more than anything else that a test has.
 const LARGE: usize = 32 << 20;
@@ -128,6 +129,31 @@ fn memory_that_is_dropped_asleep_is_used_again_awake() {
         sum(rank, &*first, 1);
     }
     on_ranks!(2, |seat| dropped(&seat.join()));
+}
+
+#[test]
+fn work_that_nobody_recorded_is_waited_for() {
+    fn busy(rank: &Rank) {
+        let memory = rank.memory(1000);
+        rank.meet(&*memory);
+        let stream = Stream::new(&rank.context).unwrap();
+        let gate = Gate::before(&stream);
+        for address in memory.buffer_ptrs() {
+            // SAFETY: bytes of each rank's memory, by a mapping of this process's that stays until they are written.
+            unsafe { copy::memset_async(&stream, *address, 1, 1000) }.unwrap();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(SOON);
+                gate.open();
+            });
+            sleep(&rank.group).unwrap();
+            assert!(stream.is_idle().unwrap());
+        });
+        rank.group.wake().unwrap();
+        sum(rank, &*memory, 1);
+    }
+    on_ranks!(2, |seat| busy(&seat.join()));
 }
 
 /// More than may be announced at a time.
