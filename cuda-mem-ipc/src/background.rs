@@ -13,8 +13,7 @@ use cuda_mem_pool::cuda_mem_core::forked;
 
 use crate::primitive::lock;
 
-/// How long a job runs before the next one gets a thread of its own, for each thread that runs one: where processors are busy, short jobs take
-/// long too.
+/// How long a job runs before the next one gets a thread, for each thread that runs one: on busy processors short jobs take long too.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long a thread without work stays.

@@ -8,8 +8,7 @@ use cuda_mem_pool::cuda_mem_core::{self as core, Context, Device};
 use crate::error::{Error, Result};
 use crate::transport::Descriptors;
 
-/// Maps a peer's memory, if it is one file in memory of sealed length. That is asked first, of the system alone: a file of another kind could
-/// take its time to answer.
+/// Maps a peer's memory, if it is one file in memory of sealed length. The system alone is asked that first: another file may take its time.
 pub(crate) fn open(descriptors: Descriptors) -> Result<SharedMapping> {
     let is_memory = |file: &OwnedFd| rustix::fs::fcntl_get_seals(file).is_ok();
     let declared = descriptors.len();

@@ -8,19 +8,20 @@
 #![allow(unsafe_code, reason = "unmaps memory")]
 
 use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
 use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Companion, Held, Owned, Release};
-use crate::driver::{Device, Driver, refuse_forked};
+use crate::driver::{Device, Driver, lock, refuse_forked};
 use crate::error::{Error, Refused, Result, expect_lost};
 use crate::uses::Uses;
 use crate::vmm::{Access, AddressRange, PhysicalMemory};
 
 /// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone. Memory of this process can be
-/// had in the same way ([`ImportedMapping::of_own`]).
+/// had in the same way ([`ImportedMapping::reserve`] and [`wake`](ImportedMapping::wake)).
 ///
 /// Dropped, it waits for the device uses that it knows of, and is unmapped once.
 ///
@@ -41,6 +42,11 @@ use crate::vmm::{Access, AddressRange, PhysicalMemory};
 /// let stream = Stream::new(&device.primary_context()?)?;
 /// let address = theirs.on(&stream)?.address(); // for a kernel
 /// assert_eq!(address, theirs.as_raw());
+///
+/// stream.synchronize()?;
+/// // SAFETY: the stream was waited for, and nothing uses the address before there is memory again.
+/// unsafe { theirs.sleep() }?;
+/// theirs.wake_posix_fd(descriptor.as_fd(), &[device])?; // the same memory, or other memory of its size
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
 #[derive(Debug)]
@@ -54,13 +60,12 @@ pub struct ImportedMapping {
 struct Mapped {
     /// None once the addresses are given back.
     range: Option<AddressRange>,
-    bytes: usize,
     address: CUdeviceptr,
     device: Device,
     uses: Uses,
     companion: Companion,
-    /// Released after the unmapping, when nobody waits for it.
-    handles: Vec<PhysicalMemory>,
+    /// Released after the unmapping, when nobody waits for it. Locked while it is mapped or unmapped.
+    handles: Mutex<Vec<PhysicalMemory>>,
 }
 
 impl ImportedMapping {
@@ -97,54 +102,68 @@ impl ImportedMapping {
         parts: &[(BorrowedFd<'_>, usize)],
         devices: &[Device],
     ) -> Result<Self> {
-        device.driver().reclaim();
         let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
-        let bytes = total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?;
-        let import = |&(descriptor, bytes): &(BorrowedFd<'_>, usize)| {
-            PhysicalMemory::import_unchecked(device, descriptor, bytes)
-        };
-        Self::map(device, bytes, parts.iter().map(import), devices)
-    }
-
-    /// Maps memory that this process made, as a whole, for some devices to read and write: whoever shares it has it in the same way
-    /// as those it is shared with. It is released with the mapping.
-    ///
-    /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no
-    /// context.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ForeignContext`] for memory or devices of another driver; [`Error::Driver`]: code 101 for a device that cannot reach it.
-    /// Nothing is mapped then, and the memory is released.
-    pub fn of_own(device: Device, memory: PhysicalMemory, devices: &[Device]) -> Result<Self> {
-        device.driver().reclaim();
-        Self::map(device, memory.bytes(), std::iter::once(Ok(memory)), devices)
-    }
-
-    /// Maps handles side by side, in this order.
-    fn map(
-        device: Device,
-        bytes: usize,
-        handles: impl ExactSizeIterator<Item = Result<PhysicalMemory>>,
-        devices: &[Device],
-    ) -> Result<Self> {
-        let range = AddressRange::reserve(device, bytes, 0)?;
+        let mapping = Self::reserve(device, total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?)?;
         // From here on it is unmapped if anything is wrong.
-        let (uses, companion) = (Uses::new(), Companion::NONE);
-        let address = range.address();
-        let kept = Vec::with_capacity(handles.len());
-        let mapped = Mapped { range: Some(range), bytes, address, device, uses, companion, handles: kept };
-        let mut mapping = Self { mapped: Owned::new(mapped) };
-        let Mapped { range: Some(range), handles: kept, .. } = &mut *mapping.mapped else {
-            return Ok(mapping);
-        };
-        for memory in handles {
-            let memory = memory?;
-            memory.map_whole(range, range.mapped_bytes())?;
-            kept.push(memory);
+        for &(descriptor, bytes) in parts {
+            mapping.wake(PhysicalMemory::import_unchecked(device, descriptor, bytes)?, devices)?;
         }
-        range.set_access(0, bytes, devices, Access::ReadWrite)?;
         Ok(mapping)
+    }
+
+    /// Addresses for `bytes` bytes of a device, which have no memory before [`wake`](Self::wake).
+    /// Errors: as [`AddressRange::reserve`].
+    pub fn reserve(device: Device, bytes: usize) -> Result<Self> {
+        device.driver().reclaim();
+        let range = AddressRange::reserve(device, bytes, 0)?;
+        let (uses, address, handles) = (Uses::new(), range.address(), Mutex::default());
+        let (range, companion) = (Some(range), Companion::NONE);
+        Ok(Self { mapped: Owned::new(Mapped { range, address, device, uses, companion, handles }) })
+    }
+
+    /// Unmaps the memory, behind the device uses that it knows of, and releases it. The addresses stay.
+    ///
+    /// Wraps [`cuMemUnmap` and `cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). After an error nothing
+    /// was unmapped; a handle that the driver does not release is [counted](Driver::release_failures).
+    ///
+    /// # Safety
+    ///
+    /// As for [`AddressRange::unmap`], of all its addresses.
+    pub unsafe fn sleep(&self) -> Result<()> {
+        refuse_forked()?;
+        let mut handles = lock(&self.mapped.handles);
+        self.mapped.uses.wait()?;
+        if let Some(range) = self.mapped.range.as_ref().filter(|range| range.mapped_bytes() > 0) {
+            // SAFETY: the mappings of these addresses, side by side from the first on; the caller's promise.
+            range.driver().attempt(|| unsafe { range.unmap(0, range.mapped_bytes()) })?;
+        }
+        handles.clear();
+        Ok(())
+    }
+
+    /// Maps memory of this process at the first addresses that have none; once all have some, lets devices read and write it. It is
+    /// released with the mapping. After an error [`sleep`](Self::sleep) takes away what may be mapped.
+    ///
+    /// Wraps [`cuMemMap` and `cuMemSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html).
+    /// Errors: [`Error::NotWhole`], and as [`AddressRange::map`] and [`set_access`](AddressRange::set_access).
+    pub fn wake(&self, memory: PhysicalMemory, devices: &[Device]) -> Result<()> {
+        let mut handles = lock(&self.mapped.handles);
+        if let Some(range) = &self.mapped.range {
+            memory.map_whole(range, range.mapped_bytes())?;
+        }
+        handles.push(memory);
+        if self.is_awake() { self.allow(devices) } else { Ok(()) }
+    }
+
+    /// As [`ImportedMapping::wake`], with the memory behind a descriptor: [`ImportedMapping::import_posix_fd`] has the errors.
+    pub fn wake_posix_fd(&self, descriptor: BorrowedFd<'_>, devices: &[Device]) -> Result<()> {
+        self.wake(PhysicalMemory::import_unchecked(self.device(), descriptor, self.bytes())?, devices)
+    }
+
+    /// Whether all of its addresses have memory.
+    #[must_use]
+    pub fn is_awake(&self) -> bool {
+        self.mapped.range.as_ref().is_some_and(|range| range.mapped_bytes() == range.bytes())
     }
 
     /// The device that the memory lies on.
@@ -163,7 +182,7 @@ impl ImportedMapping {
     pub fn allow(&self, devices: &[Device]) -> Result<()> {
         // There is one until the mapping is closed.
         let range = self.mapped.range.as_ref();
-        range.map_or(Ok(()), |range| range.set_access(0, self.mapped.bytes, devices, Access::ReadWrite))
+        range.map_or(Ok(()), |range| range.set_access(0, range.bytes(), devices, Access::ReadWrite))
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
@@ -196,13 +215,12 @@ impl ImportedMapping {
     }
 }
 
-used_memory!(ImportedMapping, |this| this.mapped.address, this.mapped.bytes, this.mapped.borrowed());
-
-impl Mapped {
-    fn borrowed(&self) -> Borrowed<'_> {
-        Borrowed { uses: &self.uses, driver: self.device.driver(), context: None, behind: None }
-    }
-}
+used_memory!(
+    ImportedMapping,
+    |this| this.mapped.address,
+    this.mapped.range.as_ref().map_or(0, AddressRange::bytes),
+    Borrowed { uses: &this.mapped.uses, driver: this.device().driver(), context: None, behind: None }
+);
 
 impl Held for Mapped {
     fn driver(&self) -> Driver {
@@ -226,18 +244,16 @@ impl Release for Mapped {
             }
         }
         let mapped = range.mapped_bytes();
-        if mapped > 0 {
-            // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
-            let unmapped = unsafe { range.unmap(0, mapped) };
-            if let Err(error) = unmapped {
-                expect_lost(error)?;
-                // The code may be that of earlier work. Nobody uses the memory any more, mapped or not: what waits for that goes on, and the
-                // addresses stay reserved, which is counted.
-                self.range = None;
-            }
+        // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
+        let unmap = || unsafe { range.unmap(0, mapped) };
+        if let Err(error) = if mapped > 0 { unmap() } else { Ok(()) } {
+            expect_lost(error)?;
+            // The code may be that of earlier work. Nobody uses the memory any more, mapped or not: what waits for that goes on, and the
+            // addresses stay reserved, which is counted.
+            self.range = None;
         }
         // A refusal is counted.
-        self.handles.clear();
+        lock(&self.handles).clear();
         if let Some(range) = self.range.take()
             && let Err(refused) = range.close()
         {

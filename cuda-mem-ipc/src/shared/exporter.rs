@@ -22,7 +22,7 @@ use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
-use crate::transport::{Connection, Deadline, Peer, Poller};
+use crate::transport::{Connection, Deadline, Peer};
 use serve::{Lease, Leases};
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
@@ -46,8 +46,7 @@ pub(super) struct ExportLink {
     /// How many leases there are, those that are just ending too, and whether there may be more.
     out: Arc<AtomicUsize>,
     is_open: AtomicBool,
-    /// Segments that the importer was told of: of so many bytes ahead of a buffer, or with one. The lock is held while it is told, so that
-    /// no buffer overtakes its segment.
+    /// Segments that the importer was told of. The lock is held while it is told, so that no buffer overtakes its segment.
     announced: Mutex<HashMap<u64, Announced>>,
     ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
@@ -232,28 +231,16 @@ impl ExportLink {
         if self.is_closing.load(Ordering::Acquire) { Err(Error::Closed { doing }) } else { Ok(()) }
     }
 
-    /// Tells the importer of a segment before a buffer of it, once. Whoever waits for room does so without the lock, which the thread that
-    /// looks after peers takes too.
+    /// Tells the importer of a segment before a buffer of it, once. Who waits for room has no lock, which the reaper takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
-        loop {
-            let mut announced = lock(&self.announced);
-            if let Some(known) = announced.get_mut(&segment.info.id) {
+        until(deadline, "the peer had taken enough messages for another one", || {
+            let (mut announced, info) = (lock(&self.announced), &segment.info);
+            if let Some(known) = announced.get_mut(&info.id) {
                 *known = Announced::Used;
-                return Ok(());
+                return Ok(true);
             }
-            let info = &segment.info;
-            if segment.with_handles(|handles| self.tell(&mut announced, info, Announced::Used, handles))? {
-                return Ok(());
-            }
-            drop(announced);
-            if deadline.has_passed() {
-                return Err(Error::Timeout { what: "the peer had taken enough messages for another one" });
-            }
-            let mut poller = Poller::new();
-            poller.writable((), &self.connection);
-            poller.readable((), &**self.connection.peer());
-            poller.wait(deadline)?;
-        }
+            segment.with_handles(|handles| self.tell(&mut announced, info, Announced::Used, handles))
+        })
     }
 
     /// Tells the importer of a segment of which it has no buffer yet, and returns whether it knows of it. Nobody is waited for.

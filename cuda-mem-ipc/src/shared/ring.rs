@@ -1,5 +1,4 @@
-//! Rings in memory that both processes have, of hand-overs and of releases: one side writes, the other reads, and no system call is made
-//! unless the reader sleeps.
+//! Rings in memory of both processes, of hand-overs and of releases: one side writes, the other reads, by no system call unless it sleeps.
 //!
 //! Neither side believes the other's number: each counts by itself, and reads the other's only to see how far it is. Readers of hand-overs
 //! sleep on a word of the memory, [`sleep`]; the one reader of releases sleeps on its connections, and is sent a message.

@@ -160,8 +160,7 @@ impl Segment {
         Self::new(SegmentInfo::new(bytes, place), Memory::Lent { pinned, address })
     }
 
-    /// What another process says is memory, with as many descriptors as it says. `departure` is dropped when it is unmapped. What is left of the
-    /// descriptors may be closed.
+    /// What another process says is memory, with as many descriptors as it says, which may be closed. `departure` goes when it is unmapped.
     pub(super) fn import(
         context: &Context,
         said: &wire::Segment,

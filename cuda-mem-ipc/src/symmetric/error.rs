@@ -35,6 +35,9 @@ pub enum Error {
     /// A rank ended, went or was too late. The group is of no use any more, on any rank: make a new one.
     #[error("group {group:?} is broken: rank {rank} {why}; results of what waited are not to be used")]
     Broken { group: String, rank: usize, why: Why },
+    /// The group [sleeps](super::Group::sleep).
+    #[error("group {group:?} sleeps: wake it on all ranks first")]
+    Asleep { group: String },
     /// A rank has left the group in good order, and nothing more can be had of it.
     #[error("rank {rank} has left the group")]
     Left { rank: usize },

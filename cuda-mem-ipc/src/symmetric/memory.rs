@@ -27,9 +27,9 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
     /// Where it lies.
     fn layout(&self) -> &Layout;
 
-    /// What keeps a rank's memory, and knows its uses in this process.
+    /// What keeps the memory, and knows its uses in this process.
     #[doc(hidden)]
-    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>>;
+    fn owner(&self) -> Arc<dyn Used>;
 
     /// This process's rank.
     fn rank(&self) -> usize {
@@ -85,7 +85,7 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
         let (Range { start, end }, there) = (bytes, layout.size - layout.offset);
         let len = end.checked_sub(start).filter(|_| end <= there);
         let len = len.ok_or(Error::BeyondBuffer { rank, start, end, bytes: there })?;
-        PeerBuffer::new(self.buffer_ptrs()[rank], rank, layout.offset + start, len, self.owner(rank)?)
+        PeerBuffer::new(self.buffer_ptrs()[rank], rank, layout.offset + start, len, self.owner())
     }
 
     /// A rank's signal pad.
@@ -95,7 +95,7 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
     /// [`Error::NotAccepted`], [`Error::NotReachable`].
     fn get_signal_pad(&self, rank: usize) -> Result<PeerBuffer> {
         self.layout().expect_rank(rank)?;
-        PeerBuffer::new(self.signal_pad_ptrs()[rank], rank, 0, SIGNAL_PAD_BYTES, self.owner(rank)?)
+        PeerBuffer::new(self.signal_pad_ptrs()[rank], rank, 0, SIGNAL_PAD_BYTES, self.owner())
     }
 
     /// Whether all ranks are sound so far. Results of work behind a [`wait_signal`](Self::wait_signal) or a
@@ -210,14 +210,15 @@ impl Operation {
 pub struct PeerBuffer {
     address: CUdeviceptr,
     bytes: usize,
+    rank: usize,
     owner: Arc<dyn Used>,
 }
 
-/// What knows the uses of memory and keeps it until they are over.
+/// What knows the uses of each rank's memory and keeps it until they are over.
 pub trait Used: fmt::Debug + Send + Sync {
     fn driver(&self) -> Driver;
 
-    fn uses(&self) -> &Uses;
+    fn uses(&self, rank: usize) -> &Uses;
 }
 
 impl PeerBuffer {
@@ -231,7 +232,7 @@ impl PeerBuffer {
         if first == 0 {
             return Err(Error::NotReachable { rank });
         }
-        Ok(Self { address: first + offset as u64, bytes, owner })
+        Ok(Self { address: first + offset as u64, bytes, rank, owner })
     }
 
     /// Where it begins.
@@ -254,7 +255,12 @@ impl PeerBuffer {
     pub fn as_range<T: DeviceCopy>(&self) -> Result<DeviceRange<'_, T>, core::Error> {
         // SAFETY: the owner keeps as many bytes mapped while it lives, which is longer than this borrow, and until its uses are over.
         unsafe {
-            DeviceRange::<u8>::from_mapped(self.owner.uses(), self.owner.driver(), self.address, self.bytes)
+            DeviceRange::<u8>::from_mapped(
+                self.owner.uses(self.rank),
+                self.owner.driver(),
+                self.address,
+                self.bytes,
+            )
         }?
         .cast()
     }
@@ -267,6 +273,6 @@ impl PeerBuffer {
     /// As [`Uses::on`]; [`ForeignContext`](core::Error::ForeignContext) for another driver's stream.
     pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>, core::Error> {
         expect_driver(self.owner.driver(), stream)?;
-        self.owner.uses().on(self.address, stream)
+        self.owner.uses(self.rank).on(self.address, stream)
     }
 }

@@ -26,6 +26,10 @@
 //! group.barrier(&stream)?; // nobody reads any more
 //! assert_eq!(sum.to_vec(&stream)?, [(1 - rank) as f32; 4]);
 //! group.check()?; // and nobody died meanwhile
+//! // SAFETY: nothing that uses memory of the group is queued on any rank before it wakes.
+//! let freed = unsafe { group.sleep() }?; // all ranks' devices have the memory back
+//! group.wake()?; // new memory at the same addresses
+//! assert!(freed >= 64 << 20);
 //! # Ok(())
 //! # }
 //! # // The ranks are processes; here threads.

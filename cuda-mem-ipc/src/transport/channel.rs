@@ -1,5 +1,4 @@
-//! A socket that carries frames: checks what comes, never waits past a deadline, ends with its owner, whoever else has it, and takes
-//! descriptors only when they are expected.
+//! A socket that carries frames: checks what comes, keeps deadlines, ends with its owner, and takes descriptors only when expected.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

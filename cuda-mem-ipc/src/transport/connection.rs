@@ -170,8 +170,7 @@ impl Connection {
         Ok(message)
     }
 
-    /// Lets the peer send no more descriptors, which it has no reason to. From Linux 6.16 on its attempt fails there; before, they are closed
-    /// here in the background.
+    /// Lets the peer send no more descriptors: from Linux 6.16 on that fails there, before they are closed here in the background.
     pub(crate) fn refuse_descriptors(&self) {
         guard(self.as_fd());
     }

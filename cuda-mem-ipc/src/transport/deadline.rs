@@ -1,6 +1,5 @@
 //! Until when something may take, and waiting that long, for many at once.
 
-use std::fmt;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,6 +106,7 @@ pub(crate) fn until(deadline: Deadline, what: &'static str, is_so: impl Fn() -> 
 /// assert_eq!(poller.wait(std::time::Duration::from_secs(10))?, ["first"]);
 /// # Ok::<(), cuda_mem_ipc::Error>(())
 /// ```
+#[derive(Debug, Default)]
 pub struct Poller<'fd, K> {
     keys: Vec<K>,
     descriptors: Vec<PollFd<'fd>>,
@@ -147,18 +147,6 @@ impl<'fd, K: Clone> Poller<'fd, K> {
         }
         let ready = |(_, descriptor): &(&K, &PollFd<'_>)| !descriptor.revents().is_empty();
         Ok(self.keys.iter().zip(&self.descriptors).filter(ready).map(|(key, _)| key.clone()).collect())
-    }
-}
-
-impl<K: Clone> Default for Poller<'_, K> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<K: fmt::Debug> fmt::Debug for Poller<'_, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Poller").field("keys", &self.keys).finish_non_exhaustive()
     }
 }
 

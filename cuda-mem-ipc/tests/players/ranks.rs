@@ -14,6 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::*;
 use crate::primitive::lock;
 use crate::symmetric::native::announced::{ANNOUNCED, LEFT_ALONE, MAX_NUMBER, Row};
+use crate::symmetric::native::directory::ENDED;
 use crate::symmetric::native::message::{self, PieceInfo, SegmentInfo};
 use crate::symmetric::native::segment::OwnSegment;
 use crate::symmetric::native::{Group, GroupOptions, NAME, SIGNAL_PAD_BYTES, watch};
@@ -163,19 +164,15 @@ fn an_entry_that_was_overtaken_is_said_to_be() {
 #[test]
 fn segments_that_cannot_be_are_refused_and_break_the_group() {
     let uuid = |pair: &Pair| pair.bad.device().uuid().unwrap();
-    let honest = |pair: &Pair| SegmentInfo {
-        number: U64::new(0),
-        bytes: U64::new(2 << 20),
-        pads: U64::new(4),
-        pad_bytes: U64::new(SIGNAL_PAD_BYTES as u64),
-        device: uuid(pair),
-    };
+    let honest =
+        |pair: &Pair| SegmentInfo { number: U64::new(0), bytes: U64::new(2 << 20), device: uuid(pair) };
     type Change = fn(SegmentInfo) -> SegmentInfo;
     let changes: [(Change, usize); 7] = [
         (|info| SegmentInfo { number: U64::new(1), ..info }, 1),
-        (|info| SegmentInfo { pad_bytes: U64::new(1), ..info }, 1),
-        (|info| SegmentInfo { pads: U64::new(u64::MAX), ..info }, 1),
-        (|info| SegmentInfo { pads: U64::new(300), ..info }, 1),
+        // No room for bytes behind the pads.
+        (|info| SegmentInfo { bytes: U64::new(0), ..info }, 1),
+        (|info| SegmentInfo { bytes: U64::new(4 * SIGNAL_PAD_BYTES as u64), ..info }, 1),
+        (|info| SegmentInfo { bytes: U64::new(u64::MAX), ..info }, 0),
         (|info| SegmentInfo { bytes: U64::new(3 << 20), ..info }, 0),
         (|info| SegmentInfo { device: [7; 16], ..info }, 0),
         // As it should be, but for the memory, which is none.
@@ -257,6 +254,38 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     let refused = Row::map_next(&pair.good.inner, 1, &mut mapped, next);
     assert!(matches!(refused, Err(Error::Invalid { rank: 1, value: MAX_NUMBER, .. })), "{refused:?}");
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
+}
+
+#[test]
+fn steps_that_cannot_be_come_to_an_end() {
+    const STEP: u64 = 5 << 32;
+    let refused = |ended: Option<u64>, said: u64| {
+        let pair = Pair::with_timeout(Duration::from_secs(1));
+        let directory = &pair.bad.state().directory;
+        let all = directory.word(ENDED).unwrap();
+        let ended = ended.unwrap_or(STEP - (1 << 32));
+        all.store(ended, Ordering::SeqCst);
+        directory.come(1).unwrap().store(said, Ordering::SeqCst);
+        let address = pair.alloc();
+        // SAFETY: nobody uses the memory.
+        let refused = unsafe { pair.good.sleep() }.unwrap_err();
+        (refused, pair.good.check(), pair.good.find(address).is_some())
+    };
+    let all = [None, Some(0), Some(u64::MAX), Some(u64::MAX << 32), Some(1 << 63)];
+    for (ended, said) in all.into_iter().zip([0, u64::MAX, STEP + (7 << 32)].into_iter().cycle()) {
+        let (error, state, is_there) = refused(ended, said);
+        // Behind the last number that there is nobody is at any step.
+        let culprit = usize::from(ended.is_none_or(|ended| ended >> 32 < u64::from(u32::MAX)));
+        let is_named = matches!(&error, Error::Missing { ranks, .. } if ranks == &[culprit]);
+        assert!(is_named && state.is_ok() && is_there, "{ended:?}, {said:#x}: {error}");
+    }
+    let (error, state, _) = refused(None, STEP | u64::from(u32::MAX));
+    assert!(matches!(error, Error::FailedElsewhere { rank: 1, .. }) && state.is_ok(), "{error}");
+    for segments in [MAX_NUMBER + 1, u64::from(u32::MAX) - 1] {
+        let (error, state, _) = refused(None, STEP | segments);
+        assert!(matches!(error, Error::Invalid { rank: 1, .. }), "{error}");
+        assert!(matches!(state, Err(Error::Broken { rank: 1, why: Why::Unreachable, .. })), "{state:?}");
+    }
 }
 
 #[test]

@@ -6,10 +6,12 @@
 use std::fs::{DirEntry, read_dir, read_link};
 use std::time::{Duration, Instant};
 
-use cuda_mem_ipc::symmetric::{GroupOptions, SymmetricMemory};
+use cuda_mem_core::Driver;
+use cuda_mem_ipc::symmetric::{GroupOptions, Result, SymmetricMemory};
+use cuda_mem_sim::Builder;
 
 use crate::common::pair::{self, Channel, test_name};
-use crate::common::{World, death_rounds};
+use crate::common::{Backend, World, backend, death_rounds, driver};
 use crate::rank::{Crew, Rank, SOON, Seat, culprit, options, until_broken, until_idle};
 
 const DIED: u64 = 1;
@@ -206,6 +208,69 @@ fn a_rank_killed_in_wait_signal_is_named_and_the_streams_are_let_go() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "wait_signal", in_wait));
 }
+
+fn sleep(rank: &Rank) -> Result<()> {
+    // SAFETY: nothing is queued before the group wakes.
+    unsafe { rank.group.sleep() }.map(drop)
+}
+
+fn change(rank: &Rank, waiting: &dyn Fn(), is_wake: bool) {
+    let memory = rank.memory(1000);
+    rank.meet(&*memory);
+    if is_wake {
+        sleep(rank).unwrap();
+    }
+    let error = std::thread::scope(|scope| {
+        let changing = scope.spawn(|| if is_wake { rank.group.wake() } else { sleep(rank) });
+        waiting();
+        changing.join().unwrap().unwrap_err()
+    });
+    assert_eq!(culprit(&error), [LAST as u64, DIED]);
+    survive(rank, Some(&*memory), [LAST as u64, DIED]);
+}
+
+/// The last rank, which comes to a call of the driver that takes long, or does not come; where there is no simulator the latter.
+fn killed_in(first: &Channel, seat: &Seat, call: Option<&str>, is_wake: bool) -> ! {
+    let sim = (backend() == Backend::Simulator).then(|| Builder::from_env().unwrap().build());
+    let driver = sim.as_ref().map_or_else(driver, |sim| Driver::over(sim.table()).unwrap());
+    let rank = Rank::new(seat.context(driver), seat, &options(), None);
+    let memory = rank.memory(1000);
+    rank.meet(&*memory);
+    if is_wake {
+        sleep(&rank).unwrap();
+    }
+    std::thread::scope(|scope| {
+        if let (Some(call), Some(sim)) = (call, &sim) {
+            sim.delay(call, Duration::from_secs(600));
+            scope.spawn(|| if is_wake { rank.group.wake() } else { sleep(&rank) });
+            std::thread::sleep(3 * SOON);
+        }
+        until_killed(first)
+    })
+}
+
+macro_rules! killed {
+    ($name:ident, $is_wake:literal, $call:expr) => {
+        #[test]
+        fn $name() {
+            let same: fn(&Rank, &dyn Fn()) = |rank, waiting| change(rank, waiting, $is_wake);
+            let body: pair::Body = |first| {
+                let seat = Seat::of(first);
+                if seat.rank == LAST {
+                    killed_in(first, &seat, $call, $is_wake);
+                }
+                second(first, &seat, |rank, waiting| change(rank, waiting, $is_wake));
+            };
+            pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, stringify!($name), same));
+        }
+    };
+}
+
+killed!(a_rank_killed_before_it_sleeps_is_named, false, None);
+killed!(a_rank_killed_when_all_sleep_is_named, false, Some("cuMemUnmap"));
+killed!(a_rank_killed_before_it_wakes_is_named, true, None);
+killed!(a_rank_killed_when_it_makes_memory_is_named, true, Some("cuMemCreate"));
+killed!(a_rank_killed_when_all_wake_is_named, true, Some("cuMemImportFromShareableHandle"));
 
 /// Rank 0 waits with a timeout for rank 2, rank 1 without one; rank 2 lives and never signals.
 #[test]

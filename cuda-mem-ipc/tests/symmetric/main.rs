@@ -27,6 +27,7 @@ macro_rules! on_ranks {
     }};
 }
 
+mod asleep;
 mod buffers;
 mod calls;
 mod death;

@@ -1,13 +1,16 @@
 //! Memory in several pieces, imported as one range.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cuda_mem_core::ipc::ImportedMapping;
-use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_core::{DeviceBuffer, Error, copy};
+use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory, ShareableMemory};
+use cuda_mem_core::{DeviceBuffer, Error, Stream, copy};
 
+use crate::common::gate::Gate;
 use crate::common::outcome::record;
-use crate::common::{World, pattern};
+use crate::common::{Backend, World, backend, pattern};
 
 #[test]
 fn pieces_are_mapped_one_behind_the_other_and_unmapped_together() {
@@ -67,7 +70,8 @@ fn memory_of_this_process_is_had_as_others_have_it() {
     let memory =
         ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
     let descriptor = memory.export_posix_fd().unwrap();
-    let own = ImportedMapping::of_own(device, memory.into_memory(), &[device]).unwrap();
+    let own = ImportedMapping::reserve(device, page).unwrap();
+    own.wake(memory.into_memory(), &[device]).unwrap();
     assert_eq!((own.bytes(), own.device()), (page, device));
     let theirs = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
     assert_ne!(own.as_raw(), theirs.as_raw());
@@ -86,4 +90,53 @@ fn memory_of_this_process_is_had_as_others_have_it() {
     let found = target.to_vec(&world.stream).unwrap();
     record!("bytes", &found[..200]);
     assert!(found == expected);
+}
+
+#[test]
+fn memory_that_sleeps_is_other_memory_at_its_addresses_when_it_wakes() {
+    let world = World::new();
+    let (device, page) = (world.context.device(), vmm::granularity(world.context.device()).unwrap());
+    let options = CreateOptions::supported_by(device).unwrap();
+    let export = |bytes| ShareableMemory::create(device, bytes, &options).unwrap().export_posix_fd().unwrap();
+    let (second, wrong) = (export(page), export(2 * page));
+    let mapping = ImportedMapping::reserve(device, page).unwrap();
+    assert!(!mapping.is_awake());
+    mapping.wake(PhysicalMemory::create(device, page, &options).unwrap(), &[device]).unwrap();
+    let filled = ImportedMapping::import_posix_fd(device, second.as_fd(), page, &[device]).unwrap();
+    let text = pattern(page, 3);
+    filled.as_range().unwrap().copy_from_slice(&world.stream, &text).unwrap();
+    world.stream.synchronize().unwrap();
+
+    let (address, busy) = (mapping.as_raw(), Stream::new(&world.context).unwrap());
+    let gate = Gate::before(&busy);
+    drop(mapping.on(&busy).unwrap());
+    let before = world.context.memory_info().unwrap().free;
+    let is_open = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            is_open.store(true, Ordering::SeqCst);
+            gate.open();
+        });
+        // SAFETY: its one use is known, and there is none before it wakes.
+        unsafe { mapping.sleep() }.unwrap();
+        assert!(is_open.load(Ordering::SeqCst), "a stream uses it yet");
+    });
+    assert!(!mapping.is_awake() && mapping.as_raw() == address);
+    if backend() == Backend::Simulator {
+        assert_eq!(world.context.memory_info().unwrap().free, before + page);
+    }
+    // SAFETY: as above; there is nothing.
+    unsafe { mapping.sleep() }.unwrap();
+
+    let refused = mapping.wake_posix_fd(wrong.as_fd(), &[device]).unwrap_err();
+    assert!(matches!(refused, Error::NotWhole { .. }) && !mapping.is_awake(), "{refused}");
+    mapping.wake_posix_fd(second.as_fd(), &[device]).unwrap();
+    assert!(mapping.is_awake() && mapping.as_raw() == address);
+    let seen = DeviceBuffer::<u8>::zeroed(&world.stream, page).unwrap();
+    seen.whole().copy_from(&world.stream, &mapping.as_range().unwrap()).unwrap();
+    assert!(seen.to_vec(&world.stream).unwrap() == text);
+    let again = mapping.wake_posix_fd(second.as_fd(), &[device]).unwrap_err();
+    assert!(matches!(again, Error::OutOfRange { .. }), "{again}");
+    mapping.close().unwrap();
 }

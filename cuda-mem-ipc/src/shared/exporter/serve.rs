@@ -149,8 +149,7 @@ impl Watched for ExportLink {
     }
 
     fn service(self: Arc<Self>, _urgent: &mut Vec<Urgent>) -> Result<()> {
-        // Both, whatever the other says: what a peer has given back before it ended counts. What is in the ring was there before the
-        // end was heard.
+        // Both, whatever the other says: what a peer has given back counts, and is in the ring before its end is heard.
         let (heard, mut ended) = (self.take_messages(), Vec::new());
         let taken = self.take_releases(&mut ended).and(heard);
         Arc::clone(&self).let_go(ended);

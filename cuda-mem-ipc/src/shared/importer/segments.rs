@@ -22,8 +22,7 @@ use crate::transport::{Deadline, Descriptors, Peer};
 /// How many segments a peer may have this process map at a time.
 pub(super) const MOST_SEGMENTS: usize = 4096;
 
-/// How long another connection's import or release of the same segment may take, whatever the deadline is: a segment that is
-/// refused stays refused.
+/// How long another connection's import or release of a segment may take, whatever the deadline: who is refused stays refused.
 const IMPORT: Duration = Duration::from_secs(10);
 
 /// What this process has mapped for all importers.

@@ -67,8 +67,7 @@ struct Retired {
 }
 
 impl Retired {
-    /// Whether nothing uses the memory any more, without a wait. What streams are given after the first question does not count: they may be
-    /// busy ever after.
+    /// Whether nothing uses the memory any more. What streams, which may be busy for ever, are given after the first question does not count.
     fn is_quiet(&mut self) -> Result<bool, CoreError> {
         let passed = self.uses.iter_mut().map(Uses::have_passed);
         passed.collect::<Result<Vec<_>, _>>().map(|passed| passed.into_iter().all(|has_passed| has_passed))
@@ -244,20 +243,14 @@ pub(super) struct EngineMemory {
     layout: memory::Layout,
 }
 
-#[derive(Debug)]
-struct View {
-    allocation: Arc<Allocation>,
-    rank: usize,
-}
-
-impl Used for View {
+impl Used for Allocation {
     fn driver(&self) -> Driver {
-        self.allocation.shared.ground.context.driver()
+        self.shared.ground.context.driver()
     }
 
-    fn uses(&self) -> &Uses {
+    fn uses(&self, rank: usize) -> &Uses {
         // As many as ranks, of which this is one.
-        &self.allocation.uses[self.rank]
+        &self.uses[rank]
     }
 }
 
@@ -316,8 +309,8 @@ impl SymmetricMemory for EngineMemory {
         &self.layout
     }
 
-    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>> {
-        Ok(Arc::new(View { allocation: Arc::clone(&self.allocation), rank }))
+    fn owner(&self) -> Arc<dyn Used> {
+        Arc::<Allocation>::clone(&self.allocation)
     }
 
     fn check(&self) -> Result<()> {

@@ -35,12 +35,21 @@ pub(super) trait Announced: Sized {
 
     fn number(info: &Self::Info) -> u64;
 
-    fn open(own: &Inner, info: Self::Info, memory: Descriptors, rank: usize) -> Result<Self>;
+    /// Maps it, where it was before the group slept.
+    fn open(own: &Inner, rank: usize, came: Came<Self>, slept: Option<Arc<Self>>) -> Result<Arc<Self>>;
+
+    fn is_awake(&self) -> bool {
+        true
+    }
 }
+
+/// What a rank says of something, and by what it is mapped.
+pub(super) type Came<T> = (<T as Announced>::Info, Descriptors);
 
 /// What of one kind a rank has announced and is not mapped here, and what is, by number.
 pub(super) struct Row<T: Announced> {
-    announced: Queue<(T::Info, Descriptors)>,
+    announced: Queue<Came<T>>,
+    /// Those that sleep, and were not announced anew, come last.
     pub(super) mapped: Mutex<Vec<Arc<T>>>,
 }
 
@@ -73,7 +82,7 @@ impl<T: Announced> Row<T> {
         let index = index.ok_or(Error::Invalid { rank, what, value: number, most: MAX_NUMBER })?;
         let mut mapped = lock(&self.mapped);
         loop {
-            if let Some(found) = mapped.get(index) {
+            if let Some(found) = mapped.get(index).filter(|found| found.is_awake()) {
                 return Ok(Arc::clone(found));
             }
             match self.announced.next() {
@@ -99,32 +108,38 @@ impl<T: Announced> Row<T> {
         Ok(())
     }
 
-    pub(super) fn map_next(
-        own: &Inner,
-        rank: usize,
-        mapped: &mut Vec<Arc<T>>,
-        (info, memory): (T::Info, Descriptors),
-    ) -> Result<()> {
-        let (number, expected) = (T::number(&info), mapped.len() as u64);
-        if number != expected || number >= MAX_NUMBER {
+    pub(super) fn map_next(own: &Inner, rank: usize, mapped: &mut Vec<Arc<T>>, came: Came<T>) -> Result<()> {
+        let (number, next) = (T::number(&came.0), mapped.partition_point(|known| known.is_awake()));
+        if number != next as u64 || number >= MAX_NUMBER {
             own.state.break_by(rank, Why::Unreachable);
             return Err(Error::Invalid { rank, what: T::TEXTS[1], value: number, most: MAX_NUMBER });
         }
         // It cannot be asked for once more, and those behind it are of no use without it.
-        mapped.push(Arc::new(T::open(own, info, memory, rank).inspect_err(|error| {
+        let opened = T::open(own, rank, came, mapped.get(next).cloned()).inspect_err(|error| {
             match error {
                 Error::Invalid { .. } => own.state.break_by(rank, Why::Unreachable),
                 _ => own.state.break_by(own.state.rank, Why::Failed),
             };
-        })?));
-        own.state.directory.mapped(own.state.rank, rank, T::PLACE)?.store(expected + 1, ORDER);
+        })?;
+        if next == mapped.len() {
+            mapped.push(opened);
+        }
+        own.state.directory.mapped(own.state.rank, rank, T::PLACE)?.store(number + 1, ORDER);
         Ok(())
     }
 }
 
-const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
+pub(super) const ORDER: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;
 
 impl Inner {
+    /// Maps what others may wait for, before this rank waits for them.
+    pub(super) fn map_ahead(&self) -> Result<()> {
+        self.state.others().try_for_each(|(rank, peer)| {
+            peer.segments.map_ahead(self, rank)?;
+            peer.pieces.map_ahead(self, rank)
+        })
+    }
+
     /// Returns when all ranks have room for one more announcement, of this number; so nothing was announced if they have not.
     pub(super) fn make_room<T: Announced>(&self, number: u64) -> Result<()> {
         if number >= MAX_NUMBER {
@@ -134,11 +149,7 @@ impl Inner {
         let patience = Patience::new(self.options.timeout);
         for (rank, _) in self.state.others() {
             loop {
-                // Others may wait for this rank likewise.
-                for (rank, peer) in self.state.others() {
-                    peer.segments.map_ahead(self, rank)?;
-                    peer.pieces.map_ahead(self, rank)?;
-                }
+                self.map_ahead()?;
                 let mapped = self.state.directory.mapped(rank, self.state.rank, T::PLACE)?.load(ORDER);
                 if number.saturating_sub(mapped) < ANNOUNCED as u64 || self.state.directory.has_left(rank) {
                     break;

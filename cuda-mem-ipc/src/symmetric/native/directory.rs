@@ -3,7 +3,8 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | who broke the group: 0, or the rank plus 1 and from bit 32 on the reason |
-//! | 256 + 16 r | not 0 when rank r has joined |
+//! | 8 | how many steps were ended, from bit 32 on, and how the last one was: [`super::sleep`] |
+//! | 256 + 16 r | which step rank r has come to |
 //! | 264 + 16 r | not 0 when rank r has left |
 //! | 4096 + 64 (r · 32768 + s mod 32768) | entry of rank r for allocation s |
 //! | behind the entries, 16 (r · ranks + s) | how many segments of rank s rank r has mapped |
@@ -23,8 +24,10 @@ pub(super) const MAX_RANKS: usize = 128;
 /// How many allocations of each rank are kept.
 pub(super) const KEPT: usize = 1 << 15;
 
-pub(super) const JOINED: usize = 256;
-pub(super) const LEFT: usize = JOINED + 8;
+/// Where it is how many steps were ended.
+pub(super) const ENDED: usize = 8;
+const COME: usize = 256;
+const LEFT: usize = COME + 8;
 const ENTRIES: usize = 4096;
 const ENTRY: usize = 64;
 
@@ -66,22 +69,22 @@ impl Directory {
     }
 
     /// A word, which is inside: all offsets are made of a rank and a number that are.
-    fn word(&self, offset: usize) -> Result<&AtomicU64> {
+    pub(super) fn word(&self, offset: usize) -> Result<&AtomicU64> {
         self.mapping.word(offset)
     }
 
-    /// Says that a rank has [joined](JOINED) or [left](LEFT).
-    pub(super) fn say(&self, what: usize, rank: usize) -> Result<()> {
-        self.word(what + 16 * rank)?.store(1, Ordering::SeqCst);
+    /// Which step a rank says that it has come to.
+    pub(super) fn come(&self, rank: usize) -> Result<&AtomicU64> {
+        self.word(COME + 16 * rank)
+    }
+
+    pub(super) fn leave(&self, rank: usize) -> Result<()> {
+        self.word(LEFT + 16 * rank)?.store(1, Ordering::SeqCst);
         Ok(())
     }
 
-    pub(super) fn has_said(&self, what: usize, rank: usize) -> bool {
-        self.word(what + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
-    }
-
     pub(super) fn has_left(&self, rank: usize) -> bool {
-        self.has_said(LEFT, rank)
+        self.word(LEFT + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
     }
 
     /// Who broke the group, if somebody did and says so in a way that can be.

@@ -1,18 +1,18 @@
-//! A group of ranks, and what this one has allocated for it.
+//! A group of ranks, what this one has allocated for it, and typed memory of all of them for Rust programs.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Context, Device, Error as CoreError, Stream, forked};
+use cuda_mem_pool::cuda_mem_core::{Context, Device, DeviceCopy, Error as CoreError, Stream, forked};
 
 use zerocopy::IntoBytes;
 
-use super::directory::LEFT;
 use super::lookup::Allocation;
 use super::memory::NativeMemory;
 use super::message::{self, PieceInfo};
@@ -21,7 +21,7 @@ use super::state::State;
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
 use crate::primitive::{lock, refuse_forked};
-use crate::symmetric::{Allocated, Error, Result, SymmetricMemory};
+use crate::symmetric::{Allocated, Error, PeerBuffer, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
 /// How a group works. All ranks pass the same. The [module](crate::symmetric) has an example.
@@ -76,8 +76,19 @@ pub(super) struct Inner {
 
 #[derive(Default)]
 pub(super) struct Making {
-    segments: Vec<Arc<OwnSegment>>,
+    pub(super) segments: Vec<Arc<OwnSegment>>,
     next: u64,
+}
+
+/// The same number of values on every rank of a [`Group`], each rank's within reach of all.
+///
+/// Dropped, this rank's part is given back behind its uses. All ranks allocate and drop in the same order, as with
+/// [`SymmetricBackend`](crate::symmetric::SymmetricBackend).
+/// The [module](crate::symmetric) has an example.
+pub struct GroupBuffer<T> {
+    memory: Arc<dyn SymmetricMemory>,
+    count: usize,
+    values: PhantomData<fn() -> T>,
 }
 
 /// An allocation that was freed and may be in use yet ([`NativeBackend::take`](super::NativeBackend::take)). When it is dropped its
@@ -161,6 +172,39 @@ impl Group {
         self.inner.state.check()
     }
 
+    /// Memory for `count` values on every rank. Every rank calls it, with the same count, and it returns when all have. What is in it is
+    /// undefined.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SymmetricBackend::alloc`](crate::symmetric::SymmetricBackend::alloc) and
+    /// [`rendezvous`](crate::symmetric::SymmetricBackend::rendezvous) of [`NativeBackend`](crate::symmetric::NativeBackend).
+    pub fn alloc<T: DeviceCopy>(&self, count: usize) -> Result<GroupBuffer<T>> {
+        refuse_forked()?;
+        let too_large = CoreError::TooLarge { count, size: size_of::<T>() };
+        let bytes = count.checked_mul(size_of::<T>()).ok_or(too_large)?;
+        let allocation = self.inner.alloc(bytes, self.device())?;
+        let address = allocation.address();
+        let memory = self.clone().rendezvous(allocation, address)?;
+        Ok(GroupBuffer { memory, count, values: PhantomData })
+    }
+
+    /// Has the later work in `stream` wait for the earlier work of all ranks that call it. The host waits for nothing, but for the other ranks
+    /// when it is called first. If a rank dies the stream goes on: ask [`check`](Self::check) before results are used.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SymmetricMemory::barrier`], and of [`alloc`](Self::alloc) when it is called first.
+    pub fn barrier(&self, stream: &Stream) -> Result<()> {
+        refuse_forked()?;
+        let allocation = match &mut *lock(&self.inner.barrier) {
+            Some(known) => Arc::clone(known),
+            none => Arc::clone(none.insert(self.inner.alloc(0, self.device())?)),
+        };
+        let address = allocation.address();
+        self.clone().rendezvous(allocation, address)?.barrier(stream, 0, None)
+    }
+
     pub(super) fn state(&self) -> &State {
         &self.inner.state
     }
@@ -206,6 +250,7 @@ impl Group {
     ) -> Result<Arc<dyn SymmetricMemory>> {
         self.check()?;
         if allocation.remotes.get().is_none() {
+            self.inner.state.expect_awake()?;
             let remotes = self.inner.look(&allocation)?;
             // Another thread may have been faster, and found the same.
             let _ = allocation.remotes.set(remotes);
@@ -227,6 +272,7 @@ impl Inner {
             return Err(CoreError::TooLarge { count: size, size: 1 }.into());
         };
         let mut making = lock(&self.making);
+        self.state.expect_awake()?;
         let mut words = self.take_words()?;
         words.go_on()?;
         let found = making.segments.iter().find_map(|segment| {
@@ -274,7 +320,7 @@ impl Inner {
     }
 
     /// Tells all ranks of something that they may map, within the timeout for all of them.
-    fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+    pub(super) fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
         let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
             let sent = peer.connection.send(kind, payload, &[descriptor], deadline);
@@ -310,8 +356,29 @@ impl Drop for Inner {
             let _ = watch.join();
         }
         // After the streams' last signals, which the release has waited for.
-        let _ = self.state.directory.say(LEFT, self.state.rank);
+        let _ = self.state.directory.leave(self.state.rank);
     }
 }
 
 crate::shown!(Group, |it| name: it.name(), rank: it.rank(), world_size: it.world_size());
+
+impl<T> GroupBuffer<T> {
+    /// How many values each rank has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// A rank's part; [`NotAccepted`](crate::symmetric::Error::NotAccepted) for a rank that there is not.
+    pub fn of(&self, rank: usize) -> Result<PeerBuffer> {
+        self.memory.get_buffer(rank, 0..self.count.saturating_mul(size_of::<T>()))
+    }
+
+    /// All that there is of it: addresses, signal pads and signals between two ranks.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<dyn SymmetricMemory> {
+        &self.memory
+    }
+}
+
+crate::shown!([T] GroupBuffer<T>, |it| len: it.count);

@@ -2,22 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::Context;
 
-use super::directory::{Directory, JOINED, MAX_RANKS};
+use super::directory::{Directory, MAX_RANKS};
 use super::message::{self, Hello};
 use super::state::State;
 use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::memory_file;
-use crate::symmetric::{Error, Result, Why};
+use crate::symmetric::{Error, Result};
 use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller};
-
-/// Between two looks whether a rank has joined.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// For what is there already.
 const AT_ONCE: Duration = Duration::ZERO;
@@ -278,26 +274,14 @@ impl<'j> Joining<'j> {
                 directory
             }
         };
-        directory.say(JOINED, self.rank)?;
-        for (rank, connection) in others() {
-            while !directory.has_said(JOINED, rank) {
-                let is_alive = connection
-                    .as_ref()
-                    .is_some_and(|connection| connection.peer().is_alive().unwrap_or(false));
-                if !is_alive {
-                    return Err(Error::Broken { group: self.name.to_owned(), rank, why: Why::Died });
-                }
-                if self.deadline.has_passed() {
-                    return Err(self.missing(vec![rank], "join"));
-                }
-                thread::sleep(PAUSE);
-            }
-        }
-        // All have mapped it.
-        directory.mapping.seal()?;
         let state = State::new(self.name, self.rank, connections, directory);
         let state = state
             .map_err(|source| self.failed(TransportError::System { call: "pipe", source: source.into() }))?;
-        Group::of(context, state, self.options)
+        let group = Group::of(context, state, self.options)?;
+        group.inner.meet("join", Ok(0), true)?;
+        // All have mapped it.
+        let sealed = group.state().directory.mapping.seal();
+        group.inner.settle("join", sealed.map_err(Error::from))?;
+        Ok(group)
     }
 }

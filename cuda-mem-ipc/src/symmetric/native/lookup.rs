@@ -48,7 +48,7 @@ impl Inner {
     /// The same allocation on every rank, all of which must have made it.
     pub(super) fn look(&self, allocation: &Allocation) -> Result<Vec<Option<Remote>>> {
         let patience = Patience::new(self.options.timeout);
-        let mut remotes = vec![None; self.state.ranks()];
+        let mut remotes = (0..self.state.ranks()).map(|_| None).collect::<Vec<_>>();
         for (rank, peer) in self.state.others() {
             let entry = self.entry(rank, allocation, &patience)?;
             let segment = peer.segments.get(self, rank, entry.segment, &patience)?;
@@ -59,7 +59,7 @@ impl Inner {
             let most = (piece.room as u64).saturating_sub(1);
             let words = usize::try_from(index).ok().filter(|words| *words < piece.room);
             let words = words.ok_or_else(|| invalid(("the place of an allocation's words", index, most)))?;
-            remotes[rank] = Some(Remote { segment, offset, pad, piece, words });
+            remotes[rank] = Some(Remote { segment, offset, pad, piece, words, uses: Uses::new() });
         }
         Ok(remotes)
     }
@@ -114,13 +114,23 @@ pub(super) struct Allocation {
     pub(super) remotes: OnceLock<Vec<Option<Remote>>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Remote {
     pub(super) segment: Arc<Segment>,
     pub(super) offset: usize,
     pub(super) pad: usize,
     pub(super) piece: Arc<Piece>,
     pub(super) words: usize,
+    pub(super) uses: Uses,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if !forked() {
+            // The mapping outlives the work.
+            self.segment.mapping.absorb_uses(std::mem::take(&mut self.uses));
+        }
+    }
 }
 
 /// What a rank publishes of a size is checked against this before an offset is believed.

@@ -1,13 +1,12 @@
-//! What a rank has after the rendezvous, and the signals between the ranks' streams: words in host memory that the sender's stream writes
-//! and the receiver's stream waits for.
+//! What a rank has after the rendezvous, and its signals: words in host memory that one stream writes and another rank's waits for.
 //!
 //! Each rank has words for each of its allocations, by operation, channel and sender, and each word has one writer. A signal is
 //! the next number, so none is lost and none counts twice; the words of a rank are written by others and waited for at home.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses, forked};
+use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses};
 
 use super::lookup::{Allocation, Remote};
 use super::{CHANNELS, Group};
@@ -16,21 +15,22 @@ use crate::symmetric::memory::{Layout, Operation, Used};
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
 pub(super) struct NativeMemory {
-    allocation: Arc<Allocation>,
-    /// By rank, once somebody asks for one.
-    views: OnceLock<Vec<Arc<View>>>,
+    view: Arc<View>,
     layout: Layout,
-    /// Last: its end waits for what streams signal by the words that the allocation has of other ranks.
-    group: Group,
 }
 
-/// A rank's memory, with the uses that this handle has made of it. The group outlives it, and with it the words.
+/// What its buffers keep. The group outlives the memory: its end waits for what streams signal by the words that the allocation has of other
+/// ranks.
 #[derive(Debug)]
 struct View {
     allocation: Arc<Allocation>,
-    /// None of this rank's own memory, whose uses the allocation knows.
-    other: Option<(Remote, Uses)>,
     group: Group,
+}
+
+impl View {
+    fn remote(&self, rank: usize) -> Option<&Remote> {
+        self.allocation.remotes.get()?.get(rank)?.as_ref()
+    }
 }
 
 impl Used for View {
@@ -38,71 +38,49 @@ impl Used for View {
         self.group.device().driver()
     }
 
-    fn uses(&self) -> &Uses {
-        self.other.as_ref().map_or(&self.allocation.uses, |(_, uses)| uses)
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        if let Some((remote, uses)) = self.other.take().filter(|_| !forked()) {
-            // The mapping outlives the work.
-            remote.segment.mapping.absorb_uses(uses);
-        }
+    fn uses(&self, rank: usize) -> &Uses {
+        self.remote(rank).map_or(&self.allocation.uses, |remote| &remote.uses)
     }
 }
 
 impl NativeMemory {
     pub(super) fn new(group: Group, allocation: Arc<Allocation>, offset: usize) -> Self {
-        let own = &allocation.segment.segment;
-        let here = [allocation.address(), own.pad_address(allocation.block.pad)];
-        let remotes = allocation.remotes.get().map_or(&[][..], Vec::as_slice);
-        let (rank, ranks, size) = (group.rank(), group.world_size(), allocation.size);
-        let layout = Layout::new(rank, ranks, group.device(), (size, offset), |rank| {
-            match remotes.get(rank).and_then(Option::as_ref) {
-                Some(Remote { segment, offset, pad, .. }) => {
-                    [segment.mapping.as_raw() + *offset as u64, segment.pad_address(*pad)]
-                }
-                None => here,
-            }
+        let view = View { allocation, group };
+        let (group, allocation) = (&view.group, &view.allocation);
+        let here = [allocation.address(), allocation.segment.segment.pad_address(allocation.block.pad)];
+        let part = (allocation.size, offset);
+        let layout = Layout::new(group.rank(), group.world_size(), group.device(), part, |rank| {
+            view.remote(rank).map_or(here, |Remote { segment, offset, pad, .. }| {
+                [segment.mapping.as_raw() + *offset as u64, segment.pad_address(*pad)]
+            })
         });
-        Self { group, views: OnceLock::new(), layout, allocation }
-    }
-
-    fn remote(&self, rank: usize) -> Option<&Remote> {
-        self.allocation.remotes.get()?.get(rank)?.as_ref()
+        Self { view: Arc::new(view), layout }
     }
 }
 
-crate::shown!(NativeMemory, |it| group: it.group, allocation: it.allocation.sequence, layout: it.layout);
+crate::shown!(NativeMemory, |it| group: it.view.group, allocation: it.view.allocation.sequence, layout: it.layout);
 
 impl SymmetricMemory for NativeMemory {
     fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    fn owner(&self, rank: usize) -> Result<Arc<dyn Used>> {
-        let view = |rank| {
-            let other = self.remote(rank).map(|remote| (remote.clone(), Uses::new()));
-            Arc::new(View { allocation: Arc::clone(&self.allocation), other, group: self.group.clone() })
-        };
-        let views = self.views.get_or_init(|| (0..self.layout.ranks).map(view).collect());
-        let view = views.get(rank).ok_or(Error::Left { rank })?;
-        Ok(Arc::<View>::clone(view))
+    fn owner(&self) -> Arc<dyn Used> {
+        Arc::<View>::clone(&self.view)
     }
 
     fn check(&self) -> Result<()> {
-        self.group.check()
+        self.view.group.check()
     }
 
     fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
         self.begin("barrier", stream, self.rank(), channel)?;
         let others = || (0..self.world_size()).filter(|&rank| rank != self.rank());
-        if let Some(rank) = others().find(|&rank| self.group.state().directory.has_left(rank)) {
+        if let Some(rank) = others().find(|&rank| self.view.group.state().directory.has_left(rank)) {
             return Err(Error::Left { rank });
         }
         // Threads that meet on one channel do so one after the other, with the same order on all of its words.
-        let mut waited = lock(&self.allocation.words.waited);
+        let mut waited = lock(&self.view.allocation.words.waited);
         // All signals first: a stream that waits holds up more than itself.
         let mut has_begun = false;
         let puts = others().try_for_each(|to| {
@@ -117,7 +95,7 @@ impl SymmetricMemory for NativeMemory {
         puts.and_then(|()| waits()).inspect_err(|_| {
             if has_begun {
                 // Some ranks see this one come and some do not, or it does not see them.
-                self.group.state().break_by(self.rank(), Why::Failed);
+                self.view.group.state().break_by(self.rank(), Why::Failed);
             }
         })
     }
@@ -135,7 +113,7 @@ impl SymmetricMemory for NativeMemory {
         timeout: Option<Duration>,
     ) -> Result<()> {
         self.begin("wait_signal", stream, from, channel)?;
-        let mut waited = lock(&self.allocation.words.waited);
+        let mut waited = lock(&self.view.allocation.words.waited);
         self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
     }
 }
@@ -147,12 +125,12 @@ impl NativeMemory {
     }
 
     fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> Result<()> {
-        if self.group.state().directory.has_left(to) {
+        if self.view.group.state().directory.has_left(to) {
             return Err(Error::Left { rank: to });
         }
-        let own = &self.allocation.words;
+        let own = &self.view.allocation.words;
         let (piece, words) =
-            self.remote(to).map_or((&own.piece, own.index), |remote| (&remote.piece, remote.words));
+            self.view.remote(to).map_or((&own.piece, own.index), |remote| (&remote.piece, remote.words));
         let line = piece
             .mark_signalled(words)
             .and_then(|()| piece.line(words, operation.word(channel, self.world_size(), self.rank())));
@@ -170,8 +148,8 @@ impl NativeMemory {
         channel: usize,
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let state = self.group.state();
-        let (words, word) = (&self.allocation.words, operation.word(channel, self.world_size(), from));
+        let state = self.view.group.state();
+        let (words, word) = (&self.view.allocation.words, operation.word(channel, self.world_size(), from));
         let last = waited.get(word).copied().unwrap_or(0);
         let generation = last.saturating_add(1);
         let waiting = || {
@@ -195,13 +173,12 @@ impl NativeMemory {
         Ok(())
     }
 
-    /// Poison stands for a rank that is at fault, and so does a word behind which there is no number to wait for: so many signals do not
-    /// come to pass.
+    /// Poison stands for a rank that is at fault, and so does a word that has no next number: so many signals do not come to pass.
     fn explain(&self, error: CoreError, rank: usize) -> Error {
         match (error, self.check()) {
             (CoreError::Poisoned | CoreError::NotAccepted { .. }, Err(broken)) => broken,
             (CoreError::Poisoned | CoreError::NotAccepted { .. }, Ok(())) => {
-                self.group.state().break_by(rank, Why::Unreachable)
+                self.view.group.state().break_by(rank, Why::Unreachable)
             }
             (error, _) => error.into(),
         }

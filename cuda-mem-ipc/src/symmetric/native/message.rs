@@ -2,9 +2,9 @@
 //!
 //! | kind | payload | descriptors |
 //! |---|---|---|
-//! | 64, hello | version (3), rank, ranks, the group's name | none |
+//! | 64, hello | version (4), rank, ranks, the group's name | none |
 //! | 65, directory (of rank 0) | none | host memory: [`super::directory`] |
-//! | 66, segment | its number, its bytes, pads, bytes of a pad, UUID of its device | device memory |
+//! | 66, segment | its number, its bytes, UUID of its device | device memory |
 //! | 67, broken: look at the directory | none | none |
 //! | 68, said: the next of an exchange | anything | none |
 //! | 69, words of signals | their number, for how many allocations they are | host memory: [`super::words`] |
@@ -21,7 +21,7 @@ pub(super) const BROKEN: u16 = HELLO + 3;
 pub(super) const SAID: u16 = HELLO + 4;
 pub(super) const WORDS: u16 = HELLO + 5;
 
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -35,8 +35,6 @@ pub(super) struct Hello {
 pub(super) struct SegmentInfo {
     pub(super) number: U64,
     pub(super) bytes: U64,
-    pub(super) pads: U64,
-    pub(super) pad_bytes: U64,
     pub(super) device: [u8; 16],
 }
 
@@ -73,14 +71,14 @@ mod tests {
         let mut other = hello.encode();
         other[0] = 1;
         assert_eq!(Hello::parse(&other), None);
-        let [one, two, three, four] = [1, 2, 3, 4].map(U64::new);
-        let info = SegmentInfo { number: one, bytes: two, pads: three, pad_bytes: four, device: [5; 16] };
-        let words = [1, 2, 3, 4].map(u64::to_le_bytes).concat();
+        let [one, two] = [1, 2].map(U64::new);
+        let info = SegmentInfo { number: one, bytes: two, device: [5; 16] };
+        let words = [1, 2].map(u64::to_le_bytes).concat();
         assert_eq!(info.as_bytes(), [&words[..], &[5; 16]].concat());
         assert_eq!(SegmentInfo::read_from_bytes(info.as_bytes()).unwrap(), info);
-        assert!(SegmentInfo::read_from_bytes(&info.as_bytes()[..47]).is_err());
+        assert!(SegmentInfo::read_from_bytes(&info.as_bytes()[..31]).is_err());
         let info = PieceInfo { number: one, room: two };
-        assert_eq!(info.as_bytes(), &words[..16]);
+        assert_eq!(info.as_bytes(), words);
         assert!(PieceInfo::read_from_bytes(&info.as_bytes()[..15]).is_err());
         assert!(PieceInfo::read_from_bytes(&[0; 17]).is_err());
     }

@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "implements unsafe traits")]
 
 mod announced;
-mod buffer;
 mod directory;
 mod group;
 mod join;
@@ -16,6 +15,7 @@ mod lookup;
 mod memory;
 mod message;
 mod segment;
+mod sleep;
 mod state;
 mod watch;
 mod words;
@@ -32,8 +32,7 @@ use crate::primitive::{lock, refuse_forked};
 use crate::transport::Deadline;
 use lookup::Allocation;
 
-pub use buffer::GroupBuffer;
-pub use group::{Freed, Group, GroupOptions};
+pub use group::{Freed, Group, GroupBuffer, GroupOptions};
 
 /// The channels that [`barrier`](SymmetricMemory::barrier) has for each allocation, and
 /// [`put_signal`](SymmetricMemory::put_signal) apart from them.

@@ -9,24 +9,21 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, Uses, copy};
 
-use zerocopy::little_endian::U64;
-
 use super::SIGNAL_PAD_BYTES;
-use super::announced::Announced;
+use super::announced::{Announced, Came};
 use super::group;
 use super::message::SegmentInfo;
 use crate::free_list::FreeList;
 use crate::memory_file::device_of;
 use crate::primitive::lock;
 use crate::symmetric::Error;
-use crate::transport::Descriptors;
 
 /// What offsets and sizes are multiples of, in bytes: a signal pad is one too.
 pub(super) const GRANULE: usize = 512;
@@ -60,7 +57,7 @@ struct Inner {
     free: FreeList<()>,
     /// The last is taken next.
     pads: Vec<usize>,
-    /// Given back while a stream that used them captures.
+    /// Given back while a stream that used them captures, or there is no memory.
     parked: Vec<(Block, Uses)>,
     /// Pads that the stream has yet to zero, for all that is known. They are waited for together, when no other is left.
     clearing: Vec<usize>,
@@ -85,25 +82,35 @@ impl Announced for Segment {
         info.number.get()
     }
 
-    fn open(own: &group::Inner, info: SegmentInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
-        let (context, device) = (&own.context, own.context.device());
-        let invalid = |what, value, most| Error::Invalid { rank, what, value, most };
-        let [bytes, pads, said] = [info.bytes, info.pads, info.pad_bytes].map(u64::from);
-        let pad_bytes = SIGNAL_PAD_BYTES as u64;
-        if said != pad_bytes {
-            return Err(invalid("the size of a signal pad", said, pad_bytes));
+    fn is_awake(&self) -> bool {
+        self.mapping.is_awake()
+    }
+
+    fn open(
+        own: &group::Inner,
+        rank: usize,
+        (info, memory): Came<Self>,
+        slept: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>, Error> {
+        let (context, pads) = (&own.context, own.options.segment_allocations);
+        let (bytes, pad_bytes) = (info.bytes.get(), (pads * SIGNAL_PAD_BYTES) as u64);
+        let there = slept.as_ref().map_or(bytes, |slept| slept.mapping.bytes() as u64);
+        if bytes != there || bytes <= pad_bytes {
+            return Err(Error::Invalid { rank, what: "the size of a segment", value: bytes, most: there });
         }
-        if pads.checked_mul(pad_bytes).is_none_or(|pads| pads >= bytes) {
-            return Err(invalid("the number of signal pads", pads, bytes / pad_bytes));
-        }
-        let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
-        let theirs = device_of(context, info.device)?.ok_or(unseen)?;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let handles = memory.iter().map(|handle| (handle.as_fd(), bytes)).collect::<Vec<_>>();
-        let mapping = ImportedMapping::import_posix_fds(theirs, &handles, &[device])?;
-        // Below the bytes, which are a `usize`.
-        let pads = usize::try_from(pads).unwrap_or(0);
-        Ok(Self { mapping, pads })
+        let segment = match slept {
+            Some(slept) => slept,
+            None => {
+                let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
+                let (theirs, bytes) = (device_of(context, info.device)?, usize::try_from(bytes));
+                let bytes = bytes.unwrap_or(usize::MAX);
+                Arc::new(Self { mapping: ImportedMapping::reserve(theirs.ok_or(unseen)?, bytes)?, pads })
+            }
+        };
+        memory
+            .iter()
+            .try_for_each(|handle| segment.mapping.wake_posix_fd(handle.as_fd(), &[context.device()]))?;
+        Ok(segment)
     }
 }
 
@@ -124,20 +131,39 @@ impl OwnSegment {
             bytes.checked_next_multiple_of(granularity)
         });
         let whole = whole.ok_or(too_large)?;
-        let memory = ShareableMemory::create(device, whole, &CreateOptions::supported_by(device)?)?;
-        let descriptor = memory.export_posix_fd()?;
-        let mapping = ImportedMapping::of_own(device, memory.into_memory(), &[device])?;
-        let segment = Segment { mapping, pads };
-        let (free, pads_left) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
-        let inner = Inner { free, pads: pads_left, parked: Vec::new(), clearing: Vec::new() };
+        let segment = Segment { mapping: ImportedMapping::reserve(device, whole)?, pads };
+        let (free, pads) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
+        let inner = Inner { free, pads, parked: Vec::new(), clearing: Vec::new() };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };
-        let cleared = made.clear(0..pads);
-        stream.synchronize()?;
-        cleared?;
-        let numbers = [number, whole as u64, pads as u64, SIGNAL_PAD_BYTES as u64];
-        let [said, bytes, pads, pad_bytes] = numbers.map(U64::new);
-        let info = SegmentInfo { number: said, bytes, pads, pad_bytes, device: device.uuid()? };
+        let (info, descriptor) = made.wake()?;
         Ok((made, info, descriptor))
+    }
+
+    /// Makes new memory, whose pads are zero, at the addresses; and what the other ranks map it by.
+    pub(super) fn wake(&self) -> Result<(SegmentInfo, OwnedFd)> {
+        let (_inner, Segment { mapping, pads }) = (lock(&self.inner), &self.segment);
+        // SAFETY: what an earlier try has left, which nobody was told of.
+        unsafe { mapping.sleep() }?;
+        let (device, bytes) = (mapping.device(), mapping.bytes());
+        let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
+        let descriptor = memory.export_posix_fd()?;
+        mapping.wake(memory.into_memory(), &[device])?;
+        let cleared = self.clear(0..*pads);
+        self.stream.synchronize()?;
+        cleared?;
+        let (number, bytes) = (self.number.into(), (bytes as u64).into());
+        Ok((SegmentInfo { number, bytes, device: device.uuid()? }, descriptor))
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    ///
+    /// Nothing uses it, but for the clearing of pads.
+    pub(super) unsafe fn sleep(&self) -> Result<()> {
+        let _inner = lock(&self.inner);
+        // SAFETY: the caller's promise; the clearing of pads is one of its uses, and none begins while this has the lock, nor while it sleeps.
+        unsafe { self.segment.mapping.sleep() }
     }
 
     fn clear(&self, pads: Range<usize>) -> Result<()> {
@@ -166,10 +192,10 @@ impl OwnSegment {
 
     /// Takes a piece back when its uses are over, for which it waits. Its pad is zeroed meanwhile.
     pub(super) fn give_back(&self, block: Block, uses: Uses) {
-        // Before both: a stream that captures, or a driver that fails, leaves the piece for later.
-        let is_quiet = uses.wait().is_ok() && self.clear(block.pad..block.pad + 1).is_ok();
+        // A stream that captures, a driver that fails, or the sleep leaves the piece for later.
+        let is_over = uses.wait().is_ok();
         let mut inner = lock(&self.inner);
-        if is_quiet {
+        if is_over && self.segment.is_awake() && self.clear(block.pad..block.pad + 1).is_ok() {
             inner.free.give(block.offset - self.segment.data(), block.len, ());
             inner.clearing.push(block.pad);
         } else {

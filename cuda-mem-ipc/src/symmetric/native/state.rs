@@ -36,6 +36,8 @@ pub(super) struct State {
     wake: Mutex<PipeWriter>,
     pub(super) woken: PipeReader,
     is_leaving: AtomicBool,
+    /// Whether segments have no memory. Changes under the lock of those that make some.
+    pub(super) is_asleep: AtomicBool,
     pub(super) stop: AtomicBool,
 }
 
@@ -102,6 +104,7 @@ impl State {
             wake: Mutex::new(wake),
             woken,
             is_leaving: AtomicBool::new(false),
+            is_asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         })
     }
@@ -121,6 +124,11 @@ impl State {
             None => Ok(()),
             Some((rank, why)) => Err(Error::Broken { group: self.group.clone(), rank, why }),
         }
+    }
+
+    pub(super) fn expect_awake(&self) -> Result<()> {
+        let is_asleep = self.is_asleep.load(Ordering::Acquire);
+        if is_asleep { Err(Error::Asleep { group: self.group.clone() }) } else { Ok(()) }
     }
 
     /// Says that a rank is at fault, to all who are there, and lets the waiting streams go. The first word counts.
@@ -152,8 +160,7 @@ impl State {
         self.break_by(rank, why)
     }
 
-    /// Poisons the lines that streams wait for. Asking a line that was poisoned does so once more, if a writer that lives on has
-    /// moved it since.
+    /// Poisons the lines that streams wait for. To ask one that was poisoned does so once more, if a writer has moved it since.
     pub(super) fn let_go(&self) {
         let waits = lock(&self.waits);
         waits.list.iter().filter(|waiting| !waiting.is_over()).for_each(|waiting| waiting.line.poison());

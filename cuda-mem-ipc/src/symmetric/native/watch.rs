@@ -89,8 +89,7 @@ pub(super) fn take(state: &State, rank: usize, peer: &Peer) {
                 }
             }
             Err(TransportError::Timeout { .. }) => return,
-            // Refused to this process, which says nothing of the other: what it has sent is there the next time. If it lasts, the others' deadlines
-            // name this rank.
+            // Refused to this process, not by the other: what it has sent stays. If it lasts, the others' deadlines name this rank.
             Err(error) if error.is_the_system_s() => {
                 thread::sleep(AGAIN);
                 return;

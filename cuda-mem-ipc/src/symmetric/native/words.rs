@@ -1,7 +1,6 @@
 //! The words of signals: host memory of the rank that waits, in pieces with room for so many allocations each.
 //!
-//! They are apart from the segments, so that a new segment takes no host memory: registering some takes far longer than the device
-//! memory does.
+//! They are apart from the segments, so that a new one takes no host memory: to register some takes far longer than device memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, FenceLine, Result, forked};
 
-use super::announced::Announced;
+use super::announced::{Announced, Came};
 use super::group;
 use super::message::PieceInfo;
 use crate::LARGEST_PAGE;
@@ -20,7 +19,6 @@ use crate::memory_file::{self, bytes_there};
 use crate::primitive::lock;
 use crate::symmetric::Error;
 use crate::symmetric::memory::Operation;
-use crate::transport::Descriptors;
 
 /// Bytes of a word's place, as `SharedWords` has them.
 const PLACE: usize = 64;
@@ -60,8 +58,7 @@ impl Piece {
         (0..Operation::words(self.ranks)).map(count).collect()
     }
 
-    /// Says that an allocation's words are about to be signalled by. Without it whoever has them next takes them for zero, and need
-    /// not touch them.
+    /// Says that an allocation's words are about to be signalled by: else whoever has them next takes them for zero, untouched.
     pub(super) fn mark_signalled(&self, allocation: usize) -> Result<()> {
         self.mark(allocation)?.store(1, Ordering::SeqCst);
         Ok(())
@@ -86,7 +83,12 @@ impl Announced for Piece {
         info.number.get()
     }
 
-    fn open(own: &group::Inner, info: PieceInfo, memory: Descriptors, rank: usize) -> Result<Self, Error> {
+    fn open(
+        own: &group::Inner,
+        rank: usize,
+        (info, memory): Came<Self>,
+        _: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>, Error> {
         let (ranks, room) = (own.state.ranks(), own.options.segment_allocations);
         let invalid = |what, value, most: usize| Error::Invalid { rank, what, value, most: most as u64 };
         // All ranks have the same options: a rank cannot have more pinned here than it needs itself.
@@ -106,7 +108,7 @@ impl Announced for Piece {
         if there < bytes {
             return Err(invalid("the bytes of words that have no memory", (bytes - there) as u64, 0));
         }
-        Ok(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks })
+        Ok(Arc::new(Self { words: SharedWords::of(&own.context, mapping)?, room, ranks }))
     }
 }
 
@@ -173,8 +175,7 @@ impl OwnWords {
 }
 
 impl Words {
-    /// Has an allocation go on where each word has come to, or will have: a stream may wait yet for what the allocation before was
-    /// signalled.
+    /// Has an allocation go on where each word has come to, or will: streams may wait yet for signals of the one before.
     pub(super) fn go_on(&mut self) -> Result<()> {
         let counts = self.piece.counts(self.index)?;
         let waited = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner);
