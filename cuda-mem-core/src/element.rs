@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// // SAFETY: two numbers of one size: no padding, and every bit pattern is a value.
 /// unsafe impl DeviceCopy for Point {}
 ///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // in a program: Driver::system()?
 /// let points = [Point { x: 1.0, y: 2.0 }];
 /// assert_eq!(DeviceBuffer::from_slice(&stream, &points)?.to_vec(&stream)?, points);
 /// # Ok::<(), cuda_mem_core::Error>(())

@@ -23,7 +23,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// use cuda_mem_core::{Driver, Error};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let missing = driver.device(99);
 /// assert!(matches!(missing, Err(Error::NoSuchDevice { ordinal: 99, count }) if count == driver.device_count()?));
 /// # Ok::<(), Error>(())
@@ -223,7 +223,7 @@ impl Error {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream, Transfer};
 ///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // in a program: Driver::system()?
 /// let device = DeviceBuffer::<u8>::zeroed(&stream, 4)?;
 /// let refused = Transfer::upload(&stream, vec![1u8, 2, 3], &device.whole()).unwrap_err();
 /// assert!(matches!(refused.error, Error::LengthMismatch { .. }));
@@ -295,7 +295,7 @@ impl fmt::Display for RegisteredBy {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Error, Stream};
 ///
-/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // with a GPU: Driver::system()?
+/// let stream = Stream::new(&Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?)?; // in a program: Driver::system()?
 /// let Err(Error::Driver(error)) = DeviceBuffer::<u8>::uninit(&stream, 1 << 60) else { panic!("too much") };
 /// assert_eq!((error.name(), error.bytes()), (Some("CUDA_ERROR_OUT_OF_MEMORY"), Some(1 << 60)));
 /// # Ok::<(), Error>(())

@@ -3,7 +3,7 @@
 //! ```
 //! use cuda_mem_core::{DeviceBuffer, Driver, Stream, host::{RegisterFlags, Registered}};
 //!
-//! let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+//! let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 //! let stream = Stream::new(&context)?;
 //!
 //! let pinned = Registered::new(&context, vec![42u8; 1 << 20], RegisterFlags::default())?;

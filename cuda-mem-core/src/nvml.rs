@@ -82,7 +82,7 @@ pub enum Error {
 /// ```
 /// use cuda_mem_core::{Driver, nvml};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// match nvml::processes(driver.device(0)?) {
 ///     Ok(processes) => println!("{processes:?}"),
 ///     Err(error) => println!("it is not known who uses the device: {error}"), // no library knows a simulated one

@@ -59,7 +59,7 @@ pub struct Attributes {
 /// use cuda_mem_core::pointer::{MemoryKind, attributes};
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let buffer = DeviceBuffer::<u8>::uninit(&Stream::new(&context)?, 4096)?;
 /// let known = attributes(&context, buffer.as_raw() + 100)?;
 /// assert_eq!((known.kind, known.range_start, known.range_size), (MemoryKind::Device, buffer.as_raw(), 4096));

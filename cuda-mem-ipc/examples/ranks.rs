@@ -1,4 +1,5 @@
-//! Ranks in a ring, each of which reads what the next has written: `ranks RANK RANKS DIRECTORY`, once for every rank.
+//! Ranks in a ring, each of which reads what the next has written: `ranks RANK RANKS DIRECTORY`, once for every
+//! rank. The directory is made with mode 0700; one that exists must have it.
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
 use cuda_mem_ipc::symmetric::{Group, GroupOptions};
 

@@ -11,12 +11,12 @@
 //! The layer below is re-exported, so that this crate serves as a project's only dependency:
 //!
 //! ```
-//! use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
+//! use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+//! use cuda_mem_ipc::shared::{SharedPool, SharedPoolOptions};
 //!
-//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
-//! let context = driver.device(0)?.primary_context()?;
-//! let buffer = DeviceBuffer::<f32>::zeroed(&Stream::new(&context)?, 1024)?;
-//! assert_eq!(buffer.size_bytes(), 4096);
+//! let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
+//! let pool = SharedPool::new(&context, &SharedPoolOptions::default())?;
+//! let buffer = pool.allocate(4096, &Stream::new(&context)?)?; // for another process: `Exporter::listen` has both sides
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -57,8 +57,10 @@ fn each_has_twenty_lines_at_most_and_nothing_unsafe() {
 #[test]
 fn they_run() {
     let built = built();
-    let consumer = start(&built, "consumer", &[]);
-    finish(start(&built, "producer", &[]));
+    // Another test may run meanwhile, of the same user.
+    let name = format!("trainer-{}", std::process::id());
+    let consumer = start(&built, "consumer", &[&name]);
+    finish(start(&built, "producer", &[&name]));
     finish(consumer);
     let directory = std::env::temp_dir().join(format!("cuda-mem-ranks-{}", std::process::id()));
     for ranks in ["2", "4"] {

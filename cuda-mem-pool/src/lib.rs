@@ -4,8 +4,7 @@
 //! use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 //! use cuda_mem_pool::cuda_mem_core::{Driver, Stream, Transfer};
 //! use cuda_mem_pool::{MemoryResource, PinnedCachingAllocator};
-//!
-//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+//! let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 //! let context = driver.device(0)?.primary_context()?;
 //! let stream = Stream::new(&context)?;
 //! let mut pinned = PinnedCachingAllocator::new(&context).allocate(1 << 20)?;
@@ -17,8 +16,7 @@
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
 //! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise. A call that
-//! gives a `Result` and names no errors gives the driver's, the writer's,
-//! or those of the call that it names.
+//! gives a `Result` and names no errors gives the driver's, the writer's, or those of the call that it names.
 //!
 //! # Layers
 //!

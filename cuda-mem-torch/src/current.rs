@@ -35,7 +35,7 @@ pub fn current_allocator() -> Result<Arc<dyn CudaAllocator>> {
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator, change_current_allocator, current_allocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let first = Arc::new(NativeAllocator::new(driver));
 /// change_current_allocator(first.clone())?;
 /// first.init(1)?;

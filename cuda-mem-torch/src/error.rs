@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let device = driver.device(0)?;
 /// let allocator = NativeAllocator::new(driver);
 /// allocator.init(1)?;
@@ -141,7 +141,7 @@ pub enum RegistryError {
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
 ///
-/// let allocator = NativeAllocator::new(Driver::over(cuda_mem_sim::table())?); // with a GPU: Driver::system()?
+/// let allocator = NativeAllocator::new(Driver::over(cuda_mem_sim::table())?); // in a program: Driver::system()?
 /// allocator.init(1)?;
 /// allocator.attach_out_of_memory_observer(Arc::new(|event| println!("{} bytes: {event}", event.requested)))?;
 /// # Ok::<(), cuda_mem_torch::Error>(())
@@ -211,7 +211,7 @@ const KINDS: &str = "c (cuMemAlloc), e (mapped)";
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_torch::{CudaAllocator, Error, NativeAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let allocator = NativeAllocator::new(driver);
 /// allocator.init(1)?;
 /// let context = driver.device(0)?.primary_context()?;

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 /// use cuda_mem_torch::{CudaAllocator, MemPool, NativeAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let device = driver.device(0)?;
 /// let context = device.primary_context()?;
 /// let allocator: Arc<dyn CudaAllocator> = Arc::new(NativeAllocator::new(driver));

@@ -32,7 +32,7 @@ use crate::stream::{Entered, Stream};
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::from_slice(&stream, &[1u32, 2, 3])?;
 /// assert_eq!(buffer.to_vec(&stream)?, [1, 2, 3]);

@@ -26,7 +26,7 @@ use crate::uses::{Access, Block, Free, StreamUse};
 /// ```
 /// use cuda_mem_core::{Driver, ManagedBuffer};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let mut buffer = ManagedBuffer::<u32>::zeroed(&context, 4)?;
 /// buffer.as_mut_slice()?[2] = 7;
 /// assert_eq!(buffer.as_slice()?, [0, 0, 7, 0]);

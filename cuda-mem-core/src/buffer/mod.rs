@@ -46,7 +46,7 @@ use crate::stream::Stream;
 ///     }
 /// }
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
 /// let pool = Arc::new(Pool(MemoryPool::current_of_device(driver.device(0)?)?));
 /// let (address, layout) = (pool.0.allocate(4096, &stream)?, Layout::from_size_align(4096, 256)?);

@@ -32,7 +32,7 @@ const PIECE: usize = 32 << 20;
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::<u8>::zeroed(&stream, 8)?;
 /// buffer.range(2..4)?.copy_from_slice(&stream, &[7, 9])?;
@@ -67,7 +67,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// ```
     /// use cuda_mem_core::{DeviceBuffer, DeviceRange, Driver, Stream, Uses};
     ///
-    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
     /// let stream = Stream::new(&context)?;
     /// let theirs = DeviceBuffer::<u32>::zeroed(&stream, 100)?; // some other library's
     /// stream.synchronize()?;

@@ -25,7 +25,7 @@ use crate::stream::{Marker, Stream};
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let source = vec![3u8; 1 << 20];
 /// let mut target = vec![0u8; 1 << 20];

@@ -35,7 +35,7 @@ use crate::stream::{Marker, Quiet, Stream};
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, PinnedBuffer, Stream, Transfer, host::PinnedFlags};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let pinned = PinnedBuffer::<u32>::zeroed(&context, 1024, PinnedFlags::default())?;
 /// let device = DeviceBuffer::<u32>::uninit(&stream, 1024)?;

@@ -29,7 +29,7 @@ use crate::error::{Error, Result, call};
 /// ```
 /// use cuda_mem_core::Driver;
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let memory = context.memory_info()?;
 /// assert!(memory.free <= memory.total);
 /// # Ok::<(), cuda_mem_core::Error>(())

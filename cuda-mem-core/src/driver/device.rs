@@ -21,7 +21,7 @@ use crate::error::{Error, Result, call};
 /// ```
 /// use cuda_mem_core::Driver;
 ///
-/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // in a program: Driver::system()?
 /// println!("{}: {} MiB", device.name()?, device.total_memory()? >> 20);
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```

@@ -26,7 +26,7 @@ use crate::error::{Result, call, query};
 /// ```
 /// use cuda_mem_core::{Driver, Event, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let event = Event::new(&context)?;
 /// first.record(&event)?;

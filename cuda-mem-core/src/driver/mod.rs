@@ -46,7 +46,7 @@ pub use hooks::LateReports;
 /// ```
 /// use cuda_mem_core::Driver;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// println!("CUDA {}, {} devices", driver.version(), driver.device_count()?);
 /// # Ok::<(), cuda_mem_core::Error>(())
 /// ```
@@ -208,7 +208,7 @@ impl Driver {
     /// ```
     /// use cuda_mem_core::Driver;
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let sum = driver.in_relaxed_capture_mode(|| 1 + 1)?;
     /// assert_eq!(sum, 2);
     /// # Ok::<(), cuda_mem_core::Error>(())

@@ -94,7 +94,7 @@ impl FenceLine {
     /// ```
     /// use cuda_mem_core::{Driver, FenceLine, Stream};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// let (line, stream) = (FenceLine::new(&context)?, Stream::new(&context)?);
     /// let mut reserved = line.reserve()?;

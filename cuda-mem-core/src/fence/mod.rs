@@ -31,7 +31,7 @@ pub use words::{SharedWords, poison_word};
 /// ```
 /// use cuda_mem_core::{Driver, Error, Fence, FenceLine, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
 ///
 /// let fence = Fence::record(&producer)?;

@@ -37,7 +37,7 @@ const SLOT: usize = 64;
 /// use cuda_mem_core::ipc::SharedWords;
 /// use cuda_mem_core::{Driver, Error, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let (producer, consumer) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let words = SharedWords::create(&context, 64)?;
 /// let generation = words.line(3)?.record(&producer)?.generation().unwrap_or_default();

@@ -39,7 +39,7 @@ use crate::stream::Stream;
 ///     }
 /// }
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let frame = Frame { pixels: vec![0; 1 << 20].into() };
 /// let pinned = Registered::new(&context, frame, RegisterFlags::default())?;
 /// # drop(pinned);

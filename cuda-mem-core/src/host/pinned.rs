@@ -49,7 +49,7 @@ impl Default for PinnedFlags {
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, PinnedBuffer, Stream, host::PinnedFlags};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let mut pinned = PinnedBuffer::<f32>::zeroed(&context, 1024, PinnedFlags::default())?;
 /// pinned.as_mut_slice()?.fill(1.5);

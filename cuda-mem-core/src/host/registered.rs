@@ -62,7 +62,7 @@ const LOADED_BY_THE_HOST: usize = 64 << 10;
 /// ```
 /// use cuda_mem_core::{Driver, host::{RegisterFlags, Registered}};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let registered = Registered::new(&context, vec![7u8; 4096], RegisterFlags::default())?;
 /// assert_eq!(registered.as_slice()?[0], 7);
 /// let vector = registered.close()?;
@@ -120,7 +120,7 @@ impl<M: HostMemory> Registered<M> {
     /// use cuda_mem_core::Driver;
     /// use cuda_mem_core::host::{HostMapping, MappingOptions, Pages, RegisterOptions, Registered};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// let memory = HostMapping::new(100 << 20, &MappingOptions::new().pages(Pages::Transparent))?;
     /// let registered = Registered::with_options(&context, memory, &RegisterOptions::new())?;

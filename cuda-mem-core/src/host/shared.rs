@@ -61,7 +61,7 @@ pub struct SharedMapping {
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_core::host::{RegisterFlags, Registered, SharedMapping};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let mapping = SharedMapping::create(10_000)?;
 /// let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
 /// let registered = Registered::new(&context, mapping.pages(()), flags)?;

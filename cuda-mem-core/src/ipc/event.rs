@@ -27,7 +27,7 @@ opaque! {
 /// ```
 /// use cuda_mem_core::{Driver, Stream, ipc::InterprocessEvent};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let event = InterprocessEvent::new(&context)?;
 /// Stream::new(&context)?.record(event.event())?;
 /// // SAFETY: the event stays until the other process has dropped its own.

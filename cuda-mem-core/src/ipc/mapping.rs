@@ -32,7 +32,7 @@ use crate::vmm::{Access, AddressRange, PhysicalMemory};
 /// use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // in a program: Driver::system()?
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
 /// let descriptor = memory.export_posix_fd()?;

@@ -99,7 +99,7 @@ const PAGE: usize = 2 << 20;
 /// use cuda_mem_core::Driver;
 /// use cuda_mem_core::ipc::DeviceAllocation;
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let memory = DeviceAllocation::new(&context, 100_000)?;
 /// // SAFETY: the memory stays until the other process has closed what it opens by it.
 /// let handle = unsafe { memory.handle(5000..6000) }?; // to be sent over any channel
@@ -183,7 +183,7 @@ used_memory!(
 ///
 /// # fn send(_: &MemoryHandle) {}
 /// # fn receive() -> MemoryHandle { MemoryHandle::from_parts([0; 64], 0, 0) }
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let memory = DeviceAllocation::new(&context, 1 << 20)?;
 /// // SAFETY: the memory stays until the other process has closed it.
 /// send(&unsafe { memory.handle(4096..8192) }?);

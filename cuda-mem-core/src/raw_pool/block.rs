@@ -37,7 +37,7 @@ use crate::uses::Uses;
 /// };
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
 /// let properties = PoolProperties {
 ///     allocation_type: AllocationType::Pinned,
@@ -308,7 +308,7 @@ impl Release for Freed {
 /// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
 /// let properties = PoolProperties {
 ///     allocation_type: AllocationType::Pinned,

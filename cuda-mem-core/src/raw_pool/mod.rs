@@ -49,7 +49,7 @@ pub struct PoolProperties {
 /// use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
 /// let properties = PoolProperties {
 ///     allocation_type: AllocationType::Pinned,

@@ -30,7 +30,7 @@ type Node = Handle<CUgraphNode_st>;
 /// use cuda_mem_core::{CapturePast, Driver, Event, Stream};
 /// use cuda_mem_core::sys::CUstreamCaptureMode;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let (stream, side) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let table = driver.table();

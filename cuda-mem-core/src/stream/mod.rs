@@ -65,7 +65,7 @@ pub unsafe trait ForeignStream {
 /// ```
 /// use cuda_mem_core::{Driver, Stream};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// stream.synchronize()?;
 /// assert!(stream.is_idle()?);
@@ -235,7 +235,7 @@ impl Stream {
     /// ```
     /// use cuda_mem_core::{Driver, Error, Stream, Uses};
     ///
-    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
     /// let theirs = Stream::new(&context)?;
     /// // SAFETY: a stream of the context, which is here until the end of the block.
     /// let guest = unsafe { Stream::guest(&context, theirs.as_raw()) }?;
@@ -293,7 +293,7 @@ impl Stream {
     ///     }
     /// }
     ///
-    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
     /// let theirs = Theirs(Stream::new(&context)?);
     /// let sums = Stream::borrowed(&theirs, |stream| DeviceBuffer::from_slice(stream, &[1, 2, 3])?.to_vec(stream))??;
     /// assert_eq!(sums, [1, 2, 3]);
@@ -354,7 +354,7 @@ impl Stream {
     /// ```
     /// use cuda_mem_core::{Driver, Stream};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// let stream = Stream::new(&context)?;
     /// let mine = [stream.clone(), stream.clone()];

@@ -204,7 +204,7 @@ impl Context {
     /// ```
     /// use cuda_mem_core::{DeviceBuffer, Driver, Stream};
     ///
-    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
     /// let stream = Stream::new(&context)?;
     /// let buffer = DeviceBuffer::<u8>::zeroed(&stream, 1 << 20)?;
     /// context.wait_for_streams()?;

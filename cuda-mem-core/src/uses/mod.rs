@@ -31,7 +31,7 @@ const PRUNE_FROM: usize = 32;
 /// ```
 /// use cuda_mem_core::{Driver, Stream, Uses};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
 /// let mut uses = Uses::new();
 /// drop(uses.on(0x1000, &first)?); // work of the first stream is enqueued while the result lives

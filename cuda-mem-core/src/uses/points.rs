@@ -164,7 +164,7 @@ impl UsePoint {
     /// ```
     /// use cuda_mem_core::{Driver, Stream, Uses};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
     /// let point = |stream: &Stream| {

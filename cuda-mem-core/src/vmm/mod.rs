@@ -9,7 +9,7 @@
 //! use cuda_mem_core::vmm::{self, Access, AddressRange, CreateOptions, PhysicalMemory};
 //! use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy};
 //!
-//! let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
+//! let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // in a program: Driver::system()?
 //! let stream = Stream::new(&device.primary_context()?)?;
 //! let page = vmm::granularity(device)?;
 //!

@@ -109,7 +109,7 @@ impl PhysicalMemory {
     /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory};
     /// use cuda_mem_core::{Driver, Error};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let device = driver.device(0)?;
     /// let page = vmm::granularity(device)?;
     /// let memory = PhysicalMemory::create(device, 2 * page, &CreateOptions::supported_by(device)?)?;
@@ -216,7 +216,7 @@ unsafe fn import(
 /// use cuda_mem_core::vmm::{self, CreateOptions, PhysicalMemory, ShareableMemory};
 /// use cuda_mem_core::{Driver, Error};
 ///
-/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // with a GPU: Driver::system()?
+/// let device = Driver::over(cuda_mem_sim::table())?.device(0)?; // in a program: Driver::system()?
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;
 /// let descriptor = memory.export_posix_fd()?; // to be sent over a Unix socket

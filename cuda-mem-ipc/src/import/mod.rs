@@ -45,7 +45,7 @@ impl ImportKey {
 /// use core::ipc::ImportedMapping;
 /// use core::vmm::{self, CreateOptions, ShareableMemory};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let device = driver.device(0)?;
 /// let page = vmm::granularity(device)?;
 /// let memory = ShareableMemory::create(device, page, &CreateOptions::supported_by(device)?)?;

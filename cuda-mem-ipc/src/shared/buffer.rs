@@ -170,7 +170,7 @@ crate::shown!(SharedBuffer, |it| address: format_args!("{:#x}", it.as_raw()), le
 /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_ipc::shared::{Share, SharedPool, SharedPoolOptions};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let pool = SharedPool::new(&context, &SharedPoolOptions::default())?;
 /// let buffer = pool.allocate(4096, &Stream::new(&context)?)?;

@@ -40,7 +40,7 @@ use crate::primitive::{expect_driver, lock, refuse_forked};
 /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_ipc::cuda_mem_pool::{MemoryResource, caching::{CachingAllocator, CachingOptions}};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;

@@ -18,7 +18,7 @@ impl Exporter {
     /// use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
     ///
     /// const LIMIT: Duration = Duration::from_secs(10);
-    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
     /// let stream = Stream::new(&context)?;
     /// let buffer = SharedPool::new(&context, &SharedPoolOptions::default())?.allocate(4096, &stream)?;
     /// buffer.as_range::<u32>()?.copy_from_slice(&stream, &[7; 1024])?;

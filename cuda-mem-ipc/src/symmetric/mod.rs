@@ -15,7 +15,7 @@
 //! use cuda_mem_ipc::symmetric::{Group, GroupOptions};
 //!
 //! # fn rank(rank: usize, directory: std::path::PathBuf) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+//! let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 //! let stream = Stream::new(&context)?;
 //! let group = Group::join(&context, "training", rank, 2, &directory, &GroupOptions::default())?;
 //! let buffer = group.alloc::<f32>(4)?;

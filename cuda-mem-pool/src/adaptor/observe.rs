@@ -30,7 +30,7 @@ use crate::statistics::Stat;
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource, TrackingAdaptor};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let resource = TrackingAdaptor::new(DeviceMemoryResource::new(&context, None)?, false);

@@ -27,7 +27,7 @@ use crate::resource::{ByAddress, DEFAULT_ALIGNMENT, MemoryResource, RawResource,
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{AlignedAdaptor, DeviceMemoryResource, MemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// // Direct storage wants pages, for what is worth reading from there.
@@ -131,7 +131,7 @@ unsafe impl RawResource for Aligner {
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, Error, LimitingAdaptor, MemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let limited = LimitingAdaptor::new(DeviceMemoryResource::new(&context, None)?, 10_000);

@@ -162,7 +162,7 @@ pub enum DriverCall {
 ///     }
 /// }
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let created = Arc::new(Created::default());
 /// let allocator = CachingAllocator::observed(&context, &CachingOptions::default(), created.clone())?;

@@ -83,7 +83,7 @@ pub struct StreamSegmentSize {
 /// use cuda_mem_pool::MemoryResource;
 /// use cuda_mem_pool::snapshot::Action;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;

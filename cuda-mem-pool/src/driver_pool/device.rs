@@ -45,7 +45,7 @@ impl DeviceMemoryResourceOptions {
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let options = DeviceMemoryResourceOptions::default().with_max_size(64 << 20);
@@ -172,7 +172,7 @@ const MANAGED_POOLS: i32 = 13000;
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{ManagedMemoryResource, MemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let resource = ManagedMemoryResource::new(&context, MemoryLocation::Device(0))?;

@@ -69,7 +69,7 @@ impl PinnedMemoryResourceOptions {
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{Error, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let options = PinnedMemoryResourceOptions::default().near(context.device())?;
 /// let resource = PinnedMemoryResource::new(&context, &options)?;

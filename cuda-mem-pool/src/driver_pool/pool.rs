@@ -227,7 +227,7 @@ impl fmt::Debug for DriverPool {
 /// use cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let resource = DeviceMemoryResource::new(&context, &DeviceMemoryResourceOptions::default())?;
 /// assert_eq!(resource.attributes().release_threshold()?, u64::MAX);

@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::{Error, MemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
 /// match allocator.allocate(1 << 45, &Stream::new(&context)?) {

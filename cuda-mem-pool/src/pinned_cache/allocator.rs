@@ -26,7 +26,7 @@ use crate::resource::ResourceContext;
 /// use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 /// use cuda_mem_pool::{Error, PinnedCachingAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let options = PinnedCacheOptions::default().with_max_cached_bytes(1 << 30);
 /// let allocator = PinnedCachingAllocator::with_options(&driver.device(0)?.primary_context()?, options);
 /// let mut block = allocator.allocate(1_000_000)?;

@@ -44,7 +44,7 @@ use crate::resource::{
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{LimitingAdaptor, MemoryResource, PinnedCachingAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = PinnedCachingAllocator::new(&context);
@@ -159,7 +159,7 @@ pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;
 /// use cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_pool::PinnedCachingAllocator;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let allocator = PinnedCachingAllocator::new(&driver.device(0)?.primary_context()?);
 /// let mut names = Vec::new_in(&allocator);
 /// names.extend([(1u8, 2u32), (3, 4)]);

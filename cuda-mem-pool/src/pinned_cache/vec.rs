@@ -30,7 +30,7 @@ use crate::error::Result;
 /// use cuda_mem_pool::PinnedCachingAllocator;
 /// use cuda_mem_pool::pinned_cache::PinnedVec;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = PinnedCachingAllocator::new(&context);

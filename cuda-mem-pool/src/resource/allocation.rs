@@ -29,7 +29,7 @@ use super::{DeviceAccessible, HostDeviceAccessible};
 /// use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};
 /// use cuda_mem_pool::{MemoryResource, PinnedMemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let mut block = PinnedMemoryResource::new(&context, None)?.allocate(4, &stream)?;

@@ -50,7 +50,7 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 ///     }
 /// }
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
 /// assert!(Empty.allocate(Layout::new::<u64>(), &stream).is_err());
 /// # Ok::<(), cuda_mem_pool::Error>(())
@@ -80,7 +80,7 @@ pub unsafe trait RawResource: MemorySource {
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_pool::{DeviceMemoryResource, MemoryResource};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let resource = DeviceMemoryResource::new(&context, None)?;

@@ -68,7 +68,7 @@ crate::shown!(RawDeleter);
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let device = driver.device(0)?;
 /// let allocator = NativeAllocator::new(driver);
 /// allocator.init(1)?;

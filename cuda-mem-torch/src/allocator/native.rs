@@ -15,7 +15,7 @@ use super::{Caches, CudaAllocator, RawDeleter, Sealed};
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let allocator = NativeAllocator::new(driver);
 /// assert!(!allocator.initialized());
 /// allocator.init(driver.device_count()?)?;

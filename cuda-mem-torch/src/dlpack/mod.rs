@@ -9,7 +9,7 @@
 //! use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
 //! use cuda_mem_torch::dlpack::{Borrowed, DLDataType, Tensor};
 //!
-//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+//! let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 //! let stream = Stream::new(&driver.device(0)?.primary_context()?)?;
 //! let buffer = DeviceBuffer::<f32>::zeroed(&stream, 6)?;
 //! let address = buffer.as_raw();

@@ -25,7 +25,7 @@ const MAGIC: [u8; 8] = *b"cudamem1";
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let allocator = NativeAllocator::new(driver);
 /// allocator.init(1)?;

@@ -41,7 +41,7 @@ use crate::lock::read;
 /// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
 /// use cuda_mem_torch::{CudaAllocator, create_custom_allocator};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let device = driver.device(0)?;
 /// let stream = Stream::new(&device.primary_context()?)?;
 /// let buffers = Arc::new(Mutex::new(Vec::new()));

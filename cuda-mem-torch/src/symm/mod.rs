@@ -8,7 +8,7 @@
 //! use cuda_mem_torch::{CudaAllocator, Error};
 //!
 //! assert_eq!(Backends::global().names(DeviceType::CUDA), ["NATIVE"]);
-//! let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+//! let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 //! let device = driver.device(0)?;
 //! let allocator = symm::get_mempool_allocator(driver, DeviceType::CUDA)?;
 //! // The program has chosen no backend that allocates without a group.

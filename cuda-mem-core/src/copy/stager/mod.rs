@@ -62,7 +62,7 @@ use crate::stream::Stream;
 /// ```
 /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
 ///
-/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+/// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
 /// let stream = Stream::new(&context)?;
 /// let stager = Stager::builder(&context).threads(4).slots(4).slot_bytes(1 << 20).build()?;
 /// assert_eq!((stager.threads(), stager.slots(), stager.slot_bytes()), (4, 4, 1 << 20));
@@ -197,7 +197,7 @@ impl Stager {
     /// ```
     /// use cuda_mem_core::{DeviceBuffer, Driver, Stream, copy::Stager};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// let stream = Stream::new(&context)?;
     /// let (stager, file) = (Stager::new(&context)?, std::fs::File::open("Cargo.toml")?);

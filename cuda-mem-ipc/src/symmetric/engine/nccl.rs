@@ -49,7 +49,7 @@ impl EngineBackend {
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::nccl;
     /// use cuda_mem_ipc::symmetric::{EngineBackend, Group, GroupOptions, SymmetricBackend};
     ///
-    /// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+    /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
     /// let context = driver.device(0)?.primary_context()?;
     /// # let directory = std::env::temp_dir().join(format!("nccl-{}", std::process::id()));
     /// let (rank, ranks) = (0, 1);

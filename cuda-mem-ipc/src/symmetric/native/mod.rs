@@ -108,7 +108,7 @@ impl NativeBackend {
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
     /// use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend};
     ///
-    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // with a GPU: Driver::system()?
+    /// let context = Driver::over(cuda_mem_sim::table())?.device(0)?.primary_context()?; // in a program: Driver::system()?
     /// let directory = std::env::temp_dir().join(format!("taken-{}", std::process::id()));
     /// let native = NativeBackend::new();
     /// native.add_group(&Group::join(&context, "alone", 0, 1, &directory, &GroupOptions::default())?)?;

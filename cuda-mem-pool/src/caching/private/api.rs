@@ -32,7 +32,7 @@ use crate::segments::{Checkpoint, Filter, Options};
 /// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 /// use cuda_mem_pool::MemoryResource;
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;

@@ -222,7 +222,7 @@ impl TagShared {
 /// use cuda_mem_pool::Error;
 /// use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;

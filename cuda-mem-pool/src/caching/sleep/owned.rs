@@ -22,7 +22,7 @@ use crate::resource::{Allocation, DeviceAccessible};
 /// use cuda_mem_pool::MemoryResource;
 /// use cuda_mem_pool::caching::{Asleep, Backup, CachingAllocator, CachingOptions, Restore};
 ///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // with a GPU: Driver::system()?
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
