@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 ///
 /// The type has no padding bytes (reading all its bytes is defined), every bit pattern is a valid value of it, and it has
 /// no interior mutability.
-#[diagnostic::on_unimplemented(note = "`#[repr(C)]` data may have `unsafe impl DeviceCopy for {Self} {{}}`")]
+#[diagnostic::on_unimplemented(note = "`DeviceCopy` says what types of your own may have it")]
 pub unsafe trait DeviceCopy: Copy + Send + Sync + 'static {}
 
 macro_rules! plain {

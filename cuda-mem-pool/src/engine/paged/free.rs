@@ -1,5 +1,5 @@
 //! Free blocks by size: a list a class, and bits that say which lists have any, so that a fit is found in a few steps
-//! however many blocks there are. Large ends of runs are in a list behind all others: they serve what fits nowhere else.
+//! however many blocks there are. Large ends of runs are in a list behind all others: small blocks get them last.
 //!
 //! The links lie in the records, never in the memory: pinned pages may be a device's to write.
 
@@ -52,7 +52,7 @@ impl FreeLists {
     /// Enters a block, whose record says that it is free.
     pub(super) fn insert(&mut self, blocks: &mut Slab<Span>, number: u32) {
         let Some(record) = blocks.get_mut(number) else { return };
-        let is_end = record.is_last() && record.size >= self.end_bytes;
+        let is_end = record.after == NONE && record.size >= self.end_bytes;
         let class = if is_end { self.ends() } else { classes::floor(record.size) };
         let head = std::mem::replace(&mut self.heads[class], number);
         record.links = Links { before: NONE, after: head };
@@ -74,8 +74,7 @@ impl FreeLists {
             return;
         }
         // What its run's end is may have changed since it was entered.
-        let is_end = self.heads[self.ends()] == number;
-        let class = if is_end { self.ends() } else { classes::floor(size) };
+        let class = if self.heads[self.ends()] == number { self.ends() } else { classes::floor(size) };
         self.heads[class] = after;
         if after == NONE {
             let group = class / STEPS;
@@ -86,12 +85,18 @@ impl FreeLists {
         }
     }
 
-    /// A free block of at least `size` bytes, the smallest of those that were looked at.
+    /// A free block of at least `size` bytes, the smallest of those that were looked at; a large end for a smaller block if nothing else fits.
     pub(super) fn find(&self, blocks: &Slab<Span>, size: usize) -> Option<u32> {
         let class = classes::floor(size);
         // The blocks of this list may be smaller, and ends of runs; those of every other one fit.
         let same = self.smallest_in(blocks, class, size);
-        same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size))
+        let hole = same.or_else(|| self.smallest_in(blocks, self.next_after(class)?, size));
+        if size < self.end_bytes {
+            return hole;
+        }
+        let end = self.smallest_in(blocks, self.ends(), size);
+        let bytes = |number: &u32| blocks.get(*number).map_or(usize::MAX, |block| block.size);
+        hole.into_iter().chain(end).min_by_key(bytes)
     }
 
     /// Free blocks of about `size` bytes and more, the smaller ones first: their numbers and records.

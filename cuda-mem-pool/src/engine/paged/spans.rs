@@ -42,7 +42,7 @@ pub(super) struct Span {
     pub(super) size: usize,
     state: State,
     before: u32,
-    after: u32,
+    pub(super) after: u32,
     pub(super) links: Links,
     /// When it became free, on its stream's count; of a free span that was joined, the latest. Of a block in use: how many of
     /// its bytes were not asked for.
@@ -53,11 +53,6 @@ impl Span {
     /// The bytes that were asked for of a block in use.
     pub(super) const fn requested(&self) -> usize {
         self.size.saturating_sub(self.mark as usize)
-    }
-
-    /// Whether its run ends with it.
-    pub(super) const fn is_last(&self) -> bool {
-        self.after == NONE
     }
 
     const fn end(&self) -> u64 {
@@ -104,7 +99,7 @@ pub(crate) struct Piece {
 }
 
 impl Spans {
-    /// Spans of pages for blocks of up to `most` bytes, or of anything. Free ends of runs are kept for what fits nowhere else from `end_bytes` on.
+    /// Spans of pages for blocks of up to `most` bytes, or of anything. Smaller blocks get free ends of runs last from `end_bytes` on.
     pub(crate) fn new(most: Option<usize>, end_bytes: usize) -> Self {
         Self {
             records: Slab::default(),

@@ -191,19 +191,23 @@ const ALL: [&str; 6] = [
 ];
 
 #[test]
-fn a_block_leaves_a_large_end_whole_where_it_fits_a_hole() {
+fn small_blocks_leave_a_large_end_whole_and_large_ones_fit_it() {
     let mut heap = StreamHeap::new();
     heap.offer(1 << 40, 350 << 20, 0).unwrap();
     let [hole, between] = [180 << 20, 2 << 20].map(|size| heap.allocate(size, 0, &NoIndex).unwrap());
+    let end = between.address + between.size as u64;
     heap.free(hole.number, &NoIndex).unwrap();
+    // The end, of 168 MiB, is the closer fit for both.
+    for (size, place) in [(100 << 20, hole.address), (150 << 20, end)] {
+        heap.coalesce(&NoIndex);
+        let block = heap.allocate(size, 0, &NoIndex).unwrap();
+        assert_eq!(block.address, place);
+        heap.free(block.number, &NoIndex).unwrap();
+    }
+    // Without a hole that has room it serves whoever comes.
     heap.coalesce(&NoIndex);
-    // The end, of 168 MiB, would be the closer fit.
-    let small = heap.allocate(150 << 20, 0, &NoIndex).unwrap();
-    assert_eq!(small.address, hole.address);
-    let large = heap.allocate(160 << 20, 0, &NoIndex).unwrap();
-    assert_eq!(large.address, between.address + between.size as u64);
-    // What is left of it is small and is used as holes are: 8 MiB at the end, 30 in the hole.
-    assert_eq!(heap.allocate(7 << 20, 0, &NoIndex).unwrap().address, large.address + large.size as u64);
+    heap.allocate(180 << 20, 0, &NoIndex).unwrap();
+    assert_eq!(heap.allocate(7 << 20, 0, &NoIndex).unwrap().address, end);
 }
 
 /// What is held of a short trace, and that no byte belongs to two blocks, without a limit and close to what is in use.
@@ -211,7 +215,7 @@ fn a_block_leaves_a_large_end_whole_where_it_fits_a_hole() {
 fn a_recorded_program_is_held_and_never_twice() {
     let trace = Trace::read("gnn_sampling", 1000);
     let ample = trace.replay(100, Policy::for_memory(80 << 30), usize::MAX, true);
-    assert!(ample.ratio < 1.06 * trace.expandable && ample.ooms == 0, "{}", ample.line);
+    assert!(ample.ratio < 1.37 && ample.ooms == 0, "more than expandable segments hold: {}", ample.line);
     let capacity = ample.peak / 100 * 105;
     let tight = trace.replay(100, Policy::for_memory(capacity), capacity, true);
     assert!(tight.ooms == 0 && tight.share < 0.1, "{}", tight.line);
