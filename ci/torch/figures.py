@@ -48,7 +48,12 @@ class Steps:
 
     def main(self):
         """`--list`, a step's name, or `--part` and what `started` passes."""
-        if sys.argv[1] == "--list":
+        asked = sys.argv[1] if len(sys.argv) > 1 else "--help"
+        if asked in ("-h", "--help"):
+            print(f"{sys.modules['__main__'].__doc__}\nSteps: {', '.join(self.steps)}")
+        elif asked not in ("--list", "--part") and asked not in self.steps:
+            sys.exit(f"there is no step {asked}; there are {', '.join(self.steps)}")
+        elif asked == "--list":
             print("\n".join(self.steps))
         elif sys.argv[1] == "--part":
             # Whoever ends a step that takes too long ends its parts.

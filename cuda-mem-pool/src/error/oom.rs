@@ -105,12 +105,13 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
     if requested > total {
         return vec![Advice::LargerThanDevice { total }];
     }
+    if let Some(limit) = report.limit.filter(|limit| requested > *limit) {
+        return vec![Advice::RaiseMemoryFraction { limit }];
+    }
     let mut advice = Vec::new();
     let missing = requested.saturating_sub(together);
     let free = report.free.unwrap_or(0);
-    if let Some(limit) = report.limit
-        && free >= missing
-    {
+    if let Some(limit) = report.limit.filter(|_| free >= missing) {
         advice.push(Advice::RaiseMemoryFraction { limit });
     }
     if pending > 0 && pending >= missing {
@@ -144,9 +145,7 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (before, bytes, after) = match *self {
             Self::LargerThanDevice { total } => ("ask for less: the device has", total, " in all"),
-            Self::RaiseMemoryFraction { limit } => {
-                ("set a larger memory fraction: it allows", limit, ", and the device has more")
-            }
+            Self::RaiseMemoryFraction { limit } => ("raise the limit or the fraction: it allows", limit, ""),
             Self::EndOthers { bytes } => ("have others on the device hold less than", bytes, ""),
             Self::AwaitStreams { bytes } => (
                 "wait for the streams that still use",

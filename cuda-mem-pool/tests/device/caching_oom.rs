@@ -151,8 +151,10 @@ fn a_limit_is_told_from_a_full_device() {
     let world = World::new();
     let allocator = limited(&world, 40 * MIB);
     let kept = allocator.allocate(20 * MIB, &world.stream).unwrap();
+    let beyond = report(&allocator, 50 * MIB, &world);
     let report = report(&allocator, 30 * MIB, &world);
     let limit = report.limit.unwrap();
+    assert_eq!(beyond.advice, [Advice::RaiseMemoryFraction { limit }], "nothing else would help");
     assert!((39 * MIB..=40 * MIB).contains(&limit));
     assert_eq!(report.advice.first(), Some(&Advice::RaiseMemoryFraction { limit }));
     assert!(report.reserved <= limit);

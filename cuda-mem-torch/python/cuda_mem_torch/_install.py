@@ -16,6 +16,9 @@ from cuda_mem_torch._errors import CudaMemError
 _log = logging.getLogger("cuda_mem_torch")
 
 VARIABLE = "CUDA_MEM_TORCH"
+# What it may say, in small letters, beside nothing.
+ON, OFF = ("1", "true", "yes", "on", "require"), ("0", "false", "no", "off")
+ACCEPTED = "accepted: 1, true, yes or on to enable, require to do so or fail, 0, false, no, off or nothing to leave PyTorch as it is"
 _NCCL_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 
 
@@ -141,7 +144,7 @@ def _autoload() -> None:
     program goes on with PyTorch's own allocator, unless the variable insists."""
     asked = os.environ.get(VARIABLE, "").strip().lower()
     torch = sys.modules["torch"]
-    if asked in ("0", "false", "no", "off"):
+    if asked in OFF:
         return
     if asked == "":
         # It may be sent tensors by a process where it is enabled.
@@ -157,14 +160,12 @@ def _autoload() -> None:
 
 
 def _enable_at_import(torch: ModuleType, asked: str) -> None:
-    if asked not in ("1", "true", "yes", "on", "require"):
-        raise CudaMemError(
-            "accepted: 1, true, yes or on to enable, require to do so or fail, 0, false, no, off or nothing to leave PyTorch as it is"
-        )
+    if asked not in ON:
+        raise CudaMemError(ACCEPTED)
     # Nothing asks for a GPU here: that may initialise CUDA, after which the program could not fork any more.
     _torch.expect_cuda(torch)
     # Who names another allocator in a script wants that one more than who runs the script wants this one.
     backend = _settings.named(_settings.from_environment(), "backend")
     if backend not in (None, "native"):
-        raise CudaMemError(f"PyTorch's settings ask for backend:{backend}")
+        raise CudaMemError(f"PyTorch's settings ask for backend:{backend}; remove that from PYTORCH_CUDA_ALLOC_CONF")
     enable()
