@@ -472,7 +472,7 @@ fn a_tag_of_another_allocator_and_one_that_is_busy_are_refused() {
     let tag = own.clone();
     let seen = Arc::new(Mutex::new(None));
     let set = Arc::clone(&seen);
-    one.on_backing_change(move |_| {
+    let registrant = one.on_backing_change(move |_| {
         *set.lock().unwrap() = Some(Tag::wake(&[&tag], Restore::Nothing).unwrap_err());
         Ok(())
     });
@@ -484,4 +484,6 @@ fn a_tag_of_another_allocator_and_one_that_is_busy_are_refused() {
     assert!(matches!(twice, Error::Sleep(SleepError::Busy { .. })), "{twice}");
     assert!(own.state().is_asleep);
     free(&one, block);
+    // It has the tag, and with it the allocator that has it.
+    assert!(one.detach(registrant));
 }
