@@ -92,28 +92,28 @@ impl ImportedMapping {
     }
 
     /// As [`ImportedMapping::import_posix_fd`], for memory of several handles with their sizes, which are mapped side by side in
-    /// this order.
-    ///
-    /// # Errors
-    ///
-    /// As there; [`Error::NotGranular`] without handles, [`Error::TooLarge`].
+    /// this order. Errors: as there; [`Error::NotGranular`] without handles, [`Error::TooLarge`].
     pub fn import_posix_fds(
         device: Device,
         parts: &[(BorrowedFd<'_>, usize)],
         devices: &[Device],
     ) -> Result<Self> {
         let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
-        let mapping = Self::reserve(device, total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?)?;
-        // From here on it is unmapped if anything is wrong.
+        let total = total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?;
+        // SAFETY: whoever gets it gets it with memory; if anything is wrong it ends here, and what is mapped is unmapped.
+        let mapping = unsafe { Self::reserve(device, total) }?;
         for &(descriptor, bytes) in parts {
             mapping.wake(PhysicalMemory::import_unchecked(device, descriptor, bytes)?, devices)?;
         }
         Ok(mapping)
     }
 
-    /// Addresses for `bytes` bytes of a device, which have no memory before [`wake`](Self::wake).
-    /// Errors: as [`AddressRange::reserve`].
-    pub fn reserve(device: Device, bytes: usize) -> Result<Self> {
+    /// Addresses for `bytes` bytes of a device, without memory. Errors: as [`AddressRange::reserve`].
+    ///
+    /// # Safety
+    ///
+    /// Nothing uses them, no range of this value either, before [`wake`](Self::wake) has given memory to all of them.
+    pub unsafe fn reserve(device: Device, bytes: usize) -> Result<Self> {
         device.driver().reclaim();
         let range = AddressRange::reserve(device, bytes, 0)?;
         let (uses, address, handles) = (Uses::new(), range.address(), Mutex::default());
@@ -128,7 +128,7 @@ impl ImportedMapping {
     ///
     /// # Safety
     ///
-    /// As for [`AddressRange::unmap`], of all its addresses.
+    /// As for [`AddressRange::unmap`], of all its addresses, and from then on as for [`ImportedMapping::reserve`].
     pub unsafe fn sleep(&self) -> Result<()> {
         refuse_forked()?;
         let mut handles = lock(&self.mapped.handles);

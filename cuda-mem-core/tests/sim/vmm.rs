@@ -111,7 +111,8 @@ fn a_lost_context_counts_as_the_unmapping() {
         let (driver, device, stream) = (context.driver(), context.device(), Stream::new(&context).unwrap());
         let page = vmm::granularity(device).unwrap();
         let memory = PhysicalMemory::create(device, page, &CreateOptions::default()).unwrap();
-        let mut mapping = ImportedMapping::reserve(device, page).unwrap();
+        // SAFETY: nothing uses it before it has memory.
+        let mut mapping = unsafe { ImportedMapping::reserve(device, page) }.unwrap();
         mapping.wake(memory, &[device]).unwrap();
         let guard = Arc::new(());
         mapping.drop_after_unmap(Arc::clone(&guard));

@@ -124,7 +124,7 @@ pub enum Error {
     NotIpcEnabled,
     /// An address that this resource did not hand out without a stream.
     #[error(
-        "no block that was allocated by its address here begins at {address:#x}: it is freed, or of elsewhere"
+        "no block that was allocated by its address here begins at {address:#x}: freed already, or another's"
     )]
     UnknownAddress { address: u64 },
     /// No resource is registered under the UUID.

@@ -70,7 +70,8 @@ fn memory_of_this_process_is_had_as_others_have_it() {
     let memory =
         ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
     let descriptor = memory.export_posix_fd().unwrap();
-    let own = ImportedMapping::reserve(device, page).unwrap();
+    // SAFETY: nothing uses it before it has memory.
+    let own = unsafe { ImportedMapping::reserve(device, page) }.unwrap();
     own.wake(memory.into_memory(), &[device]).unwrap();
     assert_eq!((own.bytes(), own.device()), (page, device));
     let theirs = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
@@ -99,7 +100,8 @@ fn memory_that_sleeps_is_other_memory_at_its_addresses_when_it_wakes() {
     let options = CreateOptions::supported_by(device).unwrap();
     let export = |bytes| ShareableMemory::create(device, bytes, &options).unwrap().export_posix_fd().unwrap();
     let (second, wrong) = (export(page), export(2 * page));
-    let mapping = ImportedMapping::reserve(device, page).unwrap();
+    // SAFETY: nothing uses it before it has memory.
+    let mapping = unsafe { ImportedMapping::reserve(device, page) }.unwrap();
     assert!(!mapping.is_awake());
     mapping.wake(PhysicalMemory::create(device, page, &options).unwrap(), &[device]).unwrap();
     let filled = ImportedMapping::import_posix_fd(device, second.as_fd(), page, &[device]).unwrap();

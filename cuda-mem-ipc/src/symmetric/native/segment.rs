@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on `ImportedMapping` staying mapped while it lives, and on its release waiting for the uses that it knows of: what is set here lies
+//! Relies on `ImportedMapping` staying mapped while it lives and does not sleep, and on its release waiting for the uses that it knows of: what is set here lies
 //! in one that lives, and the stream that sets it is such a use.
 
 #![allow(unsafe_code, reason = "sets memory at addresses")]
@@ -104,7 +104,9 @@ impl Announced for Segment {
                 let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
                 let (theirs, bytes) = (device_of(context, info.device)?, usize::try_from(bytes));
                 let bytes = bytes.unwrap_or(usize::MAX);
-                Arc::new(Self { mapping: ImportedMapping::reserve(theirs.ok_or(unseen)?, bytes)?, pads })
+                // SAFETY: nobody has it before it has memory, below.
+                let mapping = unsafe { ImportedMapping::reserve(theirs.ok_or(unseen)?, bytes) }?;
+                Arc::new(Self { mapping, pads })
             }
         };
         memory
@@ -123,15 +125,12 @@ impl OwnSegment {
         bytes: usize,
         pads: usize,
     ) -> Result<(Self, SegmentInfo, OwnedFd)> {
-        let device = context.device();
-        let too_large = CoreError::TooLarge { count: bytes, size: 1 };
-        let data = pads * SIGNAL_PAD_BYTES;
-        let whole = data.checked_add(bytes).and_then(|bytes| {
-            let granularity = vmm::granularity(device).ok()?;
-            bytes.checked_next_multiple_of(granularity)
-        });
-        let whole = whole.ok_or(too_large)?;
-        let segment = Segment { mapping: ImportedMapping::reserve(device, whole)?, pads };
+        let (device, data) = (context.device(), pads * SIGNAL_PAD_BYTES);
+        let granularity = vmm::granularity(device)?;
+        let whole = data.checked_add(bytes).and_then(|bytes| bytes.checked_next_multiple_of(granularity));
+        let whole = whole.ok_or(CoreError::TooLarge { count: bytes, size: 1 })?;
+        // SAFETY: nobody has it before it has memory, below.
+        let segment = Segment { mapping: unsafe { ImportedMapping::reserve(device, whole) }?, pads };
         let (free, pads) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
         let inner = Inner { free, pads, parked: Vec::new(), clearing: Vec::new() };
         let made = Self { number, segment, inner: Mutex::new(inner), stream: stream.clone() };

@@ -87,7 +87,7 @@ impl Group {
         let ready = made.as_ref().map(Vec::len).map_err(Clone::clone);
         let counts = inner.meet("wake", ready, true).inspect_err(|_| {
             // SAFETY: nobody was told of the new memory. What the driver refuses now is there for the next try.
-            let _ = own.iter().try_for_each(|own| unsafe { own.sleep() });
+            own.iter().for_each(|own| drop(unsafe { own.sleep() }));
         })?;
         let woken = (0..).zip(made?).try_for_each(|(number, (info, memory))| {
             inner.make_room::<Segment>(number)?;
