@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # Files of steps: those of the second print figures, and may take twice as long.
-STEPS, MEASURED = ["steps.py"], ["libraries.py", "sharing.py", "neighbours.py", "pinned.py", "sleep.py", "registered.py", "commands.py"]
+STEPS, MEASURED = ["steps.py"], ["libraries.py", "sharing.py", "neighbours.py", "pinned.py", "sleep.py", "registered.py", "examples.py", "commands.py"]
 # Programs of their own, which print tables.
 COMPARED = ["mixed", "workloads", "allocbench"]
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from figures import GIB, MIB, Driver, Steps, alone, answer, pytorch, say, started
+from figures import GIB, MIB, Driver, Steps, alone, answer, pytorch, say, started, two_devices
 
 STEPS = Steps()
 TOTAL = 20 * GIB
@@ -401,6 +401,47 @@ def graphs():
         assert bool((copied == 3 * (round + 10) + 1).all()), round
     assert bool((trained == 5).all())
     STEPS.figure("replays that were right", 10, "")
+
+
+@STEPS.step
+def graphs_beside_a_peer():
+    """A graph that reads and writes tagged memory of two devices replays after both slept: whole copies, and strided ones, which are a kernel
+    of one device over memory of the other."""
+    torch = pytorch("cuda-mem")
+    import cuda_mem_torch
+
+    if not two_devices(torch):
+        return
+    graph = torch.cuda.CUDAGraph()
+    with cuda_mem_torch.tag("near"):
+        own, back = torch.zeros(MIB, device="cuda:0"), torch.zeros(MIB, device="cuda:0")
+    with torch.cuda.device(1), cuda_mem_torch.tag("far"):
+        weights, written = torch.full((MIB,), 3.0, device="cuda:1"), torch.zeros(MIB, device="cuda:1")
+
+    def work():
+        back.copy_(weights)
+        back.mul_(own)
+        written.copy_(back)
+        written[::2].copy_(back[::2] + 1)
+
+    # Before, so that peers have access.
+    work()
+    for device in range(2):
+        torch.cuda.synchronize(device)
+    with torch.cuda.graph(graph):
+        work()
+    for round in range(5):
+        own.fill_(round + 1)
+        for name, device in (("near", 0), ("far", 1)) if round % 2 else (("far", 1), ("near", 0)):
+            slept = cuda_mem_torch.sleep(name, device=device)
+            assert slept.freed and not slept.refused and not slept.missing, str(slept)
+        for name, device in (("near", 0), ("far", 1)):
+            cuda_mem_torch.wake(name, device=device)
+        graph.replay()
+        torch.cuda.synchronize(0)
+        expected = 3 * (round + 1)
+        assert bool((written[1::2] == expected).all()) and bool((written[::2] == expected + 1).all()) and bool((weights == 3).all()), round
+    STEPS.figure("replays that were right", 5, "")
 
 
 @STEPS.step

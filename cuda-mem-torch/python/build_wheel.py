@@ -46,7 +46,10 @@ License-Expression: MIT OR Apache-2.0
 License-File: LICENSE-APACHE
 License-File: LICENSE-MIT
 Requires-Python: >=3.9
-"""
+Project-URL: Source, {repository}
+Description-Content-Type: text/markdown
+
+{description}"""
 
 WHEEL = """\
 Wheel-Version: 1.0
@@ -184,7 +187,9 @@ def pack(files: dict[str, bytes], out: Path, tag: str) -> Path:
     version = re.search(r'__version__ = "(.+)"', files[f"{NAME}/__init__.py"].decode())[1]
     info = f"{NAME}-{version}.dist-info"
     files = dict(files)
-    files[f"{info}/METADATA"] = METADATA.format(version=version).encode()
+    repository = re.search(r'^repository = "(.+)"', (CRATE.parent / "Cargo.toml").read_text(), re.M)[1]
+    description = (CRATE.parent / "docs/pytorch.md").read_text()
+    files[f"{info}/METADATA"] = METADATA.format(version=version, repository=repository, description=description).encode()
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
     for license in ("LICENSE-APACHE", "LICENSE-MIT"):

@@ -323,8 +323,7 @@ impl Group {
             for (driver, simulator) in self.drivers() {
                 for &devices in &self.devices {
                     for &default_stream in &self.default_stream {
-                        let is_run = driver == Driver::Gpu
-                            || self.covers(turn, (driver, simulator), devices, default_stream);
+                        let is_run = self.covers(turn, (driver, simulator), devices, default_stream);
                         rows.push(Row {
                             kind: self.kind,
                             what: what.clone(),
@@ -350,8 +349,8 @@ impl Group {
         rows
     }
 
-    /// Whether the simulator runs a combination without `--full`: as few as have each value of each list in them. Which values meet
-    /// there differs by `turn`.
+    /// Whether a combination is run without `--full`: as few as have each value of each list in them, of the simulator and of hardware.
+    /// Which values meet there differs by `turn`.
     fn covers(
         &self,
         turn: usize,
@@ -359,9 +358,11 @@ impl Group {
         devices: usize,
         stream: DefaultStream,
     ) -> bool {
-        let drivers =
-            self.drivers.iter().filter(|driver| **driver != Driver::Gpu).copied().collect::<Vec<_>>();
-        let settings = place(&self.simulator, &settings.to_owned());
+        let is_gpu = |driver: &Driver| *driver == Driver::Gpu;
+        let drivers = self.drivers.iter().copied().filter(|other| is_gpu(other) == is_gpu(&driver));
+        let drivers = drivers.collect::<Vec<_>>();
+        let settings =
+            if is_gpu(&driver) { (0, 1) } else { place(&self.simulator, &settings.to_owned()) };
         let (devices, stream) = (place(&self.devices, &devices), place(&self.default_stream, &stream));
         let places = [(place(&drivers, &driver), 0), (devices, 0), (settings, turn), (stream, turn)];
         let longest = places.iter().map(|((_, of), _)| *of).max().unwrap_or_default();

@@ -157,13 +157,15 @@ fn what_runs_without_more_words_covers_each_value() {
         values.extend(workspace.package(&row.package).unwrap().closure(&row.features).unwrap());
         values
     };
-    let (simulated, mut missing) = (|row: &&Row| row.driver != Driver::Gpu, BTreeSet::new());
-    for row in rows.iter().filter(simulated) {
+    let mut missing = BTreeSet::new();
+    for row in &rows {
+        let is_on_gpu = |row: &Row| row.driver == Driver::Gpu;
         let alike = |other: &&Row| {
             let is_of_it = (other.kind, &other.package) == (row.kind, &row.package);
+            let is_of_it = is_of_it && is_on_gpu(other) == is_on_gpu(row);
             !other.full && is_of_it && (other.only.is_empty() || other.only == row.only)
         };
-        let alike = rows.iter().filter(simulated).filter(alike).collect::<Vec<_>>();
+        let alike = rows.iter().filter(alike).collect::<Vec<_>>();
         // What is run without test targets is one.
         for target in row.targets.iter().map(Some).chain(row.targets.is_empty().then_some(None)) {
             let with_target =
