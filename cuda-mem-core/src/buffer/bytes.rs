@@ -106,7 +106,8 @@ impl<'b> DeviceBytes<'b> {
         Self { memory: self.memory, address, len: end.saturating_sub(start) }
     }
 
-    /// Puts a copy from host memory into the stream.
+    /// Puts a copy from host memory into the stream. What is copied to may be the host's, too, as of a pool there, of which
+    /// `cuMemcpyHtoDAsync` and its like know nothing.
     ///
     /// # Safety
     ///
@@ -115,7 +116,7 @@ impl<'b> DeviceBytes<'b> {
         self.enqueue(stream, Access::Write, |address, bytes, stream_handle| {
             // SAFETY: the caller's promise for the source; the target lies in a live buffer of at least `bytes` bytes, whose
             // release is ordered behind this stream.
-            unsafe { call!(stream.driver(), cuMemcpyHtoDAsync(address, source.cast(), bytes, stream_handle)) }
+            unsafe { call!(stream.driver(), cuMemcpyAsync(address, source as CUdeviceptr, bytes, stream_handle)) }
         })
     }
 
@@ -127,7 +128,7 @@ impl<'b> DeviceBytes<'b> {
     pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8) -> Enqueued {
         self.enqueue(stream, Access::Read, |address, bytes, stream_handle| {
             // SAFETY: the caller's promise for the target; the source as in `upload`.
-            unsafe { call!(stream.driver(), cuMemcpyDtoHAsync(target.cast(), address, bytes, stream_handle)) }
+            unsafe { call!(stream.driver(), cuMemcpyAsync(target as CUdeviceptr, address, bytes, stream_handle)) }
         })
     }
 

@@ -178,7 +178,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
 
     /// Copies `source` into it, and returns when the bytes are there.
     ///
-    /// Wraps [`cuMemcpyHtoDAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    /// Wraps [`cuMemcpyAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// Ordered on `stream`, and waits for everything that the stream was given before: somebody may have registered the
     /// memory behind `source`, and then only a wait proves that the device reads it no more. Overlapping copies with other
     /// work takes [`Transfer`](crate::Transfer) or [`scope`](crate::scope()).
@@ -206,7 +206,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
 
     /// Copies it into `target`, and returns when the bytes are there.
     ///
-    /// Wraps [`cuMemcpyDtoHAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    /// Wraps [`cuMemcpyAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// Ordered on `stream`, and waits for everything that the stream was given before.
     ///
     /// # Errors
@@ -223,7 +223,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
 
     /// Copies the elements of `source` into it, on the device. The two must not overlap.
     ///
-    /// Wraps [`cuMemcpyDtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), or
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), or
     /// `cuMemcpyPeerAsync` if the two are in different contexts. Ordered on `stream`; the host waits for nothing.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let copied = match contexts {
             // SAFETY: both ranges lie in live memory of `bytes` bytes, whose releases are ordered behind this stream.
             None => unsafe {
-                call!(driver, cuMemcpyDtoDAsync(self.as_raw(), source.as_raw(), bytes, entered.raw()))
+                call!(driver, cuMemcpyAsync(self.as_raw(), source.as_raw(), bytes, entered.raw()))
             },
             Some((to, from)) => {
                 let (to, from) = (to.as_raw().cast(), from.as_raw().cast());

@@ -103,7 +103,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Copies `source` to `target`. Ordered on `stream`; the host waits at the end of the scope.
     ///
-    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Copies `source` to `target`, whose bytes are there when the scope has ended. Ordered on `stream`.
     ///
-    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// Errors: as [`Scope::upload`].
     pub fn download<T: DeviceCopy>(
         &'scope self,

@@ -58,7 +58,7 @@ impl<M: HostMemory> Unpin for Transfer<M> {}
 impl<M: HostMemory> Transfer<M> {
     /// Copies all bytes of `source` to `target`, which must have as many.
     ///
-    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`. A
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`. A
     /// file mapping that is not registered, or a piece of a registered one below 64 KiB, is read from the file, and the call
     /// waits for the stream.
     ///
@@ -145,7 +145,7 @@ impl<M: HostMemory> Transfer<M> {
 impl<M: HostElements> Transfer<M> {
     /// Copies all of `source` to `target`, which must have as many bytes.
     ///
-    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`.
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use cuda_mem_sim::Sim;
 
 use crate::rig::{current, log_of, on, on_simulator, read_on, text};
 
-const WORK: [&str; 3] = ["cuMemAllocAsync", "cuMemcpyHtoDAsync", "cuMemFreeAsync"];
+const WORK: [&str; 3] = ["cuMemAllocAsync", "cuMemcpyAsync", "cuMemFreeAsync"];
 
 fn set_current(sim: &Sim, raw: *mut std::ffi::c_void) {
     // SAFETY: none, or a context that lives.

@@ -150,7 +150,7 @@ fn during_a_wait_under_the_lock_of_a_buffers_uses() {
 
 #[test]
 fn during_a_staged_copy() {
-    fork_during("cuMemcpyHtoDAsync", |context| {
+    fork_during("cuMemcpyAsync", |context| {
         let stream = Stream::new(context).unwrap();
         let device = DeviceBuffer::<u8>::zeroed(&stream, 100_000).unwrap();
         let stager = Stager::builder(context).threads(3).build().unwrap();

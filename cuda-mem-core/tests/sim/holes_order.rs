@@ -55,7 +55,7 @@ fn c1_every_reader_is_waited_for() {
         assert_eq!(records[free].stream, home.id().as_raw());
         for reader in [&one, &two] {
             let is_copy = |index: &usize| {
-                records[*index].function == "cuMemcpyDtoDAsync"
+                records[*index].function == "cuMemcpyAsync"
                     && records[*index].stream == reader.id().as_raw()
             };
             let copied = (0..free).find(is_copy).unwrap();
@@ -96,12 +96,12 @@ fn c3_a_copy_into_pinned_memory_is_complete_when_its_slice_is_seen() {
         let mut pinned = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::default()).unwrap();
         let records =
             log_of(&sim.log(), || buffer.copy_to_slice(&stream, pinned.as_mut_slice().unwrap()).unwrap());
-        let copied = position(&records, "cuMemcpyDtoHAsync");
+        let copied = position(&records, "cuMemcpyAsync");
         assert!(host_waited(&records, &stream, copied, records.len()), "{}", text(&records));
 
         let records =
             log_of(&sim.log(), || drop(Transfer::download(&stream, &buffer.whole(), pinned).unwrap()));
-        let copied = position(&records, "cuMemcpyDtoHAsync");
+        let copied = position(&records, "cuMemcpyAsync");
         let freed = position(&records, "cuMemFreeHost");
         assert!(host_waited(&records, &stream, copied, freed), "{}", text(&records));
     });
@@ -119,7 +119,7 @@ fn c3_memory_that_somebody_else_registered_is_waited_for_too() {
         let register = || unsafe { table.cuMemHostRegister().unwrap()(address, LEN, 0) };
         assert_eq!(context.with_current(register).unwrap(), CUresult::CUDA_SUCCESS);
         let records = log_of(&sim.log(), || buffer.copy_to_slice(&stream, &mut target).unwrap());
-        let copied = position(&records, "cuMemcpyDtoHAsync");
+        let copied = position(&records, "cuMemcpyAsync");
         assert!(host_waited(&records, &stream, copied, records.len()), "{}", text(&records));
         // SAFETY: registered above.
         let unregister = || unsafe { table.cuMemHostUnregister().unwrap()(address) };
@@ -269,7 +269,7 @@ fn n1_memory_is_zero_for_readers_on_every_stream() {
             assert_eq!(buffer.to_vec(&reader).unwrap(), [0; LEN]);
         });
         let (zeroed, copied) =
-            (position(&records, "cuMemsetD8Async"), position(&records, "cuMemcpyDtoHAsync"));
+            (position(&records, "cuMemsetD8Async"), position(&records, "cuMemcpyAsync"));
         assert_eq!(records[copied].stream, reader.id().as_raw());
         assert!(waited(&records, &home, &reader, zeroed, copied), "{}", text(&records));
     });
@@ -292,7 +292,13 @@ fn s1_a_panic_inside_a_scope_waits_for_every_copy() {
             });
             assert!(catch_unwind(panicking).is_err());
         });
-        let (up, down) = (position(&records, "cuMemcpyHtoDAsync"), position(&records, "cuMemcpyDtoHAsync"));
+        let copy_on = |stream: &Stream| {
+            let is_copy = |record: &cuda_mem_sim::Record| {
+                record.function == "cuMemcpyAsync" && record.stream == stream.id().as_raw()
+            };
+            records.iter().position(is_copy).unwrap()
+        };
+        let (up, down) = (copy_on(&one), copy_on(&two));
         let undone = position(&records, "cuMemHostUnregister");
         assert!(host_waited(&records, &one, up, undone), "{}", text(&records));
         assert!(host_waited(&records, &two, down, undone), "{}", text(&records));

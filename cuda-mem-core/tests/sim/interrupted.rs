@@ -101,7 +101,7 @@ unsafe extern "C" fn wait(stream: CUstream, event: CUevent, flags: c_uint) -> CU
 }
 
 unsafe extern "C" fn copy(
-    target: *mut c_void,
+    target: CUdeviceptr,
     source: CUdeviceptr,
     bytes: usize,
     stream: CUstream,
@@ -112,7 +112,7 @@ unsafe extern "C" fn copy(
     }
     let table = lock(&SIM).expect("a simulator").table();
     // SAFETY: the caller's memory and stream.
-    unsafe { table.cuMemcpyDtoHAsync().expect("cuMemcpyDtoHAsync")(target, source, bytes, stream) }
+    unsafe { table.cuMemcpyAsync().expect("cuMemcpyAsync")(target, source, bytes, stream) }
 }
 
 unsafe extern "C" fn record(event: CUevent, stream: CUstream) -> CUresult {
@@ -147,7 +147,7 @@ pub(crate) fn interrupted(builder: Builder, test: impl FnOnce(&'static Sim, &Con
         b"cuStreamQuery" => query as *const _,
         b"cuStreamSynchronize" => synchronize as *const _,
         b"cuStreamWaitEvent" => wait as *const _,
-        b"cuMemcpyDtoHAsync_v2" => copy as *const _,
+        b"cuMemcpyAsync" => copy as *const _,
         b"cuEventRecord" => record as *const _,
         b"cuMemHostUnregister" => unregister as *const _,
         _ => sim.symbol(symbol),

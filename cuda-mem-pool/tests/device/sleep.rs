@@ -12,7 +12,7 @@ use cuda_mem_pool::caching::{
 };
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 
-use crate::common::World;
+use crate::common::{Backend, World, backend};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
@@ -113,7 +113,10 @@ fn a_cycle_keeps_every_byte_at_its_address_and_gives_all_memory_back_meanwhile()
         );
         let statistics = allocator.statistics();
         assert_eq!((statistics.active_bytes.all.current, statistics.asleep_bytes), (active, awake as u64));
-        assert!(world.context.memory_info().unwrap().free >= before + awake);
+        if backend() == Backend::Simulator {
+            // Tests beside this one use the same GPU.
+            assert!(world.context.memory_info().unwrap().free >= before + awake);
+        }
         assert_eq!((tag.state().awake_bytes, tag.state().asleep_bytes), (0, awake));
         let mut read = vec![0; sizes[1]];
         assert_eq!(tag.read_backup(blocks[1], &mut read).unwrap(), read.len());

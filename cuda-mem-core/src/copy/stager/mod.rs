@@ -135,7 +135,7 @@ impl Stager {
 
     /// Copies `source` to `target`, which must have as many elements. Returns when `source` may be used again.
     ///
-    /// Wraps [`cuMemcpyHtoDAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`: later
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`: later
     /// work on it sees the bytes, and uses of the buffer on other streams wait for them. The host waits for the stream only where
     /// the ring is full; up to 64 KiB it does what [`DeviceRange::copy_from_slice`] does.
     ///
@@ -163,7 +163,7 @@ impl Stager {
 
     /// Copies `source` to `target`, which must have as many elements. Returns when the bytes are there.
     ///
-    /// Wraps [`cuMemcpyDtoHAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, and
+    /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`, and
     /// waits for what the stream was given before. Pages of `target` that were never touched are faulted in by all threads
     /// together.
     ///
