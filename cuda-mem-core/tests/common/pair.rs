@@ -112,7 +112,14 @@ impl Cast {
     /// Starts a process in one of the test's roles.
     pub(crate) fn start(self, role: &str) -> Peer {
         let (ours, theirs) = Channel::both().expect("a pair of sockets");
-        let child = again(self.test, role).stdin(theirs.socket).spawn().expect("a new process");
+        let mut command = again(self.test, role);
+        if super::backend() == super::Backend::Simulator {
+            // The same devices, as on a GPU: what one process has, the others have not.
+            let settings = std::env::var("CUDA_MEM_SIM").unwrap_or_default();
+            let account = cuda_mem_sim::account();
+            command.env("CUDA_MEM_SIM", format!("{settings},account={}", account.display()));
+        }
+        let child = command.stdin(theirs.socket).spawn().expect("a new process");
         let peer = Peer { child, channel: ours };
         // Cargo's harness runs no test, successfully, if the name is wrong.
         assert_eq!(peer.receive().bytes, role.as_bytes(), "the role that was played");

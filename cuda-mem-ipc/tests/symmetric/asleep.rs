@@ -83,7 +83,12 @@ fn cycles(rank: &Rank) {
 
         let freed = sleep(&rank.group).unwrap();
         assert!((3 * LARGE..4 * LARGE).contains(&freed), "{freed}");
-        assert!(free(rank) >= before + freed, "{} of {before} and {freed}", free(rank));
+        let devices = rank.context.driver().devices().unwrap();
+        let beside = |other: &usize| other % devices.len() == rank.number() % devices.len();
+        // What the ranks of the device had, all of it: each had mapped that of the others too.
+        let had = freed * (0..rank.ranks()).filter(beside).count();
+        // Contexts on hardware may have grown meanwhile, but not by a segment.
+        assert!(free(rank) + LARGE / 2 >= before + had, "{} of {before} and {had}", free(rank));
         assert_eq!(sleep(&rank.group).unwrap(), 0);
         let refused = [rank.try_empty(1000).map(drop), alone.rendezvous(None).map(drop)];
         for refused in refused {
@@ -114,6 +119,55 @@ fn memory_goes_back_and_comes_again_at_the_same_addresses() {
         cycles(&rank);
         rank.finish();
     });
+}
+
+/// Two ranks, each with a simulator of its own, of one account.
+#[test]
+fn memory_is_not_free_while_a_rank_has_it_mapped() {
+    if backend() != Backend::Simulator {
+        return;
+    }
+    const LATE: Duration = Duration::from_secs(3);
+    let one = OwnSim::of(Sim::builder().record(true));
+    let two = OwnSim::of(Sim::builder().record(true).account(one.account()));
+    let contexts = [&one, &two]
+        .map(|sim| Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap());
+    let free = || contexts[0].memory_info().unwrap().free;
+    let directory = std::env::temp_dir().join(format!("cuda-mem-mapped-{}", std::process::id()));
+    let (both, nothing) = (Barrier::new(3), free());
+    thread::scope(|scope| {
+        for (number, context) in contexts.iter().enumerate() {
+            let (both, directory) = (&both, &directory);
+            scope.spawn(move || {
+                let group = Group::join(context, "ranks", number, 2, directory, &options()).unwrap();
+                let memory = group.alloc::<u8>(LARGE).unwrap();
+                memory.of(1 - number).unwrap();
+                (0..2).for_each(|_| drop(both.wait()));
+                sleep(&group).unwrap();
+                (0..2).for_each(|_| drop(both.wait()));
+            });
+        }
+        both.wait();
+        let awake = free();
+        assert!(awake + 2 * LARGE <= nothing);
+        let before = one.log().count("cuMemUnmap");
+        two.delay("cuMemUnmap", LATE);
+        both.wait();
+        // Its own memory, and that of the other.
+        while one.log().count("cuMemUnmap") < before + 2 {
+            thread::yield_now();
+        }
+        // And what it does then.
+        thread::sleep(SOON);
+        let while_mapped = free();
+        assert_eq!(two.log().count("cuMemUnmap"), before, "it came too late to be seen");
+        assert!(while_mapped < awake + LARGE, "what the other rank has mapped is there");
+        both.wait();
+        assert!(free() >= awake + 2 * LARGE, "all have unmapped all");
+        two.clear_faults();
+        both.wait();
+    });
+    let _ = std::fs::remove_dir_all(&directory);
 }
 
 #[test]
