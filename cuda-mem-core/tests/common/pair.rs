@@ -4,7 +4,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -146,16 +146,21 @@ impl Peer {
     }
 
     /// Waits until it has ended well.
-    pub(crate) fn finish(mut self) {
+    pub(crate) fn finish(self) {
+        let status = self.end();
+        assert!(status.success(), "the other process failed: {status}");
+    }
+
+    /// Waits until it has ended, and says how.
+    pub(crate) fn end(mut self) -> ExitStatus {
         let start = Instant::now();
-        let status = loop {
+        loop {
             if let Some(status) = self.child.try_wait().expect("its end") {
-                break status;
+                return status;
             }
             assert!(start.elapsed() < Duration::from_secs(SECONDS as u64), "the other process hangs");
             std::thread::sleep(Duration::from_millis(1));
-        };
-        assert!(status.success(), "the other process failed: {status}");
+        }
     }
 }
 
