@@ -73,6 +73,7 @@ impl Driver {
     }
 
     pub(crate) fn initialise(&self) {
+        self.memory.lock().account.enter();
         dispatch::mark_initialised(self.slot);
         self.initialised.store(true, Ordering::Release);
     }

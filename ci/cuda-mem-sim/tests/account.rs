@@ -25,12 +25,12 @@ const FD: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_T
 /// Set in the other process alone.
 const MARK: &str = "CUDA_MEM_SIM_TEST_ACCOUNT";
 
-/// The driver that the other process has without asking.
-struct Inherited(&'static Table);
+/// The driver of a table, whose first context is current.
+struct Begun(&'static Table);
 
-impl Inherited {
-    fn new() -> Self {
-        let driver = Self(cuda_mem_sim::table());
+impl Begun {
+    fn of(table: &'static Table) -> Self {
+        let driver = Self(table);
         let mut context = ptr::null_mut();
         assert_eq!(cu!(driver, cuInit(0)), OK);
         assert_eq!(cu!(driver, cuDevicePrimaryCtxRetain(&mut context, 0)), OK);
@@ -80,7 +80,7 @@ fn other() {
     if std::env::var_os(MARK).is_none() {
         return;
     }
-    let driver = Inherited::new();
+    let driver = Begun::of(cuda_mem_sim::table());
     let (mut at, mut handle) = (0, 0);
     for line in std::io::stdin().lock().lines().map(Result::unwrap) {
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -170,6 +170,26 @@ fn what_one_has_the_other_has_not() {
     drop(third);
     other.kill();
     assert_eq!(free!(gpu), ALL);
+}
+
+#[test]
+fn a_forked_child_that_is_the_first_to_begin_counts_for_itself() {
+    let sim = Sim::builder().memory(ALL as u64).build();
+    let path = sim.account();
+    // SAFETY: the child makes driver calls alone, whose locks nobody had in the parent, and then ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let driver = Begun::of(sim.table());
+        let done = cu!(driver, cuMemAlloc(&mut 0, 40 * MIB)) == OK && free!(driver) == 24 * MIB;
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(i32::from(!done)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above; one status to write.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "what it allocated is counted");
+    let driver = Begun::of(sim.table());
+    assert_eq!((free!(driver), sim.account()), (ALL, path));
 }
 
 #[test]

@@ -59,7 +59,6 @@ fn kill_at_each_call(cast: Cast) {
         assert!(status.success() || status.signal() == Some(libc::SIGABRT), "call {nth}: {status}");
         assert_eq!((free(), open_descriptors()), before, "call {nth}");
         if status.success() {
-            eprintln!("killed at {} calls", nth - 1);
             // Three handles are let go, and made, mapped and let in again.
             assert!(nth > 30, "only {nth}");
             return;

@@ -145,6 +145,13 @@ impl Account {
         if is_own { Arc::clone(self) } else { Self::open(Some(path)) }
     }
 
+    /// Makes a forked child a driver of its own, whose parent has never begun to be one.
+    pub(crate) fn enter(self: &mut Arc<Self>) {
+        if self.process != std::process::id() {
+            *self = Self::open(Some(Path::new(&format!("/proc/self/fd/{}", self.descriptor()))));
+        }
+    }
+
     /// Where other processes find it, for as long as this driver is there.
     pub(crate) fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", self.process, self.descriptor()).into()

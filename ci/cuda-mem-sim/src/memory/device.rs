@@ -24,13 +24,7 @@ const POISONED_ENDS: u64 = 32 << 10;
 impl State {
     /// Counts memory at a location, or says that there is not enough.
     pub(crate) fn charge(&self, location: Location, len: u64) -> Outcome<()> {
-        let limit = match location {
-            Location::Device(device) => {
-                *self.setup.devices.get(device).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?
-            }
-            Location::Host | Location::Node(_) => self.setup.lock_limit,
-        };
-        self.account.charge(place(location), len, limit)
+        self.account.charge(place(location), len, self.setup.room_at(location))
     }
 
     /// The reverse of [`charge`](Self::charge).

@@ -10,7 +10,7 @@ use super::vmm::Location;
 use super::{Memory, Outcome, State, maps, os};
 
 /// Where the addresses end that a process can have.
-const USER_ADDRESSES: u64 = 1 << 47;
+pub(crate) const USER_ADDRESSES: u64 = 1 << 47;
 
 impl Memory {
     /// Registers memory of the program, after making sure that every page of it is there and accessible.

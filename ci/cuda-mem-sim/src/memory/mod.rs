@@ -58,6 +58,16 @@ pub(crate) struct Setup {
     pub(crate) finds_misuse: bool,
 }
 
+impl Setup {
+    /// All the memory there is at a location.
+    pub(crate) fn room_at(&self, location: Location) -> u64 {
+        match location {
+            Location::Device(device) => self.devices.get(device).copied().unwrap_or(0),
+            Location::Host | Location::Node(_) => self.lock_limit,
+        }
+    }
+}
+
 /// The memory of one simulated driver.
 #[derive(Debug)]
 pub(crate) struct Memory {

@@ -8,6 +8,7 @@ use cuda_mem_sys::{CUdeviceptr, CUmemRangeHandleType, CUresult};
 use crate::call::Call;
 use crate::memory::blocks::{Access, Block, Kind};
 use crate::memory::misuse::Act;
+use crate::memory::vmm::Location;
 use crate::runtime::context::Context;
 use crate::runtime::op::Outcome;
 
@@ -113,7 +114,7 @@ pub(crate) fn cuMemGetInfo(call: &Call<'_>, free: *mut usize, total: *mut usize)
     let device = call.current()?.device;
     let (size, used) = {
         let state = call.memory().lock();
-        (state.setup.devices.get(device).copied().unwrap_or(0), state.account.used(device as u64)?)
+        (state.setup.room_at(Location::Device(device)), state.account.used(device as u64)?)
     };
     // What came without a maker may be more than there is room for.
     call.put(free, size.saturating_sub(used) as usize)?;
