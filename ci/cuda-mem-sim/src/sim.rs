@@ -90,8 +90,7 @@ impl Sim {
         self.driver.faults.fail(None, nth, code);
     }
 
-    /// The process is killed, as by `SIGKILL`, at the `nth` driver call from now, of any function but those, before it does anything; 1 is the
-    /// next.
+    /// The process aborts at the `nth` driver call from now, of any function but those, before the call does anything; 1 is the next.
     pub fn kill_at_nth_call_overall(&self, nth: u64) {
         self.driver.faults.kill(nth);
     }

@@ -138,7 +138,11 @@ impl Other {
         self.ask("free").parse().unwrap()
     }
 
-    fn kill(mut self) {
+    fn kill(self) {}
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -229,7 +233,8 @@ fn what_is_freed_while_another_has_it_open_counts_until_that_is_killed() {
     assert_eq!(gpu.free(at), OK);
     assert_eq!(free!(gpu), 48 * MIB);
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE.0.to_string();
-    assert_eq!(Other::of(&gpu).ask(&format!("open {}", text.join(" "))), invalid, "it was freed");
+    let mut late = Other::of(&gpu);
+    assert_eq!(late.ask(&format!("open {}", text.join(" "))), invalid, "it was freed");
     other.kill();
     assert_eq!(free!(gpu), ALL);
 }
