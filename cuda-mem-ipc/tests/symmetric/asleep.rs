@@ -135,40 +135,46 @@ fn memory_is_not_free_while_a_rank_has_it_mapped() {
     let free = || contexts[0].memory_info().unwrap().free;
     let directory = std::env::temp_dir().join(format!("cuda-mem-mapped-{}", std::process::id()));
     let (both, nothing) = (Barrier::new(3), free());
-    thread::scope(|scope| {
-        for (number, context) in contexts.iter().enumerate() {
-            let (both, directory) = (&both, &directory);
+    // Nobody panics between two waits for the others.
+    let (awake, mapped, unmaps, asleep) = thread::scope(|scope| {
+        let ranks = [0, 1].map(|number| {
+            let (both, directory, context) = (&both, &directory, &contexts[number]);
             scope.spawn(move || {
-                let group = Group::join(context, "ranks", number, 2, directory, &options()).unwrap();
-                let memory = group.alloc::<u8>(LARGE).unwrap();
-                memory.of(1 - number).unwrap();
+                let group = Group::join(context, "ranks", number, 2, directory, &options());
+                let memory = group.as_ref().map(|group| group.alloc::<u8>(LARGE));
+                let there = memory.as_ref().map(|memory| memory.as_ref().map(|it| it.of(1 - number).is_ok()));
                 both.wait();
                 both.wait();
-                sleep(&group).unwrap();
+                let slept = group.as_ref().map(sleep);
                 both.wait();
                 both.wait();
-            });
-        }
+                assert!(matches!((there, slept), (Ok(Ok(true)), Ok(Ok(_)))));
+            })
+        });
         both.wait();
-        let awake = free();
-        assert!(awake + 2 * LARGE <= nothing);
-        let before = one.log().count("cuMemUnmap");
+        let (awake, before) = (free(), [&one, &two].map(|sim| sim.log().count("cuMemUnmap")));
         two.delay("cuMemUnmap", LATE);
         both.wait();
-        // Its own memory, and that of the other.
-        while one.log().count("cuMemUnmap") < before + 2 {
+        // Its own memory, and that of the other; and then what it does besides.
+        let start = Instant::now();
+        while one.log().count("cuMemUnmap") < before[0] + 2 && start.elapsed() < LATE {
             thread::yield_now();
         }
-        // And what it does then.
         thread::sleep(SOON);
-        let while_mapped = free();
-        assert_eq!(two.log().count("cuMemUnmap"), before, "it came too late to be seen");
-        assert!(while_mapped < awake + LARGE, "what the other rank has mapped is there");
+        let mapped = free();
+        let unmaps =
+            [(&one, before[0]), (&two, before[1])].map(|(sim, had)| sim.log().count("cuMemUnmap") - had);
         both.wait();
-        assert!(free() >= awake + 2 * LARGE, "all have unmapped all");
+        let asleep = free();
         two.clear_faults();
         both.wait();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        (awake, mapped, unmaps, asleep)
     });
+    assert!(awake + 2 * LARGE <= nothing);
+    assert_eq!(unmaps, [2, 0], "the first rank has unmapped all, and the other nothing");
+    assert!(mapped < awake + LARGE, "what the other rank has mapped is there");
+    assert!(asleep >= awake + 2 * LARGE, "all have unmapped all");
     let _ = std::fs::remove_dir_all(&directory);
 }
 
