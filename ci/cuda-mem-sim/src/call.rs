@@ -1,7 +1,8 @@
 //! One driver call under way: what every function of `api` gets first.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use cuda_mem_sys::{CUcontext, CUdevice, CUresult, CUstream};
@@ -204,6 +205,15 @@ impl<'a> Call<'a> {
     /// Writes `values` in a row.
     pub(crate) fn put_all<T>(&self, to: *mut T, values: impl IntoIterator<Item = T>) -> Outcome<()> {
         values.into_iter().enumerate().try_for_each(|(index, value)| self.put(to.wrapping_add(index), value))
+    }
+
+    /// A descriptor that the caller names by its number, as a pointer, and closes when it likes: error 999 if it can be none.
+    pub(crate) fn descriptor(&self, number: *mut c_void) -> Outcome<BorrowedFd<'a>> {
+        let number = i32::try_from(number.addr()).ok().filter(|&number| number >= 0);
+        let number = number.ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
+        // SAFETY: not -1. The caller promised an open descriptor for the duration of the call (see `Call`); for any other
+        // number system calls fail, and nothing here closes it.
+        Ok(unsafe { BorrowedFd::borrow_raw(number) })
     }
 
     /// A C string of the caller.

@@ -33,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) peers: Peers,
     pub(crate) has_data: bool,
     pub(crate) host_memory: u64,
+    pub(crate) account: Option<PathBuf>,
     pub(crate) workers: usize,
     pub(crate) finds_misuse: bool,
     pub(crate) faults_on_ended_streams: bool,
@@ -117,6 +118,7 @@ impl Default for Builder {
                 peers: Peers::All,
                 has_data: true,
                 host_memory: u64::MAX,
+                account: None,
                 workers: 8,
                 finds_misuse: true,
                 faults_on_ended_streams: false,
@@ -199,6 +201,13 @@ impl Builder {
     /// How much host memory may be allocated and registered in all, in bytes; without limit unless told.
     pub fn host_memory(mut self, bytes: u64) -> Self {
         self.config.host_memory = bytes;
+        self
+    }
+
+    /// The file in which all memory is counted: simulators that are told the same one have the same devices, in whatever process they are.
+    /// [`Sim::account`] tells that of another.
+    pub fn account(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config.account = Some(file.into());
         self
     }
 

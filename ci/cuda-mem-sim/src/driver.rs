@@ -34,6 +34,7 @@ impl Driver {
             devices: config.devices.iter().map(|device| device.memory).collect(),
             nodes: config.numa_nodes,
             lock_limit: config.host_memory,
+            account: config.account.clone(),
             has_data: config.has_data,
             finds_misuse: config.finds_misuse,
         };
@@ -72,6 +73,7 @@ impl Driver {
     }
 
     pub(crate) fn initialise(&self) {
+        self.memory.lock().account.enter();
         dispatch::mark_initialised(self.slot);
         self.initialised.store(true, Ordering::Release);
     }

@@ -43,7 +43,8 @@ struct Fault {
     function: Option<String>,
     /// How many more matching calls pass before one fails.
     passing: u64,
-    code: CUresult,
+    /// None to end the process instead.
+    code: Option<CUresult>,
 }
 
 /// A copy that is to arrive damaged.
@@ -62,6 +63,15 @@ impl Faults {
 
     /// The `nth` call from now fails, of one function or of any; 1 is the next.
     pub(crate) fn fail(&self, function: Option<&str>, nth: u64, code: CUresult) {
+        self.plan_fault(function, nth, Some(code));
+    }
+
+    /// The process ends at the `nth` call from now, of any function.
+    pub(crate) fn kill(&self, nth: u64) {
+        self.plan_fault(None, nth, None);
+    }
+
+    fn plan_fault(&self, function: Option<&str>, nth: u64, code: Option<CUresult>) {
         let function = function.map(str::to_owned);
         self.plan().faults.push(Fault { function, passing: nth.saturating_sub(1), code });
         self.armed.store(true, Ordering::Release);
@@ -129,7 +139,10 @@ impl Faults {
                 fault.passing -= 1;
                 return true;
             }
-            code = Some(fault.code);
+            code = fault.code;
+            if code.is_none() {
+                std::process::abort();
+            }
             false
         });
         if let Some(code) = code {

@@ -73,7 +73,7 @@ pub use fault::Struck;
 pub use log::{Log, Record};
 pub use memory::misuse::{Leak, Misuse, MisuseKind};
 pub use runtime::kernels::TEST_KERNELS;
-pub use sim::{Sim, misuse, table};
+pub use sim::{Sim, account, misuse, table};
 pub use site::Site;
 
 pub use cuda_mem_sys::CUresult;

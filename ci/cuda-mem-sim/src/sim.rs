@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_void};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -89,6 +90,11 @@ impl Sim {
         self.driver.faults.fail(None, nth, code);
     }
 
+    /// The process aborts at the `nth` driver call from now, of any function but those, before the call does anything; 1 is the next.
+    pub fn kill_at_nth_call_overall(&self, nth: u64) {
+        self.driver.faults.kill(nth);
+    }
+
     /// The byte at `offset` of the `nth` copy from now arrives with one bit flipped; 1 is the next copy, of any function.
     pub fn flip_byte(&self, nth: u64, offset: u64) {
         self.driver.faults.flip(nth, offset);
@@ -112,6 +118,12 @@ impl Sim {
     /// No call fails or takes longer any more, and those that did are forgotten.
     pub fn clear_faults(&self) {
         self.driver.faults.clear();
+    }
+
+    /// The file of its [account](crate::Builder::account), for as long as this process has the simulator.
+    #[must_use]
+    pub fn account(&self) -> PathBuf {
+        self.driver.memory.lock().account.path()
     }
 
     /// Uses of memory that nothing orders before its free or after its allocation.
@@ -167,6 +179,12 @@ pub fn table() -> &'static Table {
 #[must_use]
 pub fn misuse() -> Vec<Misuse> {
     dispatch::default_driver().map_or_else(Vec::new, |driver| driver.memory.lock().misuse())
+}
+
+/// The file of the account of the simulator behind [`table`], as [`Sim::account`] tells that of others.
+#[must_use]
+pub fn account() -> PathBuf {
+    dispatch::default_driver().map_or_else(PathBuf::new, |driver| driver.memory.lock().account.path())
 }
 
 fn table_of(driver: &Driver) -> &'static Table {

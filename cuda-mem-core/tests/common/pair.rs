@@ -4,7 +4,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -112,7 +112,14 @@ impl Cast {
     /// Starts a process in one of the test's roles.
     pub(crate) fn start(self, role: &str) -> Peer {
         let (ours, theirs) = Channel::both().expect("a pair of sockets");
-        let child = again(self.test, role).stdin(theirs.socket).spawn().expect("a new process");
+        let mut command = again(self.test, role);
+        if super::backend() == super::Backend::Simulator {
+            // The same devices, as on a GPU: what one process has, the others have not.
+            let settings = std::env::var("CUDA_MEM_SIM").unwrap_or_default();
+            let account = cuda_mem_sim::account();
+            command.env("CUDA_MEM_SIM", format!("{settings},account={}", account.display()));
+        }
+        let child = command.stdin(theirs.socket).spawn().expect("a new process");
         let peer = Peer { child, channel: ours };
         // Cargo's harness runs no test, successfully, if the name is wrong.
         assert_eq!(peer.receive().bytes, role.as_bytes(), "the role that was played");
@@ -139,16 +146,21 @@ impl Peer {
     }
 
     /// Waits until it has ended well.
-    pub(crate) fn finish(mut self) {
+    pub(crate) fn finish(self) {
+        let status = self.end();
+        assert!(status.success(), "the other process failed: {status}");
+    }
+
+    /// Waits until it has ended, and says how.
+    pub(crate) fn end(mut self) -> ExitStatus {
         let start = Instant::now();
-        let status = loop {
+        loop {
             if let Some(status) = self.child.try_wait().expect("its end") {
-                break status;
+                return status;
             }
             assert!(start.elapsed() < Duration::from_secs(SECONDS as u64), "the other process hangs");
             std::thread::sleep(Duration::from_millis(1));
-        };
-        assert!(status.success(), "the other process failed: {status}");
+        }
     }
 }
 

@@ -83,7 +83,12 @@ fn cycles(rank: &Rank) {
 
         let freed = sleep(&rank.group).unwrap();
         assert!((3 * LARGE..4 * LARGE).contains(&freed), "{freed}");
-        assert!(free(rank) >= before + freed, "{} of {before} and {freed}", free(rank));
+        let devices = rank.context.driver().devices().unwrap();
+        let beside = |other: &usize| other % devices.len() == rank.number() % devices.len();
+        // What the ranks of the device had, all of it: each had mapped that of the others too.
+        let had = freed * (0..rank.ranks()).filter(beside).count();
+        // Contexts on hardware may have grown meanwhile, but not by a segment.
+        assert!(free(rank) + LARGE / 2 >= before + had, "{} of {before} and {had}", free(rank));
         assert_eq!(sleep(&rank.group).unwrap(), 0);
         let refused = [rank.try_empty(1000).map(drop), alone.rendezvous(None).map(drop)];
         for refused in refused {
@@ -114,6 +119,63 @@ fn memory_goes_back_and_comes_again_at_the_same_addresses() {
         cycles(&rank);
         rank.finish();
     });
+}
+
+/// Two ranks, each with a simulator of its own, of one account.
+#[test]
+fn memory_is_not_free_while_a_rank_has_it_mapped() {
+    if backend() != Backend::Simulator {
+        return;
+    }
+    const LATE: Duration = Duration::from_secs(3);
+    let one = OwnSim::of(Sim::builder().record(true));
+    let two = OwnSim::of(Sim::builder().record(true).account(one.account()));
+    let contexts = [&one, &two]
+        .map(|sim| Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap());
+    let free = || contexts[0].memory_info().unwrap().free;
+    let directory = std::env::temp_dir().join(format!("cuda-mem-mapped-{}", std::process::id()));
+    let (both, nothing) = (Barrier::new(3), free());
+    // Nobody panics between two waits for the others.
+    let (awake, mapped, unmaps, asleep) = thread::scope(|scope| {
+        let ranks = [0, 1].map(|number| {
+            let (both, directory, context) = (&both, &directory, &contexts[number]);
+            scope.spawn(move || {
+                let group = Group::join(context, "ranks", number, 2, directory, &options());
+                let memory = group.as_ref().map(|group| group.alloc::<u8>(LARGE));
+                let there = memory.as_ref().map(|memory| memory.as_ref().map(|it| it.of(1 - number).is_ok()));
+                both.wait();
+                both.wait();
+                let slept = group.as_ref().map(sleep);
+                both.wait();
+                both.wait();
+                assert!(matches!((there, slept), (Ok(Ok(true)), Ok(Ok(_)))));
+            })
+        });
+        both.wait();
+        let (awake, before) = (free(), [&one, &two].map(|sim| sim.log().count("cuMemUnmap")));
+        two.delay("cuMemUnmap", LATE);
+        both.wait();
+        // Its own memory, and that of the other; and then what it does besides.
+        let start = Instant::now();
+        while one.log().count("cuMemUnmap") < before[0] + 2 && start.elapsed() < LATE {
+            thread::yield_now();
+        }
+        thread::sleep(SOON);
+        let mapped = free();
+        let unmaps =
+            [(&one, before[0]), (&two, before[1])].map(|(sim, had)| sim.log().count("cuMemUnmap") - had);
+        both.wait();
+        let asleep = free();
+        two.clear_faults();
+        both.wait();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        (awake, mapped, unmaps, asleep)
+    });
+    assert!(awake + 2 * LARGE <= nothing);
+    assert_eq!(unmaps, [2, 0], "the first rank has unmapped all, and the other nothing");
+    assert!(mapped < awake + LARGE, "what the other rank has mapped is there");
+    assert!(asleep >= awake + 2 * LARGE, "all have unmapped all");
+    let _ = std::fs::remove_dir_all(&directory);
 }
 
 #[test]

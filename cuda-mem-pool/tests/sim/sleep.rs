@@ -13,21 +13,21 @@ use crate::common::capture::{Capture, RELAXED};
 use crate::common::kernels::Kernels;
 use crate::rig::{on, on_simulator};
 
-const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 const UNKNOWN: CUresult = CUresult::CUDA_ERROR_UNKNOWN;
 
-fn allocate_in(tag: &Tag, allocator: &CachingAllocator, bytes: usize, stream: &Stream) -> u64 {
+pub(crate) fn allocate_in(tag: &Tag, allocator: &CachingAllocator, bytes: usize, stream: &Stream) -> u64 {
     let _scope = tag.enter().unwrap();
     allocator.allocate_by_address(bytes, stream).unwrap()
 }
 
-fn fill(stream: &Stream, address: u64, bytes: usize, value: u8) {
+pub(crate) fn fill(stream: &Stream, address: u64, bytes: usize, value: u8) {
     // SAFETY: memory of the test, which nothing else uses.
     unsafe { memset_async(stream, address, value, bytes) }.unwrap();
     stream.synchronize().unwrap();
 }
 
-fn byte(stream: &Stream, address: u64) -> u8 {
+pub(crate) fn byte(stream: &Stream, address: u64) -> u8 {
     let host = [0u8; 1];
     // SAFETY: a byte on the host, which lives until the wait is over.
     unsafe { memcpy_async(stream, host.as_ptr().expose_provenance() as u64, address, 1) }.unwrap();
@@ -36,7 +36,7 @@ fn byte(stream: &Stream, address: u64) -> u8 {
     unsafe { host.as_ptr().read_volatile() }
 }
 
-fn sleep(tag: &Tag, backup: Backup) -> Slept {
+pub(crate) fn sleep(tag: &Tag, backup: Backup) -> Slept {
     // SAFETY: tests queue nothing that uses what sleeps.
     unsafe { Tag::sleep(&[tag], backup) }.unwrap()
 }

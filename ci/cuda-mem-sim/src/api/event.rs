@@ -8,6 +8,7 @@ use cuda_mem_sys::{
 };
 
 use crate::call::Call;
+use crate::memory::wire;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -94,12 +95,8 @@ pub(crate) fn cuIpcGetEventHandle(
 ) -> Outcome<()> {
     call.current()?;
     let words = call.driver.runtime.export_event(event)?;
-    let bytes = words.map(u64::to_le_bytes).concat();
-    let mut exported = CUipcEventHandle_v1::default();
-    for (to, from) in exported.reserved.iter_mut().zip(bytes) {
-        *to = from as c_char;
-    }
-    call.put(handle, exported)
+    let reserved = wire::to_bytes(words).map(|byte| byte as c_char);
+    call.put(handle, CUipcEventHandle_v1 { reserved })
 }
 
 pub(crate) fn cuIpcOpenEventHandle(
@@ -111,10 +108,7 @@ pub(crate) fn cuIpcOpenEventHandle(
     if event.is_null() {
         return Err(INVALID_VALUE);
     }
-    let mut words = [0; 8];
-    for (word, bytes) in words.iter_mut().zip(handle.reserved.chunks_exact(8)) {
-        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte as u8));
-    }
+    let words = wire::to_words(handle.reserved.map(|byte| byte as u8));
     let opened = call.driver.runtime.open_event(call, context, words)?;
     call.put(event, ptr::without_provenance_mut(opened))
 }

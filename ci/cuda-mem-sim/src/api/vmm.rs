@@ -1,11 +1,7 @@
 //! Virtual memory management: physical memory, addresses, and mappings between them.
-//!
-//! # Safety
-//!
-//! The one descriptor that a caller names by number is borrowed for the duration of the call, and never closed.
 
 use std::ffi::c_void;
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 
 use cuda_mem_sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationGranularity_flags,
@@ -14,6 +10,7 @@ use cuda_mem_sys::{
 };
 
 use crate::call::Call;
+use crate::memory::blocks::Access;
 use crate::memory::misuse::Act;
 use crate::memory::space::LARGE_PAGE;
 use crate::memory::vmm::{HandleId, Location};
@@ -49,6 +46,39 @@ fn location_of(call: &Call<'_>, properties: &CUmemAllocationProp_v1) -> Outcome<
         CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST => Ok(Location::Host),
         _ => Err(INVALID_VALUE),
     }
+}
+
+/// Whether flags of access let read and write.
+pub(super) fn rights(flags: CUmemAccess_flags) -> Outcome<(bool, bool)> {
+    match flags {
+        CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE => Ok((false, false)),
+        CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ => Ok((true, false)),
+        CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => Ok((true, true)),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// The flags of the access that a device has, or the host.
+pub(super) fn flags_of(
+    call: &Call<'_>,
+    access: Access,
+    location: CUmemLocation,
+) -> Outcome<CUmemAccess_flags> {
+    let (read, write) = match location.type_ {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
+            let device = call.device(location.id)?;
+            (access.read.contains(device), access.write.contains(device))
+        }
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => {
+            (access.host, access.host)
+        }
+        _ => return Err(INVALID_VALUE),
+    };
+    Ok(match (read, write) {
+        (_, true) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        (true, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
+        (false, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    })
 }
 
 pub(crate) fn cuMemAddressReserve(
@@ -155,12 +185,7 @@ pub(crate) fn cuMemSetAccess(
             | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => Guest::Host,
             _ => return Err(INVALID_VALUE),
         };
-        let (read, write) = match flags {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE => (false, false),
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ => (true, false),
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => (true, true),
-            _ => return Err(INVALID_VALUE),
-        };
+        let (read, write) = rights(flags)?;
         if let Guest::Device(device) = guest {
             reachable(call, ptr, device)?;
         }
@@ -188,22 +213,7 @@ pub(crate) fn cuMemGetAccess(
 ) -> Outcome<()> {
     let location = call.get(location)?;
     let access = call.memory().lock().mapping_access(ptr)?;
-    let (read, write) = match location.type_ {
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
-            let device = call.device(location.id)?;
-            (access.read.contains(device), access.write.contains(device))
-        }
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => {
-            (access.host, access.host)
-        }
-        _ => return Err(INVALID_VALUE),
-    };
-    let granted = match (read, write) {
-        (_, true) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        (true, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
-        (false, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
-    };
-    call.put(flags, granted.0.into())
+    call.put(flags, flags_of(call, access, location)?.0.into())
 }
 
 pub(crate) fn cuMemGetAllocationGranularity(
@@ -230,7 +240,7 @@ pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
         let mut state = call.memory().lock();
         let physical = state.handle(HandleId(handle))?;
         // An imported handle says of none how it came.
-        (physical.location, physical.exportable && physical.counted, physical.rdma)
+        (physical.location, physical.exportable && !physical.imported, physical.rdma)
     };
     let (kind, id) = match location {
         Location::Device(device) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device as i32),
@@ -289,11 +299,6 @@ pub(crate) fn cuMemImportFromShareableHandle(
     if handle.is_null() || kind != fd {
         return Err(INVALID_VALUE);
     }
-    let number = i32::try_from(shareable.addr()).ok().filter(|&number| number >= 0);
-    let number = number.ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
-    // SAFETY: not -1. The caller promised an open descriptor for the duration of the call; for any other number the
-    // system calls below fail, and nothing here closes it.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let id = call.memory().lock().import(file, call.site())?;
+    let id = call.memory().lock().import(call.descriptor(shareable)?, call.site())?;
     call.put(handle, id.0)
 }

@@ -97,13 +97,9 @@ impl Builder {
                 }
                 Ok(self)
             }
+            "account" => Ok(self.account(writable(name, value)?)),
             "log" => {
-                File::options()
-                    .create(true)
-                    .append(true)
-                    .open(value)
-                    .map_err(|_| refused(name, value, "a file that can be written"))?;
-                self.config.log = Some(PathBuf::from(value));
+                self.config.log = Some(writable(name, value)?);
                 Ok(self)
             }
             "report" => {
@@ -135,7 +131,7 @@ impl Builder {
             _ => Err(refused(
                 "a name of a setting",
                 name,
-                "devices, memory, host-memory, driver, missing, numa, device-nodes, peer, workers, no-data, no-misuse, ended-streams-fault, backtraces, attribute, log, report, faults, flip",
+                "devices, memory, host-memory, account, driver, missing, numa, device-nodes, peer, workers, no-data, no-misuse, ended-streams-fault, backtraces, attribute, log, report, faults, flip",
             )),
         }
     }
@@ -143,6 +139,11 @@ impl Builder {
 
 fn refused(setting: &str, value: &str, accepted: &'static str) -> ConfigError {
     ConfigError { setting: setting.to_owned(), value: value.to_owned(), accepted }
+}
+
+fn writable(name: &str, value: &str) -> Result<PathBuf, ConfigError> {
+    let opened = File::options().create(true).append(true).open(value);
+    opened.map(|_| PathBuf::from(value)).map_err(|_| refused(name, value, "a file that can be written"))
 }
 
 fn flag(name: &str, value: &str) -> Result<(), ConfigError> {
@@ -252,6 +253,7 @@ mod tests {
             ("no-data=yes", "no value"),
             ("faults=cuMemAlloc:0:2", "function:nth:code"),
             ("flip=0:5", "copy:byte"),
+            ("account=/nowhere/at/all", "can be written"),
             ("colour=blue", "devices, memory"),
         ] {
             let error = Builder::parse(text).unwrap_err().to_string();

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::misuse::History;
+use super::misuse::{Act, History};
 use super::pools::PoolId;
 use super::vmm::HandleId;
 
@@ -90,6 +90,12 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// A block of no device, context or addresses of its own, and without a number until it is [added](super::State::add_block).
+    pub(crate) fn new(kind: Kind, start: u64, len: u64, access: Access, born: Act) -> Self {
+        let history = History::born(born);
+        Self { id: 0, start, len, room: 0, kind, device: 0, context: 0, access, sync_memops: false, history }
+    }
+
     pub(crate) fn range(&self) -> Range<u64> {
         self.start..self.start + self.len
     }
@@ -190,24 +196,13 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::misuse::Act;
     use crate::order::Clock;
     use crate::site::Site;
     use proptest::prelude::*;
 
     fn block(id: u64, start: u64, len: u64) -> Block {
-        Block {
-            id,
-            start,
-            len,
-            room: 0,
-            kind: Kind::Registered(0),
-            device: 0,
-            context: 0,
-            access: Access::EVERYBODY,
-            sync_memops: false,
-            history: History::born(Act { clock: Clock::default(), site: Site::for_test(1) }),
-        }
+        let born = Act { clock: Clock::default(), site: Site::for_test(1) };
+        Block { id, ..Block::new(Kind::Registered(0), start, len, Access::EVERYBODY, born) }
     }
 
     #[test]

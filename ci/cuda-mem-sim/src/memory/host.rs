@@ -2,37 +2,20 @@
 
 use std::io;
 
-use cuda_mem_sys::{CU_MEMHOSTREGISTER_READ_ONLY, CUresult};
+use cuda_mem_sys::CUresult;
 
-use super::blocks::{Access, Block, Devices, Kind};
-use super::misuse::{Act, History};
+use super::blocks::{Block, Devices};
+use super::misuse::Act;
 use super::vmm::Location;
 use super::{Memory, Outcome, State, maps, os};
 
 /// Where the addresses end that a process can have.
-const USER_ADDRESSES: u64 = 1 << 47;
-
-/// A registration that somebody asks for.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    pub(crate) flags: u32,
-    pub(crate) device: usize,
-    pub(crate) context: usize,
-    pub(crate) born: Act,
-}
-
-impl Registration {
-    fn is_read_only(&self) -> bool {
-        self.flags & CU_MEMHOSTREGISTER_READ_ONLY != 0
-    }
-}
+pub(crate) const USER_ADDRESSES: u64 = 1 << 47;
 
 impl Memory {
     /// Registers memory of the program, after making sure that every page of it is there and accessible.
-    pub(crate) fn register(&self, registration: Registration) -> Outcome<()> {
-        let Registration { start, len, .. } = registration;
+    pub(crate) fn register(&self, block: Block) -> Outcome<()> {
+        let Block { start, len, .. } = block;
         let end = start.checked_add(len).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         if start == 0 || len == 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -44,12 +27,12 @@ impl Memory {
         // Without the lock: bringing gigabytes in takes a while.
         let page = os::page_size() as u64;
         let (first, last) = (start / page * page, end.next_multiple_of(page));
-        let write = !registration.is_read_only();
+        let write = block.access.write != Devices::NONE;
         os::populate(first as usize, (last - first) as usize, write).map_err(page_error)?;
         if write && maps::has_written_back_file(first, last) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        self.lock().add_registration(registration)
+        self.lock().add_registration(block)
     }
 }
 
@@ -73,25 +56,11 @@ impl State {
         if touched.is_empty() { Ok(()) } else { Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) }
     }
 
-    fn add_registration(&mut self, registration: Registration) -> Outcome<()> {
-        let write = if registration.is_read_only() { Devices::NONE } else { Devices::ALL };
-        let Registration { start, len, flags, device, context, born } = registration;
+    fn add_registration(&mut self, block: Block) -> Outcome<()> {
         // Another thread may have registered the same memory meanwhile.
-        self.may_register(start, len)?;
-        self.charge(Location::Host, len)?;
-        let id = self.blocks.next_id();
-        self.add_block(Block {
-            id,
-            start,
-            len,
-            room: 0,
-            kind: Kind::Registered(flags),
-            device,
-            context,
-            access: Access { read: Devices::ALL, write, host: true },
-            sync_memops: false,
-            history: History::born(born),
-        });
+        self.may_register(block.start, block.len)?;
+        self.charge(Location::Host, block.len)?;
+        self.add_block(block);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! [`Memory`] is one lock around [`State`]; the functions of the driver's interface in `api` are thin above it. Bytes are
 //! moved outside the lock, by the workers, between places that [`State::place`] checked.
 
+mod account;
 pub(crate) mod blocks;
 pub(crate) mod bytes;
 pub(crate) mod device;
@@ -15,7 +16,6 @@ pub(crate) mod os;
 pub(crate) mod pool_file;
 pub(crate) mod pool_state;
 pub(crate) mod pools;
-mod process;
 mod races;
 mod ranges;
 pub(crate) mod report;
@@ -24,11 +24,13 @@ pub(crate) mod shared;
 pub(crate) mod space;
 pub(crate) mod vmm;
 pub(crate) mod vmm_state;
-mod wire;
+pub(crate) mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use account::Account;
 use blocks::{Block, Blocks};
 use ipc::Exchange;
 use managed::Advices;
@@ -48,10 +50,22 @@ pub(crate) struct Setup {
     pub(crate) nodes: i32,
     /// How much host memory may be allocated and registered in all.
     pub(crate) lock_limit: u64,
+    /// The account that other processes count in too; none for one of its own.
+    pub(crate) account: Option<PathBuf>,
     /// Whether memory has bytes.
     pub(crate) has_data: bool,
     /// Whether uses and frees are checked against the order of streams.
     pub(crate) finds_misuse: bool,
+}
+
+impl Setup {
+    /// All the memory there is at a location.
+    pub(crate) fn room_at(&self, location: Location) -> u64 {
+        match location {
+            Location::Device(device) => self.devices.get(device).copied().unwrap_or(0),
+            Location::Host | Location::Node(_) => self.lock_limit,
+        }
+    }
 }
 
 /// The memory of one simulated driver.
@@ -69,14 +83,10 @@ pub(crate) struct State {
     pub(crate) blocks: Blocks,
     /// Devices that may use what another one allocates: from the first to the second.
     pub(crate) peers: BTreeSet<(usize, usize)>,
-    /// Bytes in use on each device.
-    pub(crate) used: Vec<u64>,
-    /// Bytes of host memory that are allocated or registered.
-    pub(crate) locked: u64,
+    /// What is in use of each device, and of the host.
+    pub(crate) account: Arc<Account>,
     pub(crate) reservations: Reservations,
     pub(crate) handles: BTreeMap<HandleId, Physical>,
-    /// Memory whose handles are gone here, and may be elsewhere.
-    pub(crate) lent: Vec<Physical>,
     /// How many blocks are mappings of them.
     pub(crate) mappings: usize,
     most_mappings: usize,
@@ -97,11 +107,9 @@ impl Memory {
             space: Space::new(setup.has_data),
             blocks: Blocks::default(),
             peers: BTreeSet::new(),
-            used: vec![0; setup.devices.len()],
-            locked: 0,
+            account: Account::open(setup.account.as_deref()),
             reservations: Reservations::default(),
             handles: BTreeMap::new(),
-            lent: Vec::new(),
             mappings: 0,
             most_mappings: vmm_state::most_mappings(setup.has_data),
             pools: BTreeMap::new(),
@@ -137,6 +145,7 @@ impl State {
 
     /// Adds a block: its addresses mean something new from now on.
     pub(crate) fn add_block(&mut self, block: Block) {
+        let block = Block { id: self.blocks.next_id(), ..block };
         self.reports.reused(&block.range());
         self.blocks.insert(block);
     }

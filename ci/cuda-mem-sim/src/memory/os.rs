@@ -97,15 +97,21 @@ pub(super) fn keep_from_children(at: usize, len: usize) {
     unsafe { libc::madvise(ptr::with_exposed_provenance_mut(at), len, libc::MADV_DONTFORK) };
 }
 
-/// A new file in memory of `len` bytes that no name leads to; its pages exist once they are written.
-pub(super) fn memory_file(name: &CStr, len: u64) -> io::Result<OwnedFd> {
+/// A new file in memory that is empty and that no name leads to.
+pub(super) fn new_file(name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: a terminated name and known flags.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: memfd_create returned a descriptor that nobody else knows.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A [new file](new_file) of `len` bytes and no other size; its pages exist once they are written.
+pub(super) fn memory_file(name: &CStr, len: u64) -> io::Result<OwnedFd> {
+    let file = new_file(name)?;
+    let fd = file.as_raw_fd();
     let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: an open descriptor.
     if unsafe { libc::ftruncate(fd, len) } != 0 {
@@ -128,26 +134,49 @@ pub(super) fn is_sealed(file: BorrowedFd<'_>) -> bool {
     found >= 0 && found & seals == seals
 }
 
-/// A descriptor of the same file that has its own locks.
-pub(super) fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
+/// Locks one byte of a file for whoever opened it: until all descriptors that come of that opening are closed, at the latest when the process
+/// ends or is another program. Waits, or fails, while another has it.
+pub(super) fn lock_byte(file: BorrowedFd<'_>, byte: u64, wait: bool) -> io::Result<()> {
+    let command = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
+    loop {
+        match byte_lock(file, command, libc::F_WRLCK, byte) {
+            Err(error) if wait && error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done.map(drop),
+        }
+    }
 }
 
-/// Says, until the descriptor from [`reopen`] is closed, that somebody has the file.
-pub(super) fn hold(file: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: an open descriptor and a known operation. Nobody who can hold the file ever locks it but for a moment.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) } == 0 {
-        return Ok(());
+/// Whether another opening of a file has a byte [locked](lock_byte).
+pub(super) fn is_byte_locked(file: BorrowedFd<'_>, byte: u64) -> bool {
+    !matches!(byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte), Ok(libc::F_UNLCK))
+}
+
+/// A byte that is locked until this is dropped.
+pub(super) struct Turn<'a>(BorrowedFd<'a>, u64);
+
+impl<'a> Turn<'a> {
+    pub(super) fn wait(file: BorrowedFd<'a>, byte: u64) -> io::Result<Self> {
+        lock_byte(file, byte, true).map(|()| Self(file, byte))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _ = byte_lock(self.0, libc::F_OFD_SETLK, libc::F_UNLCK, self.1);
+    }
+}
+
+/// Asks for a lock of one byte, or about it; the kind that is there.
+fn byte_lock(file: BorrowedFd<'_>, command: i32, kind: i32, byte: u64) -> io::Result<i32> {
+    let start = libc::off_t::try_from(byte).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: numbers alone, of which all may be 0; so must that of the process.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_start, lock.l_len) = (kind as libc::c_short, start, 1);
+    // SAFETY: an open descriptor, and a lock to read and write, as these commands take it.
+    if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } == 0 {
+        return Ok(lock.l_type.into());
     }
     Err(io::Error::last_os_error())
-}
-
-/// Whether anybody, in any process that lives, [holds](hold) the file.
-pub(super) fn is_held(file: BorrowedFd<'_>) -> bool {
-    let Ok(own) = reopen(file) else { return false };
-    // SAFETY: an open descriptor and a known operation; the lock ends with the descriptor.
-    unsafe { libc::flock(own.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) != 0 }
 }
 
 /// How long a file is.

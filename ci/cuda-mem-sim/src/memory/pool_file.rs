@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use cuda_mem_sys::CUresult;
 
 use super::blocks::{Block, Kind};
-use super::misuse::{Act, History};
+use super::misuse::Act;
 use super::pool_state::first_access;
 use super::pools::{Freed, Pool, PoolId};
 use super::space::Space;
@@ -261,19 +261,9 @@ impl State {
                 blocks.insert(offset, start);
             }
         }
-        let number = self.blocks.next_id();
-        self.add_block(Block {
-            id: number,
-            start,
-            len,
-            room: room - before,
-            kind: Kind::Pooled(id),
-            device: if let Location::Device(own) = location { own } else { device },
-            context: 0,
-            access,
-            sync_memops: false,
-            history: History::born(by),
-        });
+        let device = if let Location::Device(own) = location { own } else { device };
+        let block = Block::new(Kind::Pooled(id), start, len, access, by);
+        self.add_block(Block { room: room - before, device, ..block });
         Ok(start)
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cuda_mem_sys::CUresult;
 
 use super::blocks::{Access, Block, Devices, Kind};
-use super::misuse::{Act, History};
+use super::misuse::Act;
 use super::pools::{Asker, BLOCK, Freed, Level, Pool, PoolId, SEGMENT};
 use super::space::LARGE_PAGE;
 use super::vmm::Location;
@@ -104,19 +104,9 @@ impl State {
             },
         };
         let access = self.pool(request.pool)?.access;
-        let id = self.blocks.next_id();
-        self.add_block(Block {
-            id,
-            start,
-            len: request.len,
-            room,
-            kind: Kind::Pooled(request.pool),
-            device: request.device,
-            context: 0,
-            access,
-            sync_memops: false,
-            history: History::born(request.born.clone()),
-        });
+        let kind = Kind::Pooled(request.pool);
+        let block = Block::new(kind, start, request.len, access, request.born.clone());
+        self.add_block(Block { room, device: request.device, ..block });
         Ok(Taken::Block(start))
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::os;
+use super::account::Share;
 use super::races::Races;
 use super::space::Space;
 use crate::site::Site;
@@ -39,10 +39,10 @@ pub(crate) struct Physical {
     pub(crate) handles: u64,
     /// Places where it is mapped.
     pub(crate) mappings: u64,
-    /// Whether it is counted at its location: not if it came from another process.
-    pub(crate) counted: bool,
-    /// Whether a descriptor of it was given out.
-    pub(crate) exported: bool,
+    /// Whether it came from elsewhere.
+    pub(crate) imported: bool,
+    /// How it is counted once others may have it too.
+    pub(super) share: Option<Share>,
     pub(crate) made_by: Site,
     pub(crate) races: Races,
 }
@@ -77,8 +77,8 @@ impl Physical {
             backing,
             handles: 1,
             mappings: 0,
-            counted: true,
-            exported: false,
+            imported: false,
+            share: None,
             made_by,
             races: Races::default(),
         }
@@ -105,11 +105,6 @@ impl Physical {
         if let Backing::Hidden(at) = self.backing {
             space.give_back(at, self.size);
         }
-    }
-
-    /// Whether somebody has imported the memory and not let go of it.
-    pub(super) fn is_imported(&self) -> bool {
-        self.exported && self.descriptor().is_some_and(os::is_held)
     }
 
     /// Whether nothing here refers to the memory any more.

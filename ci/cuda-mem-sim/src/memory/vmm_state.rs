@@ -1,12 +1,15 @@
 //! Handles, reservations and mappings within the driver's memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use cuda_mem_sys::CUresult;
 
 use super::State;
+use super::account::Name;
 use super::blocks::{Access, Block, Devices, Kind};
-use super::misuse::{Act, History};
+use super::device::place;
+use super::misuse::Act;
 use super::os;
 use super::space::LARGE_PAGE;
 use super::vmm::{HandleId, Location, Physical, Reservation};
@@ -97,25 +100,10 @@ impl State {
             return;
         }
         if let Some(physical) = self.handles.remove(&id) {
-            if physical.counted {
-                self.lent.push(physical);
-            } else {
-                physical.release(&mut self.space);
-            }
-            // It may have been an import of what another handle here has lent.
-            self.give_back_lent();
-        }
-    }
-
-    /// Gives memory back whose handles are gone here, once nobody who imported it has any left.
-    pub(crate) fn give_back_lent(&mut self) {
-        for physical in std::mem::take(&mut self.lent) {
-            if physical.is_imported() {
-                self.lent.push(physical);
-            } else {
+            if physical.share.is_none() {
                 self.refund(physical.location, physical.size);
-                physical.release(&mut self.space);
             }
+            physical.release(&mut self.space);
         }
     }
 
@@ -136,20 +124,9 @@ impl State {
             self.space.attach(start, len, file, offset).map_err(|_| OUT_OF_MEMORY)?;
         }
         let device = if let Location::Device(device) = physical.location { device } else { 0 };
-        let number = self.blocks.next_id();
-        self.add_block(Block {
-            id: number,
-            start,
-            len,
-            room: 0,
-            kind: Kind::Mapped(id),
-            device,
-            // Mappings belong to no context.
-            context: 0,
-            access: Access { read: Devices::NONE, write: Devices::NONE, host: false },
-            sync_memops: false,
-            history: History::born(by),
-        });
+        // Mappings belong to no context.
+        let access = Access { read: Devices::NONE, write: Devices::NONE, host: false };
+        self.add_block(Block { device, ..Block::new(Kind::Mapped(id), start, len, access, by) });
         self.mappings += 1;
         if let Some(physical) = self.handles.get_mut(&id) {
             physical.mappings += 1;
@@ -276,6 +253,7 @@ impl State {
 
     /// A descriptor of a handle's memory, for another process.
     pub(crate) fn export(&mut self, id: HandleId) -> Outcome<OwnedFd> {
+        let account = Arc::clone(&self.account);
         let physical = self.handle(id)?;
         if !physical.exportable {
             return Err(INVALID_VALUE);
@@ -283,7 +261,10 @@ impl State {
         // Without data there is nothing to send.
         let file = physical.descriptor().ok_or(CUresult::CUDA_ERROR_NOT_SUPPORTED)?;
         let copy = file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-        physical.exported = true;
+        if physical.share.is_none() {
+            let name = Name::of(copy.as_fd(), 0)?;
+            physical.share = Some(account.share(name, place(physical.location), physical.size)?);
+        }
         Ok(copy)
     }
 
@@ -295,11 +276,11 @@ impl State {
         {
             return Err(UNKNOWN);
         }
-        let held = os::reopen(file).and_then(|own| os::hold(own.as_fd()).map(|()| own));
-        let file = held.map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+        let share = self.account.join(Name::of(file, 0)?, place(location), size)?;
+        let file = file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
         let mut physical = Physical::file(file, size, location, made_by);
         physical.rdma = rdma;
-        physical.counted = false;
+        (physical.imported, physical.share) = (true, Some(share));
         let id = HandleId(self.next_number());
         self.handles.insert(id, physical);
         Ok(id)

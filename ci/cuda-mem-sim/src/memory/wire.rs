@@ -12,6 +12,24 @@ use std::os::unix::fs::MetadataExt as _;
 use super::os;
 use super::vmm::Location;
 
+/// What travels between processes as bytes.
+pub(crate) fn to_bytes(words: [u64; 8]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
+    }
+    bytes
+}
+
+/// The reverse of [`to_bytes`].
+pub(crate) fn to_words(bytes: [u8; 64]) -> [u64; 8] {
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
 /// What names of exported memory begin with.
 const PREFIX: &str = "cuda-mem-sim:handle";
 

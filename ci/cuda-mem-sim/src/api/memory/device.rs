@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cuda_mem_sys::{CUdeviceptr, CUmemRangeHandleType, CUresult};
 
 use crate::call::Call;
-use crate::memory::blocks::{Access, Kind};
-use crate::memory::device::Request;
+use crate::memory::blocks::{Access, Block, Kind};
 use crate::memory::misuse::Act;
+use crate::memory::vmm::Location;
 use crate::runtime::context::Context;
 use crate::runtime::op::Outcome;
 
@@ -17,22 +17,27 @@ const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 /// Rows of pitched allocations begin at multiples of this.
 const PITCH: usize = 512;
 
+/// A block that is made in a context by a call.
+pub(super) fn block_in(
+    call: &Call<'_>,
+    context: &Context,
+    kind: Kind,
+    start: u64,
+    bytes: usize,
+    access: Access,
+) -> Block {
+    let block = Block::new(kind, start, bytes as u64, access, Act::by_host(call));
+    Block { device: context.device, context: context.handle(), ..block }
+}
+
 pub(crate) fn cuMemAlloc(call: &Call<'_>, dptr: *mut CUdeviceptr, bytes: usize) -> Outcome<()> {
     let context = call.current()?;
     call.not_capturing()?;
     if dptr.is_null() || bytes == 0 {
         return Err(INVALID_VALUE);
     }
-    let device = context.device;
-    let born = Act::by_host(call);
-    let start = call.memory().lock().allocate(Request {
-        len: bytes as u64,
-        kind: Kind::Device,
-        device,
-        context: context.handle(),
-        access: Access::only(device),
-        born,
-    })?;
+    let block = block_in(call, &context, Kind::Device, 0, bytes, Access::only(context.device));
+    let start = call.memory().lock().allocate(block)?;
     call.put(dptr, start)
 }
 
@@ -108,13 +113,11 @@ pub(crate) fn cuMemGetAddressRange(
 pub(crate) fn cuMemGetInfo(call: &Call<'_>, free: *mut usize, total: *mut usize) -> Outcome<()> {
     let device = call.current()?.device;
     let (size, used) = {
-        let mut state = call.memory().lock();
-        // Another process may have ended that had memory which was freed here.
-        state.collect();
-        (state.setup.devices.get(device).copied(), state.used.get(device).copied())
+        let state = call.memory().lock();
+        (state.setup.room_at(Location::Device(device)), state.account.used(device as u64)?)
     };
-    let (size, used) = (size.unwrap_or(0), used.unwrap_or(0));
-    call.put(free, (size - used) as usize)?;
+    // What came without a maker may be more than there is room for.
+    call.put(free, size.saturating_sub(used) as usize)?;
     call.put(total, size as usize)
 }
 

@@ -9,11 +9,9 @@ use cuda_mem_sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUdeviceptr, CUresult,
 };
 
-use super::device::{context_if_any, wait_for_users};
+use super::device::{block_in, context_if_any, wait_for_users};
 use crate::call::Call;
-use crate::memory::blocks::{Access, Kind};
-use crate::memory::device::Request;
-use crate::memory::host::Registration;
+use crate::memory::blocks::{Access, Devices, Kind};
 use crate::memory::misuse::Act;
 use crate::runtime::op::Outcome;
 
@@ -35,15 +33,9 @@ pub(crate) fn cuMemHostAlloc(call: &Call<'_>, pp: *mut *mut c_void, bytes: usize
     if bytes == 0 {
         return call.put(pp, ptr::null_mut());
     }
-    let born = Act::by_host(call);
-    let start = call.memory().lock().allocate(Request {
-        len: bytes as u64,
-        kind: Kind::Host(flags | CU_MEMHOSTALLOC_DEVICEMAP),
-        device: context.device,
-        context: context.handle(),
-        access: Access::EVERYBODY,
-        born,
-    })?;
+    let kind = Kind::Host(flags | CU_MEMHOSTALLOC_DEVICEMAP);
+    let block = block_in(call, &context, kind, 0, bytes, Access::EVERYBODY);
+    let start = call.memory().lock().allocate(block)?;
     call.put(pp, ptr::with_exposed_provenance_mut(start as usize))
 }
 
@@ -101,15 +93,12 @@ pub(crate) fn cuMemHostRegister(call: &Call<'_>, p: *mut c_void, bytes: usize, f
     if flags & !REGISTER_FLAGS != 0 || flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
         return Err(INVALID_VALUE);
     }
-    let born = Act::by_host(call);
-    call.memory().register(Registration {
-        start: p.expose_provenance() as u64,
-        len: bytes as u64,
-        flags,
-        device: context.device,
-        context: context.handle(),
-        born,
-    })
+    let mut access = Access::EVERYBODY;
+    if flags & CU_MEMHOSTREGISTER_READ_ONLY != 0 {
+        access.write = Devices::NONE;
+    }
+    let start = p.expose_provenance() as u64;
+    call.memory().register(block_in(call, &context, Kind::Registered(flags), start, bytes, access))
 }
 
 /// Waits as frees do.

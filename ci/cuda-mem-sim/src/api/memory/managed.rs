@@ -8,11 +8,10 @@ use cuda_mem_sys::{
     CUmemLocationType, CUresult, CUstream,
 };
 
+use super::device::block_in;
 use crate::call::Call;
 use crate::memory::blocks::{Access, Kind};
-use crate::memory::device::Request;
 use crate::memory::managed::{Advice, Wish};
-use crate::memory::misuse::Act;
 use crate::runtime::op::{Op, Outcome, Run};
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -34,15 +33,8 @@ pub(crate) fn cuMemAllocManaged(
     if dptr.is_null() || bytes == 0 || !known {
         return Err(INVALID_VALUE);
     }
-    let born = Act::by_host(call);
-    let start = call.memory().lock().allocate(Request {
-        len: bytes as u64,
-        kind: Kind::Managed,
-        device: context.device,
-        context: context.handle(),
-        access: Access::EVERYBODY,
-        born,
-    })?;
+    let block = block_in(call, &context, Kind::Managed, 0, bytes, Access::EVERYBODY);
+    let start = call.memory().lock().allocate(block)?;
     call.put(dptr, start)
 }
 

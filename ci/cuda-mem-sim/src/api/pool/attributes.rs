@@ -8,6 +8,7 @@ use cuda_mem_sys::{
 };
 
 use super::id_of;
+use crate::api::vmm::{flags_of, rights};
 use crate::call::Call;
 use crate::memory::vmm::Location;
 use crate::runtime::op::Outcome;
@@ -90,12 +91,7 @@ pub(crate) fn cuMemPoolSetAccess(
             return Err(INVALID_VALUE);
         }
         let device = call.device(wanted.location.id)?;
-        let (read, write) = match wanted.flags {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE => (false, false),
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ => (true, false),
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE => (true, true),
-            _ => return Err(INVALID_VALUE),
-        };
+        let (read, write) = rights(wanted.flags)?;
         if let Location::Device(own) = location
             && own == device
         {
@@ -124,22 +120,5 @@ pub(crate) fn cuMemPoolGetAccess(
     call.not_capturing()?;
     let location = call.get(location)?;
     let access = call.memory().lock().pool(id_of(pool))?.access;
-    let (read, write) = match location.type_ {
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => {
-            let device = call.device(location.id)?;
-            (access.read.contains(device), access.write.contains(device))
-        }
-        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST | CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => {
-            (access.host, access.host)
-        }
-        _ => return Err(INVALID_VALUE),
-    };
-    call.put(
-        flags,
-        match (read, write) {
-            (_, true) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            (true, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
-            (false, false) => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
-        },
-    )
+    call.put(flags, flags_of(call, access, location)?)
 }

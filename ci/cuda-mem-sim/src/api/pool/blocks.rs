@@ -117,9 +117,9 @@ pub(crate) fn cuMemFreeAsync(call: &Call<'_>, dptr: CUdeviceptr, stream: CUstrea
         }
         // Memory from cuMemAlloc may be freed in a stream's order, too.
         Some((Kind::Device, _)) => {
-            let (id, block) = call.memory().lock().retire(dptr, &act)?;
+            let block = call.memory().lock().retire(dptr, &act)?;
             Op::new(call.function, kind, move |driver| {
-                driver.memory.lock().give_back_unshared(id, block);
+                driver.memory.lock().give_back_unshared(&block);
                 Ok(())
             })
         }

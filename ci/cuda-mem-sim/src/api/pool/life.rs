@@ -7,6 +7,7 @@ use cuda_mem_sys::{
 
 use super::{handle_of, id_of, location_of};
 use crate::call::Call;
+use crate::memory::host::USER_ADDRESSES;
 use crate::memory::pool_file::PoolFile;
 use crate::memory::pool_state::first_access;
 use crate::memory::pools::{Pool, SEGMENT};
@@ -65,7 +66,7 @@ pub(crate) fn cuMemPoolCreate(
         return Err(INVALID_VALUE);
     }
     let exportable = wanted & fd != 0;
-    if properties.maxSize as u64 > room_at(call, location) {
+    if properties.maxSize as u64 > call.memory().setup().room_at(location).min(USER_ADDRESSES) {
         return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     }
     let mut pool = Pool::new(location, first_access(location, managed));
@@ -80,15 +81,6 @@ pub(crate) fn cuMemPoolCreate(
     pool.made_by = Some(call.site());
     let id = call.memory().lock().add_pool(pool);
     call.put(pool_out, handle_of(id))
-}
-
-/// All the memory there is at a location.
-fn room_at(call: &Call<'_>, location: Location) -> u64 {
-    let setup = call.memory().setup();
-    match location {
-        Location::Device(device) => setup.devices.get(device).copied().unwrap_or(0),
-        Location::Host | Location::Node(_) => setup.lock_limit.min(1 << 47),
-    }
 }
 
 pub(crate) fn cuMemPoolDestroy(call: &Call<'_>, pool: CUmemoryPool) -> Outcome<()> {

@@ -1,11 +1,7 @@
 //! Pools and their blocks in other processes.
-//!
-//! # Safety
-//!
-//! The one descriptor that a caller names by number is borrowed for the duration of the call, and never closed.
 
-use std::ffi::{c_uchar, c_void};
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::ffi::c_void;
+use std::os::fd::IntoRawFd;
 
 use cuda_mem_sys::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData_v1, CUmemoryPool, CUresult,
@@ -15,6 +11,7 @@ use super::{handle_of, id_of};
 use crate::call::Call;
 use crate::memory::misuse::Act;
 use crate::memory::pool_file::Parcel;
+use crate::memory::wire;
 use crate::runtime::op::Outcome;
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -50,12 +47,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     if pool.is_null() || flags != 0 || !is_descriptor(kind) {
         return Err(INVALID_VALUE);
     }
-    let number = i32::try_from(handle.addr()).ok().filter(|&number| number >= 0);
-    let number = number.ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
-    // SAFETY: not -1. The caller promised an open descriptor for the duration of the call; for any other number the
-    // system calls below fail, and nothing here closes it.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let id = call.memory().lock().import_pool(file, call.site())?;
+    let id = call.memory().lock().import_pool(call.descriptor(handle)?, call.site())?;
     call.put(pool, handle_of(id))
 }
 
@@ -69,10 +61,7 @@ pub(crate) fn cuMemPoolExportPointer(
         return Err(INVALID_VALUE);
     }
     let words = call.memory().lock().export_pool_block(dptr)?.to_words();
-    let mut travelling = CUmemPoolPtrExportData_v1::default();
-    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-    travelling.reserved.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_uchar);
-    call.put(data, travelling)
+    call.put(data, CUmemPoolPtrExportData_v1 { reserved: wire::to_bytes(words) })
 }
 
 pub(crate) fn cuMemPoolImportPointer(
@@ -86,11 +75,7 @@ pub(crate) fn cuMemPoolImportPointer(
     if dptr.is_null() {
         return Err(INVALID_VALUE);
     }
-    let mut words = [0_u64; 8];
-    for (word, bytes) in words.iter_mut().zip(travelled.reserved.chunks_exact(8)) {
-        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    }
-    let parcel = Parcel::from_words(words).ok_or(INVALID_VALUE)?;
+    let parcel = Parcel::from_words(wire::to_words(travelled.reserved)).ok_or(INVALID_VALUE)?;
     // Host memory has no device; no context needs to be current.
     let device = call.current().map_or(0, |context| context.device);
     let by = Act::by_host(call);
