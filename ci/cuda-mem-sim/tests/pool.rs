@@ -209,6 +209,8 @@ fn a_host_pool_is_the_hosts_until_a_device_is_let_in() {
     assert_eq!(cu!(gpu, cuMemPoolSetAccess(pool, &letting_in, 1)), OK);
     assert_eq!(access(), 3);
     let device = gpu.alloc(1);
+    assert_eq!(cu!(gpu, cuMemcpyDtoDAsync(device, block, 1, stream)), INVALID_VALUE);
+    assert_eq!(cu!(gpu, cuMemcpyDtoDAsync(block, device, 1, stream)), INVALID_VALUE);
     assert_eq!(cu!(gpu, cuMemcpyAsync(device, block, 1, stream)), OK);
     gpu.synchronize(stream);
     let mut byte = [0_u8];

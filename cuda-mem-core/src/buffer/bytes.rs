@@ -9,7 +9,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use cuda_mem_sys::{CUdeviceptr, CUstream};
+use cuda_mem_sys::CUdeviceptr;
 
 use super::DeviceRange;
 use crate::driver::{Context, Driver};
@@ -106,18 +106,14 @@ impl<'b> DeviceBytes<'b> {
         Self { memory: self.memory, address, len: end.saturating_sub(start) }
     }
 
-    /// Puts a copy from host memory into the stream. What is copied to may be the host's, too, as of a pool there, of which
-    /// `cuMemcpyHtoDAsync` and its like know nothing.
+    /// Puts a copy from host memory into the stream.
     ///
     /// # Safety
     ///
     /// `source` must be readable for as many bytes as this has, and unchanged until the stream has run the copy.
     pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8) -> Enqueued {
-        self.enqueue(stream, Access::Write, |address, bytes, stream_handle| {
-            // SAFETY: the caller's promise for the source; the target lies in a live buffer of at least `bytes` bytes, whose
-            // release is ordered behind this stream.
-            unsafe { call!(stream.driver(), cuMemcpyAsync(address, source as CUdeviceptr, bytes, stream_handle)) }
-        })
+        // SAFETY: the caller's promise for the source; the target lies in live memory, whose release is ordered behind this stream.
+        unsafe { self.enqueue(stream, Access::Write, self.address, source as CUdeviceptr) }
     }
 
     /// Puts a copy to host memory into the stream.
@@ -126,17 +122,18 @@ impl<'b> DeviceBytes<'b> {
     ///
     /// `target` must be writable for as many bytes as this has, and nobody may look at them until the stream has run the copy.
     pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8) -> Enqueued {
-        self.enqueue(stream, Access::Read, |address, bytes, stream_handle| {
-            // SAFETY: the caller's promise for the target; the source as in `upload`.
-            unsafe { call!(stream.driver(), cuMemcpyAsync(target as CUdeviceptr, address, bytes, stream_handle)) }
-        })
+        // SAFETY: the caller's promise for the target; the source as in `upload`.
+        unsafe { self.enqueue(stream, Access::Read, target as CUdeviceptr, self.address) }
     }
 
-    fn enqueue(
+    /// Puts a copy into the stream, as unsafe as [`memcpy_async`](crate::copy::memcpy_async): by the call that finds out what lies at an
+    /// address. Memory of a pool may be the host's, of which those know nothing that are told that it is a device's.
+    unsafe fn enqueue(
         &self,
         stream: &Stream,
         access: Access,
-        copy: impl FnOnce(CUdeviceptr, usize, CUstream) -> Result<()>,
+        to: CUdeviceptr,
+        from: CUdeviceptr,
     ) -> Enqueued {
         if self.len == 0 {
             return Enqueued::Copy;
@@ -149,8 +146,13 @@ impl<'b> DeviceBytes<'b> {
         if let Err(error) = stream.refuse_capturing(COPYING) {
             return Enqueued::Nothing(error);
         }
-        let copied = copy(self.address, self.len, entered.raw()).with_bytes(self.len);
-        match copied.and_then(|()| open.end()).and_then(|()| stream.spoil_capture(COPYING)) {
+        // SAFETY: the caller's promise.
+        let copied = unsafe { call!(stream.driver(), cuMemcpyAsync(to, from, self.len, entered.raw())) };
+        match copied
+            .with_bytes(self.len)
+            .and_then(|()| open.end())
+            .and_then(|()| stream.spoil_capture(COPYING))
+        {
             Ok(()) => Enqueued::Copy,
             Err(error) => Enqueued::Perhaps(error),
         }

@@ -247,20 +247,14 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let contexts = self.memory.context.zip(source.memory.context).filter(|(to, from)| to != from);
         let entered = stream.enter_context()?;
         stream.refuse_capturing(CALL)?;
+        let (to, from, on) = (self.as_raw(), source.as_raw(), entered.raw());
         let copied = match contexts {
             // SAFETY: both ranges lie in live memory of `bytes` bytes, whose releases are ordered behind this stream.
-            None => unsafe {
-                call!(driver, cuMemcpyAsync(self.as_raw(), source.as_raw(), bytes, entered.raw()))
-            },
-            Some((to, from)) => {
-                let (to, from) = (to.as_raw().cast(), from.as_raw().cast());
+            None => unsafe { call!(driver, cuMemcpyAsync(to, from, bytes, on)) },
+            Some((there, here)) => {
+                let (there, here) = (there.as_raw().cast(), here.as_raw().cast());
                 // SAFETY: as above, each in the context that it is named with.
-                unsafe {
-                    call!(
-                        driver,
-                        cuMemcpyPeerAsync(self.as_raw(), to, source.as_raw(), from, bytes, entered.raw())
-                    )
-                }
+                unsafe { call!(driver, cuMemcpyPeerAsync(to, there, from, here, bytes, on)) }
             }
         };
         copied.with_bytes(bytes)?;

@@ -55,8 +55,7 @@ fn c1_every_reader_is_waited_for() {
         assert_eq!(records[free].stream, home.id().as_raw());
         for reader in [&one, &two] {
             let is_copy = |index: &usize| {
-                records[*index].function == "cuMemcpyAsync"
-                    && records[*index].stream == reader.id().as_raw()
+                records[*index].function == "cuMemcpyAsync" && records[*index].stream == reader.id().as_raw()
             };
             let copied = (0..free).find(is_copy).unwrap();
             assert!(waited(&records, reader, &home, copied, free), "{}", text(&records));
@@ -268,8 +267,7 @@ fn n1_memory_is_zero_for_readers_on_every_stream() {
             let buffer = DeviceBuffer::<u8>::zeroed(&home, LEN).unwrap();
             assert_eq!(buffer.to_vec(&reader).unwrap(), [0; LEN]);
         });
-        let (zeroed, copied) =
-            (position(&records, "cuMemsetD8Async"), position(&records, "cuMemcpyAsync"));
+        let (zeroed, copied) = (position(&records, "cuMemsetD8Async"), position(&records, "cuMemcpyAsync"));
         assert_eq!(records[copied].stream, reader.id().as_raw());
         assert!(waited(&records, &home, &reader, zeroed, copied), "{}", text(&records));
     });

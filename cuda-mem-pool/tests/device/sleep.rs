@@ -12,10 +12,10 @@ use cuda_mem_pool::caching::{
 };
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 
-use crate::common::{Backend, World, backend};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
+use crate::common::{Backend, World, backend};
 
 const MIB: usize = 1 << 20;
 

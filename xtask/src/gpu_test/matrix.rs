@@ -361,8 +361,7 @@ impl Group {
         let is_gpu = |driver: &Driver| *driver == Driver::Gpu;
         let drivers = self.drivers.iter().copied().filter(|other| is_gpu(other) == is_gpu(&driver));
         let drivers = drivers.collect::<Vec<_>>();
-        let settings =
-            if is_gpu(&driver) { (0, 1) } else { place(&self.simulator, &settings.to_owned()) };
+        let settings = if is_gpu(&driver) { (0, 1) } else { place(&self.simulator, &settings.to_owned()) };
         let (devices, stream) = (place(&self.devices, &devices), place(&self.default_stream, &stream));
         let places = [(place(&drivers, &driver), 0), (devices, 0), (settings, turn), (stream, turn)];
         let longest = places.iter().map(|((_, of), _)| *of).max().unwrap_or_default();

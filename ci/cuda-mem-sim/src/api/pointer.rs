@@ -160,7 +160,7 @@ fn mapping(state: &State, block: &Block) -> (u64, u64) {
 }
 
 /// Whether a block's bytes lie in host memory.
-fn lies_on_host(state: &State, block: &Block) -> bool {
+pub(super) fn lies_on_host(state: &State, block: &Block) -> bool {
     let host = |location: Location| !matches!(location, Location::Device(_));
     match block.kind {
         Kind::Host(_) | Kind::Registered(_) => true,

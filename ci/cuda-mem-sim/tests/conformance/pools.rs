@@ -199,6 +199,14 @@ fn host_pools(q: &mut Questions) {
         ask!(q, name, cuMemPoolSetAccess(pool, &grant, 1));
         ask!(q, name, cuMemPoolGetAccess(&mut flags, pool, &mut device));
         q.fact("access of the device", flags.0);
+        let (other, byte) = (q.alloc(64), [0_u8]);
+        ask!(q, "to it", cuMemcpyHtoDAsync(at, byte.as_ptr().cast(), 1, stream));
+        ask!(q, "to it", cuMemcpyDtoDAsync(at, other, 1, stream));
+        ask!(q, "from it", cuMemcpyDtoDAsync(other, at, 1, stream));
+        ask!(q, "to it", cuMemcpyAsync(at, other, 1, stream));
+        ask!(q, "from it", cuMemcpyAsync(other, at, 1, stream));
+        q.expect(cu!(q, cuStreamSynchronize(stream)));
+        q.expect(cu!(q, cuMemFree(other)));
         let none = CUmemAccessDesc_v1 { flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE, ..grant };
         ask!(q, "taken back", cuMemPoolSetAccess(pool, &none, 1));
         ask!(q, "no descriptions", cuMemPoolSetAccess(pool, ptr::null(), 0));

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_mem_sys::{CUgraphNodeType, CUresult, CUstream};
 
+use crate::api::pointer::lies_on_host;
 use crate::call::Call;
 use crate::driver::Driver;
 use crate::memory::State;
@@ -114,27 +115,24 @@ impl Transfer {
             })?
         };
         let on_host = |sort| !matches!(sort, Sort::Device { .. });
+        let fault = Arc::default();
         match mode {
             Mode::Synchronous => {
-                let fault = Arc::default();
                 let op = self.op(call.function, to, from, &fault)?;
-                match (to, from) {
-                    (Sort::Device { waits: false }, Sort::Device { waits: false }) => {
-                        return call.driver.runtime.enqueue_synchronous(call, &stream, op);
-                    }
-                    _ => call.run_sync(op)?,
+                if [to, from] == [Sort::Device { waits: false }; 2] {
+                    return call.driver.runtime.enqueue_synchronous(call, &stream, op);
                 }
+                call.run_sync(op)?;
                 told(&fault)
             }
             Mode::Asynchronous(_) if call.is_capturing(&stream) => {
-                call.enqueue(&stream, self.op(call.function, to, from, &Arc::default())?)
+                call.enqueue(&stream, self.op(call.function, to, from, &fault)?)
             }
             Mode::Asynchronous(_) => {
                 let size = self.width.saturating_mul(self.height);
                 if from == Sort::Pageable && !on_host(to) && size <= STAGED {
                     return call.enqueue(&stream, self.staged(call.function)?);
                 }
-                let fault = Arc::default();
                 call.enqueue(&stream, self.op(call.function, to, from, &fault)?)?;
                 if to == Sort::Pageable || from == Sort::Pageable || (on_host(to) && on_host(from)) {
                     call.wait(&stream)?;
@@ -240,7 +238,10 @@ fn sort(state: &State, end: End, len: u64, write: bool, current: usize) -> Outco
         let pageable = end.side == Side::Any && !state.space.owns(end.at);
         return if pageable { Ok(Sort::Pageable) } else { Err(INVALID_VALUE) };
     };
-    if !state.copy_may_use(end.at, len, write, Some(current).filter(|_| end.side != Side::Peer)) {
+    let is_of_host_pool = lies_on_host(state, block) && !block.is_host();
+    let may_use = state.copy_may_use(end.at, len, write, Some(current).filter(|_| end.side != Side::Peer));
+    // A pool of the host has nothing that a call takes for a device's memory.
+    if !may_use || (is_of_host_pool && end.side != Side::Any) {
         return Err(INVALID_VALUE);
     }
     Ok(if block.is_host() { Sort::Pinned } else { Sort::Device { waits: block.sync_memops } })
