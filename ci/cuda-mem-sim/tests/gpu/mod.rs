@@ -68,11 +68,11 @@ impl Gpu {
     }
 
     pub(crate) fn h2d(&self, to: CUdeviceptr, from: &[u8]) -> CUresult {
-        cu!(self, cuMemcpyHtoD(to, from.as_ptr().cast(), from.len()))
+        cu!(self, cuMemcpy(to, from.as_ptr().expose_provenance() as u64, from.len()))
     }
 
     pub(crate) fn d2h(&self, to: &mut [u8], from: CUdeviceptr) -> CUresult {
-        cu!(self, cuMemcpyDtoH(to.as_mut_ptr().cast(), from, to.len()))
+        cu!(self, cuMemcpy(to.as_mut_ptr().expose_provenance() as u64, from, to.len()))
     }
 
     #[track_caller]
