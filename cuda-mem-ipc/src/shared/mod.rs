@@ -55,12 +55,14 @@ pub use received::ReceivedBuffer;
 const MOST_AT_A_TIME: usize = 256;
 
 /// So many of what is counted, until this is dropped.
+#[derive(Debug)]
 struct Counted(Arc<AtomicUsize>, usize);
 
 impl Counted {
-    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
-        all.fetch_add(these, Ordering::SeqCst);
-        Self(Arc::clone(all), these)
+    /// And how many all are with these.
+    fn new(all: &Arc<AtomicUsize>, these: usize) -> (Self, usize) {
+        let before = all.fetch_add(these, Ordering::SeqCst);
+        (Self(Arc::clone(all), these), before.saturating_add(these))
     }
 }
 

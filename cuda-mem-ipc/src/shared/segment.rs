@@ -40,14 +40,9 @@ pub(super) struct SegmentInfo {
     pub(super) id: u64,
     pub(super) bytes: usize,
     place: Place,
+    /// What its importers have to let go of before it is freed, shared with those who wait for that. Dropped with it.
+    pub(super) slab: Option<Arc<Slab>>,
     known_by: Mutex<Vec<Weak<ExportLink>>>,
-}
-
-/// What peers map a segment by, and what they have to let go of.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ExportHandles<'m> {
-    pub(super) descriptors: &'m [BorrowedFd<'m>],
-    pub(super) slab: Option<&'m Arc<Slab>>,
 }
 
 /// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
@@ -55,7 +50,7 @@ pub(super) struct ExportHandles<'m> {
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) info: SegmentInfo,
-    /// There until the drop.
+    /// There until the drop, but for a slab.
     memory: Option<Memory>,
     /// Whether it ends where it is dropped.
     is_waited_for: AtomicBool,
@@ -70,8 +65,6 @@ enum Memory {
     },
     /// Of a caching allocator of this process.
     Lent { pinned: Pinned, address: CUdeviceptr },
-    /// Shared with those who wait for its end.
-    Pooled { slab: Arc<Slab> },
     Host {
         /// None once nobody asks for it any more.
         mapping: Option<(SharedMapping, Option<Held>)>,
@@ -85,7 +78,7 @@ enum Memory {
 impl SegmentInfo {
     fn new(bytes: usize, place: Place) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, bytes, place, known_by: Mutex::default() }
+        Self { id, bytes, place, slab: None, known_by: Mutex::default() }
     }
 
     /// Whether it is what a peer says of it.
@@ -117,8 +110,8 @@ impl Drop for SegmentInfo {
 }
 
 impl Segment {
-    fn new(info: SegmentInfo, memory: Memory) -> Self {
-        Self { info, memory: Some(memory), is_waited_for: AtomicBool::new(false) }
+    fn new(info: SegmentInfo, memory: impl Into<Option<Memory>>) -> Self {
+        Self { info, memory: memory.into(), is_waited_for: AtomicBool::new(false) }
     }
 
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
@@ -127,17 +120,17 @@ impl Segment {
         kind: MemoryKind,
         slabs: Option<&Arc<Slabs>>,
         bytes: usize,
-        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>) -> Result<()>,
+        announce: impl FnOnce(&SegmentInfo, &[BorrowedFd<'_>]) -> Result<()>,
     ) -> Result<Self> {
         let device = context.device();
         let made = if let Some(slabs) = slabs {
-            let slab = Arc::new(Slab::allocate(context, slabs, bytes)?);
+            let slab = Slab::allocate(context, slabs, bytes)?;
             let block = slab.export;
             let place = match kind {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            Self::new(SegmentInfo::new(bytes, place), Memory::Pooled { slab })
+            Self::pooled(bytes, place, slab)
         } else if kind == MemoryKind::Host {
             let mapping = SharedMapping::create(bytes)?;
             let info = SegmentInfo::new(mapping.bytes(), Place::Host);
@@ -146,7 +139,7 @@ impl Segment {
             let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
             let descriptor = memory.export_posix_fd()?;
             let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
-            announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None })?;
+            announce(&info, &[descriptor.as_fd()])?;
             let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
             return Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }));
         };
@@ -190,7 +183,7 @@ impl Segment {
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
                 let slab = Slab::import(context, *handle, *block, bytes, departure)?;
-                Ok(Self::new(info, Memory::Pooled { slab: Arc::new(slab) }))
+                Ok(Self::pooled(bytes, said.place.clone(), slab))
             }
             Place::Host => {
                 drop(handles);
@@ -206,6 +199,12 @@ impl Segment {
                 Self::register(context, info, (mapping, Some(open)), pinned, Some(departure))
             }
         }
+    }
+
+    fn pooled(bytes: usize, place: Place, slab: Slab) -> Self {
+        let mut info = SegmentInfo::new(bytes, place);
+        info.slab = Some(Arc::new(slab));
+        Self::new(info, None)
     }
 
     fn register(
@@ -226,28 +225,26 @@ impl Segment {
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
             Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
-            Some(Memory::Pooled { slab }) => slab.address(),
             Some(Memory::Lent { address, .. } | Memory::Host { address, .. }) => *address,
-            None => 0,
+            None => self.info.slab.as_ref().map_or(0, |slab| slab.address()),
         };
         first.wrapping_add(offset as u64)
     }
 
     /// Gives somebody what peers map it by.
-    pub(super) fn with_handles<R>(&self, to: impl FnOnce(ExportHandles<'_>) -> Result<R>) -> Result<R> {
-        let by = |descriptors: &[BorrowedFd<'_>]| to(ExportHandles { descriptors, slab: self.slab() });
-        let of_pool = self.slab().and_then(|slab| slab.descriptor());
+    pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
+        let of_pool = self.info.slab.as_ref().and_then(|slab| slab.descriptor());
         match &self.memory {
             Some(Memory::Device { descriptors, .. }) => {
-                by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
+                to(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
             }
             // Once for each peer, and none is kept: there may be many.
             Some(Memory::Lent { pinned, .. }) => {
                 let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
-                by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
+                to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
             }
             _ => match of_pool.or(self.host().map(AsFd::as_fd)) {
-                Some(descriptor) => by(&[descriptor]),
+                Some(descriptor) => to(&[descriptor]),
                 None => Err(Error::Closed { doing: "sharing a segment" }),
             },
         }
@@ -259,19 +256,18 @@ impl Segment {
         Some(mapping)
     }
 
-    /// What its importers have to let go of before it is freed.
-    pub(super) fn slab(&self) -> Option<&Arc<Slab>> {
-        if let Some(Memory::Pooled { slab }) = &self.memory { Some(slab) } else { None }
-    }
-
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
             Some(Memory::Device { mapping, .. }) => mapping.absorb_uses(uses),
             Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
-            Some(Memory::Pooled { slab }) => slab.absorb(uses),
             // The allocator knows who uses its blocks.
-            Some(Memory::Lent { .. }) | None => {}
+            Some(Memory::Lent { .. }) => {}
+            None => {
+                if let Some(slab) = &self.info.slab {
+                    slab.absorb(uses);
+                }
+            }
         }
     }
 
@@ -287,7 +283,7 @@ impl Memory {
         match self {
             Self::Device { descriptors, .. } => descriptors.clear(),
             Self::Host { mapping, .. } => *mapping = None,
-            Self::Pooled { .. } | Self::Lent { .. } => {}
+            Self::Lent { .. } => {}
         }
     }
 
@@ -295,8 +291,8 @@ impl Memory {
         let have_passed = match self {
             Self::Device { mapping, .. } => mapping.have_uses_passed(),
             Self::Host { registered, .. } => registered.have_uses_passed(),
-            // A slab sees to that itself, and the allocator knows them.
-            Self::Pooled { .. } | Self::Lent { .. } => return true,
+            // The allocator knows them.
+            Self::Lent { .. } => return true,
         };
         // Of what is not known core says what becomes of it: a capture is not waited for.
         !matches!(have_passed, Ok(false))

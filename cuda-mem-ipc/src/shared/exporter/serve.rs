@@ -35,7 +35,7 @@ pub(super) struct Lease {
 impl Lease {
     pub(super) fn new(share: Share, out: &Arc<AtomicUsize>) -> Self {
         let Share { segment, holder, .. } = share;
-        Self { holder, _segment: segment, _count: Counted::new(out, 1) }
+        Self { holder, _segment: segment, _count: Counted::new(out, 1).0 }
     }
 }
 

@@ -183,7 +183,8 @@ impl Watched for ImportLink {
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        let read = self.read_messages(Self::may_read).map(drop);
+        // What comes behind a segment that is to be mapped is read in the next turn, by the other thread.
+        let read = self.read_messages(|link| link.may_read() && !link.has_jobs()).map(drop);
         urgent.extend(self.jobs());
         if let Err(error) = &read
             && !error.is_the_system_s()

@@ -133,7 +133,7 @@ impl ImportLink {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
         let is_early = is_wanted && self.has_room_for(said.bytes);
-        let waiting = Counted::new(&self.waiting, descriptors.len());
+        let (waiting, _) = Counted::new(&self.waiting, descriptors.len());
         let came = Mutex::new((descriptors, Some(waiting)));
         let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
         let known = Arc::new(Known { link, said, is_ahead, is_early, memory: OnceLock::new(), came });
@@ -178,7 +178,7 @@ impl ImportLink {
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
             Ok(segment) if segment.info.is_as(said) => {
-                if let Some(slab) = segment.slab() {
+                if let Some(slab) = &segment.info.slab {
                     slab.tell(Arc::downgrade(self), said.segment);
                 }
                 Ok(segment)
@@ -221,6 +221,10 @@ impl ImportLink {
                 return Err(self.breaks("it hands over a part of a segment that it did not announce"));
             }
         }
+    }
+
+    pub(super) fn has_jobs(&self) -> bool {
+        !lock(&self.early).is_empty()
     }
 
     /// What is to be done in the background of the segments that were heard of.
