@@ -42,20 +42,15 @@ pub(super) trait Watched: Send + Sync {
         true
     }
 
-    /// The thread is awake, whether it slept or not.
-    fn awake(&self) {}
-
     /// Whether there is something left to do that nobody will tell of.
     fn is_restless(&self) -> bool;
 
-    /// Whether its owner has let it go and nothing is left to do.
-    fn is_done(&self) -> bool;
+    /// Whether its owner has let it go and nothing is left to do. Its peer's end will not be heard of then: what that one writes from here on
+    /// must keep nobody waiting.
+    fn ends_well(&self) -> bool;
 
     /// The peer is gone. Must not wait for anybody.
     fn end(self: Arc<Self>);
-
-    /// It is done, and its peer's end will not be heard of: what that one writes from here on must keep nobody waiting.
-    fn leave(&self) {}
 }
 
 struct Watch {
@@ -140,7 +135,6 @@ impl Shift {
                 }
             }
             let ready = wait(&self.bell, &watches);
-            watches.iter().for_each(|watch| watch.link.awake());
             let (mut count, mut urgent) = ([0; 8], Vec::new());
             // Empty if it was not rung.
             let _ = rustix::io::read(&self.bell, &mut count);
@@ -218,10 +212,6 @@ impl Watch {
             Arc::clone(&self.link).end();
             return false;
         }
-        let is_done = self.link.is_done();
-        if is_done {
-            self.link.leave();
-        }
-        !is_done
+        !self.link.ends_well()
     }
 }

@@ -50,6 +50,10 @@ pub(super) struct SegmentInfo {
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) info: SegmentInfo,
+    /// For peers, closed with it, for descriptors are few, and streams may use the memory for long. None of what came from one.
+    descriptors: Vec<OwnedFd>,
+    /// As the host sees it, if it lies there.
+    host: Option<(SharedMapping, Option<Held>)>,
     /// There until the drop, but for a slab.
     memory: Option<Memory>,
     /// Whether it ends where it is dropped.
@@ -58,16 +62,10 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 enum Memory {
-    Device {
-        mapping: ImportedMapping,
-        /// For peers; none of what came from one.
-        descriptors: Vec<OwnedFd>,
-    },
-    /// Of a caching allocator of this process.
-    Lent { pinned: Pinned, address: CUdeviceptr },
+    Device(ImportedMapping),
+    /// Of a caching allocator of this process, and where.
+    Lent(Pinned, CUdeviceptr),
     Host {
-        /// None once nobody asks for it any more.
-        mapping: Option<(SharedMapping, Option<Held>)>,
         registered: Registered<SharedPages>,
         address: CUdeviceptr,
         /// Last: says that the memory is gone.
@@ -111,7 +109,8 @@ impl Drop for SegmentInfo {
 
 impl Segment {
     fn new(info: SegmentInfo, memory: impl Into<Option<Memory>>) -> Self {
-        Self { info, memory: memory.into(), is_waited_for: AtomicBool::new(false) }
+        let (descriptors, host) = (Vec::new(), None);
+        Self { info, descriptors, host, memory: memory.into(), is_waited_for: AtomicBool::new(false) }
     }
 
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
@@ -141,7 +140,9 @@ impl Segment {
             let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
             announce(&info, &[descriptor.as_fd()])?;
             let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
-            return Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }));
+            let mut made = Self::new(info, Memory::Device(mapping));
+            made.descriptors.push(descriptor);
+            return Ok(made);
         };
         // Behind the registration: an importer takes only what is there.
         made.with_handles(|handles| announce(&made.info, handles))?;
@@ -150,7 +151,7 @@ impl Segment {
 
     /// Memory of a caching allocator, whole handles side by side.
     pub(super) fn lent(place: Place, address: CUdeviceptr, bytes: usize, pinned: Pinned) -> Self {
-        Self::new(SegmentInfo::new(bytes, place), Memory::Lent { pinned, address })
+        Self::new(SegmentInfo::new(bytes, place), Memory::Lent(pinned, address))
     }
 
     /// What another process says is memory, with as many descriptors as it says, which may be closed. `departure` goes when it is unmapped.
@@ -178,7 +179,7 @@ impl Segment {
                 let parts = handles.into_iter().zip(sizes).collect::<Vec<_>>();
                 let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
                 mapping.drop_after_unmap(departure);
-                Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
+                Ok(Self::new(info, Memory::Device(mapping)))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -218,14 +219,15 @@ impl Segment {
         let registered =
             Registered::new(context, mapping.0.pages(pinned), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
-        let mapping = Some(mapping);
-        Ok(Self::new(info, Memory::Host { mapping, registered, address, _departure: departure }))
+        let mut made = Self::new(info, Memory::Host { registered, address, _departure: departure });
+        made.host = Some(mapping);
+        Ok(made)
     }
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
-            Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
-            Some(Memory::Lent { address, .. } | Memory::Host { address, .. }) => *address,
+            Some(Memory::Device(mapping)) => mapping.as_raw(),
+            Some(Memory::Lent(_, address) | Memory::Host { address, .. }) => *address,
             None => self.info.slab.as_ref().map_or(0, |slab| slab.address()),
         };
         first.wrapping_add(offset as u64)
@@ -233,36 +235,29 @@ impl Segment {
 
     /// Gives somebody what peers map it by.
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
-        let of_pool = self.info.slab.as_ref().and_then(|slab| slab.descriptor());
-        match &self.memory {
-            Some(Memory::Device { descriptors, .. }) => {
-                to(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
-            }
+        if let Some(Memory::Lent(pinned, _)) = &self.memory {
             // Once for each peer, and none is kept: there may be many.
-            Some(Memory::Lent { pinned, .. }) => {
-                let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
-                to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
-            }
-            _ => match of_pool.or(self.host().map(AsFd::as_fd)) {
-                Some(descriptor) => to(&[descriptor]),
-                None => Err(Error::Closed { doing: "sharing a segment" }),
-            },
+            let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
+            return to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>());
         }
+        let own = self.descriptors.iter().map(AsFd::as_fd);
+        let of_pool = self.info.slab.as_ref().and_then(|slab| slab.descriptor());
+        let all = own.chain(of_pool).chain(self.host().map(AsFd::as_fd)).collect::<Vec<_>>();
+        if all.is_empty() { Err(Error::Closed { doing: "sharing a segment" }) } else { to(&all) }
     }
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
-        let Some(Memory::Host { mapping: Some((mapping, _)), .. }) = &self.memory else { return None };
-        Some(mapping)
+        self.host.as_ref().map(|(mapping, _)| mapping)
     }
 
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
-            Some(Memory::Device { mapping, .. }) => mapping.absorb_uses(uses),
+            Some(Memory::Device(mapping)) => mapping.absorb_uses(uses),
             Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
             // The allocator knows who uses its blocks.
-            Some(Memory::Lent { .. }) => {}
+            Some(Memory::Lent(..)) => {}
             None => {
                 if let Some(slab) = &self.info.slab {
                     slab.absorb(uses);
@@ -278,21 +273,12 @@ impl Segment {
 }
 
 impl Memory {
-    /// Closes what only its peers needed: descriptors are few, and streams may use the memory for long.
-    fn close_descriptors(&mut self) {
-        match self {
-            Self::Device { descriptors, .. } => descriptors.clear(),
-            Self::Host { mapping, .. } => *mapping = None,
-            Self::Lent { .. } => {}
-        }
-    }
-
     fn has_passed(&mut self) -> bool {
         let have_passed = match self {
-            Self::Device { mapping, .. } => mapping.have_uses_passed(),
+            Self::Device(mapping) => mapping.have_uses_passed(),
             Self::Host { registered, .. } => registered.have_uses_passed(),
             // The allocator knows them.
-            Self::Lent { .. } => return true,
+            Self::Lent(..) => return true,
         };
         // Of what is not known core says what becomes of it: a capture is not waited for.
         !matches!(have_passed, Ok(false))
@@ -301,13 +287,12 @@ impl Memory {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let is_lent = matches!(self.memory, Some(Memory::Lent { .. }));
+        let is_lent = matches!(self.memory, Some(Memory::Lent(..)));
         if !is_lent
             && !self.is_waited_for.load(Ordering::SeqCst)
             && !forked()
             && let Some(mut memory) = self.memory.take()
         {
-            memory.close_descriptors();
             background::until(move || memory.has_passed());
         }
     }

@@ -149,6 +149,7 @@ impl Watched for ExportLink {
     }
 
     fn service(self: Arc<Self>, _urgent: &mut Vec<Urgent>) -> Result<()> {
+        ring::awake(&self.wake_flag);
         // Both, whatever the other says: what a peer has given back counts, and is in the ring before its end is heard.
         let (heard, mut ended) = (self.take_messages(), Vec::new());
         let taken = self.take_releases(&mut ended).and(heard);
@@ -169,25 +170,21 @@ impl Watched for ExportLink {
         ring::prepare_sleep(&self.wake_flag, position).is_some()
     }
 
-    fn awake(&self) {
-        ring::awake(&self.wake_flag);
-    }
-
     fn is_restless(&self) -> bool {
         !lock(&self.retiring).is_empty() || self.is_let_go()
     }
 
-    fn is_done(&self) -> bool {
+    fn ends_well(&self) -> bool {
         // As long as the peer has to reach something, it is watched. Whoever tells it of a segment just now ends first.
-        self.is_let_go() && self.words.expected_are_reached() && {
+        let is_done = self.is_let_go() && self.words.expected_are_reached() && {
             let _announced = lock(&self.announced);
             lock(&self.slabs).is_empty()
+        };
+        if is_done {
+            // All that it has said it would reach was reached just now, and it can take that back.
+            self.words.end();
         }
-    }
-
-    fn leave(&self) {
-        // All that it has said it would reach was reached just now, and it can take that back.
-        self.words.end();
+        is_done
     }
 
     fn end(self: Arc<Self>) {

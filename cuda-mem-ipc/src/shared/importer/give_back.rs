@@ -199,7 +199,7 @@ impl Watched for ImportLink {
         self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go() || self.has_slabs_to_let_go()
     }
 
-    fn is_done(&self) -> bool {
+    fn ends_well(&self) -> bool {
         // Its end is what tells the exporter that the words will not be written any more.
         let has_slabs = self.slabs.load(Ordering::SeqCst) > 0;
         self.is_let_go() && !has_slabs && self.words.own_are_reached()

@@ -19,7 +19,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, Words, address, number};
+use super::{Engine, EngineBackend, Traits, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::memory::Operation;
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
@@ -195,6 +195,10 @@ impl Engine for Nvshmem {
         NAME
     }
 
+    fn traits(&self) -> Traits {
+        Traits { channels: CHANNELS, connections: 0, frees_alone: false }
+    }
+
     fn refuses_rendezvous(&self) -> Option<Error> {
         None
     }
@@ -208,10 +212,6 @@ impl Engine for Nvshmem {
             return Err(Error::Engine { backend: NAME, call: "nvshmem_malloc", code: 0, text });
         }
         Ok(made.expose_provenance() as u64)
-    }
-
-    fn frees_alone(&self) -> bool {
-        false
     }
 
     /// The heap is every rank's from the start.
@@ -253,10 +253,6 @@ impl Engine for Nvshmem {
 
     fn abandon(&self) {
         lock(&self.claim).take();
-    }
-
-    fn channels(&self) -> usize {
-        CHANNELS
     }
 
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()> {
