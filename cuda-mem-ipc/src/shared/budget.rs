@@ -2,11 +2,11 @@
 //!
 //! A peer alone gets a quarter of what all together get, so that one that takes all it can leaves the others theirs.
 
-use std::fs;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 
 use rustix::process::{Resource, getrlimit};
+use rustix::system::sysinfo;
 
 use super::Counted;
 use crate::error::{Error, Result};
@@ -37,7 +37,10 @@ impl Kind {
         match self {
             // It may be changed at any time.
             Self::Descriptors => getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) / 4,
-            Self::PinnedBytes => memory_bytes() / 2,
+            Self::PinnedBytes => {
+                let machine = sysinfo();
+                machine.totalram.saturating_mul(machine.mem_unit.into()) / 2
+            }
         }
     }
 
@@ -58,18 +61,6 @@ impl Budget {
         let is_there = all as u64 <= kind.most() && own as u64 <= most;
         if is_there { Ok(held) } else { Err(Error::OverBudget { what, most }) }
     }
-}
-
-/// The machine's memory; 16 GiB if it does not say.
-fn memory_bytes() -> u64 {
-    static BYTES: OnceLock<u64> = OnceLock::new();
-    *BYTES.get_or_init(|| {
-        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kilobytes = text.lines().find_map(|line| {
-            line.strip_prefix("MemTotal:")?.split_ascii_whitespace().next()?.parse::<u64>().ok()
-        });
-        kilobytes.map_or(16 << 30, |kilobytes| kilobytes.saturating_mul(1024))
-    })
 }
 
 #[cfg(test)]

@@ -147,8 +147,8 @@ fn pinned(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Segment>> {
     refuse_forked()?;
     let (address, bytes) = (block.address(), block.len());
     expect_bytes("the size of a block to share", bytes)?;
-    let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
-    let parts = pinned.segments().map_err(as_core)?;
+    let pinned = allocator.pin(address, bytes, Pin::Exported)?;
+    let parts = pinned.segments()?;
     if parts.len() > MOST_HANDLES {
         return Err(Error::TooManyHandles { handles: parts.len(), most: MOST_HANDLES });
     }
@@ -217,14 +217,6 @@ impl Drop for Exported {
                 last.is_over(None)
             });
         }
-    }
-}
-
-/// What the pool says, in the words of this crate.
-pub(super) fn as_core(error: cuda_mem_pool::Error) -> Error {
-    match error {
-        cuda_mem_pool::Error::Core(error) => Error::Core(error),
-        error => Error::Pool(error),
     }
 }
 

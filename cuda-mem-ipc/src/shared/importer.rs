@@ -17,7 +17,7 @@ use super::received::{Received, ReceivedBuffer};
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, HandOver};
 use super::words::Words;
-use super::{heard, protocol, say};
+use super::{heard, protocol, say, unreadable};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
@@ -268,9 +268,8 @@ impl ImportLink {
         };
         match entry {
             Ok(Some(entry)) => {
-                let pid = self.connection.peer().pid();
-                let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
-                let received = HandOver::of_entry(entry).map_err(wrong).and_then(|said| self.receive(said));
+                let said = HandOver::of_entry(entry).map_err(unreadable(&self.connection));
+                let received = said.and_then(|said| self.receive(said));
                 self.receiving.fetch_sub(1, Ordering::SeqCst);
                 if self.is_over() {
                     self.forget_if_last();

@@ -13,7 +13,6 @@ use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Uses, forked};
 
 use super::budget::{Budget, Held, Kind};
-use super::exportable;
 use super::exporter::ExportLink;
 use super::options::MemoryKind;
 use super::slab::{Slab, Slabs};
@@ -237,7 +236,7 @@ impl Segment {
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
         if let Some(Memory::Lent(pinned, _)) = &self.memory {
             // Once for each peer, and none is kept: there may be many.
-            let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
+            let exported = pinned.export_posix_fds()?;
             return to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>());
         }
         let own = self.descriptors.iter().map(AsFd::as_fd);

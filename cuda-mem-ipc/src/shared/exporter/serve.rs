@@ -14,7 +14,7 @@ use crate::shared::reaper::{self, Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::ReleaseFence;
-use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring};
+use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring, unreadable};
 use crate::transport::Connection;
 
 #[derive(Default)]
@@ -105,14 +105,13 @@ impl ExportLink {
     }
 
     fn take_releases(&self, ended: &mut Vec<Lease>) -> Result<()> {
-        let (connection, pid) = (&self.connection, self.connection.peer().pid());
+        let connection = &self.connection;
         let mut releases = lock(&self.releases);
         for _ in 0..MOST_AT_A_TIME {
             let what = "it has put more into the ring than there is room for";
             let Some(entry) = releases.peek().map_err(|_| protocol(connection, what))? else { break };
             releases.advance();
-            let wrong = |source| connection.breaks(Error::Wire { pid, source });
-            ended.push(self.take_release(Release::of_entry(entry).map_err(wrong)?)?);
+            ended.push(self.take_release(Release::of_entry(entry).map_err(unreadable(connection))?)?);
         }
         Ok(())
     }
