@@ -62,8 +62,6 @@ pub(super) struct ImportLink {
     pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
-    /// Segments that are to be mapped ahead and that nobody has begun to map.
-    early: Mutex<Vec<Arc<Known>>>,
     /// How many descriptors came of segments that are not mapped yet.
     waiting: Arc<AtomicUsize>,
     budget: Budget,
@@ -149,7 +147,6 @@ impl Importer {
             words,
             segments: Mutex::default(),
             ahead_limit: ahead,
-            early: Mutex::default(),
             waiting: Arc::default(),
             budget: Budget::default(),
             reading: Mutex::default(),

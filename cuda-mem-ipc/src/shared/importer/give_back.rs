@@ -7,6 +7,7 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 
 use super::ImportLink;
+use super::segments::Known;
 use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
@@ -183,9 +184,7 @@ impl Watched for ImportLink {
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        // What comes behind a segment that is to be mapped is read in the next turn, by the other thread.
-        let read = self.read_messages(|link| link.may_read() && !link.has_jobs()).map(drop);
-        urgent.extend(self.jobs());
+        let read = self.read_messages(Self::may_read).map(|(_, early)| urgent.extend(early.map(Known::job)));
         if let Err(error) = &read
             && !error.is_the_system_s()
         {
