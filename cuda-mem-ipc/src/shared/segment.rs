@@ -17,7 +17,7 @@ use super::exporter::ExportLink;
 use super::options::MemoryKind;
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
-use crate::background;
+use crate::background::drop_behind_uses;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::memory_file::{self, bytes_there, device_of};
@@ -271,28 +271,18 @@ impl Segment {
     }
 }
 
-impl Memory {
-    fn has_passed(&mut self) -> bool {
-        let have_passed = match self {
-            Self::Device(mapping) => mapping.have_uses_passed(),
-            Self::Host { registered, .. } => registered.have_uses_passed(),
-            // The allocator knows them.
-            Self::Lent(..) => return true,
-        };
-        // Of what is not known core says what becomes of it: a capture is not waited for.
-        !matches!(have_passed, Ok(false))
-    }
-}
-
 impl Drop for Segment {
     fn drop(&mut self) {
-        let is_lent = matches!(self.memory, Some(Memory::Lent(..)));
-        if !is_lent
-            && !self.is_waited_for.load(Ordering::SeqCst)
-            && !forked()
-            && let Some(mut memory) = self.memory.take()
-        {
-            background::until(move || memory.has_passed());
+        if forked() || self.is_waited_for.load(Ordering::SeqCst) {
+            return;
+        }
+        match self.memory.take() {
+            Some(Memory::Device(mapping)) => drop_behind_uses(mapping, ImportedMapping::have_uses_passed),
+            Some(Memory::Host { registered, _departure: departure, .. }) => {
+                drop_behind_uses((registered, departure), |(registered, _)| registered.have_uses_passed());
+            }
+            // The allocator knows the uses of its blocks, and a slab its own.
+            other => self.memory = other,
         }
     }
 }
