@@ -298,15 +298,7 @@ impl ExportLink {
         let is_late = || {
             self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
         };
-        ring::sleeps(&self.way) && !is_late() && self.wake()
-    }
-
-    fn wake(&self) -> bool {
-        let is_asleep = ring::claim(&self.way);
-        if is_asleep {
-            ring::wake(&self.way);
-        }
-        is_asleep
+        ring::sleeps(&self.way) && !is_late() && ring::wake(&self.way)
     }
 
     /// Sets a place of the ring aside, as soon as there is one.
@@ -342,7 +334,7 @@ impl ExportLink {
             push(*point);
         }
         if is_pushed {
-            if self.wake() && was_woken {
+            if ring::wake(&self.way) && was_woken {
                 // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
                 self.late.store(LATE, Ordering::Relaxed);
             }

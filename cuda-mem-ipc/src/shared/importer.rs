@@ -241,9 +241,7 @@ impl ImportLink {
     fn wake_readers(&self) {
         // Either the reader sees why before it sleeps, or this sees that it does.
         ring::Cells::fence(&self.ring);
-        if ring::claim(&self.ring) {
-            ring::wake(&self.ring);
-        }
+        ring::wake(&self.ring);
     }
 
     fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {

@@ -1,7 +1,7 @@
 //! Large pieces of memory with one handle each, of this process or imported.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cuda_mem_pool::Uuid;
@@ -55,8 +55,6 @@ pub(super) struct Segment {
     host: Option<(SharedMapping, Option<Held>)>,
     /// There until the drop, but for a slab.
     memory: Option<Memory>,
-    /// Whether it ends where it is dropped.
-    is_waited_for: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -109,7 +107,7 @@ impl Drop for SegmentInfo {
 impl Segment {
     fn new(info: SegmentInfo, memory: impl Into<Option<Memory>>) -> Self {
         let (descriptors, host) = (Vec::new(), None);
-        Self { info, descriptors, host, memory: memory.into(), is_waited_for: AtomicBool::new(false) }
+        Self { info, descriptors, host, memory: memory.into() }
     }
 
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
@@ -265,15 +263,18 @@ impl Segment {
         }
     }
 
-    /// From here on whoever drops the last share waits for its uses, and the memory has gone when that returns.
-    pub(super) fn wait_for_its_end(&self) {
-        self.is_waited_for.store(true, Ordering::SeqCst);
+    /// Waits for its uses, behind which the memory has gone when this returns.
+    pub(super) fn end(mut self) {
+        let memory = self.memory.take();
+        // Its peers hear of it before that.
+        drop(self);
+        drop(memory);
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        if forked() || self.is_waited_for.load(Ordering::SeqCst) {
+        if forked() {
             return;
         }
         match self.memory.take() {

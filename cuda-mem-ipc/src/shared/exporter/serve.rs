@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::shared::buffer::{Holder, Share};
 use crate::shared::reaper::{self, Urgent, Watched};
-use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::ReleaseFence;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring, unreadable};
@@ -27,15 +26,13 @@ pub(super) struct Leases {
 /// A buffer that a receiver has, kept until its release has come.
 pub(super) struct Lease {
     holder: Arc<dyn Holder>,
-    _segment: Arc<Segment>,
     /// Last: who sees that it has ended finds the buffer back.
     _count: Counted,
 }
 
 impl Lease {
     pub(super) fn new(share: Share, out: &Arc<AtomicUsize>) -> Self {
-        let Share { segment, holder, .. } = share;
-        Self { holder, _segment: segment, _count: Counted::new(out, 1).0 }
+        Self { holder: share.holder, _count: Counted::new(out, 1).0 }
     }
 }
 

@@ -99,7 +99,12 @@ impl<'j> Joining<'j> {
                 }
                 source => Error::Transport { rank, source },
             })?;
-            let told = self.greet(&connection, rank)?;
+            let failed = |source: TransportError| match source {
+                TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
+                source => Error::Transport { rank, source },
+            };
+            self.say_hello(&connection, self.deadline).map_err(failed)?;
+            let told = self.rank_of(connection.recv(self.deadline).map_err(failed)?, Some(rank))?;
             self.enter(&mut slots, told, connection)?;
         }
         self.accept(&listener, &mut slots)?;
@@ -163,16 +168,6 @@ impl<'j> Joining<'j> {
                 Ok(None)
             }
         }
-    }
-
-    /// Says who this is, and hears whether rank `rank` is there.
-    fn greet(&self, connection: &Connection, rank: usize) -> Result<usize> {
-        let failed = |source: TransportError| match source {
-            TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
-            source => Error::Transport { rank, source },
-        };
-        self.say_hello(connection, self.deadline).map_err(failed)?;
-        self.rank_of(connection.recv(self.deadline).map_err(failed)?, Some(rank))
     }
 
     fn say_hello(

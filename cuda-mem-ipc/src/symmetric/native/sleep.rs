@@ -128,7 +128,7 @@ impl Inner {
         let (directory, ended) = (&state.directory, state.directory.word(ENDED)?);
         let begun = ended.load(ORDER);
         let said = before.as_ref().map_or(FAILED, |segments| *segments as u64);
-        directory.come(state.rank)?.store(step_behind(begun) | said, ORDER);
+        directory.come(state.rank)?.store(step_behind(begun) << 32 | said, ORDER);
         before?;
         loop {
             // Before what the ranks say, who go on when the step has ended.
@@ -177,14 +177,14 @@ impl Inner {
     }
 }
 
-/// The number of the step behind one, as it is in words, where what is said of the step is below it.
-fn step_behind(ended: u64) -> u64 {
-    ((ended >> 32) + 1) << 32
+/// The number of the step behind the one that a word is of. In words it begins at bit 32; below it is what is said of the step.
+fn step_behind(word: u64) -> u64 {
+    (word >> 32) + 1
 }
 
 /// What the directory says of a step that has ended behind another one: nothing more if all came, or 2 to the 16th and who is at fault.
 fn word_of(begun: u64, culprit: Option<usize>) -> u64 {
-    step_behind(begun) | culprit.map_or(0, |rank| 1 << 16 | rank as u64)
+    step_behind(begun) << 32 | culprit.map_or(0, |rank| 1 << 16 | rank as u64)
 }
 
 /// How far a step has come.
@@ -204,16 +204,16 @@ impl Progress {
     /// By what the directory said of the last step when this one `begun`, what it says `now`, and what each rank says.
     fn of(begun: u64, now: u64, come: &[u64], may_fail: bool) -> Self {
         let step = step_behind(begun);
-        let has_failed = |said: &u64| *said == step | FAILED;
+        let has_failed = |said: &u64| *said == (step << 32 | FAILED);
         // Others may have ended the next step too, but for one that may fail: the step behind that takes all ranks.
-        if now == step || (now != begun && !may_fail) {
+        if now == step << 32 || (now != begun && !may_fail) {
             Self::Passed
         } else if now != begun {
             let rank = usize::try_from(now & 0xffff).unwrap_or(0);
             Self::Ended { rank, has_failed: come.get(rank).is_some_and(has_failed) }
         } else if let Some(rank) = come.iter().position(has_failed) {
             Self::Decided { culprit: Some(rank) }
-        } else if let Some(rank) = come.iter().position(|said| said >> 32 != step >> 32) {
+        } else if let Some(rank) = come.iter().position(|said| said >> 32 != step) {
             Self::Waiting { rank }
         } else {
             Self::Decided { culprit: None }
