@@ -13,7 +13,7 @@ use super::give_back::MOST_UNHEARD;
 use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imports};
-use crate::primitive::lock;
+use crate::primitive::{lock, try_lock};
 use crate::shared::reaper::{Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
@@ -54,7 +54,7 @@ impl Known {
             }
             // What is being imported is there before a thread that sleeps would be woken, or takes long.
             let mut is_long = || end.get_or_insert_with(|| Deadline::after(SOON)).has_passed();
-            let came = self.came.try_lock().ok().or_else(|| is_long().then(|| lock(&self.came)));
+            let came = try_lock(&self.came).or_else(|| is_long().then(|| lock(&self.came)));
             if let Some(mut came) = came {
                 return self.memory.get_or_init(|| link.import(&self.said, &mut came.0)).clone();
             }
@@ -86,7 +86,7 @@ impl Known {
 
     /// Whether it has descriptors, or somebody is about to use them: one that is being imported is locked.
     fn is_waiting(&self) -> bool {
-        self.came.try_lock().map_or(true, |came| came.1.is_some())
+        try_lock(&self.came).is_none_or(|came| came.1.is_some())
     }
 
     fn is_mapped(&self) -> bool {

@@ -19,7 +19,7 @@ mod nvshmem;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, ptr};
 
@@ -27,7 +27,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{lock, refuse_forked, try_lock};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
 use allocation::{Allocation, EngineMemory, Ground, Shared};
 
@@ -299,12 +299,7 @@ unsafe impl SymmetricBackend for EngineBackend {
 
     /// Whether it was closed, or ended by a call that not all ranks made. One that is in a call has not ended yet.
     fn has_ended(&self) -> bool {
-        !forked()
-            && match self.calls.try_lock() {
-                Ok(calls) => calls.is_over(),
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().is_over(),
-                Err(TryLockError::WouldBlock) => false,
-            }
+        !forked() && try_lock(&self.calls).is_some_and(|calls| calls.is_over())
     }
 
     /// Every rank has to call it, for the same allocation: the first time is collective. The backend's first one also makes the connections of
