@@ -181,7 +181,7 @@ pub struct Share {
     pub(super) holder: Arc<dyn Holder>,
 }
 
-/// What keeps handed memory, and is told when its receiver is done.
+/// What keeps handed memory and its segment, and is told when its receiver is done.
 pub(super) trait Holder: Send + Sync {
     /// Orders `stream` behind all uses of the memory.
     fn order(&self, stream: &Stream) -> Result<()>;

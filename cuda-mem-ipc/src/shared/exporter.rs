@@ -23,7 +23,7 @@ use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
-use serve::{Lease, Leases};
+use serve::Leases;
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
 const LATE: u32 = 64;
@@ -156,13 +156,7 @@ impl Exporter {
         link.reserve(deadline)?;
         let (segment, offset, len) = (share.segment.info.id, share.offset as u64, share.len as u64);
         // Whatever can be done before the fence is: beside it there is the entry and nothing else.
-        let sequence = match link.lease(Lease::new(share, &link.out)) {
-            Ok(sequence) => sequence,
-            Err(error) => {
-                lock(&link.ring).cancel();
-                return Err(error);
-            }
-        };
+        let sequence = link.lease(share.holder).inspect_err(|_| lock(&link.ring).cancel())?;
         // Its fence is known when it is recorded.
         let fence = Point { line: 0, generation: 0 };
         link.record_and_push(stream, was_woken, HandOver { sequence, segment, offset, len, fence })?;

@@ -271,13 +271,11 @@ impl ImportLink {
                 }
                 received
             }
-            Ok(None) => match ended {
-                Some(error) => {
-                    self.forget_if_last();
-                    Err(error)
-                }
-                None => Err(Error::Timeout { what: "a buffer came" }),
-            },
+            Ok(None) => {
+                let error = ended.ok_or(Error::Timeout { what: "a buffer came" })?;
+                self.forget_if_last();
+                Err(error)
+            }
             Err(_) => Err(self.breaks("it has put more into the ring than there is room for")),
         }
     }
@@ -302,17 +300,11 @@ impl ImportLink {
             Ok((segment, offset..end))
         });
         self.live.fetch_add(1, Ordering::SeqCst);
-        match memory {
-            Ok((segment, range)) => {
-                let (link, offset, len) = (Arc::clone(self), range.start, range.len());
-                let received = Received { link, segment, offset, len, said, uses: Uses::new() };
-                Ok(ReceivedBuffer { received: Arc::new(received) })
-            }
-            Err(error) => {
-                self.give_back(Returned::new(said.sequence, None, Uses::new()));
-                Err(error)
-            }
-        }
+        let refuse = |_: &Error| self.give_back(Returned::new(said.sequence, None, Uses::new()));
+        let (segment, range) = memory.inspect_err(refuse)?;
+        let (link, offset, len) = (Arc::clone(self), range.start, range.len());
+        let received = Received { link, segment, offset, len, said, uses: Uses::new() };
+        Ok(ReceivedBuffer { received: Arc::new(received) })
     }
 
     fn breaks(&self, what: &'static str) -> Error {

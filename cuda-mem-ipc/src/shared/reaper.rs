@@ -128,7 +128,8 @@ impl Shift {
                 let mut inbox = lock(&INBOX);
                 // Otherwise the other thread has found nobody, and others look after who came since.
                 inbox.shift.as_ref().filter(|shift| Arc::ptr_eq(shift, self))?;
-                watches.extend(inbox.new.drain(..).map(Watch::new));
+                let watch = |link| Watch { link, closed: None, is_refused: false };
+                watches.extend(inbox.new.drain(..).map(watch));
                 if watches.is_empty() {
                     inbox.shift = None;
                     return None;
@@ -186,10 +187,6 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
 }
 
 impl Watch {
-    fn new(link: Arc<dyn Watched>) -> Self {
-        Self { link, closed: None, is_refused: false }
-    }
-
     /// Whether it is to be watched any longer.
     fn turn(&mut self, came: bool, exited: bool, urgent: &mut Vec<Urgent>) -> bool {
         if self.closed.is_none() {

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ExportLink;
 use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
-use crate::shared::buffer::{Holder, Share};
+use crate::shared::buffer::Holder;
 use crate::shared::reaper::{self, Urgent, Watched};
 use crate::shared::wire::{self, Release};
 use crate::shared::words::ReleaseFence;
@@ -30,22 +30,17 @@ pub(super) struct Lease {
     _count: Counted,
 }
 
-impl Lease {
-    pub(super) fn new(share: Share, out: &Arc<AtomicUsize>) -> Self {
-        Self { holder: share.holder, _count: Counted::new(out, 1).0 }
-    }
-}
-
 impl ExportLink {
-    pub(super) fn lease(&self, lease: Lease) -> Result<u64> {
+    /// Refused, the holder is dropped behind the lock, as arguments are: a buffer may end with it.
+    pub(super) fn lease(&self, holder: Arc<dyn Holder>) -> Result<u64> {
         let mut leases = lock(&self.leases);
         if leases.are_over {
-            drop(leases);
             return Err(Error::PeerDied { pid: self.connection.peer().pid() });
         }
         let sequence = leases.next;
         leases.next = sequence.wrapping_add(1);
-        leases.open.insert(sequence, lease);
+        let (_count, _) = Counted::new(&self.out, 1);
+        leases.open.insert(sequence, Lease { holder, _count });
         Ok(sequence)
     }
 

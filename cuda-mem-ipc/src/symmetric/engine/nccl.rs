@@ -99,12 +99,10 @@ impl EngineBackend {
         if made.is_ok() {
             *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
         }
-        let settled = calls.settle(talk, "ncclCommInitRank", made, false);
-        if let Err(error) = settled {
+        calls.settle(talk, "ncclCommInitRank", made, false).inspect_err(|_| {
             // Each rank ends its own: no rank is asked. It fails with the context, and then there is nothing to end either.
             let _ = context.with_current(|| engine.abandon());
-            return Err(error);
-        }
+        })?;
         Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
     }
 }

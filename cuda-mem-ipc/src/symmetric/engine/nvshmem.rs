@@ -104,14 +104,12 @@ impl EngineBackend {
         };
         let leaves = begun.is_ok() && engine.is_ours;
         let begun = begun.and_then(|()| engine.expect_members(rank));
-        let settled = calls.settle(talk, "the initialisation", begun, leaves);
-        if let Err(error) = settled {
+        calls.settle(talk, "the initialisation", begun, leaves).inspect_err(|_| {
             // An instance that only some ranks have stays: its end is a call of all.
             if leaves && !calls.has_ended() {
                 let _ = context.with_current(|| engine.close());
             }
-            return Err(error);
-        }
+        })?;
         Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
     }
 }
