@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_mem_pool::cuda_mem_core::forked;
+use cuda_mem_pool::cuda_mem_core::{self as core, forked};
 
 use crate::primitive::lock;
 
@@ -59,6 +59,15 @@ pub(crate) fn until(job: impl FnMut() -> bool + Send + 'static) {
     if !forked() {
         DROPS.add(Box::new(job));
     }
+}
+
+/// Drops an owner of memory once no use of it runs any more. Of uses that are not known core says what becomes of them: a capture is not waited
+/// for.
+pub(crate) fn drop_behind_uses<T: Send + 'static>(
+    mut owner: T,
+    mut have_passed: impl FnMut(&mut T) -> core::Result<bool> + Send + 'static,
+) {
+    until(move || !matches!(have_passed(&mut owner), Ok(false)));
 }
 
 impl Background {

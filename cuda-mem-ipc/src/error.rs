@@ -205,6 +205,15 @@ impl From<core::Error> for Error {
     }
 }
 
+impl From<cuda_mem_pool::Error> for Error {
+    fn from(error: cuda_mem_pool::Error) -> Self {
+        match error {
+            cuda_mem_pool::Error::Core(error) => Self::Core(error),
+            error => Self::Pool(error),
+        }
+    }
+}
+
 impl From<Error> for core::Error {
     /// For copies of this layer's memory, which are core's.
     fn from(error: Error) -> Self {

@@ -25,3 +25,13 @@ pub(crate) fn expect_driver(driver: core::Driver, stream: &core::Stream) -> core
 pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// As [`lock`], unless somebody else has it.
+#[allow(unused_qualifications, reason = "as above")]
+pub(crate) fn try_lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(locked) => Some(locked),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}

@@ -2,13 +2,13 @@
 //!
 //! A peer alone gets a quarter of what all together get, so that one that takes all it can leaves the others theirs.
 
-use std::fs;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, LazyLock};
 
 use rustix::process::{Resource, getrlimit};
+use rustix::system::sysinfo;
 
+use super::Counted;
 use crate::error::{Error, Result};
 
 /// What is counted. Both are the process's; a connection has a count of its own for each.
@@ -22,18 +22,14 @@ pub(super) enum Kind {
 
 #[derive(Debug, Default)]
 pub(super) struct Budget {
-    used: [Arc<AtomicU64>; 2],
+    used: [Arc<AtomicUsize>; 2],
 }
 
-/// Some of it, until this is dropped.
+/// Some of it, until this is dropped: of the peer's, and of all peers'.
 #[derive(Debug)]
-pub(super) struct Held {
-    kind: Kind,
-    amount: u64,
-    peer: Arc<AtomicU64>,
-}
+pub(super) struct Held(#[allow(dead_code, reason = "they count until they are dropped")] [Counted; 2]);
 
-static USED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static USED: LazyLock<[Arc<AtomicUsize>; 2]> = LazyLock::new(Default::default);
 
 impl Kind {
     /// The most of all peers together: a quarter of the descriptors that the process may have, half of the machine's memory.
@@ -41,7 +37,10 @@ impl Kind {
         match self {
             // It may be changed at any time.
             Self::Descriptors => getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) / 4,
-            Self::PinnedBytes => memory_bytes() / 2,
+            Self::PinnedBytes => {
+                let machine = sysinfo();
+                machine.totalram.saturating_mul(machine.mem_unit.into()) / 2
+            }
         }
     }
 
@@ -53,33 +52,15 @@ impl Kind {
 impl Budget {
     /// Takes some, if there is as much for this peer.
     pub(super) fn take(&self, kind: Kind, amount: u64) -> Result<Held> {
-        let held = Held { kind, amount, peer: Arc::clone(&self.used[kind as usize]) };
-        let all = USED[kind as usize].fetch_add(amount, Ordering::SeqCst).saturating_add(amount);
-        let own = held.peer.fetch_add(amount, Ordering::SeqCst).saturating_add(amount);
-        let (is_there, most) = (all <= kind.most(), kind.most_of_a_peer());
+        let amount = usize::try_from(amount).unwrap_or(usize::MAX);
+        let (counted_all, all) = Counted::new(&USED[kind as usize], amount);
+        let (counted, own) = Counted::new(&self.used[kind as usize], amount);
+        let (held, most) = (Held([counted, counted_all]), kind.most_of_a_peer());
         let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
         // Without room it is given back here.
-        if is_there && own <= most { Ok(held) } else { Err(Error::OverBudget { what, most }) }
+        let is_there = all as u64 <= kind.most() && own as u64 <= most;
+        if is_there { Ok(held) } else { Err(Error::OverBudget { what, most }) }
     }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        USED[self.kind as usize].fetch_sub(self.amount, Ordering::SeqCst);
-        self.peer.fetch_sub(self.amount, Ordering::SeqCst);
-    }
-}
-
-/// The machine's memory; 16 GiB if it does not say.
-fn memory_bytes() -> u64 {
-    static BYTES: OnceLock<u64> = OnceLock::new();
-    *BYTES.get_or_init(|| {
-        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kilobytes = text.lines().find_map(|line| {
-            line.strip_prefix("MemTotal:")?.split_ascii_whitespace().next()?.parse::<u64>().ok()
-        });
-        kilobytes.map_or(16 << 30, |kilobytes| kilobytes.saturating_mul(1024))
-    })
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ impl SharedBuffer {
         // From here on its drop gives it back.
         let (pool, last) = (Arc::clone(pool), Past(Mutex::new(last)));
         let block = Block { pool, segment, offset, len, room, uses: Uses::new(), last };
-        block.last.left().order(stream)?;
+        block.last.order(stream)?;
         // Who gets the memory next waits for this stream, and with it for all that it waits for.
         block.uses.record_stream(stream)?;
         drop(block.last.take());
@@ -77,7 +77,7 @@ impl SharedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         expect_driver(self.block.pool.context.driver(), stream)?;
-        self.block.last.left().order(stream)?;
+        self.block.last.order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
 
@@ -87,7 +87,7 @@ impl SharedBuffer {
         let (block, driver) = (&*self.block, self.block.pool.context.driver());
         // SAFETY: as many bytes of the block, which lives longer than this borrow and is used again behind its uses.
         unsafe { DeviceRange::<u8>::from_mapped(&block.uses, driver, self.as_raw(), block.len) }?
-            .behind(block)
+            .behind(&block.last)
             .cast()
     }
 
@@ -129,15 +129,9 @@ impl From<&SharedBuffer> for Share {
     }
 }
 
-impl UsedElsewhere for Block {
-    fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.last.left().order(stream)?)
-    }
-}
-
 impl Holder for Block {
     fn order(&self, stream: &Stream) -> Result<()> {
-        self.last.left().order(stream)?;
+        self.last.order(stream)?;
         Ok(self.uses.order(stream)?)
     }
 
@@ -187,7 +181,7 @@ pub struct Share {
     pub(super) holder: Arc<dyn Holder>,
 }
 
-/// What keeps handed memory, and is told when its receiver is done.
+/// What keeps handed memory and its segment, and is told when its receiver is done.
 pub(super) trait Holder: Send + Sync {
     /// Orders `stream` behind all uses of the memory.
     fn order(&self, stream: &Stream) -> Result<()>;

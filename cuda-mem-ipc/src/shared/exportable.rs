@@ -126,14 +126,14 @@ impl Exportable {
         refuse_forked()?;
         let block = self.exported.block()?;
         expect_driver(block.context().driver(), stream)?;
-        self.exported.last.left().order(stream)?;
+        self.exported.last.order(stream)?;
         Ok(block.on(stream)?)
     }
 
     /// Its memory as elements, as many as fit, for copies. They are ordered as with [`Exportable::on`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
-        self.exported.block()?.whole().behind(&*self.exported).cast()
+        self.exported.block()?.whole().behind(&self.exported.last).cast()
     }
 
     /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
@@ -147,8 +147,8 @@ fn pinned(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Segment>> {
     refuse_forked()?;
     let (address, bytes) = (block.address(), block.len());
     expect_bytes("the size of a block to share", bytes)?;
-    let pinned = allocator.pin(address, bytes, Pin::Exported).map_err(as_core)?;
-    let parts = pinned.segments().map_err(as_core)?;
+    let pinned = allocator.pin(address, bytes, Pin::Exported)?;
+    let parts = pinned.segments()?;
     if parts.len() > MOST_HANDLES {
         return Err(Error::TooManyHandles { handles: parts.len(), most: MOST_HANDLES });
     }
@@ -189,19 +189,11 @@ impl From<&Exportable> for Share {
     }
 }
 
-impl UsedElsewhere for Exported {
-    fn order(&self, stream: &Stream) -> core::Result<()> {
-        Ok(self.last.left().order(stream)?)
-    }
-}
-
-crate::shown!(Exported, |it| block: it.block);
-
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
         let block = self.block()?;
         expect_driver(block.context().driver(), stream)?;
-        self.last.left().order(stream)?;
+        self.last.order(stream)?;
         Ok(block.order_behind_uses(stream)?)
     }
 
@@ -225,14 +217,6 @@ impl Drop for Exported {
                 last.is_over(None)
             });
         }
-    }
-}
-
-/// What the pool says, in the words of this crate.
-pub(super) fn as_core(error: cuda_mem_pool::Error) -> Error {
-    match error {
-        cuda_mem_pool::Error::Core(error) => Error::Core(error),
-        error => Error::Pool(error),
     }
 }
 

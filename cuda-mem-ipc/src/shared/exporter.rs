@@ -15,7 +15,7 @@ use super::options::AheadLimit;
 use super::pool::SharedPool;
 use super::reaper;
 use super::ring::{self, Consumer, Corrupt, Producer};
-use super::segment::{ExportHandles, Segment, SegmentInfo};
+use super::segment::{Segment, SegmentInfo};
 use super::slab::Slab;
 use super::wire::{self, HandOver, Point};
 use super::words::Words;
@@ -23,7 +23,7 @@ use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
-use serve::{Lease, Leases};
+use serve::Leases;
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
 const LATE: u32 = 64;
@@ -46,8 +46,9 @@ pub(super) struct ExportLink {
     /// How many leases there are, those that are just ending too, and whether there may be more.
     out: Arc<AtomicUsize>,
     is_open: AtomicBool,
-    /// Segments that the importer was told of. The lock is held while it is told, so that no buffer overtakes its segment.
-    announced: Mutex<HashMap<u64, Announced>>,
+    /// Segments that the importer was told of, with the bytes of those that it has no buffer of. The lock is held while it is told, so that no
+    /// buffer overtakes its segment.
+    announced: Mutex<HashMap<u64, Option<u64>>>,
     ahead_limit: AheadLimit,
     /// Segments whose end the importer was not told of yet.
     retiring: Mutex<Vec<u64>>,
@@ -66,12 +67,6 @@ pub(super) struct ExportLink {
     wake_flag: ring::Shared,
     /// The peer has closed its end or broken the protocol.
     is_closing: AtomicBool,
-}
-
-enum Announced {
-    /// Of so many bytes, and of no buffer of it.
-    Ahead(u64),
-    Used,
 }
 
 impl Exporter {
@@ -161,13 +156,7 @@ impl Exporter {
         link.reserve(deadline)?;
         let (segment, offset, len) = (share.segment.info.id, share.offset as u64, share.len as u64);
         // Whatever can be done before the fence is: beside it there is the entry and nothing else.
-        let sequence = match link.lease(Lease::new(share, &link.out)) {
-            Ok(sequence) => sequence,
-            Err(error) => {
-                lock(&link.ring).cancel();
-                return Err(error);
-            }
-        };
+        let sequence = link.lease(share.holder).inspect_err(|_| lock(&link.ring).cancel())?;
         // Its fence is known when it is recorded.
         let fence = Point { line: 0, generation: 0 };
         link.record_and_push(stream, was_woken, HandOver { sequence, segment, offset, len, fence })?;
@@ -236,10 +225,10 @@ impl ExportLink {
         until(deadline, "the peer had taken enough messages for another one", || {
             let (mut announced, info) = (lock(&self.announced), &segment.info);
             if let Some(known) = announced.get_mut(&info.id) {
-                *known = Announced::Used;
+                *known = None;
                 return Ok(true);
             }
-            segment.with_handles(|handles| self.tell(&mut announced, info, Announced::Used, handles))
+            segment.with_handles(|handles| self.tell(&mut announced, info, None, handles))
         })
     }
 
@@ -247,7 +236,7 @@ impl ExportLink {
     pub(super) fn announce_ahead(
         self: &Arc<Self>,
         segment: &SegmentInfo,
-        handles: ExportHandles<'_>,
+        handles: &[BorrowedFd<'_>],
     ) -> Result<bool> {
         let mut announced = lock(&self.announced);
         // Its exporter may be gone, or the importer. Behind the lock, which the thread takes before it lets go of the link: it either sees
@@ -258,35 +247,31 @@ impl ExportLink {
         if announced.contains_key(&segment.id) {
             return Ok(true);
         }
-        let ahead = announced.values().filter_map(|told| match told {
-            Announced::Ahead(bytes) => Some(*bytes),
-            Announced::Used => None,
-        });
-        let bytes = segment.bytes as u64;
+        let (bytes, ahead) = (segment.bytes as u64, announced.values().copied().flatten());
         if !self.ahead_limit.has_room(bytes, ahead) {
             return Ok(false);
         }
-        self.tell(&mut announced, segment, Announced::Ahead(bytes), handles)
+        self.tell(&mut announced, segment, Some(bytes), handles)
     }
 
     /// Tells of a segment, and will tell of its end. False if there is no room now.
     fn tell(
         self: &Arc<Self>,
-        announced: &mut HashMap<u64, Announced>,
+        announced: &mut HashMap<u64, Option<u64>>,
         segment: &SegmentInfo,
-        how: Announced,
-        handles: ExportHandles<'_>,
+        ahead: Option<u64>,
+        handles: &[BorrowedFd<'_>],
     ) -> Result<bool> {
-        if let Some(slab) = handles.slab {
+        if let Some(slab) = &segment.slab {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
-        if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles.descriptors) {
+        if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles) {
             lock(&self.slabs).remove(&segment.id);
             return if error.is_timeout() { Ok(false) } else { Err(error) };
         }
         segment.is_known_by(Arc::downgrade(self));
-        announced.insert(segment.id, how);
+        announced.insert(segment.id, ahead);
         Ok(true)
     }
 
@@ -307,15 +292,7 @@ impl ExportLink {
         let is_late = || {
             self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
         };
-        ring::sleeps(&self.way) && !is_late() && self.wake()
-    }
-
-    fn wake(&self) -> bool {
-        let is_asleep = ring::claim(&self.way);
-        if is_asleep {
-            ring::wake(&self.way);
-        }
-        is_asleep
+        ring::sleeps(&self.way) && !is_late() && ring::wake(&self.way)
     }
 
     /// Sets a place of the ring aside, as soon as there is one.
@@ -351,7 +328,7 @@ impl ExportLink {
             push(*point);
         }
         if is_pushed {
-            if self.wake() && was_woken {
+            if ring::wake(&self.way) && was_woken {
                 // It has looked in vain and sleeps again: this thread was held up, perhaps by it, where processors are few.
                 self.late.store(LATE, Ordering::Relaxed);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use cuda_mem_pool::cuda_mem_core::{Stream, UsePoint};
+use cuda_mem_pool::cuda_mem_core::{self as core, Stream, UsePoint, UsedElsewhere};
 
 use super::words::ReleaseFence;
 use crate::error::Result;
@@ -90,6 +90,12 @@ impl Past {
 
     pub(super) fn take(&self) -> Last {
         std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+impl UsedElsewhere for Past {
+    fn order(&self, stream: &Stream) -> core::Result<()> {
+        Ok(self.left().order(stream)?)
     }
 }
 

@@ -17,7 +17,7 @@ use super::received::{Received, ReceivedBuffer};
 use super::ring::{self, Consumer, Producer};
 use super::wire::{self, HandOver};
 use super::words::Words;
-use super::{heard, protocol, say};
+use super::{heard, protocol, say, unreadable};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
@@ -62,8 +62,6 @@ pub(super) struct ImportLink {
     pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
     ahead_limit: AheadLimit,
-    /// Segments that are to be mapped ahead and that nobody has begun to map.
-    early: Mutex<Vec<Arc<Known>>>,
     /// How many descriptors came of segments that are not mapped yet.
     waiting: Arc<AtomicUsize>,
     budget: Budget,
@@ -149,7 +147,6 @@ impl Importer {
             words,
             segments: Mutex::default(),
             ahead_limit: ahead,
-            early: Mutex::default(),
             waiting: Arc::default(),
             budget: Budget::default(),
             reading: Mutex::default(),
@@ -244,9 +241,7 @@ impl ImportLink {
     fn wake_readers(&self) {
         // Either the reader sees why before it sleeps, or this sees that it does.
         ring::Cells::fence(&self.ring);
-        if ring::claim(&self.ring) {
-            ring::wake(&self.ring);
-        }
+        ring::wake(&self.ring);
     }
 
     fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
@@ -268,22 +263,19 @@ impl ImportLink {
         };
         match entry {
             Ok(Some(entry)) => {
-                let pid = self.connection.peer().pid();
-                let wrong = |source| self.connection.breaks(Error::Wire { pid, source });
-                let received = HandOver::of_entry(entry).map_err(wrong).and_then(|said| self.receive(said));
+                let said = HandOver::of_entry(entry).map_err(unreadable(&self.connection));
+                let received = said.and_then(|said| self.receive(said));
                 self.receiving.fetch_sub(1, Ordering::SeqCst);
                 if self.is_over() {
                     self.forget_if_last();
                 }
                 received
             }
-            Ok(None) => match ended {
-                Some(error) => {
-                    self.forget_if_last();
-                    Err(error)
-                }
-                None => Err(Error::Timeout { what: "a buffer came" }),
-            },
+            Ok(None) => {
+                let error = ended.ok_or(Error::Timeout { what: "a buffer came" })?;
+                self.forget_if_last();
+                Err(error)
+            }
             Err(_) => Err(self.breaks("it has put more into the ring than there is room for")),
         }
     }
@@ -308,17 +300,11 @@ impl ImportLink {
             Ok((segment, offset..end))
         });
         self.live.fetch_add(1, Ordering::SeqCst);
-        match memory {
-            Ok((segment, range)) => {
-                let (link, offset, len) = (Arc::clone(self), range.start, range.len());
-                let received = Received { link, segment, offset, len, said, uses: Uses::new() };
-                Ok(ReceivedBuffer { received: Arc::new(received) })
-            }
-            Err(error) => {
-                self.give_back(Returned::new(said.sequence, None, Uses::new()));
-                Err(error)
-            }
-        }
+        let refuse = |_: &Error| self.give_back(Returned::new(said.sequence, None, Uses::new()));
+        let (segment, range) = memory.inspect_err(refuse)?;
+        let (link, offset, len) = (Arc::clone(self), range.start, range.len());
+        let received = Received { link, segment, offset, len, said, uses: Uses::new() };
+        Ok(ReceivedBuffer { received: Arc::new(received) })
     }
 
     fn breaks(&self, what: &'static str) -> Error {

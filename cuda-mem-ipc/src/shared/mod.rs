@@ -39,7 +39,7 @@ use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::{self as core, Uses};
 
 use crate::error::{Error, Result};
-use crate::transport::{Connection, Deadline, Descriptors, until};
+use crate::transport::{Connection, Deadline, Descriptors, MessageError, until};
 use free::Past;
 use segment::Segment;
 
@@ -55,12 +55,14 @@ pub use received::ReceivedBuffer;
 const MOST_AT_A_TIME: usize = 256;
 
 /// So many of what is counted, until this is dropped.
+#[derive(Debug)]
 struct Counted(Arc<AtomicUsize>, usize);
 
 impl Counted {
-    fn new(all: &Arc<AtomicUsize>, these: usize) -> Self {
-        all.fetch_add(these, Ordering::SeqCst);
-        Self(Arc::clone(all), these)
+    /// And how many all are with these.
+    fn new(all: &Arc<AtomicUsize>, these: usize) -> (Self, usize) {
+        let before = all.fetch_add(these, Ordering::SeqCst);
+        (Self(Arc::clone(all), these), before.saturating_add(these))
     }
 }
 
@@ -84,9 +86,12 @@ fn say(
 fn heard(connection: &Connection, deadline: impl Into<Deadline>) -> Result<(wire::Message, Descriptors)> {
     let came = connection.recv(deadline)?;
     let parsed = wire::Message::parse(came.kind, &came.payload);
-    let pid = connection.peer().pid();
-    let message = parsed.map_err(|source| connection.breaks(Error::Wire { pid, source }))?;
-    Ok((message, came.descriptors))
+    Ok((parsed.map_err(unreadable(connection))?, came.descriptors))
+}
+
+/// Ends a connection whose peer sent what is no message.
+fn unreadable(connection: &Connection) -> impl Fn(MessageError) -> Error {
+    |source| connection.breaks(Error::Wire { pid: connection.peer().pid(), source })
 }
 
 /// Ends a connection whose peer does not follow the protocol.

@@ -141,8 +141,10 @@ impl SharedPool {
             state.slots = used;
             unused
         };
-        unused.iter().for_each(|slot| slot.segment.wait_for_its_end());
-        unused.iter().map(|slot| slot.segment.info.bytes).sum()
+        let bytes = unused.iter().map(|slot| slot.segment.info.bytes).sum();
+        // Who has a share yet is just letting go of it.
+        unused.into_iter().filter_map(|slot| Arc::into_inner(slot.segment)).for_each(Segment::end);
+        bytes
     }
 
     /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.

@@ -1,8 +1,8 @@
-//! One thread looks after all peers: it takes what they give back, and what they held when they die. A second thread waits to relieve it. Whoever
-//! hears of an urgent job, the import of a segment, hands the peers over and does the job at once: to wake another thread would take longer.
+//! One thread looks after all peers: it takes what they give back, and what they held when they die. A second thread waits for its lock. Whoever
+//! hears of an urgent job, the import of a segment, leaves the peers to the other one and does the job: to wake somebody for it would take longer.
 
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,20 +42,15 @@ pub(super) trait Watched: Send + Sync {
         true
     }
 
-    /// The thread is awake, whether it slept or not.
-    fn awake(&self) {}
-
     /// Whether there is something left to do that nobody will tell of.
     fn is_restless(&self) -> bool;
 
-    /// Whether its owner has let it go and nothing is left to do.
-    fn is_done(&self) -> bool;
+    /// Whether its owner has let it go and nothing is left to do. Its peer's end will not be heard of then: what that one writes from here on
+    /// must keep nobody waiting.
+    fn ends_well(&self) -> bool;
 
     /// The peer is gone. Must not wait for anybody.
     fn end(self: Arc<Self>);
-
-    /// It is done, and its peer's end will not be heard of: what that one writes from here on must keep nobody waiting.
-    fn leave(&self) {}
 }
 
 struct Watch {
@@ -66,55 +61,48 @@ struct Watch {
     is_refused: bool,
 }
 
-/// Who has this looks, and gives it to the other thread when that one waits for it.
+/// What both threads have. Who has the lock looks.
 struct Shift {
-    watches: Vec<Watch>,
-    relief: SyncSender<Shift>,
+    bell: OwnedFd,
+    watches: Mutex<Vec<Watch>>,
+    /// How many threads wait for the lock.
+    waiting: AtomicUsize,
 }
 
-/// What the thread is told. It is there while it has something to look after.
+/// What the threads are told. They are there while there is something to look after.
 struct Inbox {
     new: Vec<Arc<dyn Watched>>,
-    bell: Option<Arc<OwnedFd>>,
+    shift: Option<Arc<Shift>>,
 }
 
-static INBOX: Mutex<Inbox> = Mutex::new(Inbox { new: Vec::new(), bell: None });
+static INBOX: Mutex<Inbox> = Mutex::new(Inbox { new: Vec::new(), shift: None });
 
 /// Looks after a link until it is done or its peer is gone.
 pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
     let mut inbox = lock(&INBOX);
-    if let Some(bell) = &inbox.bell {
-        ring(bell);
+    if let Some(shift) = &inbox.shift {
+        shift.ring();
         inbox.new.push(link);
         return Ok(());
     }
     let bell =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
-    let bell = Arc::new(bell);
-    let (relief, shifts) = sync_channel(0);
-    let shifts = Arc::new(Mutex::new(shifts));
-    for first in [Some(Shift { watches: Vec::new(), relief }), None] {
-        let (bell, shifts) = (Arc::clone(&bell), Arc::clone(&shifts));
-        let next = move || lock(&shifts).recv().ok();
-        let shifts = first.into_iter().chain(std::iter::from_fn(next));
-        let serve = move || shifts.for_each(|shift| look_after(&bell, shift));
+    let shift = Arc::new(Shift { bell, watches: Mutex::default(), waiting: AtomicUsize::new(0) });
+    for _ in 0..2 {
+        let shift = Arc::clone(&shift);
+        let serve = move || std::iter::from_fn(|| shift.look_after()).for_each(|job| job());
         let thread = thread::Builder::new().name("cuda-mem-reaper".into()).spawn(serve);
         thread.map_err(|error| Error::System { call: "clone", source: Arc::new(error) })?;
     }
-    inbox.bell = Some(bell);
+    inbox.shift = Some(shift);
     inbox.new.push(link);
     Ok(())
 }
 
 pub(super) fn wake() {
-    if let Some(bell) = &lock(&INBOX).bell {
-        ring(bell);
+    if let Some(shift) = &lock(&INBOX).shift {
+        shift.ring();
     }
-}
-
-fn ring(bell: &OwnedFd) {
-    // It fails only when it has been rung 2^64 times.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,41 +112,49 @@ enum Ready {
     Connection(usize),
 }
 
-/// Looks until there is nobody to look after, or the other thread does.
-fn look_after(bell: &OwnedFd, mut shift: Shift) {
-    loop {
-        let watches = &mut shift.watches;
-        {
-            let mut inbox = lock(&INBOX);
-            watches.extend(inbox.new.drain(..).map(Watch::new));
-            if watches.is_empty() {
-                inbox.bell = None;
-                return;
+impl Shift {
+    fn ring(&self) {
+        // It fails only when it has been rung 2^64 times.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Looks until there is a job for this thread, and the other one goes on. None when there is nobody to look after.
+    fn look_after(self: &Arc<Self>) -> Option<Urgent> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut watches = lock(&self.watches);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        loop {
+            {
+                let mut inbox = lock(&INBOX);
+                // Otherwise the other thread has found nobody, and others look after who came since.
+                inbox.shift.as_ref().filter(|shift| Arc::ptr_eq(shift, self))?;
+                let watch = |link| Watch { link, closed: None, is_refused: false };
+                watches.extend(inbox.new.drain(..).map(watch));
+                if watches.is_empty() {
+                    inbox.shift = None;
+                    return None;
+                }
+            }
+            let ready = wait(&self.bell, &watches);
+            let (mut count, mut urgent) = ([0; 8], Vec::new());
+            // Empty if it was not rung.
+            let _ = rustix::io::read(&self.bell, &mut count);
+            // From the last on, so that what takes a removed one's place has had its turn.
+            for index in (0..watches.len()).rev() {
+                let exited = ready.contains(&Ready::Exit(index));
+                let came = ready.contains(&Ready::Connection(index));
+                if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, &mut urgent)) {
+                    // The last share in a connection has streams to wait for.
+                    drop_in_background(watches.swap_remove(index));
+                }
+            }
+            let mut urgent = urgent.into_iter();
+            let own = if self.waiting.load(Ordering::SeqCst) > 0 { urgent.next() } else { None };
+            urgent.for_each(|job| DROPS.run(job));
+            if own.is_some() {
+                return own;
             }
         }
-        let ready = wait(bell, watches);
-        watches.iter().for_each(|watch| watch.link.awake());
-        let (mut count, mut urgent) = ([0; 8], Vec::new());
-        // Empty if it was not rung.
-        let _ = rustix::io::read(bell, &mut count);
-        // From the last on, so that what takes a removed one's place has had its turn.
-        for index in (0..watches.len()).rev() {
-            let exited = ready.contains(&Ready::Exit(index));
-            let came = ready.contains(&Ready::Connection(index));
-            if watches.get_mut(index).is_some_and(|watch| !watch.turn(came, exited, &mut urgent)) {
-                // The last share in a connection has streams to wait for.
-                drop_in_background(watches.swap_remove(index));
-            }
-        }
-        let mut urgent = urgent.into_iter();
-        let Some(first) = urgent.next() else { continue };
-        urgent.for_each(|job| DROPS.run(job));
-        let relief = shift.relief.clone();
-        match relief.try_send(shift) {
-            Ok(()) => return first(),
-            Err(TrySendError::Full(still) | TrySendError::Disconnected(still)) => shift = still,
-        }
-        DROPS.run(first);
     }
 }
 
@@ -191,10 +187,6 @@ fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
 }
 
 impl Watch {
-    fn new(link: Arc<dyn Watched>) -> Self {
-        Self { link, closed: None, is_refused: false }
-    }
-
     /// Whether it is to be watched any longer.
     fn turn(&mut self, came: bool, exited: bool, urgent: &mut Vec<Urgent>) -> bool {
         if self.closed.is_none() {
@@ -217,10 +209,6 @@ impl Watch {
             Arc::clone(&self.link).end();
             return false;
         }
-        let is_done = self.link.is_done();
-        if is_done {
-            self.link.leave();
-        }
-        !is_done
+        !self.link.ends_well()
     }
 }

@@ -225,11 +225,13 @@ pub(super) fn sleep(ring: &Shared, rung: u32, deadline: Deadline) {
     }
 }
 
-/// Wakes all readers, in whichever process: behind [`claim`].
-pub(super) fn wake(ring: &Shared) {
-    if let Some(bell) = ring.bell() {
+/// Wakes all readers, in whichever process, if this caller [has to](claim); whether it had to.
+pub(super) fn wake(ring: &Shared) -> bool {
+    let is_asleep = claim(ring);
+    if is_asleep && let Some(bell) = ring.bell() {
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX.cast_unsigned());
     }
+    is_asleep
 }
 
 impl Cells for Shared {

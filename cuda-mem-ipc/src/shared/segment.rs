@@ -1,7 +1,7 @@
 //! Large pieces of memory with one handle each, of this process or imported.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use cuda_mem_pool::Uuid;
@@ -13,12 +13,11 @@ use cuda_mem_pool::cuda_mem_core::vmm::{CreateOptions, ShareableMemory};
 use cuda_mem_pool::cuda_mem_core::{self as core, Context, Uses, forked};
 
 use super::budget::{Budget, Held, Kind};
-use super::exportable;
 use super::exporter::ExportLink;
 use super::options::MemoryKind;
 use super::slab::{Slab, Slabs};
 use super::wire::{self, Place};
-use crate::background;
+use crate::background::drop_behind_uses;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::memory_file::{self, bytes_there, device_of};
@@ -40,14 +39,9 @@ pub(super) struct SegmentInfo {
     pub(super) id: u64,
     pub(super) bytes: usize,
     place: Place,
+    /// What its importers have to let go of before it is freed, shared with those who wait for that. Dropped with it.
+    pub(super) slab: Option<Arc<Slab>>,
     known_by: Mutex<Vec<Weak<ExportLink>>>,
-}
-
-/// What peers map a segment by, and what they have to let go of.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ExportHandles<'m> {
-    pub(super) descriptors: &'m [BorrowedFd<'m>],
-    pub(super) slab: Option<&'m Arc<Slab>>,
 }
 
 /// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
@@ -55,26 +49,20 @@ pub(super) struct ExportHandles<'m> {
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) info: SegmentInfo,
-    /// There until the drop.
+    /// For peers, closed with it, for descriptors are few, and streams may use the memory for long. None of what came from one.
+    descriptors: Vec<OwnedFd>,
+    /// As the host sees it, if it lies there.
+    host: Option<(SharedMapping, Option<Held>)>,
+    /// There until the drop, but for a slab.
     memory: Option<Memory>,
-    /// Whether it ends where it is dropped.
-    is_waited_for: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Memory {
-    Device {
-        mapping: ImportedMapping,
-        /// For peers; none of what came from one.
-        descriptors: Vec<OwnedFd>,
-    },
-    /// Of a caching allocator of this process.
-    Lent { pinned: Pinned, address: CUdeviceptr },
-    /// Shared with those who wait for its end.
-    Pooled { slab: Arc<Slab> },
+    Device(ImportedMapping),
+    /// Of a caching allocator of this process, and where.
+    Lent(Pinned, CUdeviceptr),
     Host {
-        /// None once nobody asks for it any more.
-        mapping: Option<(SharedMapping, Option<Held>)>,
         registered: Registered<SharedPages>,
         address: CUdeviceptr,
         /// Last: says that the memory is gone.
@@ -85,7 +73,7 @@ enum Memory {
 impl SegmentInfo {
     fn new(bytes: usize, place: Place) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, bytes, place, known_by: Mutex::default() }
+        Self { id, bytes, place, slab: None, known_by: Mutex::default() }
     }
 
     /// Whether it is what a peer says of it.
@@ -117,8 +105,9 @@ impl Drop for SegmentInfo {
 }
 
 impl Segment {
-    fn new(info: SegmentInfo, memory: Memory) -> Self {
-        Self { info, memory: Some(memory), is_waited_for: AtomicBool::new(false) }
+    fn new(info: SegmentInfo, memory: impl Into<Option<Memory>>) -> Self {
+        let (descriptors, host) = (Vec::new(), None);
+        Self { info, descriptors, host, memory: memory.into() }
     }
 
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
@@ -127,17 +116,17 @@ impl Segment {
         kind: MemoryKind,
         slabs: Option<&Arc<Slabs>>,
         bytes: usize,
-        announce: impl FnOnce(&SegmentInfo, ExportHandles<'_>) -> Result<()>,
+        announce: impl FnOnce(&SegmentInfo, &[BorrowedFd<'_>]) -> Result<()>,
     ) -> Result<Self> {
         let device = context.device();
         let made = if let Some(slabs) = slabs {
-            let slab = Arc::new(Slab::allocate(context, slabs, bytes)?);
+            let slab = Slab::allocate(context, slabs, bytes)?;
             let block = slab.export;
             let place = match kind {
                 MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
                 _ => Place::DevicePool { uuid: device.uuid()?, block },
             };
-            Self::new(SegmentInfo::new(bytes, place), Memory::Pooled { slab })
+            Self::pooled(bytes, place, slab)
         } else if kind == MemoryKind::Host {
             let mapping = SharedMapping::create(bytes)?;
             let info = SegmentInfo::new(mapping.bytes(), Place::Host);
@@ -146,9 +135,11 @@ impl Segment {
             let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
             let descriptor = memory.export_posix_fd()?;
             let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
-            announce(&info, ExportHandles { descriptors: &[descriptor.as_fd()], slab: None })?;
+            announce(&info, &[descriptor.as_fd()])?;
             let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
-            return Ok(Self::new(info, Memory::Device { mapping, descriptors: vec![descriptor] }));
+            let mut made = Self::new(info, Memory::Device(mapping));
+            made.descriptors.push(descriptor);
+            return Ok(made);
         };
         // Behind the registration: an importer takes only what is there.
         made.with_handles(|handles| announce(&made.info, handles))?;
@@ -157,7 +148,7 @@ impl Segment {
 
     /// Memory of a caching allocator, whole handles side by side.
     pub(super) fn lent(place: Place, address: CUdeviceptr, bytes: usize, pinned: Pinned) -> Self {
-        Self::new(SegmentInfo::new(bytes, place), Memory::Lent { pinned, address })
+        Self::new(SegmentInfo::new(bytes, place), Memory::Lent(pinned, address))
     }
 
     /// What another process says is memory, with as many descriptors as it says, which may be closed. `departure` goes when it is unmapped.
@@ -185,12 +176,12 @@ impl Segment {
                 let parts = handles.into_iter().zip(sizes).collect::<Vec<_>>();
                 let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
                 mapping.drop_after_unmap(departure);
-                Ok(Self::new(info, Memory::Device { mapping, descriptors: Vec::new() }))
+                Ok(Self::new(info, Memory::Device(mapping)))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
                 let slab = Slab::import(context, *handle, *block, bytes, departure)?;
-                Ok(Self::new(info, Memory::Pooled { slab: Arc::new(slab) }))
+                Ok(Self::pooled(bytes, said.place.clone(), slab))
             }
             Place::Host => {
                 drop(handles);
@@ -208,6 +199,12 @@ impl Segment {
         }
     }
 
+    fn pooled(bytes: usize, place: Place, slab: Slab) -> Self {
+        let mut info = SegmentInfo::new(bytes, place);
+        info.slab = Some(Arc::new(slab));
+        Self::new(info, None)
+    }
+
     fn register(
         context: &Context,
         info: SegmentInfo,
@@ -219,100 +216,74 @@ impl Segment {
         let registered =
             Registered::new(context, mapping.0.pages(pinned), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
-        let mapping = Some(mapping);
-        Ok(Self::new(info, Memory::Host { mapping, registered, address, _departure: departure }))
+        let mut made = Self::new(info, Memory::Host { registered, address, _departure: departure });
+        made.host = Some(mapping);
+        Ok(made)
     }
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
-            Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
-            Some(Memory::Pooled { slab }) => slab.address(),
-            Some(Memory::Lent { address, .. } | Memory::Host { address, .. }) => *address,
-            None => 0,
+            Some(Memory::Device(mapping)) => mapping.as_raw(),
+            Some(Memory::Lent(_, address) | Memory::Host { address, .. }) => *address,
+            None => self.info.slab.as_ref().map_or(0, |slab| slab.address()),
         };
         first.wrapping_add(offset as u64)
     }
 
     /// Gives somebody what peers map it by.
-    pub(super) fn with_handles<R>(&self, to: impl FnOnce(ExportHandles<'_>) -> Result<R>) -> Result<R> {
-        let by = |descriptors: &[BorrowedFd<'_>]| to(ExportHandles { descriptors, slab: self.slab() });
-        let of_pool = self.slab().and_then(|slab| slab.descriptor());
-        match &self.memory {
-            Some(Memory::Device { descriptors, .. }) => {
-                by(&descriptors.iter().map(|one| one.as_fd()).collect::<Vec<_>>())
-            }
+    pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
+        if let Some(Memory::Lent(pinned, _)) = &self.memory {
             // Once for each peer, and none is kept: there may be many.
-            Some(Memory::Lent { pinned, .. }) => {
-                let exported = pinned.export_posix_fds().map_err(exportable::as_core)?;
-                by(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>())
-            }
-            _ => match of_pool.or(self.host().map(AsFd::as_fd)) {
-                Some(descriptor) => by(&[descriptor]),
-                None => Err(Error::Closed { doing: "sharing a segment" }),
-            },
+            let exported = pinned.export_posix_fds()?;
+            return to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>());
         }
+        let own = self.descriptors.iter().map(AsFd::as_fd);
+        let of_pool = self.info.slab.as_ref().and_then(|slab| slab.descriptor());
+        let all = own.chain(of_pool).chain(self.host().map(AsFd::as_fd)).collect::<Vec<_>>();
+        if all.is_empty() { Err(Error::Closed { doing: "sharing a segment" }) } else { to(&all) }
     }
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
-        let Some(Memory::Host { mapping: Some((mapping, _)), .. }) = &self.memory else { return None };
-        Some(mapping)
-    }
-
-    /// What its importers have to let go of before it is freed.
-    pub(super) fn slab(&self) -> Option<&Arc<Slab>> {
-        if let Some(Memory::Pooled { slab }) = &self.memory { Some(slab) } else { None }
+        self.host.as_ref().map(|(mapping, _)| mapping)
     }
 
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
-            Some(Memory::Device { mapping, .. }) => mapping.absorb_uses(uses),
+            Some(Memory::Device(mapping)) => mapping.absorb_uses(uses),
             Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
-            Some(Memory::Pooled { slab }) => slab.absorb(uses),
             // The allocator knows who uses its blocks.
-            Some(Memory::Lent { .. }) | None => {}
+            Some(Memory::Lent(..)) => {}
+            None => {
+                if let Some(slab) = &self.info.slab {
+                    slab.absorb(uses);
+                }
+            }
         }
     }
 
-    /// From here on whoever drops the last share waits for its uses, and the memory has gone when that returns.
-    pub(super) fn wait_for_its_end(&self) {
-        self.is_waited_for.store(true, Ordering::SeqCst);
-    }
-}
-
-impl Memory {
-    /// Closes what only its peers needed: descriptors are few, and streams may use the memory for long.
-    fn close_descriptors(&mut self) {
-        match self {
-            Self::Device { descriptors, .. } => descriptors.clear(),
-            Self::Host { mapping, .. } => *mapping = None,
-            Self::Pooled { .. } | Self::Lent { .. } => {}
-        }
-    }
-
-    fn has_passed(&mut self) -> bool {
-        let have_passed = match self {
-            Self::Device { mapping, .. } => mapping.have_uses_passed(),
-            Self::Host { registered, .. } => registered.have_uses_passed(),
-            // A slab sees to that itself, and the allocator knows them.
-            Self::Pooled { .. } | Self::Lent { .. } => return true,
-        };
-        // Of what is not known core says what becomes of it: a capture is not waited for.
-        !matches!(have_passed, Ok(false))
+    /// Waits for its uses, behind which the memory has gone when this returns.
+    pub(super) fn end(mut self) {
+        let memory = self.memory.take();
+        // Its peers hear of it before that.
+        drop(self);
+        drop(memory);
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let is_lent = matches!(self.memory, Some(Memory::Lent { .. }));
-        if !is_lent
-            && !self.is_waited_for.load(Ordering::SeqCst)
-            && !forked()
-            && let Some(mut memory) = self.memory.take()
-        {
-            memory.close_descriptors();
-            background::until(move || memory.has_passed());
+        if forked() {
+            return;
+        }
+        match self.memory.take() {
+            Some(Memory::Device(mapping)) => drop_behind_uses(mapping, ImportedMapping::have_uses_passed),
+            Some(Memory::Host { registered, _departure: departure, .. }) => {
+                drop_behind_uses((registered, departure), |(registered, _)| registered.have_uses_passed());
+            }
+            // The allocator knows the uses of its blocks, and a slab its own.
+            other => self.memory = other,
         }
     }
 }

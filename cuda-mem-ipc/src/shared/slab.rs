@@ -21,7 +21,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
-use crate::background;
+use crate::background::drop_behind_uses;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::primitive::lock;
@@ -176,21 +176,16 @@ impl Slab {
     }
 }
 
-impl Block {
-    fn has_passed(&mut self) -> bool {
-        let have_passed = match self {
-            Self::Own(block, _) => block.have_uses_passed(),
-            Self::Imported(block, _) => block.have_uses_passed(),
-        };
-        // Of what is not known core says what becomes of it: a capture is not waited for.
-        !matches!(have_passed, Ok(false))
-    }
-}
-
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(mut block) = self.block.take() {
-            background::until(move || block.has_passed());
+        match self.block.take() {
+            Some(Block::Own(block, slabs)) => {
+                drop_behind_uses((block, slabs), |(block, _)| block.have_uses_passed());
+            }
+            Some(Block::Imported(block, told)) => {
+                drop_behind_uses((block, told), |(block, _)| block.have_uses_passed());
+            }
+            None => {}
         }
     }
 }

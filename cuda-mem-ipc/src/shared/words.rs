@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
@@ -173,11 +173,8 @@ impl Words {
     /// Counts a wait, unless as many streams wait as may.
     fn note_wait(&self, point: Point, stream: &Stream) -> Result<()> {
         let id = stream.id();
-        let mut waits = lock(&self.waits);
-        waits.retain(|(_, point)| matches!(self.is_reached(*point), Ok(false)));
-        if !may_wait(&waits, id) {
-            return Err(Error::TooManyWaits { pid: self.pid, most: MOST_WAITS });
-        }
+        let waits = self.waits_with_room(id);
+        let mut waits = waits.ok_or(Error::TooManyWaits { pid: self.pid, most: MOST_WAITS })?;
         // What comes before it on its line is reached before.
         match waits.iter_mut().find(|(other, known)| *other == id && known.line == point.line) {
             Some((_, known)) => known.generation = known.generation.max(point.generation),
@@ -186,11 +183,14 @@ impl Words {
         Ok(())
     }
 
-    /// Whether `stream` may wait for one more fence that is not reached.
-    fn has_room_for(&self, stream: &Stream) -> bool {
+    /// The waits that are not over, if a stream may wait for one more fence that is not reached.
+    fn waits_with_room(&self, id: StreamId) -> Option<MutexGuard<'_, Vec<(StreamId, Point)>>> {
         let mut waits = lock(&self.waits);
         waits.retain(|(_, point)| matches!(self.is_reached(*point), Ok(false)));
-        may_wait(&waits, stream.id())
+        let mut streams = waits.iter().map(|(other, _)| *other).collect::<Vec<_>>();
+        streams.sort_unstable();
+        streams.dedup();
+        (streams.contains(&id) || streams.len() < MOST_WAITS).then_some(waits)
     }
 
     pub(super) fn is_reached(&self, point: Point) -> Result<bool> {
@@ -287,15 +287,8 @@ impl ReleaseFence {
 
     /// Whether `stream` may be made to wait for it.
     pub(super) fn may_order(&self, stream: &Stream) -> bool {
-        self.is_over() || self.words.has_room_for(stream)
+        self.is_over() || self.words.waits_with_room(stream.id()).is_some()
     }
-}
-
-fn may_wait(waits: &[(StreamId, Point)], id: StreamId) -> bool {
-    let mut streams = waits.iter().map(|(other, _)| *other).collect::<Vec<_>>();
-    streams.sort_unstable();
-    streams.dedup();
-    streams.contains(&id) || streams.len() < MOST_WAITS
 }
 
 fn is_poison(error: &Error) -> bool {

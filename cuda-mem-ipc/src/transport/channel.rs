@@ -177,8 +177,8 @@ fn check(received: Received, buffer: &[u8]) -> Result<Message> {
     if descriptors.len() != declared {
         return Err(Error::DescriptorCount { declared, received: descriptors.len() });
     }
-    let Frame { version, kind, payload, .. } = frame;
-    Ok(Message { version, kind, payload: payload.to_vec(), descriptors, sender })
+    let Frame { kind, payload, .. } = frame;
+    Ok(Message { kind, payload: payload.to_vec(), descriptors, sender })
 }
 
 /// A socket of this process. Forked children have it too: they can neither use nor end it, and when it is dropped here it has ended

@@ -14,7 +14,7 @@ use super::peer::Peer;
 use super::pending::Pending;
 use super::policy::PeerPolicy;
 use super::system::Credentials;
-use crate::error::{Error, MessageError, Result};
+use crate::error::{Error, Result};
 
 /// How long a listener that is not there yet is left alone.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -63,7 +63,6 @@ pub const FIRST_KIND: u16 = 16;
 pub struct Connection {
     channel: Channel,
     peer: Arc<Peer>,
-    version: u16,
 }
 
 /// What came from the peer. [`Connection`] has an example.
@@ -76,7 +75,6 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// Descriptors of this process now, with close-on-exec. What they are of is the peer's choice.
     pub descriptors: Descriptors,
-    pub(super) version: u16,
     /// Who sent it, if the socket asks for that.
     pub(super) sender: Option<Credentials>,
 }
@@ -106,20 +104,14 @@ impl Connection {
         }
     }
 
-    pub(super) fn new(channel: Channel, peer: Peer, version: u16) -> Self {
-        Self { channel, peer: Arc::new(peer), version }
+    pub(super) fn new(channel: Channel, peer: Peer) -> Self {
+        Self { channel, peer: Arc::new(peer) }
     }
 
     /// The process at the other end. It may be kept longer than the connection.
     #[must_use]
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
-    }
-
-    /// The version of the protocol that both sides agreed on.
-    #[must_use]
-    pub fn version(&self) -> u16 {
-        self.version
     }
 
     /// Sends a message, with duplicates of the descriptors (`SCM_RIGHTS`), which may be closed here as soon as it returns.
@@ -145,7 +137,7 @@ impl Connection {
         }
         // Too many are refused by the channel.
         let count = u16::try_from(descriptors.len()).unwrap_or(u16::MAX);
-        let frame = Frame { version: self.version, kind, payload, descriptors: count };
+        let frame = Frame { kind, payload, descriptors: count };
         self.channel.send(frame, descriptors, Some(&self.peer), deadline.into())
     }
 
@@ -159,13 +151,9 @@ impl Connection {
     /// [`recvmsg`](https://man7.org/linux/man-pages/man2/recvmsg.2.html).
     pub fn recv(&self, deadline: impl Into<Deadline>) -> Result<Message> {
         let message = self.channel.receive(Some(&self.peer), deadline.into())?;
-        let (kind, found) = (message.kind, message.version);
-        if found != self.version {
-            let version = MessageError::Value { field: "version", value: found.into() };
-            return Err(self.channel.breaks(version.into()));
-        }
-        if kind < FIRST_KIND {
-            return Err(self.channel.breaks(Error::ReservedKind { kind, first: FIRST_KIND }));
+        if message.kind < FIRST_KIND {
+            let reserved = Error::ReservedKind { kind: message.kind, first: FIRST_KIND };
+            return Err(self.channel.breaks(reserved));
         }
         Ok(message)
     }

@@ -122,17 +122,8 @@ impl<'fd, K: Clone> Poller<'fd, K> {
     /// Adds something that is ready when there is something to read, to accept or to hear of its end: a listener's client, a
     /// message, the exit of a [`Peer`](super::Peer).
     pub fn readable(&mut self, key: K, descriptor: &'fd impl AsFd) {
-        self.add(key, descriptor, PollFlags::IN);
-    }
-
-    /// Adds a connection that is ready when its peer's queue has room again, or when it has ended.
-    pub fn writable(&mut self, key: K, descriptor: &'fd impl AsFd) {
-        self.add(key, descriptor, PollFlags::OUT);
-    }
-
-    fn add(&mut self, key: K, descriptor: &'fd impl AsFd, flags: PollFlags) {
         self.keys.push(key);
-        self.descriptors.push(PollFd::new(descriptor, flags));
+        self.descriptors.push(PollFd::new(descriptor, PollFlags::IN));
     }
 
     /// The keys of all that are ready, in the order in which they were added; none when the deadline passed first.

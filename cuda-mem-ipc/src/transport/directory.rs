@@ -42,8 +42,8 @@ impl Directory {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Keeps other processes from changing it.
-    pub(super) fn lock(&self, deadline: Deadline) -> Result<Locked<'_>> {
+    /// Keeps other processes from changing it meanwhile.
+    pub(super) fn locked(&self, deadline: Deadline, change: impl FnOnce() -> Result<()>) -> Result<()> {
         // The system has no deadline for it.
         let what = "another process was done with the directory";
         until(deadline, what, || match flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
@@ -51,24 +51,15 @@ impl Directory {
             Err(Errno::INTR | Errno::AGAIN) => Ok(false),
             Err(errno) => Err(Error::system("flock")(errno)),
         })?;
-        Ok(Locked { directory: self })
+        let changed = change();
+        // Fails only for what is no lock.
+        let _ = retry_on_intr(|| flock(&self.descriptor, FlockOperation::Unlock));
+        changed
     }
-}
 
-impl AsFd for Directory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-}
-
-pub(super) struct Locked<'a> {
-    directory: &'a Directory,
-}
-
-impl Locked<'_> {
     /// Removes a socket file that nobody listens at any more; anything else under the name is an error.
     pub(super) fn clear(&self, address: &Address) -> Result<()> {
-        let Directory { descriptor, path } = self.directory;
+        let Self { descriptor, path } = self;
         let file = path.join(address.name());
         let found = match statat(descriptor, address.name(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
@@ -89,10 +80,9 @@ impl Locked<'_> {
     }
 }
 
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        // Fails only for what is no lock.
-        let _ = retry_on_intr(|| flock(&self.directory.descriptor, FlockOperation::Unlock));
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 

@@ -22,11 +22,8 @@ use crate::error::{MessageError, check};
 /// The first bytes of each frame.
 pub const MAGIC: [u8; 4] = *b"CMIP";
 
-/// The least version of the protocol that is spoken here.
-pub const MIN_VERSION: u16 = 1;
-
-/// The highest version of the protocol that is spoken here.
-pub const MAX_VERSION: u16 = 1;
+/// The version of the protocol that is spoken here.
+pub const VERSION: u16 = 1;
 
 /// The longest payload, in bytes.
 pub const MAX_PAYLOAD: usize = 16 * 1024;
@@ -55,7 +52,6 @@ struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "what is hidden is named by the table above")]
 pub struct Frame<'a> {
-    pub version: u16,
     pub kind: u16,
     pub payload: &'a [u8],
     pub descriptors: u16,
@@ -70,7 +66,7 @@ impl<'a> Frame<'a> {
         };
         check("magic", u32::from_le_bytes(header.magic).into(), header.magic == MAGIC)?;
         let version = header.version.get();
-        check("version", version.into(), (MIN_VERSION..=MAX_VERSION).contains(&version))?;
+        check("version", version.into(), version == VERSION)?;
         check("last field", header.zero.get().into(), header.zero.get() == 0)?;
         let declared = usize::try_from(header.length.get()).unwrap_or(usize::MAX);
         if declared != payload.len() {
@@ -81,14 +77,14 @@ impl<'a> Frame<'a> {
         }
         let descriptors = header.descriptors.get();
         check("number of descriptors", descriptors.into(), usize::from(descriptors) <= MAX_DESCRIPTORS)?;
-        Ok(Self { version, kind: header.kind.get(), payload, descriptors })
+        Ok(Self { kind: header.kind.get(), payload, descriptors })
     }
 
     /// Writes the frame in place of what is in `bytes`.
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         let header = Header {
             magic: MAGIC,
-            version: self.version.into(),
+            version: VERSION.into(),
             kind: self.kind.into(),
             // At most MAX_PAYLOAD.
             length: u32::try_from(self.payload.len()).unwrap_or(u32::MAX).into(),

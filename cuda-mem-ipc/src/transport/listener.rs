@@ -75,10 +75,10 @@ impl Listener {
             None => start(None).map(|()| None)?,
             Some(path) => {
                 let directory = Directory::open(path)?;
-                let locked = directory.lock(deadline.into())?;
-                locked.clear(address)?;
-                start(Some(directory.as_fd()))?;
-                drop(locked);
+                directory.locked(deadline.into(), || {
+                    directory.clear(address)?;
+                    start(Some(directory.as_fd()))
+                })?;
                 Some(SocketFile::new(directory, address.name())?)
             }
         };

@@ -37,7 +37,7 @@ pub(crate) use deadline::until;
 pub use deadline::{Deadline, Poller};
 #[doc(hidden)]
 pub use frame::{Frame, HEADER, MAGIC, MAX_FRAME};
-pub use frame::{MAX_DESCRIPTORS, MAX_PAYLOAD, MAX_VERSION, MIN_VERSION};
+pub use frame::{MAX_DESCRIPTORS, MAX_PAYLOAD, VERSION};
 pub use listener::Listener;
 pub use peer::Peer;
 pub use pending::{Pending, pair};

@@ -7,8 +7,7 @@
 //! | 4 | 4 | process number |
 //! | 8 | 8 | start of the process, in clock ticks after the system's |
 //!
-//! Its frame is always of the least version, [`MIN_VERSION`] of the first release, so that any two releases understand it; later
-//! ones may put more behind it, which is not read.
+//! Its frame is always of the first version, so that any two releases understand it; later ones may put more behind it, which is not read.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::channel::{Channel, Socket, guard};
 use super::connection::{Connection, Message};
 use super::deadline::Deadline;
-use super::frame::{Frame, MAX_VERSION, MIN_VERSION};
+use super::frame::{Frame, VERSION};
 use super::peer::{Peer, own_start_time};
 use super::policy::PeerPolicy;
 use crate::error::{Error, Result};
@@ -121,11 +120,11 @@ impl Pending {
         // Before the peer can know that it is admitted.
         channel.socket.take_descriptors();
         let own = Hello::own()?;
-        let frame = Frame { version: MIN_VERSION, kind: HELLO, payload: own.as_bytes(), descriptors: 0 };
+        let frame = Frame { kind: HELLO, payload: own.as_bytes(), descriptors: 0 };
         channel.send(frame, &[], Some(&peer), deadline)?;
         let first = first.map_or_else(|| channel.receive(Some(&peer), deadline), Ok)?;
-        let version = heard(&first)?.agree(&peer)?;
-        Ok(Connection::new(channel, peer, version))
+        heard(&first)?.agree(&peer)?;
+        Ok(Connection::new(channel, peer))
     }
 }
 
@@ -137,7 +136,7 @@ impl AsFd for Pending {
 
 /// The hello, if it is one; what a later release puts behind it is not read.
 fn heard(packet: &Message) -> Result<&Hello> {
-    let is_hello = packet.kind == HELLO && packet.version == MIN_VERSION && packet.descriptors.is_empty();
+    let is_hello = packet.kind == HELLO && packet.descriptors.is_empty();
     let hello = Hello::ref_from_prefix(&packet.payload).ok().filter(|_| is_hello);
     let no_hello = || Error::NoHello { kind: packet.kind, bytes: packet.payload.len() };
     hello.map(|(hello, _)| hello).ok_or_else(no_hello)
@@ -158,26 +157,22 @@ struct Hello {
 impl Hello {
     /// Of this process.
     fn own() -> Result<Self> {
-        let versions = [MIN_VERSION, MAX_VERSION].map(U16::new);
+        let versions = [VERSION; 2].map(U16::new);
         Ok(Self { versions, pid: std::process::id().into(), start_time: own_start_time()?.into() })
     }
 
-    /// The version to speak, if the hello is that of the peer.
-    fn agree(self, peer: &Peer) -> Result<u16> {
+    /// Whether the hello is that of the peer, and it speaks this side's version.
+    fn agree(self, peer: &Peer) -> Result<()> {
         let (pid, start_time) = (peer.pid(), peer.start_time());
         let (told_pid, told_start_time) = (self.pid.get(), self.start_time.get());
         if (told_pid, told_start_time) != (pid, start_time) {
             return Err(Error::PeerMismatch { pid, start_time, told_pid, told_start_time });
         }
         let [least, highest] = self.versions.map(U16::get);
-        let version = highest.min(MAX_VERSION);
-        if version < least.max(MIN_VERSION) {
-            return Err(Error::NoCommonVersion {
-                theirs: (least, highest),
-                ours: (MIN_VERSION, MAX_VERSION),
-            });
+        if (least..=highest).contains(&VERSION) {
+            return Ok(());
         }
-        Ok(version)
+        Err(Error::NoCommonVersion { theirs: (least, highest), ours: (VERSION, VERSION) })
     }
 }
 
@@ -194,7 +189,7 @@ mod tests {
         assert_eq!(bytes, [1, 0, 3, 2, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8]);
         let packet = |payload: &[u8]| {
             let (payload, descriptors) = (payload.to_vec(), Vec::new().into());
-            Message { version: MIN_VERSION, kind: HELLO, payload, descriptors, sender: None }
+            Message { kind: HELLO, payload, descriptors, sender: None }
         };
         assert_eq!(heard(&packet(bytes)).unwrap(), &hello);
         assert_eq!(heard(&packet(&[bytes, b"later"].concat())).unwrap(), &hello);
@@ -202,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_common_version_is_spoken_with_the_right_process() {
+    fn a_common_version_is_spoken_with_the_right_process() {
         let pid = std::process::id();
         let peer = Peer::of_credentials(Credentials { pid: pid.cast_signed(), uid: 0, gid: 0 }).unwrap();
         let own = Hello::own().unwrap();
-        assert_eq!(own.agree(&peer).unwrap(), MAX_VERSION);
-        assert_eq!(Hello { versions: [1, 900].map(U16::new), ..own }.agree(&peer).unwrap(), MAX_VERSION);
-        for versions in [(MAX_VERSION + 1, 900), (0, 0), (5, 1)] {
+        own.agree(&peer).unwrap();
+        Hello { versions: [1, 900].map(U16::new), ..own }.agree(&peer).unwrap();
+        for versions in [(VERSION + 1, 900), (0, 0), (5, 1)] {
             let refused = Hello { versions: [versions.0, versions.1].map(U16::new), ..own }.agree(&peer);
             assert!(matches!(refused, Err(Error::NoCommonVersion { theirs, .. }) if theirs == versions));
         }

@@ -42,7 +42,6 @@ impl TestExporter {
 
     /// One turn of the thread.
     pub(in crate::shared) fn serve(&self) -> Result<()> {
-        self.link().awake();
         Arc::clone(self.link()).service(&mut Vec::new())
     }
 

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cuda_mem_ipc::transport::{
-    Connection, Frame, HEADER, MAX_VERSION, PeerPolicy, Poller, pair, without_descriptor_guard,
+    Connection, Frame, HEADER, PeerPolicy, Poller, pair, without_descriptor_guard,
 };
 use rustix::io::IoSlice;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
@@ -53,7 +53,7 @@ pub(crate) fn frame(kind: u16, payload: &[u8]) -> Vec<u8> {
 pub(crate) fn frame_with(kind: u16, payload: &[u8], descriptors: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let descriptors = u16::try_from(descriptors).unwrap();
-    Frame { version: MAX_VERSION, kind, payload, descriptors }.encode(&mut bytes);
+    Frame { kind, payload, descriptors }.encode(&mut bytes);
     bytes
 }
 

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cuda_mem_ipc::Error as IpcError;
 use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions};
-use cuda_mem_ipc::transport::{Address, Connection, PeerPolicy, Pending, pair as ends};
+use cuda_mem_ipc::transport::{Address, Connection, FIRST_KIND, Listener, PeerPolicy};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::common::World;
@@ -35,44 +36,45 @@ fn ranks_that_never_join_are_named() {
     });
 }
 
-/// Two ranks, here threads, over connections that are there.
-fn over(names: [&str; 2], ranks: [usize; 2], numbers: [usize; 2]) -> [Result<Group, Error>; 2] {
-    let world = World::new();
-    let (here, there) = ends().unwrap();
-    let options = options();
-    thread::scope(|scope| {
-        let join = |index: usize, pending: Pending| {
-            let connection = pending.complete(&PeerPolicy::default(), options.timeout).unwrap();
-            let connections = vec![(1 - index, connection)];
-            Group::over(&world.context, names[index], numbers[index], ranks[index], connections, &options)
+/// What a rank says of itself first.
+fn hello(rank: u64, ranks: u64, group: &str) -> Vec<u8> {
+    let numbers = [4, rank, ranks].map(u64::to_le_bytes).concat();
+    [&numbers, group.as_bytes()].concat()
+}
+
+const HELLO: u16 = FIRST_KIND + 48;
+
+#[test]
+fn who_is_found_at_the_place_of_a_rank_and_is_another_is_told_apart() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let (world, directory) = (World::new(), &crew.seat.directory);
+        let place = Address::in_directory(directory, "a.0").unwrap();
+        // Rank 1 of two, where somebody says this in place of rank 0.
+        let join = |kind, said: &[u8]| {
+            let listener = Listener::bind(&place, LONG).unwrap();
+            thread::scope(|scope| {
+                let rank = scope.spawn(|| Group::join(&world.context, "a", 1, 2, directory, &options()));
+                let other = listener.accept(LONG).unwrap().complete(&PeerPolicy::default(), LONG).unwrap();
+                other.send(kind, said, &[], LONG).unwrap();
+                rank.join().unwrap().unwrap_err()
+            })
         };
-        let other = scope.spawn(move || join(1, Pending::inherited(there).unwrap()));
-        [join(0, here), other.join().unwrap()]
-    })
-}
-
-#[test]
-fn ranks_come_together_over_connections_that_are_there() {
-    let groups = over(["a", "a"], [2, 2], [0, 1]).map(Result::unwrap);
-    for (rank, group) in groups.iter().enumerate() {
-        assert_eq!((group.name(), group.rank(), group.world_size()), ("a", rank, 2));
-        group.check().unwrap();
-    }
-}
-
-#[test]
-fn ranks_of_different_groups_are_told_apart() {
-    let [one, two] = over(["a", "b"], [2, 2], [0, 1]);
-    assert!(matches!(&one, Err(Error::OtherGroup { theirs, .. }) if theirs == "b"), "{one:?}");
-    assert!(matches!(&two, Err(Error::OtherGroup { theirs, .. }) if theirs == "a"), "{two:?}");
-    let [one, _] = over(["a", "a"], [2, 3], [0, 1]);
-    assert!(matches!(one, Err(Error::OtherGroup { their_size: 3, .. })), "{one:?}");
-    let [one, two] = over(["a", "a"], [2, 2], [0, 0]);
-    assert!(matches!(one, Err(Error::RankTaken { rank: 0, .. })), "{one:?}");
-    assert!(matches!(two, Err(Error::RankTaken { rank: 0, .. }) | Err(Error::Missing { .. })), "{two:?}");
-    let world = World::new();
-    let alone = Group::over(&world.context, "a", 0, 2, Vec::new(), &options()).unwrap_err();
-    assert!(matches!(&alone, Error::Missing { ranks, .. } if ranks == &[1]), "{alone}");
+        let error = join(HELLO, &hello(0, 2, "b"));
+        assert!(matches!(&error, Error::OtherGroup { rank: 0, theirs, .. } if theirs == "b"), "{error}");
+        let error = join(HELLO, &hello(0, 3, "a"));
+        assert!(matches!(error, Error::OtherGroup { rank: 0, their_size: 3, .. }), "{error}");
+        for rank in [1, 7] {
+            let error = join(HELLO, &hello(rank, 2, "a"));
+            assert!(matches!(error, Error::RankTaken { rank: said, .. } if said as u64 == rank), "{error}");
+        }
+        for (kind, said) in [(HELLO + 1, hello(0, 2, "a")), (HELLO, b"hello".to_vec())] {
+            let error = join(kind, &said);
+            let is_none = matches!(&error, Error::Transport { rank: 0, source: IpcError::NoHello { .. } });
+            assert!(is_none, "{error}");
+        }
+        crew.finish();
+    });
 }
 
 /// Asks again until somebody listens.
@@ -109,6 +111,11 @@ fn who_is_no_rank_of_the_group_does_not_hold_up_those_that_are() {
             chatty.send(20, b"hello?", &[], LONG).unwrap();
             let gone = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
             drop(gone);
+            let others = [hello(0, 2, "group"), hello(2, 2, "group"), hello(1, 2, "another")].map(|said| {
+                let other = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
+                other.send(HELLO, &said, &[], LONG).unwrap();
+                other
+            });
             let other = join(1, 3).unwrap_err();
             assert!(matches!(other, Error::OtherGroup { rank: 0, their_size: 2, .. }), "{other}");
             let second = scope.spawn(|| join(1, 2));
@@ -116,7 +123,7 @@ fn who_is_no_rank_of_the_group_does_not_hold_up_those_that_are() {
             for group in &groups {
                 group.check().unwrap();
             }
-            drop((silent, half, chatty));
+            drop((silent, half, chatty, others));
         });
         crew.finish();
     });

@@ -2,19 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ExportLink;
 use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::primitive::lock;
-use crate::shared::buffer::{Holder, Share};
+use crate::shared::buffer::Holder;
 use crate::shared::reaper::{self, Urgent, Watched};
-use crate::shared::segment::Segment;
 use crate::shared::wire::{self, Release};
 use crate::shared::words::ReleaseFence;
-use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring};
+use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring, unreadable};
 use crate::transport::Connection;
 
 #[derive(Default)]
@@ -27,28 +26,21 @@ pub(super) struct Leases {
 /// A buffer that a receiver has, kept until its release has come.
 pub(super) struct Lease {
     holder: Arc<dyn Holder>,
-    _segment: Arc<Segment>,
     /// Last: who sees that it has ended finds the buffer back.
     _count: Counted,
 }
 
-impl Lease {
-    pub(super) fn new(share: Share, out: &Arc<AtomicUsize>) -> Self {
-        let Share { segment, holder, .. } = share;
-        Self { holder, _segment: segment, _count: Counted::new(out, 1) }
-    }
-}
-
 impl ExportLink {
-    pub(super) fn lease(&self, lease: Lease) -> Result<u64> {
+    /// Refused, the holder is dropped behind the lock, as arguments are: a buffer may end with it.
+    pub(super) fn lease(&self, holder: Arc<dyn Holder>) -> Result<u64> {
         let mut leases = lock(&self.leases);
         if leases.are_over {
-            drop(leases);
             return Err(Error::PeerDied { pid: self.connection.peer().pid() });
         }
         let sequence = leases.next;
         leases.next = sequence.wrapping_add(1);
-        leases.open.insert(sequence, lease);
+        let (_count, _) = Counted::new(&self.out, 1);
+        leases.open.insert(sequence, Lease { holder, _count });
         Ok(sequence)
     }
 
@@ -105,14 +97,13 @@ impl ExportLink {
     }
 
     fn take_releases(&self, ended: &mut Vec<Lease>) -> Result<()> {
-        let (connection, pid) = (&self.connection, self.connection.peer().pid());
+        let connection = &self.connection;
         let mut releases = lock(&self.releases);
         for _ in 0..MOST_AT_A_TIME {
             let what = "it has put more into the ring than there is room for";
             let Some(entry) = releases.peek().map_err(|_| protocol(connection, what))? else { break };
             releases.advance();
-            let wrong = |source| connection.breaks(Error::Wire { pid, source });
-            ended.push(self.take_release(Release::of_entry(entry).map_err(wrong)?)?);
+            ended.push(self.take_release(Release::of_entry(entry).map_err(unreadable(connection))?)?);
         }
         Ok(())
     }
@@ -149,6 +140,7 @@ impl Watched for ExportLink {
     }
 
     fn service(self: Arc<Self>, _urgent: &mut Vec<Urgent>) -> Result<()> {
+        ring::awake(&self.wake_flag);
         // Both, whatever the other says: what a peer has given back counts, and is in the ring before its end is heard.
         let (heard, mut ended) = (self.take_messages(), Vec::new());
         let taken = self.take_releases(&mut ended).and(heard);
@@ -169,25 +161,21 @@ impl Watched for ExportLink {
         ring::prepare_sleep(&self.wake_flag, position).is_some()
     }
 
-    fn awake(&self) {
-        ring::awake(&self.wake_flag);
-    }
-
     fn is_restless(&self) -> bool {
         !lock(&self.retiring).is_empty() || self.is_let_go()
     }
 
-    fn is_done(&self) -> bool {
+    fn ends_well(&self) -> bool {
         // As long as the peer has to reach something, it is watched. Whoever tells it of a segment just now ends first.
-        self.is_let_go() && self.words.expected_are_reached() && {
+        let is_done = self.is_let_go() && self.words.expected_are_reached() && {
             let _announced = lock(&self.announced);
             lock(&self.slabs).is_empty()
+        };
+        if is_done {
+            // All that it has said it would reach was reached just now, and it can take that back.
+            self.words.end();
         }
-    }
-
-    fn leave(&self) {
-        // All that it has said it would reach was reached just now, and it can take that back.
-        self.words.end();
+        is_done
     }
 
     fn end(self: Arc<Self>) {

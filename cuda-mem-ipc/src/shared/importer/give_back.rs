@@ -7,6 +7,7 @@ use std::time::Duration;
 use cuda_mem_pool::cuda_mem_core::{Stream, Uses, forked};
 
 use super::ImportLink;
+use super::segments::Known;
 use crate::background;
 use crate::error::{Error, Result};
 use crate::primitive::lock;
@@ -183,8 +184,7 @@ impl Watched for ImportLink {
         if self.slabs.load(Ordering::SeqCst) > 0 {
             self.let_go_of_slabs();
         }
-        let read = self.read_messages(Self::may_read).map(drop);
-        urgent.extend(self.jobs());
+        let read = self.read_messages(Self::may_read).map(|(_, early)| urgent.extend(early.map(Known::job)));
         if let Err(error) = &read
             && !error.is_the_system_s()
         {
@@ -198,7 +198,7 @@ impl Watched for ImportLink {
         self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go() || self.has_slabs_to_let_go()
     }
 
-    fn is_done(&self) -> bool {
+    fn ends_well(&self) -> bool {
         // Its end is what tells the exporter that the words will not be written any more.
         let has_slabs = self.slabs.load(Ordering::SeqCst) > 0;
         self.is_let_go() && !has_slabs && self.words.own_are_reached()

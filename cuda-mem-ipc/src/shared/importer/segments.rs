@@ -13,7 +13,7 @@ use super::give_back::MOST_UNHEARD;
 use crate::background::{DROPS, drop_in_background};
 use crate::error::{Error, Result};
 use crate::import::{ImportError, ImportKey, Imports};
-use crate::primitive::lock;
+use crate::primitive::{lock, try_lock};
 use crate::shared::reaper::{Urgent, Watched};
 use crate::shared::segment::Segment;
 use crate::shared::{Counted, MOST_AT_A_TIME, heard, reaper, say, wire};
@@ -54,7 +54,7 @@ impl Known {
             }
             // What is being imported is there before a thread that sleeps would be woken, or takes long.
             let mut is_long = || end.get_or_insert_with(|| Deadline::after(SOON)).has_passed();
-            let came = self.came.try_lock().ok().or_else(|| is_long().then(|| lock(&self.came)));
+            let came = try_lock(&self.came).or_else(|| is_long().then(|| lock(&self.came)));
             if let Some(mut came) = came {
                 return self.memory.get_or_init(|| link.import(&self.said, &mut came.0)).clone();
             }
@@ -70,6 +70,11 @@ impl Known {
         reaper::wake();
     }
 
+    /// What is to be done of it in the background.
+    pub(super) fn job(self: Arc<Self>) -> Urgent {
+        Box::new(move || self.link.upgrade().into_iter().for_each(|link| self.finish(&link)))
+    }
+
     fn is_in_a_pool(&self) -> bool {
         self.said.place.is_in_a_pool()
     }
@@ -81,7 +86,7 @@ impl Known {
 
     /// Whether it has descriptors, or somebody is about to use them: one that is being imported is locked.
     fn is_waiting(&self) -> bool {
-        self.came.try_lock().map_or(true, |came| came.1.is_some())
+        try_lock(&self.came).is_none_or(|came| came.1.is_some())
     }
 
     fn is_mapped(&self) -> bool {
@@ -103,37 +108,37 @@ impl Drop for Known {
 }
 
 impl ImportLink {
-    /// Takes what the exporter has said, by whichever thread, and returns how many messages those were. An error of the system may be over the
-    /// next time; any other one means that nothing more comes.
-    pub(super) fn read_messages(self: &Arc<Self>, mut is_needed: impl FnMut(&Self) -> bool) -> Result<usize> {
+    /// Takes what the exporter has said, by whichever thread, up to a segment that is to be mapped ahead: how many messages those were, and that
+    /// segment. An error of the system may be over the next time; any other one means that nothing more comes.
+    pub(super) fn read_messages(
+        self: &Arc<Self>,
+        mut is_needed: impl FnMut(&Self) -> bool,
+    ) -> Result<(usize, Option<Arc<Known>>)> {
         let _reading = lock(&self.reading);
-        let mut count = 0;
-        while count < MOST_AT_A_TIME {
-            if !is_needed(self) {
-                break;
-            }
+        let (mut count, mut early) = (0, None);
+        while count < MOST_AT_A_TIME && early.is_none() && is_needed(self) {
             let (message, descriptors) = match heard(&self.connection, Duration::ZERO) {
                 Err(error) if error.is_timeout() => break,
                 result => result?,
             };
             match message {
                 wire::Message::Segment(said) if descriptors.len() == said.descriptors() => {
-                    self.learn(said, descriptors)?;
+                    early = self.learn(said, descriptors)?;
                 }
                 wire::Message::Retire { segment } if descriptors.is_empty() => self.forget(segment)?,
                 _ => return Err(self.breaks("an exporter does not say that")),
             }
             count += 1;
         }
-        Ok(count)
+        Ok((count, early))
     }
 
-    /// Notes a segment, to be imported in the background unless there are enough without a buffer.
-    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<()> {
+    /// Notes a segment, and returns it unless there are enough without a buffer.
+    fn learn(self: &Arc<Self>, said: wire::Segment, descriptors: Descriptors) -> Result<Option<Arc<Known>>> {
         // An importer that is at its end, or its exporter, needs none.
         let is_wanted = self.is_open.load(Ordering::SeqCst) && !self.is_over();
         let is_early = is_wanted && self.has_room_for(said.bytes);
-        let waiting = Counted::new(&self.waiting, descriptors.len());
+        let (waiting, _) = Counted::new(&self.waiting, descriptors.len());
         let came = Mutex::new((descriptors, Some(waiting)));
         let (link, is_ahead) = (Arc::downgrade(self), AtomicBool::new(true));
         let known = Arc::new(Known { link, said, is_ahead, is_early, memory: OnceLock::new(), came });
@@ -155,10 +160,7 @@ impl ImportLink {
         if let Some(what) = refused {
             return Err(self.breaks(what));
         }
-        if is_early {
-            lock(&self.early).push(known);
-        }
-        Ok(())
+        Ok(is_early.then_some(known))
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {
@@ -178,7 +180,7 @@ impl ImportLink {
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
             Ok(segment) if segment.info.is_as(said) => {
-                if let Some(slab) = segment.slab() {
+                if let Some(slab) = &segment.info.slab {
                     slab.tell(Arc::downgrade(self), said.segment);
                 }
                 Ok(segment)
@@ -199,36 +201,28 @@ impl ImportLink {
             if let Some(known) = known {
                 let is_first = known.is_ahead.swap(false, Ordering::SeqCst);
                 let memory = known.memory(self);
-                if is_first {
-                    // Those that were read on the way, perhaps this one.
-                    self.jobs().into_iter().for_each(|job| DROPS.run(job));
-                    if !known.is_early {
-                        known.finish(self);
-                    }
+                if is_first && known.is_waiting() {
+                    // Nobody waits for the rest.
+                    DROPS.run(known.job());
                 }
                 return memory;
             }
             // It was sent before the buffer, so that it is there. This thread reads it if the other one has not come to it.
             let is_missing = |link: &Self| !lock(&link.segments).contains_key(&number);
             let mut may_read = true;
-            let read = self.read_messages(|link| {
+            let (read, early) = self.read_messages(|link| {
                 may_read = link.may_read();
                 may_read && is_missing(link)
             })?;
+            // The missing one is mapped here.
+            let others = early.into_iter().filter(|known| known.said.segment != number);
+            others.for_each(|known| DROPS.run(known.job()));
             if !may_read {
                 self.import_one();
             } else if read == 0 && is_missing(self) {
                 return Err(self.breaks("it hands over a part of a segment that it did not announce"));
             }
         }
-    }
-
-    /// What is to be done in the background of the segments that were heard of.
-    pub(super) fn jobs(&self) -> Vec<Urgent> {
-        let job = |known: Arc<Known>| -> Urgent {
-            Box::new(move || known.link.upgrade().into_iter().for_each(|link| known.finish(&link)))
-        };
-        std::mem::take(&mut *lock(&self.early)).into_iter().map(job).collect()
     }
 
     /// Makes room for another message: imports a segment that waits.

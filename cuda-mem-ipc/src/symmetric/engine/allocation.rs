@@ -7,16 +7,14 @@
 //!
 //! Relies on what `Engine` returns as memory having the bytes that were asked for, until it is given back.
 
-#![allow(unsafe_code, reason = "copies zeroes to addresses")]
+#![allow(unsafe_code, reason = "sets memory at addresses")]
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{
-    Context, DeviceBuffer, Driver, Error as CoreError, Stream, Uses, copy, forked,
-};
+use cuda_mem_pool::cuda_mem_core::{Context, Driver, Error as CoreError, Stream, Uses, copy, forked};
 
 use super::{Engine, Opened, Words};
 use crate::primitive::{lock, refuse_forked};
@@ -34,7 +32,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Ground {
     pub(super) context: Context,
     pub(super) stream: Stream,
-    zeroes: DeviceBuffer<u8>,
     ranks: usize,
 }
 
@@ -97,8 +94,7 @@ pub(super) struct Allocation {
 impl Ground {
     pub(super) fn new(context: &Context, ranks: usize) -> Result<Self> {
         let stream = Stream::new(context)?;
-        let zeroes = DeviceBuffer::zeroed(&stream, SIGNAL_PAD_BYTES + 8 * Operation::words(ranks))?;
-        Ok(Self { context: context.clone(), stream, zeroes, ranks })
+        Ok(Self { context: context.clone(), stream, ranks })
     }
 }
 
@@ -114,7 +110,8 @@ impl Shared {
 
     pub(super) fn layout(&self, size: usize) -> Result<Layout> {
         let pad = size.checked_next_multiple_of(GRANULE);
-        let whole = pad.and_then(|pad| pad.checked_add(self.ground.zeroes.len()));
+        let whole =
+            pad.and_then(|pad| pad.checked_add(SIGNAL_PAD_BYTES + 8 * Operation::words(self.ground.ranks)));
         let too_large = CoreError::TooLarge { count: size, size: 1 };
         let (Some(pad), Some(whole)) = (pad, whole) else { return Err(too_large.into()) };
         Ok(Layout { size, pad, whole })
@@ -216,11 +213,9 @@ impl Allocation {
     }
 
     pub(super) fn clear(&self) -> Result<()> {
-        let Ground { stream, zeroes, .. } = &self.shared.ground;
-        let source = zeroes.on_read(stream)?;
-        let (target, bytes) = (self.address + self.layout.pad as u64, zeroes.len());
-        // SAFETY: the end of new memory, which nobody else uses yet, and a buffer of as many bytes; waited for below.
-        let cleared = unsafe { copy::memcpy_async(stream, target, source.address(), bytes) };
+        let (stream, Layout { pad, whole, .. }) = (&self.shared.ground.stream, self.layout);
+        // SAFETY: the end of new memory, which nobody else uses yet; waited for below.
+        let cleared = unsafe { copy::memset_async(stream, self.address + pad as u64, 0, whole - pad) };
         stream.synchronize()?;
         Ok(cleared?)
     }
@@ -283,7 +278,7 @@ impl EngineMemory {
     ) -> Result<&dyn Engine> {
         refuse_forked()?;
         let engine = &*self.shared().engine;
-        self.layout.begin(call, stream, rank, (channel, engine.channels()))?;
+        self.layout.begin(call, stream, rank, (channel, engine.traits().channels))?;
         if timeout.is_some() {
             let what = "timeout of a stream's wait, which only the library could end";
             return Err(Error::NotSupported { backend: engine.name(), what });

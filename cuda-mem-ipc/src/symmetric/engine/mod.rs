@@ -19,7 +19,7 @@ mod nvshmem;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, ptr};
 
@@ -27,7 +27,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{lock, refuse_forked, try_lock};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
 use allocation::{Allocation, EngineMemory, Ground, Shared};
 
@@ -60,14 +60,13 @@ pub struct EngineBackend {
 trait Engine: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
+    fn traits(&self) -> Traits;
+
     /// Why ranks cannot be brought together, before any is asked.
     fn refuses_rendezvous(&self) -> Option<Error>;
 
     /// Collective. New memory.
     fn alloc(&self, bytes: usize) -> Result<CUdeviceptr>;
-
-    /// Whether memory that was never registered is given back by this rank alone.
-    fn frees_alone(&self) -> bool;
 
     /// Collective. Brings the ranks together; what the memory is registered as, if it takes that.
     fn register(&self, address: CUdeviceptr, bytes: usize) -> Result<Option<usize>>;
@@ -75,12 +74,7 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Where each rank has the memory, 0 where it cannot be reached.
     fn addresses(&self, address: CUdeviceptr, window: Option<usize>) -> Result<Vec<CUdeviceptr>>;
 
-    /// How many times ranks that have an allocation are to be connected.
-    fn connections(&self) -> usize {
-        0
-    }
-
-    /// Collective, and made once for each number below [`connections`](Self::connections): what the library would else do with all ranks
+    /// Collective, and made once for each number below [`Traits::connections`]: what the library would else do with all ranks
     /// inside the first signal or barrier of one, which is held up then by a rank that comes to it later. The stream waits for all ranks.
     fn connect(&self, _number: usize, _words: &Words, _stream: &Stream) -> Result<()> {
         Ok(())
@@ -106,13 +100,20 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Everybody is gone who would use it, and the other ranks are not asked.
     fn abandon(&self);
 
-    fn channels(&self) -> usize;
-
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()>;
 
     fn wait(&self, words: &Words, stream: &Stream, from: usize, channel: usize) -> Result<()>;
 
     fn barrier(&self, words: &Words, stream: &Stream, channel: usize) -> Result<()>;
+}
+
+/// What sets libraries apart.
+struct Traits {
+    channels: usize,
+    /// How many times ranks that have an allocation are to be connected.
+    connections: usize,
+    /// Whether memory that was never registered is given back by this rank alone.
+    frees_alone: bool,
 }
 
 /// An allocation that all ranks have.
@@ -210,7 +211,7 @@ impl EngineBackend {
     /// Connects the ranks with the first allocation that all have.
     fn connect(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
         let shared = &*self.shared;
-        while calls.connected < shared.engine.connections() {
+        while calls.connected < shared.engine.traits().connections {
             let stream = &shared.ground.stream;
             let connect = || shared.engine.connect(calls.connected, &allocation.words, stream);
             let connected = shared.call(connect);
@@ -265,7 +266,7 @@ unsafe impl SymmetricBackend for EngineBackend {
         calls.allocated += 1;
         // From here on the number is taken on all ranks: without memory it is one that was freed.
         let made = Shared::allocate(&self.shared, layout, sequence);
-        let leaves = made.is_ok() && !self.shared.engine.frees_alone();
+        let leaves = made.is_ok() && !self.shared.engine.traits().frees_alone;
         let made = made.and_then(|allocation| allocation.clear().map(|()| allocation));
         // If it is dropped, it was freed: on all ranks.
         let allocation = calls.settle(self.talk(), "alloc", made, leaves)?;
@@ -298,12 +299,7 @@ unsafe impl SymmetricBackend for EngineBackend {
 
     /// Whether it was closed, or ended by a call that not all ranks made. One that is in a call has not ended yet.
     fn has_ended(&self) -> bool {
-        !forked()
-            && match self.calls.try_lock() {
-                Ok(calls) => calls.is_over(),
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().is_over(),
-                Err(TryLockError::WouldBlock) => false,
-            }
+        !forked() && try_lock(&self.calls).is_some_and(|calls| calls.is_over())
     }
 
     /// Every rank has to call it, for the same allocation: the first time is collective. The backend's first one also makes the connections of

@@ -20,7 +20,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, Words, address, number};
+use super::{Engine, EngineBackend, Traits, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
 
@@ -99,12 +99,10 @@ impl EngineBackend {
         if made.is_ok() {
             *lock(&engine.communicator) = Some(AtomicPtr::new(communicator));
         }
-        let settled = calls.settle(talk, "ncclCommInitRank", made, false);
-        if let Err(error) = settled {
+        calls.settle(talk, "ncclCommInitRank", made, false).inspect_err(|_| {
             // Each rank ends its own: no rank is asked. It fails with the context, and then there is nothing to end either.
             let _ = context.with_current(|| engine.abandon());
-            return Err(error);
-        }
+        })?;
         Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
     }
 }
@@ -134,6 +132,11 @@ impl Engine for Nccl {
         NAME
     }
 
+    /// Before 2.31 there is one signal.
+    fn traits(&self) -> Traits {
+        Traits { channels: 1, connections: 3, frees_alone: true }
+    }
+
     fn refuses_rendezvous(&self) -> Option<Error> {
         self.table.ncclGetPeerDevicePointer().err().map(Self::missing)
     }
@@ -144,10 +147,6 @@ impl Engine for Nccl {
         // SAFETY: an address to write; the context is current.
         self.expect("ncclMemAlloc", unsafe { self.table.ncclMemAlloc()(&mut made, bytes) })?;
         Ok(made.expose_provenance() as u64)
-    }
-
-    fn frees_alone(&self) -> bool {
-        true
     }
 
     fn register(&self, memory: CUdeviceptr, bytes: usize) -> Result<Option<usize>> {
@@ -177,10 +176,6 @@ impl Engine for Nccl {
             Ok(there.expose_provenance() as u64)
         };
         (0..self.ranks).map(at).collect()
-    }
-
-    fn connections(&self) -> usize {
-        3
     }
 
     /// A sum, a signal from each rank to the next, and the wait for it: NCCL makes what it needs for sums, and for signals, inside the first
@@ -234,11 +229,6 @@ impl Engine for Nccl {
             // may read it.
             let _ = unsafe { self.table.ncclCommAbort()(communicator.into_inner()) };
         }
-    }
-
-    /// Before 2.31 there is one signal.
-    fn channels(&self) -> usize {
-        1
     }
 
     fn signal(&self, _words: &Words, stream: &Stream, to: usize, _channel: usize) -> Result<()> {

@@ -19,7 +19,7 @@ use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
 use super::allocation::Ground;
-use super::{Engine, EngineBackend, Words, address, number};
+use super::{Engine, EngineBackend, Traits, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::memory::Operation;
 use crate::symmetric::{CHANNELS, Error, Exchange, Result};
@@ -104,14 +104,12 @@ impl EngineBackend {
         };
         let leaves = begun.is_ok() && engine.is_ours;
         let begun = begun.and_then(|()| engine.expect_members(rank));
-        let settled = calls.settle(talk, "the initialisation", begun, leaves);
-        if let Err(error) = settled {
+        calls.settle(talk, "the initialisation", begun, leaves).inspect_err(|_| {
             // An instance that only some ranks have stays: its end is a call of all.
             if leaves && !calls.has_ended() {
                 let _ = context.with_current(|| engine.close());
             }
-            return Err(error);
-        }
+        })?;
         Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
     }
 }
@@ -195,6 +193,10 @@ impl Engine for Nvshmem {
         NAME
     }
 
+    fn traits(&self) -> Traits {
+        Traits { channels: CHANNELS, connections: 0, frees_alone: false }
+    }
+
     fn refuses_rendezvous(&self) -> Option<Error> {
         None
     }
@@ -208,10 +210,6 @@ impl Engine for Nvshmem {
             return Err(Error::Engine { backend: NAME, call: "nvshmem_malloc", code: 0, text });
         }
         Ok(made.expose_provenance() as u64)
-    }
-
-    fn frees_alone(&self) -> bool {
-        false
     }
 
     /// The heap is every rank's from the start.
@@ -253,10 +251,6 @@ impl Engine for Nvshmem {
 
     fn abandon(&self) {
         lock(&self.claim).take();
-    }
-
-    fn channels(&self) -> usize {
-        CHANNELS
     }
 
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()> {

@@ -5,14 +5,14 @@
 //! waits for the others before.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use zerocopy::FromBytes;
 
 use super::group::Inner;
 use super::lookup::Patience;
 use super::state::SLICE;
-use crate::primitive::lock;
+use crate::primitive::{lock, try_lock};
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::Descriptors;
 
@@ -94,12 +94,8 @@ impl<T: Announced> Row<T> {
 
     /// Maps all but the last few.
     fn map_ahead(&self, own: &Inner, rank: usize) -> Result<()> {
-        let mut mapped = match self.mapped.try_lock() {
-            Ok(mapped) => mapped,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Who has it maps what comes, and may wait for that.
-            Err(TryLockError::WouldBlock) => return Ok(()),
-        };
+        // Who has it maps what comes, and may wait for that.
+        let Some(mut mapped) = try_lock(&self.mapped) else { return Ok(()) };
         while self.len() > LEFT_ALONE
             && let Some(next) = self.announced.next()
         {

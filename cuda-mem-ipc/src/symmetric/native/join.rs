@@ -63,29 +63,6 @@ impl Group {
         let connections = joining.connect(directory.as_ref())?;
         joining.complete(context, connections)
     }
-
-    /// As [`Group::join`], over connections that are there already, such as those of a launcher to its children: each with the
-    /// rank at its other end, and one to every other rank. The group has them alone from here on.
-    ///
-    /// # Errors
-    ///
-    /// As there; [`Error::Missing`] if a rank has no connection.
-    pub fn over(
-        context: &Context,
-        name: &str,
-        rank: usize,
-        world_size: usize,
-        connections: Vec<(usize, Connection)>,
-        options: &GroupOptions,
-    ) -> Result<Self> {
-        let joining = Joining::new(name, rank, world_size, options)?;
-        let mut slots = joining.slots();
-        for (peer, connection) in connections {
-            let told = joining.greet(&connection, peer)?;
-            joining.enter(&mut slots, told, connection)?;
-        }
-        joining.complete(context, slots)
-    }
 }
 
 impl<'j> Joining<'j> {
@@ -100,10 +77,6 @@ impl<'j> Joining<'j> {
         Ok(Self { name, rank, ranks, options, deadline: Deadline::after(options.timeout) })
     }
 
-    fn slots(&self) -> Vec<Option<Connection>> {
-        (0..self.ranks).map(|_| None).collect()
-    }
-
     fn failed(&self, source: TransportError) -> Error {
         Error::Join { group: self.name.to_owned(), source }
     }
@@ -114,7 +87,7 @@ impl<'j> Joining<'j> {
 
     fn connect(&self, directory: &Path) -> Result<Vec<Option<Connection>>> {
         let address = |rank: usize| Address::in_directory(directory, &format!("{}.{rank}", self.name));
-        let mut slots = self.slots();
+        let mut slots = (0..self.ranks).map(|_| None).collect::<Vec<_>>();
         let own = address(self.rank).map_err(|source| self.failed(source))?;
         let listener = Listener::bind(&own, self.deadline).map_err(|source| self.failed(source))?;
         for rank in 0..self.rank {
@@ -126,7 +99,12 @@ impl<'j> Joining<'j> {
                 }
                 source => Error::Transport { rank, source },
             })?;
-            let told = self.greet(&connection, rank)?;
+            let failed = |source: TransportError| match source {
+                TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
+                source => Error::Transport { rank, source },
+            };
+            self.say_hello(&connection, self.deadline).map_err(failed)?;
+            let told = self.rank_of(connection.recv(self.deadline).map_err(failed)?, Some(rank))?;
             self.enter(&mut slots, told, connection)?;
         }
         self.accept(&listener, &mut slots)?;
@@ -192,16 +170,6 @@ impl<'j> Joining<'j> {
         }
     }
 
-    /// Says who this is, and hears whether rank `rank` is there.
-    fn greet(&self, connection: &Connection, rank: usize) -> Result<usize> {
-        let failed = |source: TransportError| match source {
-            TransportError::Timeout { .. } => self.missing(vec![rank], "say who it is"),
-            source => Error::Transport { rank, source },
-        };
-        self.say_hello(connection, self.deadline).map_err(failed)?;
-        self.rank_of(connection.recv(self.deadline).map_err(failed)?, Some(rank))
-    }
-
     fn say_hello(
         &self,
         connection: &Connection,
@@ -247,12 +215,6 @@ impl<'j> Joining<'j> {
 
     /// Shares the directory, and waits until all have it.
     fn complete(&self, context: &Context, connections: Vec<Option<Connection>>) -> Result<Group> {
-        let others = || connections.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
-        let absent = others().filter(|(_, connection)| connection.is_none()).map(|(rank, _)| rank);
-        let absent = absent.collect::<Vec<_>>();
-        if !absent.is_empty() {
-            return Err(self.missing(absent, "connect"));
-        }
         let directory = match connections.first() {
             Some(Some(first)) => {
                 let failed = |source| Error::Transport { rank: 0, source };
@@ -266,7 +228,7 @@ impl<'j> Joining<'j> {
             _ => {
                 let directory = Directory::create(self.ranks)?;
                 let descriptor = directory.mapping.as_fd();
-                for (rank, connection) in others() {
+                for (rank, connection) in connections.iter().enumerate() {
                     let Some(connection) = connection else { continue };
                     let sent = connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
                     sent.map_err(|source| Error::Transport { rank, source })?;

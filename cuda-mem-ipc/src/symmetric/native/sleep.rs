@@ -127,44 +127,148 @@ impl Inner {
         let (state, patience) = (&*self.state, Patience::new(self.options.timeout));
         let (directory, ended) = (&state.directory, state.directory.word(ENDED)?);
         let begun = ended.load(ORDER);
-        let step = (begun >> 32) + 1;
         let said = before.as_ref().map_or(FAILED, |segments| *segments as u64);
-        directory.come(state.rank)?.store(step << 32 | said, ORDER);
+        directory.come(state.rank)?.store(step_behind(begun) << 32 | said, ORDER);
         before?;
         loop {
-            // Before what the ranks say, who go on when the step has ended. What may not fail has ended well, and what may is behind such a step.
+            // Before what the ranks say, who go on when the step has ended.
             let now = ended.load(ORDER);
             let come = |rank| Ok(directory.come(rank)?.load(ORDER));
             let come = (0..state.ranks()).map(come).collect::<Result<Vec<_>>>()?;
-            if now == step << 32 || (now != begun && !may_fail) {
-                return Ok(come.into_iter().map(|said| said & FAILED).collect());
-            }
-            let has_failed = |said: &u64| *said == (step << 32 | FAILED);
-            if now != begun {
-                // Who has failed may have done so because of another rank.
-                state.check()?;
-                let rank = usize::try_from(now & 0xffff).unwrap_or(0);
-                let missing = Error::Missing { ranks: vec![rank], what, waited: self.options.timeout };
-                let failed = Error::FailedElsewhere { backend: NAME, call: what, rank };
-                return Err(if come.get(rank).is_some_and(has_failed) { failed } else { missing });
-            }
-            let late = come.iter().position(|said| said >> 32 != step);
-            let culprit = match (come.iter().position(has_failed), late) {
-                (None, Some(rank)) => match self.wait_for(rank, what, &patience) {
-                    Err(Error::Missing { .. }) if may_fail => Some(rank),
-                    Err(Error::Missing { .. }) => return Err(state.break_by(rank, Why::TimedOut)),
-                    Ok(()) if directory.has_left(rank) => return Err(Error::Left { rank }),
-                    waited => {
-                        waited.and_then(|()| self.map_ahead())?;
-                        patience.pause();
-                        continue;
-                    }
-                },
-                (failed, _) => failed,
+            let culprit = match Progress::of(begun, now, &come, may_fail) {
+                Progress::Passed => return Ok(come.into_iter().map(|said| said & FAILED).collect()),
+                Progress::Ended { rank, has_failed } => {
+                    // Who has failed may have done so because of another rank.
+                    state.check()?;
+                    return Err(if has_failed {
+                        Error::FailedElsewhere { backend: NAME, call: what, rank }
+                    } else {
+                        Error::Missing { ranks: vec![rank], what, waited: self.options.timeout }
+                    });
+                }
+                Progress::Decided { culprit } => culprit,
+                Progress::Waiting { rank } if self.is_too_late(rank, what, may_fail, &patience)? => {
+                    Some(rank)
+                }
+                Progress::Waiting { .. } => continue,
             };
-            // The first word counts, for all ranks: 2 to the 16th and who is at fault.
-            let how = culprit.map_or(0, |rank| 1 << 16 | rank as u64);
-            let _ = ended.compare_exchange(begun, step << 32 | how, ORDER, ORDER);
+            // The first word counts, for all ranks.
+            let _ = ended.compare_exchange(begun, word_of(begun, culprit), ORDER, ORDER);
+        }
+    }
+
+    /// Waits a moment for a rank. True once the time is over and the step ends by that; if it may not, the group is broken.
+    fn is_too_late(
+        &self,
+        rank: usize,
+        what: &'static str,
+        may_fail: bool,
+        patience: &Patience,
+    ) -> Result<bool> {
+        match self.wait_for(rank, what, patience) {
+            Err(Error::Missing { .. }) if may_fail => return Ok(true),
+            Err(Error::Missing { .. }) => return Err(self.state.break_by(rank, Why::TimedOut)),
+            Ok(()) if self.state.directory.has_left(rank) => return Err(Error::Left { rank }),
+            waited => waited?,
+        }
+        self.map_ahead()?;
+        patience.pause();
+        Ok(false)
+    }
+}
+
+/// The number of the step behind the one that a word is of. In words it begins at bit 32; below it is what is said of the step.
+fn step_behind(word: u64) -> u64 {
+    (word >> 32) + 1
+}
+
+/// What the directory says of a step that has ended behind another one: nothing more if all came, or 2 to the 16th and who is at fault.
+fn word_of(begun: u64, culprit: Option<usize>) -> u64 {
+    step_behind(begun) << 32 | culprit.map_or(0, |rank| 1 << 16 | rank as u64)
+}
+
+/// How far a step has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has ended, and all had come.
+    Passed,
+    /// It has ended because of a rank that had failed, or had not come.
+    Ended { rank: usize, has_failed: bool },
+    /// Nobody has said yet how it ends: with all ranks, or because of one that has failed.
+    Decided { culprit: Option<usize> },
+    /// Nobody has failed, and this rank has not come.
+    Waiting { rank: usize },
+}
+
+impl Progress {
+    /// By what the directory said of the last step when this one `begun`, what it says `now`, and what each rank says.
+    fn of(begun: u64, now: u64, come: &[u64], may_fail: bool) -> Self {
+        let step = step_behind(begun);
+        let has_failed = |said: &u64| *said == (step << 32 | FAILED);
+        // Others may have ended the next step too, but for one that may fail: the step behind that takes all ranks.
+        if now == step << 32 || (now != begun && !may_fail) {
+            Self::Passed
+        } else if now != begun {
+            let rank = usize::try_from(now & 0xffff).unwrap_or(0);
+            Self::Ended { rank, has_failed: come.get(rank).is_some_and(has_failed) }
+        } else if let Some(rank) = come.iter().position(has_failed) {
+            Self::Decided { culprit: Some(rank) }
+        } else if let Some(rank) = come.iter().position(|said| said >> 32 != step) {
+            Self::Waiting { rank }
+        } else {
+            Self::Decided { culprit: None }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fourth step has ended, and the fifth is looked at by ranks with two segments each.
+    const BEGUN: u64 = 4 << 32;
+    const STEP: u64 = 5 << 32;
+    const CAME: u64 = STEP | 2;
+
+    #[test]
+    fn a_step_is_waited_for_until_all_have_come_or_one_has_failed() {
+        let open = |come: &[u64]| Progress::of(BEGUN, BEGUN, come, true);
+        assert_eq!(open(&[CAME, BEGUN | 2, 0]), Progress::Waiting { rank: 1 });
+        assert_eq!(open(&[CAME, CAME, 0]), Progress::Waiting { rank: 2 });
+        assert_eq!(open(&[CAME, CAME, STEP | FAILED]), Progress::Decided { culprit: Some(2) });
+        // Before who has not come, and what failed in an earlier step is over.
+        assert_eq!(open(&[CAME, 0, STEP | FAILED]), Progress::Decided { culprit: Some(2) });
+        assert_eq!(open(&[CAME, BEGUN | FAILED]), Progress::Waiting { rank: 1 });
+        assert_eq!(open(&[CAME, CAME, CAME]), Progress::Decided { culprit: None });
+    }
+
+    #[test]
+    fn what_was_said_first_of_a_step_is_how_it_has_ended() {
+        let ended = |culprit, may_fail| {
+            let come = [CAME, STEP | FAILED, BEGUN];
+            Progress::of(BEGUN, word_of(BEGUN, culprit), &come, may_fail)
+        };
+        assert_eq!(ended(None, true), Progress::Passed);
+        assert_eq!(ended(Some(0), true), Progress::Ended { rank: 0, has_failed: false });
+        assert_eq!(ended(Some(1), true), Progress::Ended { rank: 1, has_failed: true });
+        assert_eq!(ended(Some(2), true), Progress::Ended { rank: 2, has_failed: false });
+        // One that there is not, as a rank that lies may say.
+        assert_eq!(ended(Some(7), true), Progress::Ended { rank: 7, has_failed: false });
+        // The next step has ended too, because of this rank, which was slow.
+        assert_eq!(Progress::of(BEGUN, word_of(STEP, Some(0)), &[CAME], false), Progress::Passed);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn all_who_see_one_word_see_one_end(now: u64, begun in 0..1_u64 << 62, one: [u64; 3], other: [u64; 3]) {
+            let kind = |come: [u64; 3]| match Progress::of(begun, now, &come, true) {
+                Progress::Passed => None,
+                Progress::Ended { rank, .. } => Some(rank),
+                open => panic!("{open:?} after the end"),
+            };
+            if now != begun {
+                proptest::prop_assert_eq!(kind(one), kind(other));
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn frame(kind: u16, payload: &[u8], descriptors: usize) -> Frame<'_> {
-    Frame { version: MAX_VERSION, kind, payload, descriptors: u16::try_from(descriptors).unwrap() }
+    Frame { kind, payload, descriptors: u16::try_from(descriptors).unwrap() }
 }
 
 fn encoded(frame: Frame<'_>) -> Vec<u8> {

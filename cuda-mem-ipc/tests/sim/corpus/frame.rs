@@ -1,6 +1,6 @@
 //! Any bytes are a frame or an error, and a frame is written as it is read.
 
-use cuda_mem_ipc::transport::{Frame, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_PAYLOAD, MAX_VERSION};
+use cuda_mem_ipc::transport::{Frame, HEADER, MAGIC, MAX_DESCRIPTORS, MAX_PAYLOAD, VERSION};
 
 /// Whether the bytes are a frame, or are one with what a fuzzer does not guess.
 pub(crate) fn check(bytes: &[u8]) -> bool {
@@ -22,7 +22,7 @@ fn is_read(bytes: &[u8]) -> bool {
 pub(crate) fn repair(bytes: &mut [u8]) {
     let Some((header, body)) = bytes.split_first_chunk_mut::<HEADER>() else { return };
     header[..4].copy_from_slice(&MAGIC);
-    header[4..6].copy_from_slice(&MAX_VERSION.to_le_bytes());
+    header[4..6].copy_from_slice(&VERSION.to_le_bytes());
     header[8..12].copy_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
     header[14..].fill(0);
 }
