@@ -155,7 +155,7 @@ impl nvshmemx_uniqueid_v1 {
         let mut bytes = [0; 128];
         let (head, tail) = bytes.split_at_mut(4);
         head.copy_from_slice(&self.version.to_ne_bytes());
-        tail.iter_mut().zip(self.internal).for_each(|(byte, internal)| *byte = internal.cast_unsigned());
+        tail.copy_from_slice(&self.internal.map(|char| char.to_ne_bytes()[0]));
         bytes
     }
 
@@ -163,7 +163,8 @@ impl nvshmemx_uniqueid_v1 {
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 128]) -> Self {
         let [a, b, c, d, internal @ ..] = *bytes;
-        Self { version: c_int::from_ne_bytes([a, b, c, d]), internal: internal.map(u8::cast_signed) }
+        let internal = internal.map(|byte| c_char::from_ne_bytes([byte]));
+        Self { version: c_int::from_ne_bytes([a, b, c, d]), internal }
     }
 }
 
