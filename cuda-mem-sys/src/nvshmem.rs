@@ -375,8 +375,10 @@ mod tests {
     #[test]
     fn an_id_survives_its_bytes() {
         let mut id = nvshmemx_uniqueid_v1::new();
-        id.internal.iter_mut().zip(-60..).for_each(|(byte, value)| *byte = value);
+        let bytes: [u8; 124] = std::array::from_fn(|index| 196_u8.wrapping_add(index as u8));
+        id.internal = bytes.map(|byte| c_char::from_ne_bytes([byte]));
         assert_eq!(id.version, (1 << 16) + 128);
+        assert_eq!(id.to_bytes()[4..], bytes);
         assert_eq!(nvshmemx_uniqueid_v1::from_bytes(&id.to_bytes()), id);
     }
 }
