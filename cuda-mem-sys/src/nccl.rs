@@ -108,13 +108,13 @@ impl ncclUniqueId {
     /// The bytes that the other ranks need.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; NCCL_UNIQUE_ID_BYTES] {
-        self.internal.map(c_char::cast_unsigned)
+        self.internal.map(|char| char.to_ne_bytes()[0])
     }
 
     /// From the bytes of [`to_bytes`](Self::to_bytes).
     #[must_use]
     pub fn from_bytes(bytes: &[u8; NCCL_UNIQUE_ID_BYTES]) -> Self {
-        Self { internal: bytes.map(u8::cast_signed) }
+        Self { internal: bytes.map(|byte| c_char::from_ne_bytes([byte])) }
     }
 }
 

@@ -155,7 +155,7 @@ impl nvshmemx_uniqueid_v1 {
         let mut bytes = [0; 128];
         let (head, tail) = bytes.split_at_mut(4);
         head.copy_from_slice(&self.version.to_ne_bytes());
-        tail.iter_mut().zip(self.internal).for_each(|(byte, internal)| *byte = internal.cast_unsigned());
+        tail.copy_from_slice(&self.internal.map(|char| char.to_ne_bytes()[0]));
         bytes
     }
 
@@ -163,7 +163,8 @@ impl nvshmemx_uniqueid_v1 {
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 128]) -> Self {
         let [a, b, c, d, internal @ ..] = *bytes;
-        Self { version: c_int::from_ne_bytes([a, b, c, d]), internal: internal.map(u8::cast_signed) }
+        let internal = internal.map(|byte| c_char::from_ne_bytes([byte]));
+        Self { version: c_int::from_ne_bytes([a, b, c, d]), internal }
     }
 }
 
@@ -374,8 +375,10 @@ mod tests {
     #[test]
     fn an_id_survives_its_bytes() {
         let mut id = nvshmemx_uniqueid_v1::new();
-        id.internal.iter_mut().zip(-60..).for_each(|(byte, value)| *byte = value);
+        let bytes: [u8; 124] = std::array::from_fn(|index| 196_u8.wrapping_add(index as u8));
+        id.internal = bytes.map(|byte| c_char::from_ne_bytes([byte]));
         assert_eq!(id.version, (1 << 16) + 128);
+        assert_eq!(id.to_bytes()[4..], bytes);
         assert_eq!(nvshmemx_uniqueid_v1::from_bytes(&id.to_bytes()), id);
     }
 }

@@ -55,6 +55,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         let check = format!("check --package cuda-mem-ipc --features {engine}");
         steps.command(&format!("only {engine}"), &mut cargo(&check));
     }
+    other_processor(&mut steps);
     steps.command("documents", &mut cargo("xtask docs-check"));
     steps.command("house", &mut cargo("xtask house"));
     let tools = workspace.target_directory.join("tools");
@@ -96,6 +97,18 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         steps.command(&format!("bench {bench}"), &mut cargo(&smoke));
     }
     Ok(steps.finish())
+}
+
+/// Where wheels are made for too, and C's characters have no sign.
+fn other_processor(steps: &mut Steps) {
+    let target = "aarch64-unknown-linux-gnu";
+    let mut add = Command::new("rustup");
+    if succeeds(add.args(["target", "add", target]), Duration::from_secs(300)) {
+        let check = "check --workspace --exclude xtask --all-targets --all-features --target";
+        steps.command("aarch64", cargo(check).arg(target));
+    } else {
+        steps.skip("aarch64", "rustup has no standard library for it");
+    }
 }
 
 /// A program: the system's, else one of a package of Python's, in an environment of its own that outlives a change of the sources.

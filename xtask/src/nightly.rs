@@ -94,6 +94,9 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
         }
     }
     torch(&mut steps, root, quick);
+    if !quick {
+        emulated(&mut steps, root)?;
+    }
     sanitizers(&mut steps, &workspace, &tests);
     loom(&mut steps, &workspace);
     miri(&mut steps, quick);
@@ -109,6 +112,18 @@ fn torch(steps: &mut Steps, root: &Path, quick: bool) {
     steps.command("torch matrix", matrix(root).args(versions));
     let mut cudas = Command::new("python3");
     steps.command("shim with other CUDAs", cudas.arg("ci/torch/cudas.py").args(versions));
+}
+
+/// The tests on the other processor that wheels are made for, as far as an emulator can run them.
+fn emulated(steps: &mut Steps, root: &Path) -> Result<()> {
+    let script = root.join("ci/emulated/run");
+    let check = Command::new(&script).arg("--check").output()?;
+    if check.status.success() {
+        steps.command("aarch64", &mut Command::new(script));
+    } else {
+        steps.skip("aarch64", String::from_utf8_lossy(&check.stdout).trim());
+    }
+    Ok(())
 }
 
 /// Integration tests that start cargo themselves: error messages of one compiler, and programs as users run them.

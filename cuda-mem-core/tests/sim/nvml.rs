@@ -106,7 +106,7 @@ fn write(target: *mut c_char, room: c_uint, text: &str) -> nvmlReturn_t {
     assert_eq!(room, 96);
     for (place, byte) in text.bytes().chain([0]).enumerate() {
         // SAFETY: the caller has room for 96.
-        unsafe { target.wrapping_add(place).write(byte.cast_signed()) };
+        unsafe { target.wrapping_add(place).write(c_char::from_ne_bytes([byte])) };
     }
     OK
 }

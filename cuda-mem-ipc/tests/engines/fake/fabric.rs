@@ -1,6 +1,7 @@
 //! What both stand-ins are made of: calls that all ranks make together, and memory that each rank maps of all.
 
 use std::collections::BTreeMap;
+use std::ffi::c_char;
 use std::fs;
 use std::path::PathBuf;
 use std::ptr;
@@ -99,14 +100,15 @@ impl Fabric {
         let get = table.cuIpcGetMemHandle().unwrap();
         // SAFETY: a handle to write, memory of `allocate`.
         good(unsafe { get(&mut handle, own) });
-        let brought = handle.reserved.map(i8::cast_unsigned);
+        let brought = handle.reserved.map(|byte| byte.to_ne_bytes()[0]);
         let met = self.meet(&format!("share {bytes}"), &brought);
         let open = |(rank, content): (usize, &Vec<u8>)| {
             if rank == self.rank {
                 return own;
             }
             let reserved: [u8; 64] = content.as_slice().try_into().unwrap();
-            let (mut there, handle) = (0, CUipcMemHandle { reserved: reserved.map(u8::cast_signed) });
+            let reserved = reserved.map(|byte| c_char::from_ne_bytes([byte]));
+            let (mut there, handle) = (0, CUipcMemHandle { reserved });
             let open = table.cuIpcOpenMemHandle().unwrap();
             // SAFETY: an address to write; a handle of the other rank.
             good(unsafe { open(&mut there, handle, 1) });

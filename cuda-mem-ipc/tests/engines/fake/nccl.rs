@@ -113,7 +113,7 @@ extern "C" fn unique_id(id: *mut ncclUniqueId) -> ncclResult_t {
     note("unique id");
     // SAFETY: an id to write.
     let id = unsafe { &mut *id };
-    id.internal.iter_mut().zip(fabric::new_id()).for_each(|(to, from)| *to = from.cast_signed());
+    id.internal.iter_mut().zip(fabric::new_id()).for_each(|(to, from)| *to = c_char::from_ne_bytes([from]));
     GOOD
 }
 

@@ -1,6 +1,6 @@
 //! NVSHMEM's.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -102,7 +102,7 @@ extern "C" fn unique_id(id: *mut nvshmemx_uniqueid_v1) -> c_int {
     // SAFETY: an id to write, that says which layout it has.
     let id = unsafe { &mut *id };
     assert_eq!(id.version, (1 << 16) + 128);
-    id.internal.iter_mut().zip(fabric::new_id()).for_each(|(to, from)| *to = from.cast_signed());
+    id.internal.iter_mut().zip(fabric::new_id()).for_each(|(to, from)| *to = c_char::from_ne_bytes([from]));
     0
 }
 
@@ -134,7 +134,7 @@ extern "C" fn init(flags: c_uint, attributes: *mut c_void) -> c_int {
     let arguments = unsafe { (*attributes.cast::<nvshmemx_init_attr_v1>()).args.uid_args };
     // SAFETY: the id lives until the initialisation is done, as the header says.
     let id = unsafe { *arguments.id };
-    let id: [u8; 16] = std::array::from_fn(|index| id.internal[index].cast_unsigned());
+    let id: [u8; 16] = std::array::from_fn(|index| id.internal[index].to_ne_bytes()[0]);
     initialise(id, arguments.myrank as usize, arguments.nranks as usize);
     if fails("init") {
         FABRIC.lock().unwrap().take();
