@@ -27,6 +27,9 @@ often memory had to be given back first, FAILED how many requests failed, and RU
 which the program was seen to run. Figures are sums over the devices of the process, and medians of the rounds.
 """
 
+# What stands behind the row of an allocator with which a run did not go well.
+_ENDS = {"memory": "out of memory", "error": "failed", "crash": "crashed", "timeout": "timed out"}
+
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Makes the command known."""
@@ -71,7 +74,7 @@ def program_of(words: list[str]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the program and prints the table; 1 if it failed with an allocator."""
+    """Runs the program and prints the table. Raises ``CudaMemError`` if it failed with an allocator, or if there is nothing to compare."""
     program = program_of(arguments.program)
     if arguments.steps is not None and arguments.steps < 4:
         raise ValueError(f"--steps is {arguments.steps}; at least 4: the first 2 are not timed")
@@ -87,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace, runner: Runner, progress: _terminal.Progress) -> int:
     runs: dict[str, list[Run]] = {name: [] for name in arguments.allocators}
+    failures: list[str] = []
     for turn in range(1, arguments.rounds + 1):
         for name in arguments.allocators:
             what = f"{name} round {turn} of {arguments.rounds}"
@@ -94,20 +98,36 @@ def _compare(arguments: argparse.Namespace, runner: Runner, progress: _terminal.
             runs[name].append(done)
             if not done.went_well:
                 progress.end()
-                print(f"{what}: {done.text}\n{runner.log_of(what)}", file=sys.stderr)
-    all_went_well = all(done.went_well for of_one in runs.values() for done in of_one)
-    if all_went_well and not any(done.peak_reserved for of_one in runs.values() for done in of_one):
-        raise CudaMemError("the program allocated nothing on a GPU in its own process: does it start others? Name the script of one rank")
+                failures.append(f"{what}: {done.text}")
+                print(f"{failures[-1]}\n{runner.log_of(what)}", file=sys.stderr)
+    every = [done for of_one in runs.values() for done in of_one]
+    failed = f"{len(failures)} of {len(every)} runs failed: {'; '.join(failures)}"
+    # What ended before its first step says nothing of the allocator.
+    told = [done for done in every if done.went_well or done.steps]
+    if not told:
+        raise CudaMemError(f"there is nothing to compare: no run left figures of a finished step. {failed}")
+    if not any(done.peak_reserved for done in told):
+        nothing = "the program allocated nothing on a GPU in its own process: does it start others? Name the script of one rank"
+        raise CudaMemError(f"{nothing}. {failed}" if failures else nothing)
     limits = {name: runner.smallest_limit(name, of_one[-1]) for name, of_one in runs.items() if arguments.limit and of_one[-1].went_well}
     progress.end()
-    some = next(done for of_one in runs.values() for done in of_one)
-    steps = f"{some.steps} steps" if some.steps else "no step of an optimizer was seen"
-    print("   ".join(filter(None, (" ".join(runner.program), f"PyTorch {some.torch}", some.device, steps))))
+    some = max(told, key=lambda done: done.steps)
+    print("   ".join(filter(None, (" ".join(runner.program), f"PyTorch {some.torch}", some.device, steps_text(some)))))
     # Before the runs for the page, which may fail as any.
     print(f"\n{_terminal.table(rows(runs, limits))}\n", flush=True)
-    page = None if arguments.no_page or not all_went_well else _draw(arguments.out, arguments.allocators, runner, progress)
+    page = None if arguments.no_page or failures else _draw(arguments.out, arguments.allocators, runner, progress)
     print(f"{summary(runs)}{'' if page is None else f' Page: {page}'}")
-    return 0 if all_went_well else 1
+    if failures:
+        raise CudaMemError(failed)
+    return 0
+
+
+def steps_text(run: Run) -> str:
+    """How many steps a run had, and whether they were too few for their time."""
+    if not run.steps:
+        return "no step of an optimizer was seen"
+    count = f"{run.steps} step{'s' * (run.steps > 1)}"
+    return count if run.seconds_a_step is not None else f"{count}, too few to be timed (at least 3)"
 
 
 def rows(runs: dict[str, list[Run]], limits: dict[str, int]) -> list[list[str]]:
@@ -115,18 +135,23 @@ def rows(runs: dict[str, list[Run]], limits: dict[str, int]) -> list[list[str]]:
     titles = ["ALLOCATOR", "PEAK LIVE", "PEAK RESERVED", "RESERVED / LIVE", "S / STEP", "S / RUN", "RETRIES", "FAILED"]
     table = [titles + ["RUNS IN"] * bool(limits)]
     for name, of_one in runs.items():
-        live, reserved, steps, seconds, retries, failed = _medians(of_one)
-        cells = [name, _terminal.size(live), _terminal.size(reserved), f"{reserved / live:.3f}" if live else "–"]
-        cells += ["–" if steps is None else f"{steps:.4f}", f"{seconds:.1f}", f"{retries:.0f}", f"{failed:.0f}"]
+        if not any(done.has_figures for done in of_one):
+            cells = [name] + ["–"] * (len(titles) - 1)
+        else:
+            live, reserved, steps, seconds, retries, failed = _medians(of_one)
+            cells = [name, _terminal.size(live), _terminal.size(reserved), f"{reserved / live:.3f}" if live else "–"]
+            cells += ["–" if steps is None else f"{steps:.4f}", f"{seconds:.1f}", f"{retries:.0f}", f"{failed:.0f}"]
         if limits:
             cells.append(_terminal.size(limits[name]) if name in limits else "–")
-        ends = {"memory": "out of memory", "error": "failed"}
-        table.append(cells + [ends[done.end] for done in of_one[-1:] if done.end in ends])
+        ends = [_ENDS[done.end] for done in of_one if done.end in _ENDS]
+        # The last one, also where a later round went well.
+        table.append(cells + ends[-1:])
     width = max(map(len, table))
     return [row + [""] * (width - len(row)) for row in table]
 
 
 def _medians(runs: Sequence[Run]) -> tuple[float, float, float | None, float, float, float]:
+    runs = [done for done in runs if done.has_figures]
     timed = [done.seconds_a_step for done in runs if done.seconds_a_step is not None]
     live, reserved, seconds, retries, failed = (
         statistics.median(getattr(done, name) for done in runs) for name in ("peak_live", "peak_reserved", "seconds", "retries", "failed")
@@ -136,12 +161,12 @@ def _medians(runs: Sequence[Run]) -> tuple[float, float, float | None, float, fl
 
 def summary(runs: dict[str, list[Run]]) -> str:
     """What another allocator would help, in a sentence."""
+    if not all(done.went_well for of_one in runs.values() for done in of_one):
+        return "Not every run came to its end: see above."
     other = next((name for name in (NATIVE, EXPANDABLE) if name in runs), None)
     if OURS not in runs or other is None:
         return "Done."
     (_, ours, own_step, own_seconds, *_), (_, theirs, step, seconds, *_) = _medians(runs[OURS]), _medians(runs[other])
-    if not all(done.went_well for name in (OURS, other) for done in runs[name]):
-        return "Not every run came to its end: see above."
     less = f"{100 * abs(1 - ours / theirs):.0f} % {'less' if ours <= theirs else 'more'}" if theirs else "as much"
     took = f"a step took {own_step / step:.3f}" if own_step and step else f"the run took {own_seconds / seconds:.3f}"
     return f"{OURS} reserved {less} memory than {other}, and {took} times as long."
@@ -151,7 +176,10 @@ def _draw(page: Path, names: Sequence[str], runner: Runner, progress: _terminal.
     recordings = []
     for name in names:
         snapshot = runner.folder / f"{name}.pickle"
-        runner.run(name, f"{name} recorded", record=snapshot)
+        what = f"{name} recorded"
+        done = runner.run(name, what, record=snapshot)
+        if not done.has_figures:
+            raise CudaMemError(f"{what}: {done.text}\n{runner.log_of(what)}")
         recordings.append(_drawing.file(snapshot, name))
     try:
         _drawing.draw(recordings, page=_drawing.Page(page), title=" ".join(runner.program), progress=progress.part)

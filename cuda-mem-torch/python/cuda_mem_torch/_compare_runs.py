@@ -13,7 +13,6 @@ from typing import Callable, Mapping
 
 from cuda_mem_torch import _settings
 from cuda_mem_torch._compare_child import OURS
-from cuda_mem_torch._errors import CudaMemError
 
 NATIVE, EXPANDABLE = "native", "expandable"
 ALLOCATORS = (NATIVE, EXPANDABLE, OURS)
@@ -26,7 +25,8 @@ _WITHIN = 0.02
 
 @dataclass(frozen=True)
 class Run:
-    """What a run took. ``end`` is how it ended: ``end``, ``steps``, ``memory`` (there was not enough) or ``error``."""
+    """What a run took. ``end`` is how it ended: ``end``, ``steps``, ``memory`` (there was not enough), ``error``; or, with no figures,
+    ``crash`` or ``timeout``."""
 
     end: str
     text: str
@@ -44,6 +44,10 @@ class Run:
     def went_well(self) -> bool:
         return self.end in ("end", "steps")
 
+    @property
+    def has_figures(self) -> bool:
+        return self.end not in ("crash", "timeout")
+
 
 @dataclass
 class Runner:
@@ -58,25 +62,28 @@ class Runner:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def run(self, allocator: str, what: str, limit: int | None = None, record: Path | None = None) -> Run:
-        """Runs it once. Raises ``CudaMemError`` if it did not even come to its end or to an exception."""
+        """Runs it once. One that did not even come to its end or to an exception has no figures."""
         out, log = self.folder / "result.json", self.folder / f"{what.replace(' ', '-')}.log"
         out.unlink(missing_ok=True)
         order = {"allocator": allocator, "out": str(out), "steps": self.steps, "limit": limit, "record": record and str(record)}
         command = [sys.executable, "-m", "cuda_mem_torch._compare_child", json.dumps(order), "--", *self.program]
         with open(log, "wb") as written:
             code = self._wait(subprocess.Popen(command, env=environment_of(allocator, self.environment), stdout=written, stderr=written), what)
+        if code is None:
+            return Run("timeout", f"the program was still running after {self.timeout:.0f} s (--timeout)")
         if not out.is_file():
-            raise CudaMemError(f"{what}: the program ended with {_code_text(code)} and left no result\n{self._last_lines(log)}")
+            return Run("crash", f"the program ended with {_code_text(code)} and left no result")
         return Run(**json.loads(out.read_text()))
 
-    def _wait(self, process: subprocess.Popen[bytes], what: str) -> int:
+    def _wait(self, process: subprocess.Popen[bytes], what: str) -> int | None:
+        """The exit code; None if it was still running at the timeout."""
         begun = time.monotonic()
         try:
             while True:
                 seconds = time.monotonic() - begun
                 self.tick(what, seconds)
                 if self.timeout is not None and seconds > self.timeout:
-                    raise CudaMemError(f"{what}: the program was still running after {self.timeout:.0f} s (--timeout)")
+                    return None
                 try:
                     return process.wait(0.5)
                 except subprocess.TimeoutExpired:
@@ -88,9 +95,7 @@ class Runner:
 
     def log_of(self, what: str) -> str:
         """What a run wrote last."""
-        return self._last_lines(self.folder / f"{what.replace(' ', '-')}.log")
-
-    def _last_lines(self, log: Path) -> str:
+        log = self.folder / f"{what.replace(' ', '-')}.log"
         lines = log.read_text(errors="replace").splitlines()[-_LINES:]
         return "\n".join(f"  | {line}" for line in lines)
 

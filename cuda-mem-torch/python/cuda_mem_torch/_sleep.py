@@ -88,8 +88,23 @@ class Slept:
             lines.append(f"missing {_size(self.missing)}: an export or an import elsewhere has it")
         lines += [f"kept {_size(kept.stayed)} for {kept.reason} ({kept.size} bytes at {kept.address:#x})" for kept in self.kept]
         lines += [f"refused {_size(size)} at {address:#x}: {why}" for address, size, why in self.refused]
-        lines += [f"a registrant failed: {told.error}" for told in self.told if told.error]
-        return "\n".join(lines)
+        return "\n".join(lines + _failures(self.told))
+
+
+class Woken(list[Told]):
+    """What came of :func:`wake`: what each registrant did, as a list, and the bytes that woke of each tag that slept."""
+
+    def __init__(self, told: Iterable[Told], tags: dict[str, int]) -> None:
+        super().__init__(told)
+        self.tags = tags
+
+    def __str__(self) -> str:
+        of = f" of {', '.join(self.tags)}" if self.tags else ": no tag slept"
+        lines = [f"woke {_size(sum(self.tags.values()))}{of}"]
+        return "\n".join(lines + _failures(self))
+
+    def __repr__(self) -> str:
+        return f"Woken({super().__repr__()}, tags={self.tags!r})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,9 +223,10 @@ def sleep(tags: Tags = None, backup: str = "pinned", device: Device = None) -> S
     return Slept(slept.freed, slept.saved, slept.missing, kept, refused, told)
 
 
-def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -> list[Told]:
+def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -> Woken:
     """Wakes tags at the addresses that they had, all or none. Memory has what it had with ``restore=True``, anything with ``False``, and
-    with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again."""
+    with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
+    The result is a list of what registrants did; its text says what woke."""
     if isinstance(restore, bool):
         restored = _RESTORE_BACKUP if restore else _RESTORE_NOTHING
     elif 0 <= restore <= 255:
@@ -220,8 +236,11 @@ def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -
     number, words = _device(device), _words(tags)
     told: list[Told] = []
     visitor = _visitor([], [], told)
+    # The call itself does not say what slept.
+    names = [word.decode() for word in words]
+    asleep = {name: state.asleep for name, state in _states(number).items() if state.is_asleep and (not names or name in names)}
     _library.check(_load().cuda_mem_torch_wake(number, words, len(words), restored, ctypes.byref(visitor)))
-    return told
+    return Woken(told, asleep)
 
 
 @contextlib.contextmanager
@@ -237,13 +256,17 @@ def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[
 
 def state(device: Device = None) -> dict[str, TagState]:
     """How much of each tag of a device is awake."""
+    return _states(_device(device))
+
+
+def _states(device: int) -> dict[str, TagState]:
     found: dict[str, TagState] = {}
 
     def told(_data: int | None, _device: int, tag: bytes, state: Any) -> None:
         now = state[0]
         found[tag.decode()] = TagState(now.is_asleep, now.awake_bytes, now.asleep_bytes, now.backup_bytes)
 
-    _library.check(_load().cuda_mem_torch_tags(_device(device), None, _TAG(told)))
+    _library.check(_load().cuda_mem_torch_tags(device, None, _TAG(told)))
     return found
 
 
@@ -365,6 +388,10 @@ def _word(what: str, text: str) -> bytes:
         # C would end it there.
         raise ValueError(f"{what} has a null byte")
     return word
+
+
+def _failures(told: Iterable[Told]) -> list[str]:
+    return [f"a registrant failed: {one.error}" for one in told if one.error]
 
 
 def _size(size: int) -> str:

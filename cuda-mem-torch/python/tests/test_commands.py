@@ -24,13 +24,13 @@ PLAYED = Path(__file__).resolve().parent / "played_torch"
 
 
 def command(*words, code=0, path=()):
-    """What a command printed."""
+    """What a command printed; its errors too, where it was to fail."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
     run = [sys.executable, "-m", "cuda_mem_torch", *map(str, words)]
     # The package that is installed, and not one that lies where the tests are started.
     done = subprocess.run(run, env=environment, cwd=tempfile.gettempdir(), capture_output=True, text=True)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done.stdout if code == 0 else done.stderr
+    return done.stdout if code == 0 else done.stdout + done.stderr
 
 
 class InAFolder(unittest.TestCase):
@@ -196,13 +196,21 @@ class Demo(InAFolder):
 
 
 PROGRAM = """\
-import sys, torch
+import os, sys, torch
 from torch.optim import Optimizer
 
+def empty(size):
+    try:
+        return torch.empty(size)
+    except torch.OutOfMemoryError:
+        if "abort" in sys.argv:
+            os._exit(9)
+        raise
+
 optimizer, other = Optimizer(), Optimizer()
-kept = [torch.empty(100 << 20)]
+kept = [empty(100 << 20)]
 for step in range(int(sys.argv[1])):
-    batch = torch.empty(20 << 20)
+    batch = empty(20 << 20)
     if step == 1:
         torch._C._cuda_resetPeakMemoryStats(0)
     del batch
@@ -210,11 +218,12 @@ for step in range(int(sys.argv[1])):
     other.step()
 if "fail" in sys.argv:
     raise KeyError("what the program says")
-if "leave" in sys.argv:
-    import os
+if "leave" in sys.argv or "leave_native" in sys.argv and "expandable" not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
     os._exit(7)
+if "wait" in sys.argv:
+    import time
+    time.sleep(60)
 if "fork" in sys.argv:
-    import os
     child = os.fork()
     if child == 0:
         sys.exit(3)
@@ -232,11 +241,11 @@ class Compare(InAFolder):
         options = ["--allocators", "native,expandable", *words]
         return command("compare", *options, "--", script, *program, path=[PLAYED], code=code)
 
-    def run_once(self, *program, steps=None, **order):
+    def run_once(self, *program, steps=None, timeout=60, **order):
         script = self.folder / "train.py"
         script.write_text(PROGRAM)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PLAYED), os.environ.get("PYTHONPATH", "")])}
-        runner = _compare_runs.Runner([str(script), *program], self.folder, steps, 60, environment=environment)
+        runner = _compare_runs.Runner([str(script), *program], self.folder, steps, timeout, environment=environment)
         return runner.run("native", "native", **order)
 
     def test_a_table_has_what_each_allocator_took(self):
@@ -279,11 +288,47 @@ class Compare(InAFolder):
         done = self.run_once("3", "much")
         self.assertEqual((done.end, done.text), ("memory", "CUDA out of memory. Tried to allocate 2147483648 bytes"))
         self.assertEqual(done.peak_live, 120 << 20)
-        with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "ended with exit code 7 and left no result"):
-            self.run_once("3", "leave")
+        done = self.run_once("3", "leave")
+        self.assertEqual((done.end, done.text, done.went_well), ("crash", "the program ended with exit code 7 and left no result", False))
         said = self.compare("--no-page", program=("3", "fail"), code=1)
         self.assertIn("KeyError", said)
         self.assertIn("  | ", said)
+
+    def test_a_run_that_crashes_takes_no_rows_with_it(self):
+        why = "native round 1 of 2: the program ended with exit code 7 and left no result"
+        said = self.compare("--no-page", "--rounds", "2", program=("3", "leave_native"), code=1)
+        rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.startswith(("native  ", "expandable"))}
+        self.assertEqual((rows["native"], rows["expandable"][:4]), (["–"] * 7 + ["crashed"], ["120.00", "MiB", "120.00", "MiB"]))
+        self.assertIn("PyTorch 2.11.0+played   a played device   3 steps\n", said)
+        self.assertIn("Not every run came to its end", said)
+        self.assertIn(f"\nerror: 2 of 4 runs failed: {why}; native round 2 of 2: ", said)
+
+    def test_a_run_that_lasts_too_long_is_a_row(self):
+        done = self.run_once("3", "wait", timeout=1)
+        self.assertEqual((done.end, done.text), ("timeout", "the program was still running after 1 s (--timeout)"))
+        rows = _command_compare.rows({"native": [done, _compare_runs.Run("end", "", peak_live=100, peak_reserved=200)]}, {})
+        self.assertEqual((rows[1][1], rows[1][-1]), ("100 B", "timed out"), "the figures of the other round")
+
+    def test_a_search_for_a_limit_goes_on_after_a_crash(self):
+        said = self.compare("--no-page", "--limit", program=("3", "abort"))
+        row = next(line for line in said.splitlines() if line.startswith("native")).split()
+        self.assertGreaterEqual(float(row[-2]), 179)
+
+    def test_a_page_whose_run_crashed_says_so(self):
+        runner = _compare_runs.Runner([str(self.folder / "nothere.py")], self.folder)
+        (self.folder / "native-recorded.log").write_text("its last line")
+        with mock.patch.object(runner, "run", lambda *_, record: _compare_runs.Run("crash", "why")):
+            with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, r"native recorded: why\n  \| its last line"):
+                _command_compare._draw(self.folder / "a.html", ["native"], runner, _terminal.Progress())
+
+    def test_where_there_is_nothing_to_compare_there_is_no_table(self):
+        for words in (("0", "fail"), ("3", "leave")):
+            said = self.compare("--no-page", program=words, code=1)
+            self.assertNotIn("ALLOCATOR", said)
+            self.assertIn("error: there is nothing to compare: no run left figures of a finished step. 2 of 2 runs failed: native round 1 of 1: ", said)
+        self.assertIn("2 steps, too few to be timed", self.compare("--no-page", program=("2",)))
+        self.assertIn("1 step, too few", self.compare("--no-page", program=("1",)))
+        self.assertIn("no step of an optimizer was seen", self.compare("--no-page", program=("0",)))
 
     def test_a_child_that_the_program_forks_has_no_result(self):
         self.assertEqual(self.run_once("3", "fork").end, "end")
@@ -321,6 +366,9 @@ class Compare(InAFolder):
         self.assertEqual(said, "cuda-mem reserved 10 % more memory than native, and the run took 1.000 times as long.")
         said = _command_compare.summary({"native": [run(200, None, "memory")], "cuda-mem": [run(220, None)]})
         self.assertIn("Not every run", said)
+        for names in (("native", "expandable"), ("native", "cuda-mem", "expandable")):
+            said = _command_compare.summary({name: [run(200, None, "error" if name == "expandable" else "end")] for name in names})
+            self.assertIn("Not every run", said)
         rows = _command_compare.rows({"native": [run(200, None, "memory")], "cuda-mem": [run(220, None)]}, {})
         self.assertEqual([row[-1] for row in rows], ["", "out of memory", ""])
 
