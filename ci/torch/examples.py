@@ -19,7 +19,7 @@ ON_TWO = [("multi_device_torch_mode", "run", "torch"), ("cpu_backup", "run_multi
 WHOLE_PROCESS = {"TMS_INIT_ENABLE": "1", "TMS_INIT_ENABLE_CPU_BACKUP": "1"}
 # What does not work, how it says so, and why.
 LISTED = [
-    ("cpu_backup", "run", "torch", {}, "AssertionError", "its zero-copy views are the memory of the backup; ours are copies, which stay valid"),
+    ("cpu_backup", "run", "torch", {}, "AttributeError", "it reads a retained backup of what is awake; ours can be read of what sleeps alone"),
     ("disk_backup", "run", "torch", {}, "CudaMemError", "backups on disk are not here"),
     ("training_engine", "run", "preload", WHOLE_PROCESS, "", "a region of the whole process is its preloaded library's"),
     ("nested_region", "run", "preload", WHOLE_PROCESS, "", "it asks that library which region it is in"),
