@@ -1,7 +1,7 @@
 """What a pool of another process leaves behind when it is destroyed: `python3 ci/measure/imported_pools.py`, with cuda-bindings and a GPU.
 
 Each line is a process of its own, beside one that exports a block of 4 MiB. It imports the pool and the block, uses it, frees it, destroys
-the pool and maps ten times 64 MiB of its own, which all stay. `reached`: whether it waited for the free before it destroyed the pool.
+the pool and maps ten times 64 MiB of its own, which all stay. The pool is destroyed before the free, behind it, or once it was reached.
 """
 
 import os
@@ -16,6 +16,7 @@ PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 NODE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
 BLOCK, SEGMENT = 4 << 20, 64 << 20
+BEFORE, BEHIND, REACHED = range(3)
 
 
 def call(function, *arguments):
@@ -54,7 +55,7 @@ def export(channel, node):
     channel.recv(1)
 
 
-def import_and_map(channel, node, reached):
+def import_and_map(channel, node, destroyed):
     stream = begin()
     data, descriptors, _, _ = socket.recv_fds(channel, 1024, 1)
     pool = call(driver.cuMemPoolImportFromShareableHandle, descriptors[0], POSIX, 0)
@@ -65,10 +66,13 @@ def import_and_map(channel, node, reached):
     block = call(driver.cuMemPoolImportPointer, pool, exported)
     call(driver.cuMemsetD8Async, block, 5, BLOCK, stream)
     call(driver.cuStreamSynchronize, stream)
+    if destroyed == BEFORE:
+        call(driver.cuMemPoolDestroy, pool)
     call(driver.cuMemFreeAsync, block, stream)
-    if reached:
+    if destroyed == REACHED:
         call(driver.cuStreamSynchronize, stream)
-    call(driver.cuMemPoolDestroy, pool)
+    if destroyed != BEFORE:
+        call(driver.cuMemPoolDestroy, pool)
     properties = driver.CUmemAllocationProp()
     properties.type = PINNED
     properties.location.type, properties.location.id = DEVICE, 0
@@ -80,21 +84,22 @@ def import_and_map(channel, node, reached):
         if code != driver.CUresult.CUDA_SUCCESS:
             refused.append(f"{code.name} {'where the block was' if int(address) == int(block) else hex(int(address))}")
     kind = "node of the host" if node else "device"
-    print(f"{kind:16}  reached {'yes' if reached else 'no':3}  refused {len(refused)} of 10  {', '.join(refused)}", flush=True)
+    when = ("before", "behind", "reached")[destroyed]
+    print(f"{kind:16}  destroyed {when:7}  refused {len(refused)} of 10  {', '.join(refused)}", flush=True)
     channel.send(b"x")
 
 
 def main():
     if len(sys.argv) > 1:
-        role, descriptor, node, reached = sys.argv[1], *map(int, sys.argv[2:])
+        role, descriptor, node, destroyed = sys.argv[1], *map(int, sys.argv[2:])
         channel = socket.socket(fileno=descriptor)
-        return export(channel, node) if role == "export" else import_and_map(channel, node, reached)
+        return export(channel, node) if role == "export" else import_and_map(channel, node, destroyed)
     for node in (0, 1):
-        for reached in (0, 1):
+        for destroyed in (BEFORE, BEHIND, REACHED):
             ends = socket.socketpair()
             for end in ends:
                 os.set_inheritable(end.fileno(), True)
-            numbers = [str(node), str(reached)]
+            numbers = [str(node), str(destroyed)]
             started = [
                 subprocess.Popen([sys.executable, __file__, role, str(end.fileno()), *numbers], close_fds=False)
                 for role, end in zip(("export", "import"), ends)

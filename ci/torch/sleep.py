@@ -413,6 +413,9 @@ def graphs_beside_a_peer():
     if not two_devices(torch):
         return
     graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(1):
+        # Kernels of a copy run on either device's stream, and none can be captured from a legacy one.
+        torch.cuda.set_stream(torch.cuda.Stream())
     with cuda_mem_torch.tag("near"):
         own, back = torch.zeros(MIB, device="cuda:0"), torch.zeros(MIB, device="cuda:0")
     with torch.cuda.device(1), cuda_mem_torch.tag("far"):

@@ -78,7 +78,7 @@ pub(super) struct Block {
     companion: Companion,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
-    /// Destroyed after its blocks: once all frees are in their streams. The driver keeps what it needs until they were reached.
+    /// Let go when the block is freed. The driver keeps what it needs until all frees were reached.
     pool: Option<Arc<MemoryPool>>,
 }
 
@@ -205,15 +205,16 @@ impl Release for Block {
         if self.address == 0 {
             return Ok(());
         }
+        // Before the free, which the driver may know to be reached whenever any thread calls it. An imported pool of the host that is
+        // destroyed after that leaves its last addresses in the driver's books, and the next mapping there, whosever it is, fails with code
+        // 208 (seen on hardware). The driver keeps what the block needs until it is freed.
+        self.pool = None;
         let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
             // Another thread's default stream has no name here, nor one that its owner may have destroyed.
             Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
             freed => freed?,
         };
         self.address = 0;
-        // Before anybody asks whether the free was reached. An imported pool of the host that is destroyed after that leaves its last
-        // addresses in the driver's books, and the next mapping there, whosever it is, fails with code 208 (seen on hardware).
-        self.pool = None;
         if let Some(guard) = self.companion.take() {
             let mut uses = std::mem::take(&mut self.uses);
             let reached = match freed {

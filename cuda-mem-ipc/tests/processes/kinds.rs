@@ -372,10 +372,13 @@ fn importer_of_one_twice(first: &Channel) {
     let told = Arc::clone(&failures);
     world.driver.on_release_failure(move |error| told.lock().unwrap().push(error.to_string()));
     let importer = import_from(&world, first);
-    let one = importer.recv(LIMIT).unwrap();
-    let two = importer.recv(LIMIT);
-    assert!(matches!(two, Err(Error::BlockImported)), "{two:?}");
-    drop(one);
+    let both = [importer.recv(LIMIT), importer.recv(LIMIT)];
+    // Segments are mapped ahead of their buffers, so either may have come first.
+    assert!(
+        matches!(&both, [Ok(_), Err(Error::BlockImported)] | [Err(Error::BlockImported), Ok(_)]),
+        "{both:?}"
+    );
+    drop(both);
     first.send(b"seen", &[]);
     assert!(importer.recv(LIMIT).unwrap_err().is_gone());
     drop(importer);

@@ -17,9 +17,9 @@ use cuda_mem_sys::{CUgraphNodeType, CUresult, CUstream};
 use crate::api::pointer::lies_on_host;
 use crate::call::Call;
 use crate::driver::Driver;
-use crate::memory::State;
 use crate::memory::bytes::{self, Place};
 use crate::memory::misuse::Act;
+use crate::memory::{State, blocks::Kind};
 use crate::runtime::op::{Op, Outcome};
 
 const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -238,7 +238,7 @@ fn sort(state: &State, end: End, len: u64, write: bool, current: usize) -> Outco
         let pageable = end.side == Side::Any && !state.space.owns(end.at);
         return if pageable { Ok(Sort::Pageable) } else { Err(INVALID_VALUE) };
     };
-    let is_of_host_pool = lies_on_host(state, block) && !block.is_host();
+    let is_of_host_pool = matches!(block.kind, Kind::Pooled(_)) && lies_on_host(state, block);
     let may_use = state.copy_may_use(end.at, len, write, Some(current).filter(|_| end.side != Side::Peer));
     // A pool of the host has nothing that a call takes for a device's memory.
     if !may_use || (is_of_host_pool && end.side != Side::Any) {
