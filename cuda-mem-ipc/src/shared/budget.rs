@@ -27,7 +27,9 @@ pub(super) struct Budget {
 
 /// Some of it, until this is dropped: of the peer's, and of all peers'.
 #[derive(Debug)]
-pub(super) struct Held(#[allow(dead_code, reason = "they count until they are dropped")] [Counted; 2]);
+pub(super) struct Held {
+    _counts: [Counted; 2],
+}
 
 static USED: LazyLock<[Arc<AtomicUsize>; 2]> = LazyLock::new(Default::default);
 
@@ -55,7 +57,7 @@ impl Budget {
         let amount = usize::try_from(amount).unwrap_or(usize::MAX);
         let (counted_all, all) = Counted::new(&USED[kind as usize], amount);
         let (counted, own) = Counted::new(&self.used[kind as usize], amount);
-        let (held, most) = (Held([counted, counted_all]), kind.most_of_a_peer());
+        let (held, most) = (Held { _counts: [counted, counted_all] }, kind.most_of_a_peer());
         let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
         // Without room it is given back here.
         let is_there = all as u64 <= kind.most() && own as u64 <= most;

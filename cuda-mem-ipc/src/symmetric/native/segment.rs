@@ -2,8 +2,8 @@
 //!
 //! # Safety
 //!
-//! Relies on `ImportedMapping` staying mapped while it lives and does not sleep, and on its release waiting for the uses that it knows of: what is set here lies
-//! in one that lives, and the stream that sets it is such a use.
+//! Relies on `ImportedMapping` staying mapped while it lives and does not sleep, and on its release waiting for the uses that it knows of: what
+//! is set here lies in one that lives, and the stream that sets it is such a use.
 
 #![allow(unsafe_code, reason = "sets memory at addresses")]
 
