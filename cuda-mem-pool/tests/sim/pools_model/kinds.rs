@@ -89,7 +89,7 @@ impl Config {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Resource {
     Device(DeviceMemoryResource),
     Pinned(PinnedMemoryResource),

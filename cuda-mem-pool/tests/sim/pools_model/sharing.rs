@@ -9,7 +9,6 @@ use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, PinnedMemoryRes
 use proptest::sample::Index;
 
 use super::kinds::Resource;
-use super::memory::Memory;
 use super::world::World;
 
 /// What both kinds have that can be shared.
@@ -64,30 +63,32 @@ shareable!(PinnedMemoryResource, DeviceMemoryResource, Pinned, |mapped| {
     mapped.is_device_accessible().unwrap() && mapped.numa_id() == -1
 });
 
-/// What is registered, by pool.
+/// Who is registered under the name of a pool. Mappings of one pool may have one handle, so each has a number.
+#[derive(Clone, Copy)]
+enum Registered {
+    Itself,
+    Mapping(usize),
+}
+
+/// What is registered, and the mappings that were made.
 #[derive(Default)]
 pub(super) struct Names {
-    registered: BTreeMap<Uuid, usize>,
+    registered: BTreeMap<Uuid, Registered>,
+    mappings: Vec<(usize, Resource)>,
+    made: usize,
 }
 
 impl Names {
-    /// Imports a resource, if it is for that, and registers both it and the mapping, of which the first is the one to be found.
-    /// `is_alive` tells of pools that a resource of this test is of.
-    pub(super) fn share<R: Shareable>(
-        &mut self,
-        resource: &R,
-        shared: bool,
-        bare: bool,
-        register_own: bool,
-        is_alive: impl Fn(usize) -> bool,
-    ) -> Option<Resource> {
+    /// Imports a resource, if it is for that, and registers both it and the mapping, of which the first is the one to be found
+    /// unless one was registered before and is still there.
+    pub(super) fn share<R: Shareable>(&mut self, resource: &R, shared: bool, bare: bool, register_own: bool) {
         let unknown = Uuid::new_v4();
         assert!(matches!(R::find(unknown), Err(Error::NotRegistered { uuid }) if uuid == unknown));
         if !shared {
             assert_eq!(resource.name(), None);
             assert!(matches!(resource.handle_to_share(), Err(Error::NotIpcEnabled)));
             assert!(matches!(resource.register_as(unknown), Err(Error::NotIpcEnabled)));
-            return None;
+            return;
         }
         let handle = resource.handle_to_share().unwrap();
         assert_eq!(resource.handle_to_share().unwrap().as_raw_fd(), handle.as_raw_fd());
@@ -99,22 +100,39 @@ impl Names {
         assert!(matches!(mapped.handle_to_share(), Err(Error::Mapped)));
         assert!(matches!(mapped.allocate(1, None).map(drop), Err(Error::Mapped)));
 
-        let pool = |one: &R| one.clone().into_resource().pool();
-        let [first, second] = if register_own { [resource, &mapped] } else { [&mapped, resource] };
-        let before = self.registered.get(&name).copied().filter(|before| is_alive(*before));
+        let (new, first, second) = match register_own {
+            true => (Registered::Itself, resource, &mapped),
+            false => (Registered::Mapping(self.made), &mapped, resource),
+        };
+        let before = self.registered.get(&name).and_then(|before| match before {
+            Registered::Itself => Some((*before, resource.clone().into_resource())),
+            Registered::Mapping(number) => Some((*before, self.mapping(*number)?.clone())),
+        });
+        let (registered, expected) = before.unwrap_or_else(|| (new, first.clone().into_resource()));
         let known = first.register_as(name).unwrap();
-        assert_eq!(pool(&known), before.unwrap_or_else(|| pool(first)));
+        assert_eq!(known.clone().into_resource(), expected);
         assert_eq!(second.register_as(name).unwrap(), known);
         assert_eq!(known.name(), Some(name));
         assert_eq!(R::find(name).unwrap(), known);
         assert!(matches!(R::Other::find(name), Err(Error::OtherKind { uuid, .. }) if uuid == name));
-        self.registered.insert(name, pool(&known));
+        self.registered.insert(name, registered);
 
         let mapped = mapped.into_resource();
         assert!(matches!(mapped.trim_to(0), Err(Error::Mapped)));
         assert!(matches!(mapped.attributes().used_mem_current(), Err(Error::Mapped)));
         assert!(matches!(mapped.attributes().set_release_threshold(0), Err(Error::Mapped)));
-        Some(mapped)
+        self.mappings.push((self.made, mapped));
+        self.made += 1;
+    }
+
+    fn mapping(&self, number: usize) -> Option<&Resource> {
+        self.mappings.iter().find(|(found, _)| *found == number).map(|(_, mapping)| mapping)
+    }
+
+    pub(super) fn drop_mapping(&mut self, which: Index) {
+        if !self.mappings.is_empty() {
+            self.mappings.swap_remove(which.index(self.mappings.len()));
+        }
     }
 }
 
@@ -122,19 +140,11 @@ impl World {
     pub(super) fn share(&mut self, slot: Index, bare: bool, register_own: bool) {
         let Some(resource) = self.resource(slot) else { return };
         let shared = self.pool_of(&resource).config.shared;
-        let held = self.live.iter().filter_map(|live| match &live.memory {
-            Memory::Raw { resource, .. } => Some(resource),
-            _ => None,
-        });
-        let alive = self.slots.iter().flatten().chain(&self.imports).chain(held);
-        let alive = alive.map(Resource::pool).collect::<Vec<_>>();
-        let is_alive = |pool| alive.contains(&pool);
-        let mapped = match &resource {
-            Resource::Device(device) => self.names.share(device, shared, bare, register_own, is_alive),
-            Resource::Pinned(pinned) => self.names.share(pinned, shared, bare, register_own, is_alive),
-            Resource::Managed(_) => None,
-        };
-        self.imports.extend(mapped);
+        match &resource {
+            Resource::Device(device) => self.names.share(device, shared, bare, register_own),
+            Resource::Pinned(pinned) => self.names.share(pinned, shared, bare, register_own),
+            Resource::Managed(_) => {}
+        }
     }
 
     pub(super) fn set_peers(&mut self, slot: Index, wanted: [bool; 2]) {

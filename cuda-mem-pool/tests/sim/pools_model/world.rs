@@ -36,7 +36,6 @@ pub(super) struct World {
     pub(super) slots: Vec<Option<Resource>>,
     pub(super) pools: BTreeMap<usize, Pool>,
     pub(super) live: Vec<Live>,
-    pub(super) imports: Vec<Resource>,
     pub(super) names: Names,
     /// Nothing was freed since everything was waited for.
     quiet: bool,
@@ -58,7 +57,6 @@ impl World {
             slots: Vec::new(),
             pools: BTreeMap::new(),
             live: Vec::new(),
-            imports: Vec::new(),
             names: Names::default(),
             quiet: true,
             seed: 0,
@@ -119,11 +117,7 @@ impl World {
                 }
             }
             Step::Share { slot, bare, register_own } => self.share(slot, bare, register_own),
-            Step::DropImport(import) => {
-                if !self.imports.is_empty() {
-                    self.imports.swap_remove(import.index(self.imports.len()));
-                }
-            }
+            Step::DropImport(import) => self.names.drop_mapping(import),
             Step::SetPeers(slot, peers) => self.set_peers(slot, peers),
         }
     }
