@@ -1,7 +1,8 @@
 """What a pool of another process leaves behind when it is destroyed: `python3 ci/measure/imported_pools.py`, with cuda-bindings and a GPU.
 
-Each line is a process of its own, beside one that exports a block of 4 MiB. It imports the pool and the block, uses it, frees it, destroys
-the pool and maps ten times 64 MiB of its own, which all stay. The pool is destroyed before the free, behind it, or once it was reached.
+Each line is a process of its own, beside one that exports two blocks of 4 MiB. It imports the pool and the blocks, uses and frees them,
+destroys the pool and maps ten times 64 MiB of its own, which all stay. The pool is destroyed before the frees, between them when the
+first was reached, behind both, once both were reached, or never.
 """
 
 import os
@@ -16,7 +17,7 @@ PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 NODE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
 BLOCK, SEGMENT = 4 << 20, 64 << 20
-BEFORE, BEHIND, REACHED = range(3)
+ORDERS = "before", "between", "behind", "reached", "never"
 
 
 def call(function, *arguments):
@@ -48,10 +49,11 @@ def export(channel, node):
     pool = call(driver.cuMemPoolCreate, properties)
     if node:
         call(driver.cuMemPoolSetAccess, pool, [access()], 1)
-    block = call(driver.cuMemAllocFromPoolAsync, BLOCK, pool, stream)
+    blocks = [call(driver.cuMemAllocFromPoolAsync, BLOCK, pool, stream) for _ in range(2)]
     call(driver.cuStreamSynchronize, stream)
     descriptor = int(call(driver.cuMemPoolExportToShareableHandle, pool, POSIX, 0))
-    socket.send_fds(channel, [bytes(call(driver.cuMemPoolExportPointer, block).reserved)], [descriptor])
+    exported = [bytes(call(driver.cuMemPoolExportPointer, block).reserved) for block in blocks]
+    socket.send_fds(channel, [b"".join(exported)], [descriptor])
     channel.recv(1)
 
 
@@ -61,17 +63,23 @@ def import_and_map(channel, node, destroyed):
     pool = call(driver.cuMemPoolImportFromShareableHandle, descriptors[0], POSIX, 0)
     if node:
         call(driver.cuMemPoolSetAccess, pool, [access()], 1)
-    exported = driver.CUmemPoolPtrExportData()
-    exported.reserved = data
-    block = call(driver.cuMemPoolImportPointer, pool, exported)
-    call(driver.cuMemsetD8Async, block, 5, BLOCK, stream)
+    blocks = []
+    for half in (data[:len(data) // 2], data[len(data) // 2:]):
+        exported = driver.CUmemPoolPtrExportData()
+        exported.reserved = half
+        blocks.append(call(driver.cuMemPoolImportPointer, pool, exported))
+        call(driver.cuMemsetD8Async, blocks[-1], 5, BLOCK, stream)
     call(driver.cuStreamSynchronize, stream)
-    if destroyed == BEFORE:
+    if destroyed == "before":
         call(driver.cuMemPoolDestroy, pool)
-    call(driver.cuMemFreeAsync, block, stream)
-    if destroyed == REACHED:
+    call(driver.cuMemFreeAsync, blocks[0], stream)
+    if destroyed == "between":
         call(driver.cuStreamSynchronize, stream)
-    if destroyed != BEFORE:
+        call(driver.cuMemPoolDestroy, pool)
+    call(driver.cuMemFreeAsync, blocks[1], stream)
+    if destroyed in ("reached", "never"):
+        call(driver.cuStreamSynchronize, stream)
+    if destroyed in ("behind", "reached"):
         call(driver.cuMemPoolDestroy, pool)
     properties = driver.CUmemAllocationProp()
     properties.type = PINNED
@@ -82,26 +90,25 @@ def import_and_map(channel, node, destroyed):
         call(driver.cuMemMap, address, SEGMENT, 0, call(driver.cuMemCreate, SEGMENT, properties, 0), 0)
         (code,) = driver.cuMemSetAccess(address, SEGMENT, [access()], 1)
         if code != driver.CUresult.CUDA_SUCCESS:
-            refused.append(f"{code.name} {'where the block was' if int(address) == int(block) else hex(int(address))}")
+            refused.append(f"{code.name} {'where a block was' if int(address) in map(int, blocks) else hex(int(address))}")
     kind = "node of the host" if node else "device"
-    when = ("before", "behind", "reached")[destroyed]
-    print(f"{kind:16}  destroyed {when:7}  refused {len(refused)} of 10  {', '.join(refused)}", flush=True)
+    print(f"{kind:16}  destroyed {destroyed:7}  refused {len(refused)} of 10  {', '.join(refused)}", flush=True)
     channel.send(b"x")
 
 
 def main():
     if len(sys.argv) > 1:
-        role, descriptor, node, destroyed = sys.argv[1], *map(int, sys.argv[2:])
+        role, descriptor, node, destroyed = sys.argv[1], *map(int, sys.argv[2:4]), sys.argv[4]
         channel = socket.socket(fileno=descriptor)
         return export(channel, node) if role == "export" else import_and_map(channel, node, destroyed)
     for node in (0, 1):
-        for destroyed in (BEFORE, BEHIND, REACHED):
+        for destroyed in ORDERS:
             ends = socket.socketpair()
             for end in ends:
                 os.set_inheritable(end.fileno(), True)
-            numbers = [str(node), str(destroyed)]
+            what = [str(node), destroyed]
             started = [
-                subprocess.Popen([sys.executable, __file__, role, str(end.fileno()), *numbers], close_fds=False)
+                subprocess.Popen([sys.executable, __file__, role, str(end.fileno()), *what], close_fds=False)
                 for role, end in zip(("export", "import"), ends)
             ]
             for end in ends:
