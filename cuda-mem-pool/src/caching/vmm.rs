@@ -18,7 +18,7 @@ use cuda_mem_core::{Context, Device, Error, Event, Result};
 
 use super::callbacks::{CallWatch, DriverCall, List, Watcher};
 use super::figures::Figures;
-use super::owner::{End, Served};
+use super::owner::End;
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, SLAB, Segment};
 use crate::statistics::PoolSize;
@@ -216,11 +216,11 @@ impl Backend for Vmm {
     fn point(&mut self, heap: u32) -> Result<Option<Arc<Event>>> {
         let Some(slot) = self.slots.get(heap) else { return Ok(None) };
         let stream = match slot.owner.served() {
-            Served::By(stream) => stream,
-            Served::Nobody(End::At(point)) => return Ok(Some(point)),
-            Served::Nobody(End::Lost) => return Ok(None),
+            Ok(stream) => stream,
+            Err(End::At(point)) => return Ok(Some(point)),
+            Err(End::Lost) => return Ok(None),
             // One that was never recorded has been reached.
-            Served::Nobody(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
+            Err(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };
         let point = self.observer.watch(
             || stream.point("marking free memory"),
