@@ -8,7 +8,7 @@ use super::pending::{Freed, Waiting};
 use super::record::event;
 use super::shared::{AllHeaps, DeviceCache};
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, StreamHeap, Wanted, climb};
+use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::history::RecordContext;
@@ -294,10 +294,7 @@ impl DeviceCache {
             self.pending.keep_uses(address, uses);
             return Err(error.into());
         }
-        let found = slot.heap.with(|heap, guard| {
-            if !slot.remote.is_empty() {
-                self.drain(slot, heap, guard);
-            }
+        let found = self.with_drained(slot, |heap, guard| {
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
             Some((block.size, heap.requested(number)?))
@@ -329,7 +326,7 @@ impl DeviceCache {
     /// Tells of a block that goes back and that nobody uses.
     #[cold]
     pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
-        match self.look_at(slot, |heap| heap.requested(number)) {
+        match self.with_drained(slot, |heap, _| heap.requested(number)) {
             Some(requested) => [Action::FreeRequested, Action::FreeCompleted]
                 .into_iter()
                 .for_each(|action| self.tell_block(action, slot, address, requested)),
@@ -345,17 +342,7 @@ impl DeviceCache {
 
     /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
     pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> bool {
-        self.look_at(slot, |heap| heap.block(number).is_some())
-    }
-
-    /// Looks at a heap once all that was left to it is free.
-    pub(super) fn look_at<R>(&self, slot: &StreamSlot, look: impl FnOnce(&StreamHeap) -> R) -> R {
-        slot.heap.with(|heap, guard| {
-            if !slot.remote.is_empty() {
-                self.drain(slot, heap, guard);
-            }
-            look(heap)
-        })
+        self.with_drained(slot, |heap, _| heap.block(number).is_some())
     }
 
     /// Gives the blocks back whose uses are over.
@@ -388,7 +375,7 @@ impl DeviceCache {
         let Freed { address, heap, number, .. } = waiting.block;
         let Some(slot) = self.slots.get(heap) else { return };
         if self.record.history.awaits_frees()
-            && let Some(requested) = self.look_at(slot, |heap| heap.requested(number))
+            && let Some(requested) = self.with_drained(slot, |heap, _| heap.requested(number))
         {
             self.tell_block(Action::FreeCompleted, slot, address, requested);
         }

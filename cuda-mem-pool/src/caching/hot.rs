@@ -97,36 +97,25 @@ impl DeviceCache {
         Some(Request { requested, size })
     }
 
+    /// Takes a block out of what the heap has free, or of more memory; its address.
     #[inline(always)]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         // A block that has waited for other streams goes before others of its size.
         if slot.waiting.may_have(request.size) {
             self.poll_for(slot, request.size);
         }
-        match slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)) {
+        let found = self.with_drained(slot, |heap, guard| {
+            let address = match heap.take_quick(request.size, request.unused()) {
+                Some(block) => block.address,
+                None => self.cut_free(slot, heap, request)?,
+            };
+            self.count(slot, heap, guard, request);
+            Some(address)
+        });
+        match found {
             Some(address) => Ok(address),
             None => self.grow(slot, request),
         }
-    }
-
-    /// A block out of what the heap has free; its address.
-    #[inline(always)]
-    pub(super) fn take_free(
-        &self,
-        slot: &StreamSlot,
-        heap: &mut StreamHeap,
-        guard: &ShardGuard<'_>,
-        request: Request,
-    ) -> Option<u64> {
-        if !slot.remote.is_empty() {
-            self.drain(slot, heap, guard);
-        }
-        let address = match heap.take_quick(request.size, request.unused()) {
-            Some(block) => block.address,
-            None => self.cut_free(slot, heap, request)?,
-        };
-        self.count(slot, heap, guard, request);
-        Some(address)
     }
 
     #[inline(never)]
@@ -208,6 +197,21 @@ impl DeviceCache {
             let (tier, record) = BlockNumber(number).parts();
             self.put_back(slot, heap, guard, tier, record);
         });
+    }
+
+    /// Runs `body` on a heap once all that was left in its rings is free.
+    #[inline(always)]
+    pub(super) fn with_drained<R>(
+        &self,
+        slot: &StreamSlot,
+        body: impl FnOnce(&mut StreamHeap, &ShardGuard<'_>) -> R,
+    ) -> R {
+        slot.heap.with(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.drain(slot, heap, guard);
+            }
+            body(heap, guard)
+        })
     }
 
     /// Pushes a block to the heap's ring of the calling thread. If that is full, locks the heap, drains it and frees directly. False only if

@@ -135,7 +135,8 @@ impl CachingAllocator {
         let found = match shared.map.find(address) {
             Some(found) => {
                 let slot = shared.slots.get(found.owner);
-                let block = slot.and_then(|slot| shared.look_at(slot, |heap| heap.block(number_of(found))));
+                let block =
+                    slot.and_then(|slot| shared.with_drained(slot, |heap, _| heap.block(number_of(found))));
                 block.map(|block| (block.size, None))
             }
             None => {
