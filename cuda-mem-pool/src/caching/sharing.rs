@@ -18,11 +18,10 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::allocator::{CachingAllocator, Inner};
-use super::callbacks::refuse_forked;
 use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{SLAB, Segment};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::primitive::{Mutex, lock};
 
 /// A need of memory to stay where it is. [`Pinned`] has an example.
