@@ -203,7 +203,7 @@ impl PrivatePools<'_> {
     pub(super) fn end_all(self, deferred: &PoolPending) -> Result<()> {
         let _moving = deferred.moving();
         let mut result = Ok(());
-        for mut waiting in deferred.pending.take_all() {
+        for mut waiting in deferred.pending.take(|_| true) {
             match waiting.end(&self.shared.observer) {
                 Ok(()) => self.complete(waiting.block.address),
                 Err(error) => {
