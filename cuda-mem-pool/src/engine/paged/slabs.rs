@@ -121,7 +121,7 @@ impl Slabs {
     }
 
     fn add_slab(&mut self, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
-        let (free, address) = large.find_aligned(SLAB, SLAB as u64)?;
+        let (free, address) = large.find_slab()?;
         let number = large.take_at(free, address, SLAB, 0)?;
         if !index.add_slab(address, self.tier) {
             large.release(number, 0);
