@@ -114,7 +114,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(false);
         }
         while plan.handles.len() < lacks {
-            let Some(handle) = self.make(unit, plan.heap)? else { return Ok(false) };
+            let Some(handle) = self.make(unit)? else { return Ok(false) };
             let new = Free { handle, heap: plan.heap, address: 0, bytes: unit, span: NONE, freed_at: 0 };
             plan.handles.push(new);
         }
@@ -122,7 +122,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Makes a handle, or takes one that is mapped nowhere. None if there is no memory for it.
-    fn make(&mut self, unit: usize, heap: u32) -> Result<Option<u32>, GrowError<B::Error>> {
+    fn make(&mut self, unit: usize) -> Result<Option<u32>, GrowError<B::Error>> {
         if let Some(handle) = self.memory.take_unmapped(Some(unit)) {
             return Ok(Some(handle));
         }
@@ -130,7 +130,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(None);
         }
         let Some(memory) = self.backend.create(unit)? else { return Ok(None) };
-        let Some(handle) = self.memory.add(memory, unit, heap) else {
+        let Some(handle) = self.memory.add(memory, unit) else {
             self.backend.release(memory, unit)?;
             return Err(GrowError::NoNumbers);
         };
@@ -184,7 +184,7 @@ impl<B: Backend> PageSource<B> {
             };
             if let Some(at) = plan.returns.iter().position(|free| free.handle == returned) {
                 let free = plan.returns.swap_remove(at);
-                self.announce(free);
+                self.announce(free.handle, free.address);
                 self.settle(plan, free, fill.address);
             }
         }
@@ -221,7 +221,7 @@ impl<B: Backend> PageSource<B> {
         let mut memory = Vec::with_capacity(handles.len());
         for free in handles {
             if !self.is_unmapped(*free) {
-                self.announce(*free);
+                self.announce(free.handle, free.address);
                 self.budget.spend(1);
             }
             let Some(handle) = self.memory.handle(free.handle) else { return (0, Err(GrowError::NoNumbers)) };
@@ -245,7 +245,7 @@ impl<B: Backend> PageSource<B> {
             self.note(free.heap, free.address, free.bytes, false);
             plan.came = true;
         }
-        self.memory.activate(free.handle, plan.heap, slot);
+        self.memory.activate(free.handle, slot);
         self.note(plan.heap, slot, free.bytes, true);
         plan.filled.push(slot);
     }
@@ -291,9 +291,9 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Tells that a free handle is about to leave the addresses where it is active.
-    pub(super) fn announce(&mut self, free: Free) {
-        self.memory.renew(free.handle);
-        if let Some(segment) = self.segment(free.address) {
+    pub(super) fn announce(&mut self, handle: u32, address: u64) {
+        self.memory.renew(handle);
+        if let Some(segment) = self.segment(address) {
             self.backend.before_leaving(&segment);
         }
     }
