@@ -49,15 +49,6 @@ pub(crate) trait Heaps {
 
     /// Where a heap enters its blocks.
     fn index(&self, heap: u32) -> Self::Index;
-
-    /// As [`Heaps::with`], once the heap's quick lists are joined ([`StreamHeap::coalesce`]).
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let index = self.index(heap);
-        self.with(heap, |heap| {
-            heap.coalesce(&index);
-            body(heap)
-        })
-    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -148,7 +148,9 @@ impl<B: Backend> PageSource<B> {
             if missing == 0 {
                 return;
             }
-            let found = heaps.with_coalesced(other, |theirs| {
+            let index = heaps.index(other);
+            let found = heaps.with(other, |theirs| {
+                theirs.coalesce(&index);
                 let mut free = self.wholly_free(other, theirs);
                 free.retain(|free| free.bytes == unit);
                 free.sort_unstable_by_key(|free| (free.freed_at, free.address));
