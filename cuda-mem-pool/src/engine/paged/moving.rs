@@ -161,15 +161,13 @@ impl<B: Backend> PageSource<B> {
             });
             let Some((mut free, now)) = found.filter(|(free, _)| !free.is_empty()) else { continue };
             free.sort_unstable_by_key(|free| free.freed_at);
-            let timeline = self.timelines.entry(other).or_default();
+            let (timeline, backend) = (self.timelines.entry(other).or_default(), &mut self.backend);
             // A point for the next time, if nothing is known yet.
-            timeline.make(other, now, &mut self.backend);
+            timeline.make(other, now, backend);
+            let last = free.last().map_or(0, |free| free.freed_at);
+            let ordered = if quiet { 0 } else { timeline.order(other, last, plan.heap, round, backend) };
             let (taken, refused): (Vec<Free>, Vec<Free>) = free.into_iter().partition(|free| {
-                if quiet {
-                    timeline.is_done(free.freed_at, round, &mut self.backend)
-                } else {
-                    timeline.order((other, free.freed_at, now), plan.heap, round, &mut self.backend)
-                }
+                free.freed_at <= ordered || timeline.is_done(free.freed_at, round, backend)
             });
             plan.handles.extend(taken);
             self.give_back(refused, heaps);
