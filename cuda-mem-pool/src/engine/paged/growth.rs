@@ -302,11 +302,11 @@ impl<B: Backend> PageSource<B> {
         if let Some(block) = mine.allocate(size, unused, index) {
             return Planned::Block(block);
         }
-        if mine.held_bytes() >= JOINS_FROM_BYTES
-            && mine.coalesce(index)
-            && let Some(block) = mine.allocate(size, unused, index)
-        {
-            return Planned::Block(block);
+        if mine.held_bytes() >= JOINS_FROM_BYTES {
+            mine.coalesce(index);
+            if let Some(block) = mine.allocate(size, unused, index) {
+                return Planned::Block(block);
+            }
         }
         // The size and alignment that are needed.
         let need = if size <= MEDIUM { (SLAB, SLAB as u64) } else { (size, GRANULE as u64) };

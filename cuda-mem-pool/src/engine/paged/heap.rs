@@ -166,15 +166,12 @@ impl StreamHeap {
         true
     }
 
-    /// Joins all quick blocks with their free neighbours, and gives empty slabs back to the ranges. Whether there were any.
-    pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) -> bool {
-        let quick =
-            self.small.blocks.quick_bytes() + self.medium.blocks.quick_bytes() + self.large.quick_bytes();
+    /// Joins all quick blocks with their free neighbours, and gives empty slabs back to the ranges.
+    pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) {
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
         while self.join_one_large(index) {}
-        quick > 0
     }
 
     #[inline]

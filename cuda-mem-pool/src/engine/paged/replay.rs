@@ -80,7 +80,7 @@ impl<B: Backend> Replay<B> {
 
     /// Gives free memory back that the device is done with, until `most` bytes, of a heap first and then of the others.
     pub fn trim(&mut self, first: u32, most: usize) -> Result<(), Option<B::Error>> {
-        self.heaps.0.iter_mut().for_each(|heap| _ = heap.coalesce(&NoIndex));
+        self.heaps.0.iter_mut().for_each(|heap| heap.coalesce(&NoIndex));
         let mut bytes = 0;
         for heap in std::iter::once(first).chain(self.heaps.others(first)) {
             if bytes < most {
