@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use cuda_mem_core::{StreamId, forked, nvml};
 
 use super::CachingAllocator;
+use super::callbacks::is_watching;
 use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
@@ -257,7 +258,8 @@ impl DeviceCache {
     /// Ranges of small blocks are segments of their own.
     fn all_segments(&self, for_snapshot: bool) -> (Vec<SegmentInfo>, Vec<TraceEntry>) {
         self.count_all_frees();
-        let source = self.source.lock_to_look();
+        // A watcher's thread has it.
+        let source = (!is_watching()).then(|| self.source.lock_unchecked());
         let (device, pending) = (self.device_number(), self.pending.freed());
         let stacks = if for_snapshot { self.record.stacks() } else { HashMap::new() };
         let block = |&Piece { address, size, requested, .. }: &Piece| {

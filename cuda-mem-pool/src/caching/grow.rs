@@ -167,19 +167,22 @@ impl DeviceCache {
     fn order_all(&self, blocks: Vec<Waiting>) -> usize {
         let mut back = 0usize;
         for waiting in blocks {
-            let owner = || self.slots.get(waiting.block.heap).and_then(|slot| slot.owner.stream());
+            let Some(slot) = self.slots.get(waiting.block.heap) else { continue };
             // Made to wait, a stream that captures would lose its capture.
             let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
             // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
-            let waits = owner().filter(can_wait).is_some_and(|stream| {
-                waiting.hold_up(&stream, &self.observer) && owner().is_some_and(|now| now == stream)
+            let waits = slot.owner.stream().filter(can_wait).is_some_and(|stream| {
+                waiting.hold_up(&stream, &self.observer)
+                    && slot.owner.stream().is_some_and(|now| now == stream)
             });
+            let size = waiting.block.size;
             if waits {
                 self.complete(&waiting);
-                back = back.saturating_add(waiting.block.size);
+                back = back.saturating_add(size);
             } else {
                 // A stream that captures cannot; the host may.
-                self.put_back_waiting(waiting);
+                self.pending.put_back(waiting);
+                slot.waiting.add(size);
             }
         }
         back
@@ -358,15 +361,6 @@ impl DeviceCache {
     pub(super) fn poll_for(&self, slot: &StreamSlot, size: usize) {
         for waiting in self.pending.poll_for(slot, size, &self.observer) {
             self.complete(&waiting);
-        }
-    }
-
-    /// Has a freed block wait on that was taken out.
-    pub(super) fn put_back_waiting(&self, waiting: Waiting) {
-        let block = waiting.block;
-        self.pending.put_back(waiting);
-        if let Some(slot) = self.slots.get(block.heap) {
-            slot.waiting.add(block.size);
         }
     }
 

@@ -39,10 +39,6 @@ impl Figures {
         self.with(other, i64::max)
     }
 
-    pub(super) fn negative(self) -> Self {
-        Self::default().minus(self)
-    }
-
     /// The figures that a shard with these publishes next, after `before`.
     ///
     /// A figure stays as it was published while it is at most a quantum above that: the shared word is not written. Else the shard publishes

@@ -361,7 +361,7 @@ impl Cells {
     /// Figures may rise by `up` and fall by `down`.
     fn set_limits(&self, now: Figures, up: Figures, down: Figures) {
         let [all, limits @ ..] = now.moved_by(up);
-        let [_, floors @ ..] = now.moved_by(down.negative());
+        let [_, floors @ ..] = now.moved_by(Figures::default().minus(down));
         store(&self.limits, all);
         for (pool, (limit, floor)) in self.pools.iter().zip(limits.into_iter().zip(floors)) {
             store(&pool.limits, limit);
