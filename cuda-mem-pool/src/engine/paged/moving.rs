@@ -250,7 +250,7 @@ impl<B: Backend> PageSource<B> {
         plan.filled.push(slot);
     }
 
-    fn is_unmapped(&self, free: Free) -> bool {
+    pub(super) fn is_unmapped(&self, free: Free) -> bool {
         self.memory.handle(free.handle).is_none_or(|handle| handle.active.is_none())
     }
 

@@ -42,7 +42,7 @@ impl<B: Backend> PageSource<B> {
             self.announce(free.handle, free.address);
             let released = self.release(free.handle);
             // Where it was it is not any more, given back or not.
-            if self.memory.handle(free.handle).is_none_or(|handle| handle.active.is_none()) {
+            if self.is_unmapped(*free) {
                 self.note(free.heap, free.address, free.bytes, false);
             }
             if let Err(error) = released {
