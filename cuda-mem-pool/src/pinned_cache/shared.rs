@@ -14,7 +14,7 @@ use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock, unique};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -39,10 +39,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(context: &Context, options: PinnedCacheOptions) -> Arc<Self> {
-        // Not the model checker's: it outlives every model.
-        static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new(Self {
-            id: LAST.fetch_add(1, Ordering::Relaxed),
+            id: unique(),
             context: context.clone(),
             options,
             figures: Figures::new(),
