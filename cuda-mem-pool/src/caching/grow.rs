@@ -8,7 +8,7 @@ use super::pending::{Freed, Waiting};
 use super::record::event;
 use super::shared::{AllHeaps, DeviceCache};
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, Wanted, climb};
+use crate::engine::paged::{BlockNumber, Climb, GrowError, SLAB, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::history::RecordContext;
@@ -65,17 +65,15 @@ impl DeviceCache {
         let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
-        let load = Load {
-            active: bytes(self.figures.counter.active_bytes()).saturating_sub(others),
-            peak: bytes(self.figures.counter.peak_active_bytes()).saturating_sub(others),
-        };
+        let active = bytes(self.figures.counter.active_bytes()).saturating_sub(others);
+        let peak = bytes(self.figures.counter.peak_active_bytes()).saturating_sub(others);
         let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
         let room = self.total.saturating_sub(self.source.segments()).min(source.limit());
-        if request.size > room.max(source.reserved()).saturating_sub(load.active) {
+        if request.size > room.max(source.reserved()).saturating_sub(active) {
             return Ok(None);
         }
-        let wanted = Wanted { size: request.size, unused: request.unused(), load };
+        let wanted = Wanted { size: request.size, unused: request.unused(), active, peak };
         let grown = source.grow(slot.number, &mut AllHeaps(self), wanted);
         drop(source);
         match grown {

@@ -52,25 +52,20 @@ pub(crate) trait Heaps {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
-    /// The bytes in blocks, without the one that is asked for.
-    pub(crate) active: usize,
-    /// The most that they ever were: no statistic that a user may reset.
-    pub(crate) peak: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     /// The bytes of the block, a multiple of 512.
     pub(crate) size: usize,
     /// How many of them were not asked for.
     pub(crate) unused: usize,
-    pub(crate) load: Load,
+    /// The bytes in blocks, without this one.
+    pub(crate) active: usize,
+    /// The most that they ever were: no statistic that a user may reset.
+    pub(crate) peak: usize,
 }
 
 impl Wanted {
     pub(super) fn peak(&self) -> usize {
-        self.load.peak.max(self.load.active.saturating_add(self.size))
+        self.peak.max(self.active.saturating_add(self.size))
     }
 }
 

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 
 use super::model::{AllHeaps, Model};
-use crate::engine::paged::{
-    Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
-};
+use crate::engine::paged::{Block, GrowError, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
 
 pub(super) struct Figures {
     pub(super) ratio: f64,
@@ -92,7 +90,7 @@ impl Trace {
                     let mut block = heap.allocate(size, 0, &NoIndex);
                     if block.is_none() {
                         grows += 1;
-                        let wanted = Wanted { size, unused: 0, load: Load { active, peak } };
+                        let wanted = Wanted { size, unused: 0, active, peak };
                         source.begin();
                         let grown = source.grow(stream, &mut AllHeaps(&mut heaps, &NoIndex), wanted);
                         block = match grown {
