@@ -200,8 +200,8 @@ impl Inner {
 
     /// Sets what a shard has in the sums to `figures`.
     pub(super) fn publish(&self, cells: &Cells, figures: Figures) {
-        let sums = self.sums.add(figures.minus(cells.published()));
-        cells.set_published(figures);
+        let sums = self.sums.add(figures.minus(cells.published.load()));
+        cells.published.store(figures);
         self.peaks.raise(sums);
     }
 
@@ -219,21 +219,22 @@ impl Inner {
 
     /// Notes who publishes; whether nobody else has for long. Asked of the shared word now and then: each who writes it takes it from the others.
     pub(super) fn is_alone(&self, cells: &Cells) -> bool {
-        let times = cells.count_published();
+        let times = cells.times.load(Ordering::Relaxed) + 1;
+        cells.times.store(times, Ordering::Relaxed);
         if times % ASKED != 0 {
             return false;
         }
         let this = std::ptr::from_ref(cells).addr();
         if self.publisher.load(Ordering::Relaxed) != this {
             self.publisher.store(this, Ordering::Relaxed);
-            cells.restart();
+            cells.times.store(0, Ordering::Relaxed);
             return false;
         }
         times >= ALONE
     }
 
     fn others(&self, cells: &Cells) -> Figures {
-        self.sums.load().minus(cells.published())
+        self.sums.load().minus(cells.published.load())
     }
 
     /// The peaks with what the active shard has reached. While its activity moves they are near enough without.
