@@ -111,8 +111,8 @@ impl MoveBudget {
     /// What a call that maps a handle a second time takes, with the one that takes the old mapping away, in microseconds.
     const MOVE_US: u64 = 34;
 
-    pub(super) fn spend(&mut self, handles: usize) {
-        self.spent_us = self.spent_us.saturating_add(handles as u64 * Self::MOVE_US);
+    pub(super) fn spend(&mut self) {
+        self.spent_us = self.spent_us.saturating_add(Self::MOVE_US);
     }
 
     fn is_spent(&mut self, now_us: u64, us_per_s: u64) -> bool {

@@ -249,16 +249,11 @@ impl StreamHeap {
         self.now
     }
 
-    /// Adds a free range, which nothing uses behind `freed_at` of the count. The number of the free span that has it.
-    pub(super) fn offer(&mut self, address: u64, bytes: usize, freed_at: u64) -> Option<u32> {
-        self.large.offer(address, bytes, freed_at)
-    }
-
     /// A heap with a free range, for tests of those who share one.
     #[cfg(all(loom, test))]
     pub(crate) fn with_free(address: u64, bytes: usize) -> Self {
         let mut heap = Self::new();
-        assert!(heap.offer(address, bytes, 0).is_some());
+        assert!(heap.large.offer(address, bytes, 0).is_some());
         heap
     }
 }

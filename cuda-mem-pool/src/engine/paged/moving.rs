@@ -55,7 +55,7 @@ impl Plan {
         let mut pieces: Vec<(u64, usize)> =
             parts.chain(self.filled.iter().map(|slot| (*slot, self.window.unit))).collect();
         pieces.sort_unstable();
-        pieces.into_iter().fold(None, |_, (address, bytes)| mine.offer(address, bytes, freed_at))
+        pieces.into_iter().fold(None, |_, (address, bytes)| mine.large.offer(address, bytes, freed_at))
     }
 }
 
@@ -222,7 +222,7 @@ impl<B: Backend> PageSource<B> {
         for free in handles {
             if !self.is_unmapped(*free) {
                 self.announce(free.handle, free.address);
-                self.budget.spend(1);
+                self.budget.spend();
             }
             let Some(handle) = self.memory.handle(free.handle) else { return (0, Err(GrowError::NoNumbers)) };
             memory.push(handle.memory);
@@ -285,7 +285,7 @@ impl<B: Backend> PageSource<B> {
             if self.is_unmapped(free) {
                 self.memory.keep_unmapped(free.handle);
             } else {
-                heaps.with(free.heap, |theirs| theirs.offer(free.address, free.bytes, free.freed_at));
+                heaps.with(free.heap, |theirs| theirs.large.offer(free.address, free.bytes, free.freed_at));
             }
         }
     }

@@ -199,7 +199,8 @@ impl Spans {
         self.records.get(number).filter(|span| span.state == State::Used)
     }
 
-    /// Adds a free range and joins it with its neighbours. The number of its free span; None if there are no more.
+    /// Adds a free range, which nothing uses behind `freed_at` of its stream's count, and joins it with its neighbours. The number of its free
+    /// span; None if there are no more.
     pub(crate) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
         let (number, end) = self.add(address, size, freed_at)?;
         let before = self.ends.remove(&address).unwrap_or(NONE);

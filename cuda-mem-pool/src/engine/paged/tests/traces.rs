@@ -191,7 +191,7 @@ const ALL: [&str; 6] = [
 #[test]
 fn small_blocks_leave_a_large_end_whole_and_large_ones_fit_it() {
     let mut heap = StreamHeap::new();
-    heap.offer(1 << 40, 350 << 20, 0).unwrap();
+    heap.large.offer(1 << 40, 350 << 20, 0).unwrap();
     let [hole, between] = [180 << 20, 2 << 20].map(|size| heap.allocate(size, 0, &NoIndex).unwrap());
     let end = between.address + between.size as u64;
     heap.free(hole.number, &NoIndex).unwrap();
