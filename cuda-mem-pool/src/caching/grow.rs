@@ -62,11 +62,10 @@ impl DeviceCache {
 
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
-        let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
-        let active = bytes(self.figures.counter.active_bytes()).saturating_sub(others);
-        let peak = bytes(self.figures.counter.peak_active_bytes()).saturating_sub(others);
+        let active = self.figures.counter.active_bytes().saturating_sub(others);
+        let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
         let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
         let room = self.total.saturating_sub(self.source.segments()).min(source.limit());

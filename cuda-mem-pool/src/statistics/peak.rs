@@ -98,16 +98,16 @@ impl PeakCounter {
     }
 
     /// Active bytes, as [`PeakCounter::read`] has them.
-    pub(crate) fn active_bytes(&self) -> u64 {
+    pub(crate) fn active_bytes(&self) -> usize {
         lock_soon(&self.0.list).sums().0.active_bytes()
     }
 
     /// The most active bytes ever: resets leave it, so that what a program does to its statistics changes no decision.
-    pub(crate) fn peak_active_bytes(&self) -> u64 {
+    pub(crate) fn peak_active_bytes(&self) -> usize {
         let list = lock_soon(&self.0.list);
         // First the peak, which a reset moves to the other.
         let peak = self.0.peak().max(list.sums().0).active_bytes();
-        peak.max(u64::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
+        peak.max(usize::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
     /// Has the peaks start anew from what there is. Waits a moment for those who count right now; not for who has a shard.
