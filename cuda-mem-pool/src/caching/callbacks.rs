@@ -31,7 +31,7 @@ pub(super) struct Callbacks {
 thread_local! {
     /// The thread is in a reclaimer or an observer.
     static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
-    /// The thread is in a watcher, and has the page source and a heap.
+    /// The thread is in a watcher, and has the page source.
     static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
