@@ -63,6 +63,14 @@ impl Exclusive {
 #[cfg(all(loom, test))]
 unsafe impl Sync for Exclusive {}
 
+/// A number that no other call in this process gives, from 1 on.
+pub(crate) fn unique() -> u64 {
+    use std::sync::atomic::AtomicU64;
+    // Not one of a model's: its value goes on from one to the next.
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Locks, also after a panic elsewhere: each statement under these locks leaves their values consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -15,13 +15,13 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_forked, refuse_watchers};
+use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_watchers};
 use super::options::CachingOptions;
 use super::shared::{DeviceCache, number_of};
 use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
 use crate::engine::paged::Segment;
-use crate::error::{Error, OutOfMemoryReport, Result};
+use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
 use crate::primitive::Ordering;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 

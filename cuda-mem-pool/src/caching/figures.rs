@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use cuda_mem_core::{StreamId, forked, nvml};
 
 use super::CachingAllocator;
+use super::callbacks::is_watching;
 use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
@@ -15,7 +16,7 @@ use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice
 use crate::history::History;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
-use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot};
+use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot, TraceEntry};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
 
 #[derive(Debug, Default)]
@@ -168,7 +169,7 @@ impl CachingAllocator {
             let free = runs.filter(|run| is_free(&run[0]));
             free.map(|run| run.iter().map(|block| block.size).sum::<u64>()).max().unwrap_or(0)
         };
-        Ok(shared.all_segments(false, || ()).0.iter().map(of_segment).max().unwrap_or(0) as usize)
+        Ok(shared.all_segments(false).0.iter().map(of_segment).max().unwrap_or(0) as usize)
     }
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
@@ -209,11 +210,11 @@ impl CachingAllocator {
         shared.count_all_frees();
         let active = shared.figures.counter.active_bytes();
         shared.record.tell_moves();
-        let (segments, history) = shared.all_segments(true, || shared.record.history.entries());
+        let (segments, history) = shared.all_segments(true);
         let mut device_traces = vec![Vec::new(); shared.device_number() as usize];
         device_traces.push(history);
         // The next one shows it: what a program did last is the last entry of this one.
-        shared.record.tell(event(Action::Snapshot, 0, 0, active as usize), None);
+        shared.record.tell(event(Action::Snapshot, 0, 0, active), None);
         let tags =
             shared.tags.pools().into_iter().map(|(id, name)| (shared.device_number(), id, name)).collect();
         Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
@@ -223,14 +224,14 @@ impl CachingAllocator {
     /// leaves nothing. For who asks again and again.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        if forked() { Vec::new() } else { self.shared().all_segments(false, || ()).0 }
+        if forked() { Vec::new() } else { self.shared().all_segments(false).0 }
     }
 }
 
 impl DeviceCache {
     /// How many blocks that somebody has, and segments of private pools alone as in PyTorch, have `least` bytes or more.
     fn oversize(&self, least: u64) -> (u64, u64) {
-        let segments = self.all_segments(false, || ()).0;
+        let segments = self.all_segments(false).0;
         let is_oversize =
             |block: &&BlockInfo| block.state == BlockState::ActiveAllocated && block.size >= least;
         let blocks = segments.iter().flat_map(|segment| &segment.blocks).filter(is_oversize).count();
@@ -253,12 +254,14 @@ impl DeviceCache {
         u32::try_from(self.context.device().as_raw()).unwrap_or_default()
     }
 
-    /// All segments, and what a look gives while no memory comes, goes or moves. Ranges of small blocks are segments of their own.
-    fn all_segments<R>(&self, with_stacks: bool, look: impl FnOnce() -> R) -> (Vec<SegmentInfo>, R) {
+    /// All segments, and for a snapshot the stacks of blocks and the history, which are those of a time at which no memory comes, goes or moves.
+    /// Ranges of small blocks are segments of their own.
+    fn all_segments(&self, for_snapshot: bool) -> (Vec<SegmentInfo>, Vec<TraceEntry>) {
         self.count_all_frees();
-        let source = self.source.lock_to_look();
+        // A watcher's thread has it.
+        let source = (!is_watching()).then(|| self.source.lock_unchecked());
         let (device, pending) = (self.device_number(), self.pending.freed());
-        let stacks = if with_stacks { self.record.stacks() } else { HashMap::new() };
+        let stacks = if for_snapshot { self.record.stacks() } else { HashMap::new() };
         let block = |&Piece { address, size, requested, .. }: &Piece| {
             let state = match requested {
                 None => BlockState::Inactive,
@@ -284,10 +287,10 @@ impl DeviceCache {
                 SegmentInfo { stream: slot.handle(), is_expandable: true, ..of }
             }));
         }
-        let looked = look();
+        let history = if for_snapshot { self.record.history.entries() } else { Vec::new() };
         drop(source);
         segments.extend(self.private.segments(device, &stacks));
-        (segments, looked)
+        (segments, history)
     }
 
     /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.

@@ -8,7 +8,7 @@ use super::pending::{Freed, Waiting};
 use super::record::event;
 use super::shared::{AllHeaps, DeviceCache};
 use super::slot::StreamSlot;
-use crate::engine::paged::{BlockNumber, Climb, GrowError, Load, SLAB, StreamHeap, Wanted, climb};
+use crate::engine::paged::{BlockNumber, Climb, GrowError, SLAB, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
 use crate::history::RecordContext;
@@ -62,20 +62,17 @@ impl DeviceCache {
 
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
-        let bytes = |count: u64| usize::try_from(count).unwrap_or(0);
         // The page source knows nothing of private blocks.
         let others = self.private.active();
-        let load = Load {
-            active: bytes(self.figures.counter.active_bytes()).saturating_sub(others),
-            peak: bytes(self.figures.counter.peak_active_bytes()).saturating_sub(others),
-        };
+        let active = self.figures.counter.active_bytes().saturating_sub(others);
+        let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
         let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
         let room = self.total.saturating_sub(self.source.segments()).min(source.limit());
-        if request.size > room.max(source.reserved()).saturating_sub(load.active) {
+        if request.size > room.max(source.reserved()).saturating_sub(active) {
             return Ok(None);
         }
-        let wanted = Wanted { size: request.size, unused: request.unused(), load };
+        let wanted = Wanted { size: request.size, unused: request.unused(), active, peak };
         let grown = source.grow(slot.number, &mut AllHeaps(self), wanted);
         drop(source);
         match grown {
@@ -167,19 +164,22 @@ impl DeviceCache {
     fn order_all(&self, blocks: Vec<Waiting>) -> usize {
         let mut back = 0usize;
         for waiting in blocks {
-            let owner = || self.slots.get(waiting.block.heap).and_then(|slot| slot.owner.stream());
+            let Some(slot) = self.slots.get(waiting.block.heap) else { continue };
             // Made to wait, a stream that captures would lose its capture.
             let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
             // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
-            let waits = owner().filter(can_wait).is_some_and(|stream| {
-                waiting.hold_up(&stream, &self.observer) && owner().is_some_and(|now| now == stream)
+            let waits = slot.owner.stream().filter(can_wait).is_some_and(|stream| {
+                waiting.hold_up(&stream, &self.observer)
+                    && slot.owner.stream().is_some_and(|now| now == stream)
             });
+            let size = waiting.block.size;
             if waits {
                 self.complete(&waiting);
-                back = back.saturating_add(waiting.block.size);
+                back = back.saturating_add(size);
             } else {
                 // A stream that captures cannot; the host may.
-                self.put_back_waiting(waiting);
+                self.pending.put_back(waiting);
+                slot.waiting.add(size);
             }
         }
         back
@@ -294,10 +294,7 @@ impl DeviceCache {
             self.pending.keep_uses(address, uses);
             return Err(error.into());
         }
-        let found = slot.heap.with(|heap, guard| {
-            if !slot.remote.is_empty() {
-                self.drain(slot, heap, guard);
-            }
+        let found = self.with_drained(slot, |heap, guard| {
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
             Some((block.size, heap.requested(number)?))
@@ -329,7 +326,7 @@ impl DeviceCache {
     /// Tells of a block that goes back and that nobody uses.
     #[cold]
     pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
-        match self.look_at(slot, |heap| heap.requested(number)) {
+        match self.with_drained(slot, |heap, _| heap.requested(number)) {
             Some(requested) => [Action::FreeRequested, Action::FreeCompleted]
                 .into_iter()
                 .for_each(|action| self.tell_block(action, slot, address, requested)),
@@ -345,17 +342,7 @@ impl DeviceCache {
 
     /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
     pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> bool {
-        self.look_at(slot, |heap| heap.block(number).is_some())
-    }
-
-    /// Looks at a heap once all that was left to it is free.
-    pub(super) fn look_at<R>(&self, slot: &StreamSlot, look: impl FnOnce(&StreamHeap) -> R) -> R {
-        slot.heap.with(|heap, guard| {
-            if !slot.remote.is_empty() {
-                self.drain(slot, heap, guard);
-            }
-            look(heap)
-        })
+        self.with_drained(slot, |heap, _| heap.block(number).is_some())
     }
 
     /// Gives the blocks back whose uses are over.
@@ -374,21 +361,12 @@ impl DeviceCache {
         }
     }
 
-    /// Has a freed block wait on that was taken out.
-    pub(super) fn put_back_waiting(&self, waiting: Waiting) {
-        let block = waiting.block;
-        self.pending.put_back(waiting);
-        if let Some(slot) = self.slots.get(block.heap) {
-            slot.waiting.add(block.size);
-        }
-    }
-
     /// A freed block is free now.
     pub(super) fn complete(&self, waiting: &Waiting) {
         let Freed { address, heap, number, .. } = waiting.block;
         let Some(slot) = self.slots.get(heap) else { return };
         if self.record.history.awaits_frees()
-            && let Some(requested) = self.look_at(slot, |heap| heap.requested(number))
+            && let Some(requested) = self.with_drained(slot, |heap, _| heap.requested(number))
         {
             self.tell_block(Action::FreeCompleted, slot, address, requested);
         }

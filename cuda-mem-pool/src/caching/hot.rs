@@ -8,12 +8,12 @@
 //! Everything that a block on a quick list does not need is behind a named cold function: `cut_free`, `drain`, `poll_for`,
 //! [`grow`](super::grow), `free_behind`, `leave`.
 
-use cuda_mem_core::{Stream, StreamId, forked};
+use cuda_mem_core::{Stream, StreamId};
 
 use super::shared::{DeviceCache, number_of};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::statistics::{PoolSize, Shard, ShardGuard};
 
@@ -71,9 +71,7 @@ impl DeviceCache {
         routed: impl FnOnce() -> Result<Option<u64>>,
         slot: impl FnOnce() -> Result<&'a StreamSlot>,
     ) -> Result<u64> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         if self.private.is_routed()
             && let Some(address) = routed()?
         {
@@ -97,36 +95,25 @@ impl DeviceCache {
         Some(Request { requested, size })
     }
 
+    /// Takes a block out of what the heap has free, or of more memory; its address.
     #[inline(always)]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
         // A block that has waited for other streams goes before others of its size.
         if slot.waiting.may_have(request.size) {
             self.poll_for(slot, request.size);
         }
-        match slot.heap.with(|heap, guard| self.take_free(slot, heap, guard, request)) {
+        let found = self.with_drained(slot, |heap, guard| {
+            let address = match heap.take_quick(request.size, request.unused()) {
+                Some(block) => block.address,
+                None => self.cut_free(slot, heap, request)?,
+            };
+            self.count(slot, heap, guard, request);
+            Some(address)
+        });
+        match found {
             Some(address) => Ok(address),
             None => self.grow(slot, request),
         }
-    }
-
-    /// A block out of what the heap has free; its address.
-    #[inline(always)]
-    pub(super) fn take_free(
-        &self,
-        slot: &StreamSlot,
-        heap: &mut StreamHeap,
-        guard: &ShardGuard<'_>,
-        request: Request,
-    ) -> Option<u64> {
-        if !slot.remote.is_empty() {
-            self.drain(slot, heap, guard);
-        }
-        let address = match heap.take_quick(request.size, request.unused()) {
-            Some(block) => block.address,
-            None => self.cut_free(slot, heap, request)?,
-        };
-        self.count(slot, heap, guard, request);
-        Some(address)
     }
 
     #[inline(never)]
@@ -153,9 +140,7 @@ impl DeviceCache {
     /// Takes a block back, by its address, ordered on its own stream, or behind another that used it last.
     #[inline]
     pub(super) fn free(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         let Some(found) = self.map.find(address) else { return self.pools().free(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
         let elsewhere = stream.filter(|stream| !slot.owner.is(stream.id().as_raw()));
@@ -208,6 +193,21 @@ impl DeviceCache {
             let (tier, record) = BlockNumber(number).parts();
             self.put_back(slot, heap, guard, tier, record);
         });
+    }
+
+    /// Runs `body` on a heap once all that was left in its rings is free.
+    #[inline(always)]
+    pub(super) fn with_drained<R>(
+        &self,
+        slot: &StreamSlot,
+        body: impl FnOnce(&mut StreamHeap, &ShardGuard<'_>) -> R,
+    ) -> R {
+        slot.heap.with(|heap, guard| {
+            if !slot.remote.is_empty() {
+                self.drain(slot, heap, guard);
+            }
+            body(heap, guard)
+        })
     }
 
     /// Pushes a block to the heap's ring of the calling thread. If that is full, locks the heap, drains it and frees directly. False only if

@@ -40,13 +40,6 @@ pub(super) enum End<E> {
     Lost,
 }
 
-#[derive(Debug)]
-pub(super) enum Served<S, E> {
-    By(S),
-    /// The last one has ended.
-    Nobody(End<E>),
-}
-
 impl<S: Clone, E: Clone> Owner<S, E> {
     pub(super) fn new(id: u64, stream: S) -> Self {
         Self { id: AtomicU64::new(id), state: Mutex::new(State::Live(stream)) }
@@ -60,17 +53,15 @@ impl<S: Clone, E: Clone> Owner<S, E> {
 
     /// The stream, unless it has ended.
     pub(super) fn stream(&self) -> Option<S> {
-        match self.served() {
-            Served::By(stream) => Some(stream),
-            Served::Nobody(_) => None,
-        }
+        self.served().ok()
     }
 
-    pub(super) fn served(&self) -> Served<S, E> {
+    /// The stream, or where the work of the last one ends.
+    pub(super) fn served(&self) -> Result<S, End<E>> {
         match &*lock(&self.state) {
-            State::Live(stream) => Served::By(stream.clone()),
-            State::Ended(_, end) => Served::Nobody(end.clone()),
-            State::Closed => Served::Nobody(End::Done),
+            State::Live(stream) => Ok(stream.clone()),
+            State::Ended(_, end) => Err(end.clone()),
+            State::Closed => Err(End::Done),
         }
     }
 
@@ -172,7 +163,12 @@ impl Owner {
 
     /// Waits for all that the stream, or the last one, was given.
     pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
-        self.served().wait()
+        match self.served() {
+            Ok(stream) => wait_for(&stream),
+            Err(End::Done) => Ok(()),
+            Err(End::At(point)) => point.synchronize(),
+            Err(End::Lost) => Err(Error::WrongThread),
+        }
     }
 }
 
@@ -186,18 +182,6 @@ pub(super) fn wait_for(stream: &Stream) -> cuda_mem_core::Result<()> {
     let uses = Uses::new();
     uses.record_stream(stream)?;
     uses.wait()
-}
-
-impl Served<Stream, Arc<Event>> {
-    /// Waits for all that the stream, or the last one, was given.
-    pub(super) fn wait(&self) -> cuda_mem_core::Result<()> {
-        match self {
-            Self::By(stream) => wait_for(stream),
-            Self::Nobody(End::Done) => Ok(()),
-            Self::Nobody(End::At(point)) => point.synchronize(),
-            Self::Nobody(End::Lost) => Err(Error::WrongThread),
-        }
-    }
 }
 
 #[cfg(all(loom, test))]

@@ -99,7 +99,7 @@ impl Pending {
         captured: Option<Captured>,
         observer: &CallWatch,
     ) {
-        let points = recorded(&mut uses, observer);
+        let points = record(&mut uses, observer).ok();
         self.put_back(Waiting { block, points, uses, captured });
     }
 
@@ -129,11 +129,6 @@ impl Pending {
     /// The points that freed blocks wait for.
     pub(super) fn points(&self) -> Vec<UsePoint> {
         lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
-    }
-
-    /// All freed blocks.
-    pub(super) fn take_all(&self) -> Vec<Waiting> {
-        self.take(|_| true)
     }
 
     /// Whether a freed block of the stream may come back before its capture ends.
@@ -189,22 +184,20 @@ impl Waiting {
     fn is_over(&mut self, observer: &CallWatch, behind: &mut Vec<StreamId>) -> bool {
         if self.points.is_none() {
             // A capture may have ended.
-            self.points = recorded(&mut self.uses, observer);
+            self.points = record(&mut self.uses, observer).ok();
         }
         let Some(points) = &self.points else { return false };
+        if points.iter().any(|point| behind.contains(&point.stream().id())) {
+            return false;
+        }
         let mut is_known = true;
         let is_over = points.iter().all(|point| {
-            let stream = point.stream().id();
-            if behind.contains(&stream) {
-                return false;
-            }
             let reached = observer.watch(|| point.is_reached(), |_| DriverCall::Query);
             is_known &= reached.is_ok();
-            let reached = reached.unwrap_or(false);
-            if !reached {
-                behind.push(stream);
+            if matches!(reached, Ok(false)) {
+                behind.push(point.stream().id());
             }
-            reached
+            reached.unwrap_or(false)
         });
         if !is_known {
             // A capture may have had a point that ended before it was noticed: it says nothing then. The next poll records others.
@@ -242,11 +235,7 @@ impl Waiting {
     }
 }
 
-/// The points of uses, which are recorded now; None if that cannot be because a stream captures.
-fn recorded(uses: &mut Uses, observer: &CallWatch) -> Option<Vec<UsePoint>> {
-    record(uses, observer).ok()
-}
-
+/// The points of uses, which are recorded now; an error if that cannot be because a stream captures.
 fn record(uses: &mut Uses, observer: &CallWatch) -> cuda_mem_core::Result<Vec<UsePoint>> {
     let told = |point: &UsePoint| DriverCall::Record { stream: point.stream().id(), event: None };
     observer.watch_all(|| uses.points(), |points| points.iter().map(told).collect())

@@ -96,8 +96,8 @@ impl Record {
         }
     }
 
-    /// Tells of something, behind what is noted. In a watcher it is noted too: whoever has a turn to tell may wait for the heap that this
-    /// thread has.
+    /// Tells of something, behind what is noted. In a watcher it is noted too: whoever has a turn to tell may wait for the page source, which
+    /// this thread has.
     pub(super) fn tell(&self, event: Event, frames: Option<Frames>) {
         if is_watching() {
             self.note(event, frames);

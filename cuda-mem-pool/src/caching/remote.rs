@@ -4,10 +4,9 @@
 //! heap's lock empties the rings of all threads.
 
 use std::cell::RefCell;
-use std::sync::atomic;
 
 use super::slot::Apart;
-use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock, try_lock};
+use crate::primitive::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, lock, try_lock, unique};
 
 /// How many frees of one thread wait for a drain. A power of two.
 const DEPTH: usize = if cfg!(all(loom, test)) { 2 } else { 128 };
@@ -70,10 +69,7 @@ impl Pushers {
 
 impl RemoteFrees {
     pub(super) fn new() -> Self {
-        // Not one of a model's: its value goes on from one to the next.
-        static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, rings: Mutex::new(Vec::new()), pending: AtomicBool::new(false) }
+        Self { id: unique(), rings: Mutex::new(Vec::new()), pending: AtomicBool::new(false) }
     }
 
     /// Leaves a free for whoever drains next.

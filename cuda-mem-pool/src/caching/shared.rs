@@ -178,12 +178,7 @@ impl<'s> Heaps for AllHeaps<'s> {
 
     fn with<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
         let slot = self.0.slots.get(heap)?;
-        Some(slot.heap.with(|heap, guard| {
-            if !slot.remote.is_empty() {
-                self.0.drain(slot, heap, guard);
-            }
-            body(heap)
-        }))
+        Some(self.0.with_drained(slot, |heap, _| body(heap)))
     }
 
     fn index(&self, heap: u32) -> HeapIndex<'s> {

@@ -18,11 +18,10 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::allocator::{CachingAllocator, Inner};
-use super::callbacks::refuse_forked;
 use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{SLAB, Segment};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::primitive::{Mutex, lock};
 
 /// A need of memory to stay where it is. [`Pinned`] has an example.
@@ -135,7 +134,8 @@ impl CachingAllocator {
         let found = match shared.map.find(address) {
             Some(found) => {
                 let slot = shared.slots.get(found.owner);
-                let block = slot.and_then(|slot| shared.look_at(slot, |heap| heap.block(number_of(found))));
+                let block =
+                    slot.and_then(|slot| shared.with_drained(slot, |heap, _| heap.block(number_of(found))));
                 block.map(|block| (block.size, None))
             }
             None => {

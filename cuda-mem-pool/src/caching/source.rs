@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::callbacks::{is_watching, refuse_watchers};
+use super::callbacks::refuse_watchers;
 use super::record::Record;
 use super::sharing::Pins;
 use super::slot::{Apart, Slots};
@@ -50,11 +50,6 @@ impl SourceCell {
         let mut source = self.lock_unchecked();
         source.unpin(&self.pins.take_dropped());
         Ok(source)
-    }
-
-    /// Locks the page source while everything is looked at. None in a watcher, whose thread may have it.
-    pub(super) fn lock_to_look(&self) -> Option<Source<'_>> {
-        (!is_watching()).then(|| self.lock_unchecked())
     }
 
     /// Locks the page source for who is in no watcher.

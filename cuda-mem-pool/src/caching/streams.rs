@@ -2,17 +2,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::{Arc, atomic};
+use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error as CoreError, Event, Stream, StreamId, forked};
 
-use super::callbacks::refuse_forked;
 use super::owner::{End, Owner};
 use super::private::PoolStreams;
 use super::slot::{MOST, Slots, StreamSlot};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 // In models the checker's, which owners are behind.
-use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls};
+use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls, unique};
 use crate::statistics::PeakCounter;
 
 #[derive(Debug)]
@@ -37,8 +36,7 @@ struct Numbers {
 impl Streams {
     pub(super) fn new(context: &Context, slots: Arc<Slots>, private: Arc<PoolStreams>) -> Self {
         // 0 names none.
-        static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, atomic::Ordering::Relaxed);
+        let id = unique();
         Self { id, context: context.clone(), slots, private, numbers: Mutex::default() }
     }
 

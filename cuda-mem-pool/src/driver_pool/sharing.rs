@@ -1,16 +1,16 @@
 //! Shares pools with other processes: their descriptors and UUIDs, and the registry that maps an arriving pool once. The
 //! `cuda-mem-ipc` crate carries them there.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use uuid::Uuid;
 
 use super::pool::DriverPool;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 
 /// Pools by UUID. The registry keeps none alive.
-static POOLS: Mutex<Option<HashMap<Uuid, Weak<DriverPool>>>> = Mutex::new(None);
+static POOLS: Mutex<BTreeMap<Uuid, Weak<DriverPool>>> = Mutex::new(BTreeMap::new());
 
 /// Gives the pool that is registered under `uuid`; registers `pool` if none is.
 pub(super) fn register(uuid: Uuid, pool: &Arc<DriverPool>) -> Result<Arc<DriverPool>> {
@@ -19,22 +19,21 @@ pub(super) fn register(uuid: Uuid, pool: &Arc<DriverPool>) -> Result<Arc<DriverP
     }
     refuse_forked()?;
     let mut pools = lock();
-    let map = pools.get_or_insert_default();
     // A process that imports and drops pools for ever must not keep a list of them.
-    map.retain(|_, known| known.strong_count() > 0);
-    if let Some(known) = map.get(&uuid).and_then(Weak::upgrade) {
+    pools.retain(|_, known| known.strong_count() > 0);
+    if let Some(known) = pools.get(&uuid).and_then(Weak::upgrade) {
         drop(pools);
         return of_kind(known, uuid, pool.kind);
     }
     pool.take_uuid(uuid)?;
-    map.insert(uuid, Arc::downgrade(pool));
+    pools.insert(uuid, Arc::downgrade(pool));
     Ok(Arc::clone(pool))
 }
 
 /// The pool that is registered under `uuid`, for a resource of this type.
 pub(super) fn find(uuid: Uuid, kind: &'static str) -> Result<Arc<DriverPool>> {
     refuse_forked()?;
-    let known = lock().as_ref().and_then(|map| map.get(&uuid)?.upgrade());
+    let known = lock().get(&uuid).and_then(Weak::upgrade);
     of_kind(known.ok_or(Error::NotRegistered { uuid })?, uuid, kind)
 }
 
@@ -43,12 +42,7 @@ fn of_kind(pool: Arc<DriverPool>, uuid: Uuid, asked: &'static str) -> Result<Arc
     if found == asked { Ok(pool) } else { Err(Error::OtherKind { uuid, found, asked }) }
 }
 
-/// Comes before the lock: a thread of the parent may have held it, and what is behind it is the parent's.
-fn refuse_forked() -> Result<()> {
-    if cuda_mem_core::forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
-}
-
-fn lock() -> MutexGuard<'static, Option<HashMap<Uuid, Weak<DriverPool>>>> {
+fn lock() -> MutexGuard<'static, BTreeMap<Uuid, Weak<DriverPool>>> {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -3,7 +3,7 @@
 mod oom;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Device, DriverError};
+use cuda_mem_core::{Device, DriverError, forked};
 use uuid::Uuid;
 
 pub use self::oom::{Advice, CachedMemory, OutOfMemoryReport};
@@ -12,6 +12,12 @@ use crate::mempool_id::MempoolId;
 
 /// The result of calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Refuses a call in a forked child, before a lock that a thread of the parent may have held: what is behind it is the parent's.
+#[inline(always)]
+pub(crate) fn refuse_forked() -> Result<()> {
+    if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
+}
 
 /// Why a call failed. The fields are what the text names, sizes in bytes.
 ///

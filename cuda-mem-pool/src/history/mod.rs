@@ -16,7 +16,7 @@ use cuda_mem_core::{catch_panic, forked};
 pub use options::{HistoryOptions, RecordContext, backtrace};
 
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, unique};
 use crate::snapshot::{Action, Frames, TraceEntry};
 
 /// The ring records.
@@ -357,9 +357,7 @@ impl<F: ?Sized> Default for List<F> {
 
 impl<F: ?Sized> List<F> {
     pub(crate) fn add(&self, callback: Arc<F>) -> CallbackId {
-        // Not one of a model's: its value goes on from one to the next.
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = CallbackId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let id = CallbackId(unique());
         if forked() {
             // Nothing is ever called there.
             return id;

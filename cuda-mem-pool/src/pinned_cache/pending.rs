@@ -14,8 +14,6 @@ pub(super) struct Pending(Waiters<Waiting>);
 struct Waiting {
     block: FreeBlock,
     points: Option<Vec<UsePoint>>,
-    /// The stream that had not come far enough when it was last asked: it is looked at first, for many blocks may wait for it.
-    held_up_by: Option<StreamId>,
 }
 
 impl Pending {
@@ -25,7 +23,7 @@ impl Pending {
         if points.as_ref().is_some_and(Vec::is_empty) {
             return Some(block);
         }
-        self.0.push(Waiting { block, points, held_up_by: None });
+        self.0.push(Waiting { block, points });
         None
     }
 
@@ -69,20 +67,15 @@ impl Waiting {
             self.points = self.block.uses.points().ok();
         }
         let Some(points) = &self.points else { return false };
-        if self.held_up_by.is_some_and(|stream| behind.contains(&stream)) {
+        if points.iter().any(|point| behind.contains(&point.stream().id())) {
             return false;
         }
         let mut is_known = true;
         let is_over = points.iter().all(|point| {
-            let stream = point.stream().id();
-            self.held_up_by = Some(stream);
-            if behind.contains(&stream) {
-                return false;
-            }
             let reached = point.is_reached();
             is_known &= reached.is_ok();
             if matches!(reached, Ok(false)) {
-                behind.push(stream);
+                behind.push(point.stream().id());
             }
             reached.unwrap_or(false)
         });

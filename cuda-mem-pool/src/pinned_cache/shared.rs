@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId, forked};
+use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId};
 
 use super::arena::{Arena, Pools, Segment};
 use super::block::{FreeBlock, PinnedBlock};
@@ -12,9 +12,9 @@ use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
 use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock, unique};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -39,10 +39,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(context: &Context, options: PinnedCacheOptions) -> Arc<Self> {
-        // Not the model checker's: it outlives every model.
-        static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new(Self {
-            id: LAST.fetch_add(1, Ordering::Relaxed),
+            id: unique(),
             context: context.clone(),
             options,
             figures: Figures::new(),
@@ -205,9 +203,7 @@ impl Shared {
         stream: Option<&Stream>,
         numa_id: Option<u32>,
     ) -> Result<PinnedBlock> {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
+        refuse_forked()?;
         let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
         let arena = self.arena(self.route(stream.map(Stream::id)), numa_id.or(self.options.numa_id));
         if arena.is_home

@@ -152,7 +152,7 @@ impl Figures {
 
     /// The bytes of the blocks that somebody has.
     pub(super) fn in_use(&self) -> usize {
-        usize::try_from(self.blocks.active_bytes()).unwrap_or(usize::MAX)
+        self.blocks.active_bytes()
     }
 
     pub(super) fn read(&self) -> PinnedCacheStatistics {

@@ -39,10 +39,6 @@ impl Figures {
         self.with(other, i64::max)
     }
 
-    pub(super) fn negative(self) -> Self {
-        Self::default().minus(self)
-    }
-
     /// The figures that a shard with these publishes next, after `before`.
     ///
     /// A figure stays as it was published while it is at most a quantum above that: the shared word is not written. Else the shard publishes
@@ -67,9 +63,9 @@ impl Figures {
         self.0.iter().flatten().zip(other.0.iter().flatten()).any(|(own, other)| own > other)
     }
 
-    pub(super) fn active_bytes(self) -> u64 {
+    pub(super) fn active_bytes(self) -> usize {
         let [[_, _, _, bytes, _], ..] = self.0;
-        u64::try_from(bytes).unwrap_or(0)
+        usize::try_from(bytes).unwrap_or(0)
     }
 
     /// Where blocks, bytes and requested bytes of each side end up when they have moved by `room`: an allocation or a free

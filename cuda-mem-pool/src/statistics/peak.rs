@@ -98,16 +98,16 @@ impl PeakCounter {
     }
 
     /// Active bytes, as [`PeakCounter::read`] has them.
-    pub(crate) fn active_bytes(&self) -> u64 {
+    pub(crate) fn active_bytes(&self) -> usize {
         lock_soon(&self.0.list).sums().0.active_bytes()
     }
 
     /// The most active bytes ever: resets leave it, so that what a program does to its statistics changes no decision.
-    pub(crate) fn peak_active_bytes(&self) -> u64 {
+    pub(crate) fn peak_active_bytes(&self) -> usize {
         let list = lock_soon(&self.0.list);
         // First the peak, which a reset moves to the other.
         let peak = self.0.peak().max(list.sums().0).active_bytes();
-        peak.max(u64::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
+        peak.max(usize::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
     /// Has the peaks start anew from what there is. Waits a moment for those who count right now; not for who has a shard.
@@ -200,8 +200,8 @@ impl Inner {
 
     /// Sets what a shard has in the sums to `figures`.
     pub(super) fn publish(&self, cells: &Cells, figures: Figures) {
-        let sums = self.sums.add(figures.minus(cells.published()));
-        cells.set_published(figures);
+        let sums = self.sums.add(figures.minus(cells.published.load()));
+        cells.published.store(figures);
         self.peaks.raise(sums);
     }
 
@@ -219,21 +219,22 @@ impl Inner {
 
     /// Notes who publishes; whether nobody else has for long. Asked of the shared word now and then: each who writes it takes it from the others.
     pub(super) fn is_alone(&self, cells: &Cells) -> bool {
-        let times = cells.count_published();
+        let times = cells.times.load(Ordering::Relaxed) + 1;
+        cells.times.store(times, Ordering::Relaxed);
         if times % ASKED != 0 {
             return false;
         }
         let this = std::ptr::from_ref(cells).addr();
         if self.publisher.load(Ordering::Relaxed) != this {
             self.publisher.store(this, Ordering::Relaxed);
-            cells.restart();
+            cells.times.store(0, Ordering::Relaxed);
             return false;
         }
         times >= ALONE
     }
 
     fn others(&self, cells: &Cells) -> Figures {
-        self.sums.load().minus(cells.published())
+        self.sums.load().minus(cells.published.load())
     }
 
     /// The peaks with what the active shard has reached. While its activity moves they are near enough without.

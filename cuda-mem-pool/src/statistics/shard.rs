@@ -228,9 +228,9 @@ pub(super) struct Cells {
     /// Alone: the most of each figure that no peak is below, up to the last look.
     most: AtomicFigures,
     /// What the counter's sums have of this shard.
-    published: AtomicFigures,
+    pub(super) published: AtomicFigures,
     /// How many times it has published since another one did.
-    times: AtomicI64,
+    pub(super) times: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -286,7 +286,7 @@ impl Cells {
         }
         let after = self.now().plus(block);
         let quantum = counter.quantum();
-        let published = after.behind(quantum, self.published());
+        let published = after.behind(quantum, self.published.load());
         if !may_rise && counter.would_rise(self, published) {
             return false;
         }
@@ -344,7 +344,7 @@ impl Cells {
 
     fn publish(&self, counter: &Inner, now: Figures) {
         let quantum = counter.quantum();
-        self.publish_as(counter, now, now.behind(quantum, self.published()), quantum);
+        self.publish_as(counter, now, now.behind(quantum, self.published.load()), quantum);
     }
 
     fn publish_as(&self, counter: &Inner, now: Figures, published: Figures, quantum: Figures) {
@@ -361,7 +361,7 @@ impl Cells {
     /// Figures may rise by `up` and fall by `down`.
     fn set_limits(&self, now: Figures, up: Figures, down: Figures) {
         let [all, limits @ ..] = now.moved_by(up);
-        let [_, floors @ ..] = now.moved_by(down.negative());
+        let [_, floors @ ..] = now.moved_by(Figures::default().minus(down));
         store(&self.limits, all);
         for (pool, (limit, floor)) in self.pools.iter().zip(limits.into_iter().zip(floors)) {
             store(&pool.limits, limit);
@@ -372,13 +372,10 @@ impl Cells {
     /// Takes the activity away once nobody counts; whether that had to be waited for.
     pub(super) fn deactivate(&self) -> bool {
         let mut tries = 0;
-        if self.try_deactivate() {
-            return false;
-        }
         while !self.try_deactivate() {
             wait_a_moment(&mut tries);
         }
-        true
+        tries > 0
     }
 
     /// As [`Cells::deactivate`], unless somebody counts.
@@ -396,25 +393,6 @@ impl Cells {
 
     fn publishes(&self) -> bool {
         self.publishes.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn published(&self) -> Figures {
-        self.published.load()
-    }
-
-    pub(super) fn set_published(&self, figures: Figures) {
-        self.published.store(figures);
-    }
-
-    /// One publication more; how many since [`Cells::restart`].
-    pub(super) fn count_published(&self) -> i64 {
-        let times = self.times.load(Ordering::Relaxed) + 1;
-        self.times.store(times, Ordering::Relaxed);
-        times
-    }
-
-    pub(super) fn restart(&self) {
-        self.times.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn most(&self) -> Figures {

@@ -125,8 +125,8 @@ fn a_heap_waits_for_the_end_of_its_streams_work() {
         };
         assert!(slot.owner.take_over(2, &2, |reached| *reached).is_none());
         match slot.owner.served() {
-            Served::By(stream) => assert_eq!(stream, 1),
-            Served::Nobody(end) => assert!(matches!(end, End::At(false))),
+            Ok(stream) => assert_eq!(stream, 1),
+            Err(end) => assert!(matches!(end, End::At(false))),
         }
         ends.join().unwrap();
         assert!(slot.owner.take_over(2, &2, |reached| *reached).is_none());

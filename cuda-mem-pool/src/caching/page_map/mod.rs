@@ -20,7 +20,7 @@ use crate::engine::paged::Tier;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
-use slot::{Content, Entry, tag};
+use slot::{Content, entry_of, record_of, tag};
 
 /// Blocks start at multiples of this many bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -72,9 +72,9 @@ impl PageMap {
         let owner = slot.owner.load(Ordering::Relaxed);
         match slot.content() {
             Content::Page(tier, leaf) => {
-                let entry = Entry::load(self.entry(tier, leaf, address)?)?;
-                let record = entry.record();
-                (entry.tag() == tag(tier, address)).then_some(Found { owner, record, tier })
+                let entry = self.entry(tier, leaf, address)?.load(Ordering::Relaxed);
+                let record = record_of(entry, tag(tier, address))?;
+                Some(Found { owner, record, tier })
             }
             Content::Starts(starts) => {
                 let record = slot.record(address).load(Ordering::Relaxed);
@@ -133,8 +133,8 @@ impl PageMap {
     /// Enters a block of a page; of a medium page, one that started in the same 16 KiB is no more.
     pub(super) fn set_in_page(&self, address: u64, record: u32) -> Result<(), Unfit> {
         let (tier, leaf) = self.page(address).filter(|_| address.is_multiple_of(GRANULE)).ok_or(Unfit)?;
-        let entry = Entry::new(record, tag(tier, address)).ok_or(Unfit)?;
-        entry.store(self.entry(tier, leaf, address).ok_or(Unfit)?);
+        let entry = entry_of(record, tag(tier, address)).ok_or(Unfit)?;
+        self.entry(tier, leaf, address).ok_or(Unfit)?.store(entry, Ordering::Relaxed);
         Ok(())
     }
 
@@ -143,9 +143,9 @@ impl PageMap {
         if let Some((tier, leaf)) = self.page(address)
             && let Some(place) = self.entry(tier, leaf, address)
             && address.is_multiple_of(GRANULE)
-            && Entry::load(place).is_some_and(|entry| entry.tag() == tag(tier, address))
+            && record_of(place.load(Ordering::Relaxed), tag(tier, address)).is_some()
         {
-            Entry::clear(place);
+            place.store(0, Ordering::Relaxed);
         }
     }
 

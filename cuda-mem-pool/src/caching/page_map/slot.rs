@@ -90,45 +90,21 @@ impl Starts {
     }
 }
 
-/// What a leaf says of a block that starts in one of its parts: the record, and a tag that is not 0. 0 if none starts there.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry(u32);
-
 const TAGS: u32 = u32::MAX / RECORDS + 1;
 
-impl Entry {
-    pub(super) fn new(record: u32, tag: u8) -> Option<Self> {
-        let fits = record < RECORDS && (1..TAGS).contains(&u32::from(tag));
-        fits.then(|| Self(record * TAGS + u32::from(tag)))
-    }
+/// What a leaf says of a block that starts in one of its parts: its record, and a tag that is not 0. 0 if none starts there.
+pub(super) fn entry_of(record: u32, tag: u32) -> Option<u32> {
+    (record < RECORDS && (1..TAGS).contains(&tag)).then(|| record * TAGS + tag)
+}
 
-    #[inline]
-    pub(super) fn load(from: &AtomicU32) -> Option<Self> {
-        let word = from.load(Ordering::Relaxed);
-        (word != 0).then_some(Self(word))
-    }
-
-    pub(super) fn store(self, to: &AtomicU32) {
-        to.store(self.0, Ordering::Relaxed);
-    }
-
-    pub(super) fn clear(to: &AtomicU32) {
-        to.store(0, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn record(self) -> u32 {
-        self.0 / TAGS
-    }
-
-    #[inline]
-    pub(super) fn tag(self) -> u8 {
-        (self.0 % TAGS) as u8
-    }
+/// The record of an entry, if that is of a block with this tag.
+#[inline]
+pub(super) fn record_of(entry: u32, tag: u32) -> Option<u32> {
+    (entry % TAGS == tag).then_some(entry / TAGS)
 }
 
 /// The tag of a block that starts at an address: of a medium one, where in its window that is, in granules, from 1.
 #[inline]
-pub(super) fn tag(tier: Tier, address: u64) -> u8 {
-    if tier == Tier::Small { 1 } else { (address % WINDOW / GRANULE) as u8 + 1 }
+pub(super) fn tag(tier: Tier, address: u64) -> u32 {
+    if tier == Tier::Small { 1 } else { (address % WINDOW / GRANULE) as u32 + 1 }
 }

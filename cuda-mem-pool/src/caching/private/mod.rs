@@ -25,7 +25,6 @@ use self::memory::SegmentMemory;
 pub(super) use self::streams::PoolStreams;
 use super::shared::DeviceCache;
 use super::slot::shown_handle;
-use crate::engine::paged::SLAB;
 use crate::engine::segments::{Block, PoolTable, SegmentView};
 use crate::error::{CachedMemory, PoolError, Result};
 use crate::mempool_id::MempoolId;
@@ -199,11 +198,11 @@ impl Private {
         let state = lock(&self.state);
         let is_default = id == MempoolId::NONE;
         let lending = state.pools.iter().filter(|(_, pool)| is_default && pool.lends());
-        let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0, 1)).max().unwrap_or(0);
+        let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0)).max().unwrap_or(0);
         let own = state.pools.get(id).map_or(0, |pool| {
             // What another source would have given nobody knows.
             let room = if pool.source.is_some() { 0 } else { room };
-            pool.heap.largest_for(stream, room as u64, SLAB as u64)
+            pool.heap.largest_for(stream, room as u64)
         });
         lent.max(own) as usize
     }

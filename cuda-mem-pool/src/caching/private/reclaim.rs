@@ -9,7 +9,7 @@ use super::blocks::{Found, Routed};
 use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
-use crate::caching::owner::{End, Served, wait_for};
+use crate::caching::owner::{End, wait_for};
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{Climb, climb};
 use crate::engine::segments::{FreeSegment, TakenSegment};
@@ -233,14 +233,14 @@ impl PrivatePools<'_> {
         users.extend(self.private.streams.all());
         for slot in self.shared.slots.iter() {
             let is_done = match slot.owner.served() {
-                Served::By(stream) => {
+                Ok(stream) => {
                     users.push(stream);
                     true
                 }
-                Served::Nobody(End::Done) => true,
-                Served::Nobody(End::At(point)) if waits => point.synchronize().is_ok(),
-                Served::Nobody(End::At(point)) => point.is_complete().unwrap_or(false),
-                Served::Nobody(End::Lost) => false,
+                Err(End::Done) => true,
+                Err(End::At(point)) if waits => point.synchronize().is_ok(),
+                Err(End::At(point)) => point.is_complete().unwrap_or(false),
+                Err(End::Lost) => false,
             };
             if !is_done {
                 return Vec::new();

@@ -137,7 +137,7 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
         for (heap, remote) in &*heaps {
             heap.with(|heap, guard| remote.drain(|number| Shared::put_back(heap, guard, number)));
         }
-        let active = [counter.active_bytes(), counter.peak_active_bytes()].map(|bytes| bytes / SIZE as u64);
+        let active = [counter.active_bytes(), counter.peak_active_bytes()].map(|bytes| bytes / SIZE);
         assert_eq!(active[0], 2);
         // Of two that raise it at once each may miss what is left to the other.
         assert!((2..=3).contains(&active[1]), "{}", active[1]);

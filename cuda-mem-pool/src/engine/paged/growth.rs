@@ -49,23 +49,6 @@ pub(crate) trait Heaps {
 
     /// Where a heap enters its blocks.
     fn index(&self, heap: u32) -> Self::Index;
-
-    /// As [`Heaps::with`], once the heap's quick lists are joined ([`StreamHeap::coalesce`]).
-    fn with_coalesced<R>(&mut self, heap: u32, body: impl FnOnce(&mut StreamHeap) -> R) -> Option<R> {
-        let index = self.index(heap);
-        self.with(heap, |heap| {
-            heap.coalesce(&index);
-            body(heap)
-        })
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
-    /// The bytes in blocks, without the one that is asked for.
-    pub(crate) active: usize,
-    /// The most that they ever were: no statistic that a user may reset.
-    pub(crate) peak: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,12 +57,15 @@ pub(crate) struct Wanted {
     pub(crate) size: usize,
     /// How many of them were not asked for.
     pub(crate) unused: usize,
-    pub(crate) load: Load,
+    /// The bytes in blocks, without this one.
+    pub(crate) active: usize,
+    /// The most that they ever were: no statistic that a user may reset.
+    pub(crate) peak: usize,
 }
 
 impl Wanted {
     pub(super) fn peak(&self) -> usize {
-        self.load.peak.max(self.load.active.saturating_add(self.size))
+        self.peak.max(self.active.saturating_add(self.size))
     }
 }
 
@@ -125,8 +111,8 @@ impl MoveBudget {
     /// What a call that maps a handle a second time takes, with the one that takes the old mapping away, in microseconds.
     const MOVE_US: u64 = 34;
 
-    pub(super) fn spend(&mut self, handles: usize) {
-        self.spent_us = self.spent_us.saturating_add(handles as u64 * Self::MOVE_US);
+    pub(super) fn spend(&mut self) {
+        self.spent_us = self.spent_us.saturating_add(Self::MOVE_US);
     }
 
     fn is_spent(&mut self, now_us: u64, us_per_s: u64) -> bool {
@@ -311,11 +297,11 @@ impl<B: Backend> PageSource<B> {
         if let Some(block) = mine.allocate(size, unused, index) {
             return Planned::Block(block);
         }
-        if mine.held_bytes() >= JOINS_FROM_BYTES
-            && mine.coalesce(index)
-            && let Some(block) = mine.allocate(size, unused, index)
-        {
-            return Planned::Block(block);
+        if mine.held_bytes() >= JOINS_FROM_BYTES {
+            mine.coalesce(index);
+            if let Some(block) = mine.allocate(size, unused, index) {
+                return Planned::Block(block);
+            }
         }
         // The size and alignment that are needed.
         let need = if size <= MEDIUM { (SLAB, SLAB as u64) } else { (size, GRANULE as u64) };

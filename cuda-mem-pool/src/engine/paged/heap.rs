@@ -166,15 +166,12 @@ impl StreamHeap {
         true
     }
 
-    /// Joins all quick blocks with their free neighbours, and gives empty slabs back to the ranges. Whether there were any.
-    pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) -> bool {
-        let quick =
-            self.small.blocks.quick_bytes() + self.medium.blocks.quick_bytes() + self.large.quick_bytes();
+    /// Joins all quick blocks with their free neighbours, and gives empty slabs back to the ranges.
+    pub(crate) fn coalesce(&mut self, index: &impl BlockIndex) {
         self.now += 1;
         self.small.release_spare(self.now, &mut self.large, index);
         self.medium.release_spare(self.now, &mut self.large, index);
         while self.join_one_large(index) {}
-        quick > 0
     }
 
     #[inline]
@@ -252,16 +249,11 @@ impl StreamHeap {
         self.now
     }
 
-    /// Adds a free range, which nothing uses behind `freed_at` of the count. The number of the free span that has it.
-    pub(super) fn offer(&mut self, address: u64, bytes: usize, freed_at: u64) -> Option<u32> {
-        self.large.offer(address, bytes, freed_at)
-    }
-
     /// A heap with a free range, for tests of those who share one.
     #[cfg(all(loom, test))]
     pub(crate) fn with_free(address: u64, bytes: usize) -> Self {
         let mut heap = Self::new();
-        assert!(heap.offer(address, bytes, 0).is_some());
+        assert!(heap.large.offer(address, bytes, 0).is_some());
         heap
     }
 }

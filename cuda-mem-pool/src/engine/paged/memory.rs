@@ -30,7 +30,6 @@ pub(super) struct Handle {
     pub(super) id: u64,
     pub(super) memory: u64,
     pub(super) bytes: usize,
-    pub(super) heap: u32,
     pub(super) active: Option<u64>,
     /// Where else it is mapped.
     pub(super) stale: Vec<u64>,
@@ -156,10 +155,10 @@ impl Memory {
     }
 
     /// Enters a new handle. None if there are no more numbers.
-    pub(super) fn add(&mut self, memory: u64, bytes: usize, heap: u32) -> Option<u32> {
+    pub(super) fn add(&mut self, memory: u64, bytes: usize) -> Option<u32> {
         self.made += 1;
         let (id, stale) = (self.made, Vec::new());
-        let handle = Handle { id, memory, bytes, heap, active: None, stale, pins: 0, generation: 0 };
+        let handle = Handle { id, memory, bytes, active: None, stale, pins: 0, generation: 0 };
         let number = self.handles.insert(handle).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
         Some(number)
@@ -192,10 +191,10 @@ impl Memory {
         }
     }
 
-    /// Makes a handle of `heap`, which was just mapped at an address or is stale there, active there. It is active nowhere else.
-    pub(super) fn activate(&mut self, number: u32, heap: u32, address: u64) {
+    /// Makes a handle, which was just mapped at an address or is stale there, active there. It is active nowhere else.
+    pub(super) fn activate(&mut self, number: u32, address: u64) {
         let Some(handle) = self.handles.get_mut(number) else { return };
-        (handle.heap, handle.active) = (heap, Some(address));
+        handle.active = Some(address);
         match handle.stale.iter().position(|other| *other == address) {
             Some(at) => {
                 handle.stale.remove(at);

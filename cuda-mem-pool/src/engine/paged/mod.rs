@@ -23,7 +23,7 @@ mod trim;
 mod window;
 
 pub use backend::{Backend, Climb, climb};
-pub(crate) use growth::{GrowError, Heaps, Load, PageSource, Wanted};
+pub(crate) use growth::{GrowError, Heaps, PageSource, Wanted};
 pub(crate) use heap::{BlockNumber, StreamHeap};
 pub use memory::Segment;
 pub use replay::Replay;

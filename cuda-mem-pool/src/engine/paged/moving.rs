@@ -55,7 +55,7 @@ impl Plan {
         let mut pieces: Vec<(u64, usize)> =
             parts.chain(self.filled.iter().map(|slot| (*slot, self.window.unit))).collect();
         pieces.sort_unstable();
-        pieces.into_iter().fold(None, |_, (address, bytes)| mine.offer(address, bytes, freed_at))
+        pieces.into_iter().fold(None, |_, (address, bytes)| mine.large.offer(address, bytes, freed_at))
     }
 }
 
@@ -114,7 +114,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(false);
         }
         while plan.handles.len() < lacks {
-            let Some(handle) = self.make(unit, plan.heap)? else { return Ok(false) };
+            let Some(handle) = self.make(unit)? else { return Ok(false) };
             let new = Free { handle, heap: plan.heap, address: 0, bytes: unit, span: NONE, freed_at: 0 };
             plan.handles.push(new);
         }
@@ -122,7 +122,7 @@ impl<B: Backend> PageSource<B> {
     }
 
     /// Makes a handle, or takes one that is mapped nowhere. None if there is no memory for it.
-    fn make(&mut self, unit: usize, heap: u32) -> Result<Option<u32>, GrowError<B::Error>> {
+    fn make(&mut self, unit: usize) -> Result<Option<u32>, GrowError<B::Error>> {
         if let Some(handle) = self.memory.take_unmapped(Some(unit)) {
             return Ok(Some(handle));
         }
@@ -130,7 +130,7 @@ impl<B: Backend> PageSource<B> {
             return Ok(None);
         }
         let Some(memory) = self.backend.create(unit)? else { return Ok(None) };
-        let Some(handle) = self.memory.add(memory, unit, heap) else {
+        let Some(handle) = self.memory.add(memory, unit) else {
             self.backend.release(memory, unit)?;
             return Err(GrowError::NoNumbers);
         };
@@ -148,7 +148,9 @@ impl<B: Backend> PageSource<B> {
             if missing == 0 {
                 return;
             }
-            let found = heaps.with_coalesced(other, |theirs| {
+            let index = heaps.index(other);
+            let found = heaps.with(other, |theirs| {
+                theirs.coalesce(&index);
                 let mut free = self.wholly_free(other, theirs);
                 free.retain(|free| free.bytes == unit);
                 free.sort_unstable_by_key(|free| (free.freed_at, free.address));
@@ -159,15 +161,13 @@ impl<B: Backend> PageSource<B> {
             });
             let Some((mut free, now)) = found.filter(|(free, _)| !free.is_empty()) else { continue };
             free.sort_unstable_by_key(|free| free.freed_at);
-            let timeline = self.timelines.entry(other).or_default();
+            let (timeline, backend) = (self.timelines.entry(other).or_default(), &mut self.backend);
             // A point for the next time, if nothing is known yet.
-            timeline.make(other, now, &mut self.backend);
+            timeline.make(other, now, backend);
+            let last = free.last().map_or(0, |free| free.freed_at);
+            let ordered = if quiet { 0 } else { timeline.order(other, last, plan.heap, round, backend) };
             let (taken, refused): (Vec<Free>, Vec<Free>) = free.into_iter().partition(|free| {
-                if quiet {
-                    timeline.is_done(free.freed_at, round, &mut self.backend)
-                } else {
-                    timeline.order((other, free.freed_at, now), plan.heap, round, &mut self.backend)
-                }
+                free.freed_at <= ordered || timeline.is_done(free.freed_at, round, backend)
             });
             plan.handles.extend(taken);
             self.give_back(refused, heaps);
@@ -184,7 +184,7 @@ impl<B: Backend> PageSource<B> {
             };
             if let Some(at) = plan.returns.iter().position(|free| free.handle == returned) {
                 let free = plan.returns.swap_remove(at);
-                self.announce(free);
+                self.announce(free.handle, free.address);
                 self.settle(plan, free, fill.address);
             }
         }
@@ -221,8 +221,8 @@ impl<B: Backend> PageSource<B> {
         let mut memory = Vec::with_capacity(handles.len());
         for free in handles {
             if !self.is_unmapped(*free) {
-                self.announce(*free);
-                self.budget.spend(1);
+                self.announce(free.handle, free.address);
+                self.budget.spend();
             }
             let Some(handle) = self.memory.handle(free.handle) else { return (0, Err(GrowError::NoNumbers)) };
             memory.push(handle.memory);
@@ -245,12 +245,12 @@ impl<B: Backend> PageSource<B> {
             self.note(free.heap, free.address, free.bytes, false);
             plan.came = true;
         }
-        self.memory.activate(free.handle, plan.heap, slot);
+        self.memory.activate(free.handle, slot);
         self.note(plan.heap, slot, free.bytes, true);
         plan.filled.push(slot);
     }
 
-    fn is_unmapped(&self, free: Free) -> bool {
+    pub(super) fn is_unmapped(&self, free: Free) -> bool {
         self.memory.handle(free.handle).is_none_or(|handle| handle.active.is_none())
     }
 
@@ -285,15 +285,15 @@ impl<B: Backend> PageSource<B> {
             if self.is_unmapped(free) {
                 self.memory.keep_unmapped(free.handle);
             } else {
-                heaps.with(free.heap, |theirs| theirs.offer(free.address, free.bytes, free.freed_at));
+                heaps.with(free.heap, |theirs| theirs.large.offer(free.address, free.bytes, free.freed_at));
             }
         }
     }
 
     /// Tells that a free handle is about to leave the addresses where it is active.
-    pub(super) fn announce(&mut self, free: Free) {
-        self.memory.renew(free.handle);
-        if let Some(segment) = self.segment(free.address) {
+    pub(super) fn announce(&mut self, handle: u32, address: u64) {
+        self.memory.renew(handle);
+        if let Some(segment) = self.segment(address) {
             self.backend.before_leaving(&segment);
         }
     }

@@ -8,13 +8,12 @@ use crate::engine::slab::NONE;
 
 #[derive(Debug)]
 pub(super) struct QuickLists {
-    /// The first block of each list, and a bit for each list that may have any. Made when the first block is kept.
+    /// The first block of each list. Made when the first block is kept.
     heads: Box<[u32]>,
-    bits: Box<[u64]>,
     /// The size up to which there are lists; those of all sizes are mixed.
     most: Option<usize>,
     bytes: usize,
-    /// Where the next block that has to go is looked for.
+    /// The list from which on the next block that has to go is looked for.
     hand: usize,
 }
 
@@ -24,7 +23,7 @@ const MIXED_BITS: u32 = 8;
 impl QuickLists {
     /// Lists for blocks of up to `most` bytes, or of any size.
     pub(super) fn new(most: Option<usize>) -> Self {
-        Self { heads: Box::default(), bits: Box::default(), most, bytes: 0, hand: 0 }
+        Self { heads: Box::default(), most, bytes: 0, hand: 0 }
     }
 
     #[inline]
@@ -33,7 +32,7 @@ impl QuickLists {
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {
-        size_of_val(&*self.heads) + size_of_val(&*self.bits)
+        size_of_val(&*self.heads)
     }
 
     /// The list of a size: its own up to a most, else one that it shares. Sizes of tensors are often multiples of large powers of two, so all
@@ -62,14 +61,7 @@ impl QuickLists {
             self.make_lists(list);
         }
         self.bytes += size;
-        let Some(head) = self.heads.get_mut(list) else { return NONE };
-        let before = std::mem::replace(head, number);
-        if before == NONE
-            && let Some(bits) = self.bits.get_mut(list / 64)
-        {
-            *bits |= 1 << (list % 64);
-        }
-        before
+        self.heads.get_mut(list).map_or(NONE, |head| std::mem::replace(head, number))
     }
 
     /// Takes the first block, of `size` bytes, off a list; `next` is the one behind it.
@@ -81,42 +73,20 @@ impl QuickLists {
         }
     }
 
-    /// A list that has a block and its first one, each list in turn.
+    /// A list that has a block and its first one: all of a list, and then of the next one that has any.
     pub(super) fn next(&mut self) -> Option<(usize, u32)> {
         if self.bytes == 0 {
             return None;
         }
-        if let Some(found) = self.next_from_hand() {
-            return Some(found);
-        }
-        self.hand = 0;
-        self.next_from_hand()
-    }
-
-    /// Lists that have no block any more lose their bits here, so that who takes a block has nothing to do with bits.
-    fn next_from_hand(&mut self) -> Option<(usize, u32)> {
-        loop {
-            let (word, from) = (self.hand / 64, self.hand % 64);
-            let bits = self.bits.get_mut(word)?;
-            let here = *bits & u64::MAX << from;
-            if here == 0 {
-                self.hand = (word + 1) * 64;
-                continue;
-            }
-            let place = here.trailing_zeros() as usize;
-            self.hand = word * 64 + place;
-            match self.heads.get(self.hand) {
-                Some(head) if *head != NONE => return Some((self.hand, *head)),
-                _ => *bits &= !(1 << place),
-            }
-        }
+        let mut lists = (self.hand..self.heads.len()).chain(0..self.hand);
+        self.hand = lists.find(|list| self.heads[*list] != NONE)?;
+        Some((self.hand, self.heads[self.hand]))
     }
 
     #[cold]
     fn make_lists(&mut self, list: usize) {
         let lists = self.most.map_or(1 << MIXED_BITS, |most| most / GRANULE + 1);
         self.heads = vec![NONE; lists.max(list + 1)].into_boxed_slice();
-        self.bits = vec![0; self.heads.len().div_ceil(64)].into_boxed_slice();
     }
 }
 

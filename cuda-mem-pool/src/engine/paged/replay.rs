@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::backend::Backend;
-use super::growth::{GrowError, Heaps, Load, PageSource, Wanted};
+use super::growth::{GrowError, Heaps, PageSource, Wanted};
 use super::heap::{Block, BlockNumber, StreamHeap};
 use super::sizes::Policy;
 use super::sizes::{NoIndex, block_size};
@@ -13,7 +13,8 @@ use super::sizes::{NoIndex, block_size};
 pub struct Replay<B: Backend> {
     source: PageSource<B>,
     heaps: AllHeaps,
-    load: Load,
+    active: usize,
+    peak: usize,
 }
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl<B: Backend> Replay<B> {
         let policy = Policy { moves, ..Policy::for_memory(device.min(limit)) };
         let mut source = PageSource::new(backend, policy, device as u64);
         source.set_limit(limit);
-        Self { source, heaps: AllHeaps(Vec::new()), load: Load { active: 0, peak: 0 } }
+        Self { source, heaps: AllHeaps(Vec::new()), active: 0, peak: 0 }
     }
 
     /// Where memory is from.
@@ -61,7 +62,7 @@ impl<B: Backend> Replay<B> {
     /// As [`Replay::allocate`], with more memory. None without; what the backend says otherwise, or None for faults of the records.
     pub fn grow(&mut self, heap: u32, bytes: usize) -> Result<Option<(u32, u64)>, Option<B::Error>> {
         let Some(size) = block_size(bytes) else { return Ok(None) };
-        let wanted = Wanted { size, unused: size - bytes, load: self.load };
+        let wanted = Wanted { size, unused: size - bytes, active: self.active, peak: self.peak };
         match self.source.grow(heap, &mut self.heaps, wanted) {
             Ok(block) => Ok(Some(self.count(block))),
             Err(GrowError::OutOfMemory) => Ok(None),
@@ -74,13 +75,13 @@ impl<B: Backend> Replay<B> {
     /// Frees a block of a heap; false if there is none of that number.
     pub fn free(&mut self, heap: u32, number: u32) -> bool {
         let freed = self.heaps.with(heap, |heap| heap.free(BlockNumber(number), &NoIndex)).flatten();
-        self.load.active -= freed.map_or(0, |freed| freed.size);
+        self.active -= freed.map_or(0, |freed| freed.size);
         freed.is_some()
     }
 
     /// Gives free memory back that the device is done with, until `most` bytes, of a heap first and then of the others.
     pub fn trim(&mut self, first: u32, most: usize) -> Result<(), Option<B::Error>> {
-        self.heaps.0.iter_mut().for_each(|heap| _ = heap.coalesce(&NoIndex));
+        self.heaps.0.iter_mut().for_each(|heap| heap.coalesce(&NoIndex));
         let mut bytes = 0;
         for heap in std::iter::once(first).chain(self.heaps.others(first)) {
             if bytes < most {
@@ -100,8 +101,8 @@ impl<B: Backend> Replay<B> {
     }
 
     fn count(&mut self, block: Block) -> (u32, u64) {
-        self.load.active += block.size;
-        self.load.peak = self.load.peak.max(self.load.active);
+        self.active += block.size;
+        self.peak = self.peak.max(self.active);
         (block.number.0, block.address)
     }
 }

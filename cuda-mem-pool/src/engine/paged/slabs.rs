@@ -6,9 +6,6 @@ use super::heap::{Block, BlockNumber, Freed};
 use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, Tier};
 use super::spans::Spans;
 
-/// How many empty slabs of a kind a heap keeps, so that one block at the edge does not take and give one each time.
-const SPARE: usize = 1;
-
 const QUICK_BYTES: usize = 80 << 20;
 
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
@@ -21,13 +18,14 @@ pub(super) struct Slabs {
     pub(super) blocks: Spans,
     /// The number that a slab has as a large block, by its address.
     numbers: BTreeMap<u64, u32>,
-    spare: Vec<u64>,
+    /// One that is empty, kept so that a block at the edge does not take and give one each time.
+    spare: Option<u64>,
 }
 
 impl Slabs {
     pub(super) fn new(tier: Tier) -> Self {
         let most = if tier == Tier::Small { SMALL } else { MEDIUM };
-        Self { tier, blocks: Spans::new(Some(most), usize::MAX), numbers: BTreeMap::new(), spare: Vec::new() }
+        Self { tier, blocks: Spans::new(Some(most), usize::MAX), numbers: BTreeMap::new(), spare: None }
     }
 
     /// Cuts a block from a slab, of one more slab if need be.
@@ -53,9 +51,8 @@ impl Slabs {
             }
         };
         let address = self.blocks.take(number, size, unused)?;
-        if !self.spare.is_empty() {
-            let slab = slab_of(address);
-            self.spare.retain(|spare| *spare != slab);
+        if self.spare == Some(address - address % SLAB as u64) {
+            self.spare = None;
         }
         if !index.set_in_slab(address, number) {
             self.blocks.release(number, 0);
@@ -89,11 +86,10 @@ impl Slabs {
     fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
         index.clear_in_slab(address);
-        if let Some(slab) = self.blocks.release(number, freed_at) {
-            self.spare.push(slab);
-            if self.spare.len() > SPARE {
-                self.release_slab(slab, now, large, index);
-            }
+        match self.blocks.release(number, freed_at) {
+            Some(slab) if self.spare.is_some() => self.release_slab(slab, now, large, index),
+            Some(slab) => self.spare = Some(slab),
+            None => {}
         }
         true
     }
@@ -101,7 +97,7 @@ impl Slabs {
     /// Gives back all that nobody has.
     pub(super) fn release_spare(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) {
         self.release_quick(now, large, index);
-        while let Some(slab) = self.spare.last().copied() {
+        if let Some(slab) = self.spare.take() {
             self.release_slab(slab, now, large, index);
         }
     }
@@ -125,7 +121,7 @@ impl Slabs {
     }
 
     fn add_slab(&mut self, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
-        let (free, address) = large.find_aligned(SLAB, SLAB as u64)?;
+        let (free, address) = large.find_slab()?;
         let number = large.take_at(free, address, SLAB, 0)?;
         if !index.add_slab(address, self.tier) {
             large.release(number, 0);
@@ -137,21 +133,15 @@ impl Slabs {
             return None;
         }
         self.numbers.insert(address, number);
-        self.spare.push(address);
+        self.spare = Some(address);
         Some(())
     }
 
     fn release_slab(&mut self, slab: u64, now: u64, large: &mut Spans, index: &impl BlockIndex) {
-        self.spare.retain(|spare| *spare != slab);
         self.blocks.withdraw_alone(slab, SLAB);
         index.remove_slab(slab);
         if let Some(number) = self.numbers.remove(&slab) {
             large.release(number, now);
         }
     }
-}
-
-#[inline]
-const fn slab_of(address: u64) -> u64 {
-    address & !(SLAB as u64 - 1)
 }

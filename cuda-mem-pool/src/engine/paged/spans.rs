@@ -12,9 +12,6 @@ use super::sizes::{MAX, SLAB};
 use crate::engine::classes::GRANULE;
 use crate::engine::slab::{NONE, Slab};
 
-/// How many free spans are looked at for one that an aligned block fits into, before any that surely is large enough.
-const ALIGNED_LOOKED_AT: usize = 32;
-
 #[derive(Debug)]
 pub(crate) struct Spans {
     records: Slab<Span>,
@@ -131,17 +128,12 @@ impl Spans {
         self.free.find(&self.records, size)
     }
 
-    /// A free span with room for `size` bytes at a multiple of `alignment`, and that address.
-    pub(super) fn find_aligned(&self, size: usize, alignment: u64) -> Option<(u32, u64)> {
-        let fits = |(number, span): (u32, &Span)| {
-            let address = span.address.checked_next_multiple_of(alignment)?;
-            let end = address.checked_add(size as u64)?;
+    /// A free span with room for a slab, which begins at a multiple of its size, and where.
+    pub(super) fn find_slab(&self) -> Option<(u32, u64)> {
+        self.free.candidates(&self.records, SLAB).find_map(|(number, span)| {
+            let address = span.address.checked_next_multiple_of(SLAB as u64)?;
+            let end = address.checked_add(SLAB as u64)?;
             (end <= span.end()).then_some((number, address))
-        };
-        let near = self.free.candidates(&self.records, size).take(ALIGNED_LOOKED_AT).find_map(fits);
-        near.or_else(|| {
-            let number = self.find(size.checked_add(alignment as usize)?)?;
-            fits((number, self.records.get(number)?))
         })
     }
 
@@ -207,7 +199,8 @@ impl Spans {
         self.records.get(number).filter(|span| span.state == State::Used)
     }
 
-    /// Adds a free range and joins it with its neighbours. The number of its free span; None if there are no more.
+    /// Adds a free range, which nothing uses behind `freed_at` of its stream's count, and joins it with its neighbours. The number of its free
+    /// span; None if there are no more.
     pub(crate) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
         let (number, end) = self.add(address, size, freed_at)?;
         let before = self.ends.remove(&address).unwrap_or(NONE);

@@ -12,7 +12,7 @@ pub(super) struct Timeline<P> {
     done: u64,
     /// The round in which the first point was found not to be reached: within one round nobody asks twice.
     asked: u64,
-    /// The count up to which the stream of a heap was made to wait, in a round: what else it takes in that round needs no wait of its own.
+    /// The count up to which the stream of a heap was made to wait, in a round: it needs no second wait in that round.
     waited: (u64, u32, u64),
 }
 
@@ -66,30 +66,31 @@ impl<P> Timeline<P> {
         self.done
     }
 
-    /// Lets the stream of `waiter` wait for the frees of `heap`, whose timeline this is, up to a count. `now` is the count of the heap.
-    /// Whether that stream may use what was free then.
+    /// Lets the stream of `waiter` wait for the frees of `heap`, whose timeline this is, up to a count, as far as there are points. The count
+    /// up to which that stream may use what was free.
     pub(super) fn order<B: Backend<Point = P>>(
         &mut self,
-        (heap, freed_at, now): (u32, u64, u64),
+        heap: u32,
+        freed_at: u64,
         waiter: u32,
         round: u64,
         backend: &mut B,
-    ) -> bool {
+    ) -> u64 {
         let (count, waits, at) = self.waited;
-        if (waits, at) == (waiter, round) && freed_at <= count || self.is_done(freed_at, round, backend) {
-            return true;
+        if (waits, at) == (waiter, round) && freed_at <= count {
+            return count;
         }
-        // A point that was made before holds the stream up for less than one that is made now.
-        if self.points.back().is_none_or(|(count, _)| *count < freed_at) {
-            self.make(heap, now, backend);
+        if self.is_done(freed_at, round, backend) {
+            return self.done;
         }
-        let Some((count, point)) = self.points.iter().find(|(count, _)| *count >= freed_at) else {
-            return false;
-        };
+        // The first one behind that free holds the stream up for less than a later one.
+        let behind = self.points.iter().find(|(count, _)| *count >= freed_at);
+        let Some((count, point)) = behind.or(self.points.back()) else { return self.done };
         let waits = backend.wait(waiter, heap, point).unwrap_or(false);
-        if waits {
-            self.waited = (*count, waiter, round);
+        if !waits {
+            return self.done;
         }
-        waits
+        self.waited = (*count, waiter, round);
+        *count
     }
 }

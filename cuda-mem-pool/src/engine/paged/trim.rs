@@ -39,10 +39,10 @@ impl<B: Backend> PageSource<B> {
         // Nobody has them from here on.
         let taken = heaps.with(heap, |mine| self.take_free(heap, mine, &free)).unwrap_or_default();
         for (at, free) in taken.iter().enumerate() {
-            self.announce(*free);
+            self.announce(free.handle, free.address);
             let released = self.release(free.handle);
             // Where it was it is not any more, given back or not.
-            if self.memory.handle(free.handle).is_none_or(|handle| handle.active.is_none()) {
+            if self.is_unmapped(*free) {
                 self.note(free.heap, free.address, free.bytes, false);
             }
             if let Err(error) = released {
@@ -76,11 +76,8 @@ impl<B: Backend> PageSource<B> {
         let handles: Vec<u32> = self.memory.handles().map(|(number, _)| number).collect();
         let mut outcome = Ok(());
         for number in handles {
-            if let Some(handle) = self.memory.handle(number)
-                && let Some(address) = handle.active
-            {
-                let (heap, bytes) = (handle.heap, handle.bytes);
-                self.announce(Free { handle: number, heap, address, bytes, span: 0, freed_at: 0 });
+            if let Some(address) = self.memory.handle(number).and_then(|handle| handle.active) {
+                self.announce(number, address);
             }
             let released = self.release(number).or_else(|_| self.release(number));
             outcome = outcome.and(released);

@@ -74,7 +74,7 @@ pub(super) struct Search<'s> {
     best: Option<Best<'s>>,
 }
 
-/// A place that lacks the fewest handles up to now, the lowest of those in its range, with its stretch.
+/// A place that lacks the fewest handles up to now, the lowest of those, with its stretch.
 struct Best<'s> {
     lacks: usize,
     start: u64,
@@ -176,10 +176,7 @@ impl<'s> Search<'s> {
     fn try_window(&mut self, range: &'s Range, stretch: &[Piece], start: u64) {
         let slots = self.slots(range, stretch, start);
         let lacks = slots.filter(|at| self.returning(range, *at).is_none()).count();
-        let is_better = self.best.as_ref().is_none_or(|best| {
-            lacks < best.lacks || lacks == best.lacks && start < best.start && best.range.start == range.start
-        });
-        if is_better {
+        if self.best.as_ref().is_none_or(|best| (lacks, start) < (best.lacks, best.start)) {
             self.best = Some(Best { lacks, start, range, stretch: stretch.to_vec() });
         }
     }

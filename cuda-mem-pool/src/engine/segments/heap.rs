@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::options::{MIN_BLOCK_SIZE, MIN_LARGE_ALLOCATION, MOST, Options, SMALL_SIZE};
+use super::options::{MIN_BLOCK_SIZE, MIN_LARGE_ALLOCATION, MOST, Options, SMALL_SEGMENT, SMALL_SIZE};
 use crate::error::PoolError;
 pub(crate) use crate::snapshot::BlockState;
 use crate::statistics::PoolSize;
@@ -203,8 +203,8 @@ impl SegmentHeap {
             && count == addresses.len()
     }
 
-    /// The largest block for the stream: a free one, or of a new segment of at most `room` bytes in whole pieces.
-    pub(crate) fn largest_for(&self, stream: u64, room: u64, piece: u64) -> u64 {
+    /// The largest block for the stream: a free one, or of a new segment of at most `room` bytes in whole pages of 2 MiB.
+    pub(crate) fn largest_for(&self, stream: u64, room: u64) -> u64 {
         let options = &self.options;
         let sizes = |kind: PoolSize| {
             let free = self.free[kind as usize].range((stream, 0, 0)..=(stream, u64::MAX, u64::MAX));
@@ -215,9 +215,10 @@ impl SegmentHeap {
             large.filter(|&size| size > SMALL_SIZE && self.best_fit(stream, size, PoolSize::Large).is_some());
         let small = sizes(PoolSize::Small).map(|size| options.largest_block(size.min(SMALL_SIZE)));
         // The largest block for each of the three sizes of segments.
-        let blocks = [SMALL_SIZE, MIN_LARGE_ALLOCATION - MIN_BLOCK_SIZE, room / piece * piece];
+        let blocks =
+            [SMALL_SIZE, MIN_LARGE_ALLOCATION - MIN_BLOCK_SIZE, room / SMALL_SEGMENT * SMALL_SEGMENT];
         let new = blocks.map(|bytes| options.largest_block(bytes)).into_iter();
-        let new = new.filter(|&size| options.segment_size(size).next_multiple_of(piece) <= room);
+        let new = new.filter(|&size| options.segment_size(size).next_multiple_of(SMALL_SEGMENT) <= room);
         large.chain(small).chain(new).max().unwrap_or(0)
     }
 

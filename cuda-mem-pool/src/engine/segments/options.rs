@@ -10,7 +10,7 @@ pub const SMALL_SIZE: u64 = 1 << 20;
 /// Sizes from this one on get a segment of their own, in bytes.
 pub(crate) const MIN_LARGE_ALLOCATION: u64 = 10 << 20;
 /// The bytes of a small segment; what the segments of single blocks are multiples of.
-const SMALL_SEGMENT: u64 = 2 << 20;
+pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
 /// The large segment that is the default, in bytes.
 const LARGE_SEGMENT: u64 = 20 << 20;
 const MIB: u64 = 1 << 20;

@@ -164,7 +164,7 @@ fn run(counter: &PeakCounter, steps: Vec<Step>, mut check: impl FnMut(DeviceStat
                 model.each(PoolStat::reset_accumulated);
             }
         }
-        assert_eq!(counter.active_bytes(), model.counted.active_bytes.all.current);
+        assert_eq!(counter.active_bytes() as u64, model.counted.active_bytes.all.current);
     }
     check(read(counter), model.counted);
 }

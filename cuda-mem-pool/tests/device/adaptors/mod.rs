@@ -7,6 +7,5 @@ mod limiting;
 mod model;
 mod nested;
 mod pinned_cache;
-mod statistics;
 mod threads;
 mod tracking;

@@ -10,28 +10,6 @@ use crate::common::World;
 use crate::support::device;
 
 #[test]
-fn it_begins_empty() {
-    let world = World::new();
-    let resource = TrackingAdaptor::new(device(&world), true);
-    assert!(resource.outstanding_allocations().is_empty());
-    assert_eq!(resource.bytes().current, 0);
-    assert_eq!(resource.outstanding_report(), "nothing is allocated\n");
-}
-
-#[test]
-fn all_freed_leaves_nothing() {
-    let world = World::new();
-    let resource = TrackingAdaptor::new(device(&world), true);
-    let blocks = (0..10).map(|_| resource.allocate(1000, &world.stream).unwrap()).collect::<Vec<_>>();
-    assert_eq!(resource.bytes().current, 10_000);
-    drop(blocks);
-    assert_eq!(resource.bytes().current, 0);
-    assert!(resource.outstanding_allocations().is_empty());
-    assert!(resource.allocate(0, None).unwrap().is_empty());
-    assert!(resource.outstanding_allocations().is_empty());
-}
-
-#[test]
 fn what_is_left_is_named_with_its_stream() {
     let world = World::new();
     let resource = TrackingAdaptor::new(device(&world), false);

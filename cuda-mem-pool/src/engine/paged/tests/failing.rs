@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::model::{AllHeaps, Model};
 use crate::engine::paged::NoIndex;
-use crate::engine::paged::{Backend, Block, Load, PageSource, Policy, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{Backend, Block, PageSource, Policy, StreamHeap, Wanted, block_size};
 
 const MIB: usize = 1 << 20;
 const HEAPS: u32 = 3;
@@ -139,10 +139,9 @@ impl World {
             Step::Allocate(number, size) => {
                 let size = block_size(size).unwrap();
                 let active = self.live.iter().map(|(_, block)| block.size).sum();
-                let load = Load { active, peak: active };
                 let found = self.heaps.get_mut(&number).unwrap().allocate(size, 0, &NoIndex);
                 let block = found.or_else(|| {
-                    let wanted = Wanted { size, unused: 0, load };
+                    let wanted = Wanted { size, unused: 0, active, peak: active };
                     let mut heaps = AllHeaps(&mut self.heaps, &NoIndex);
                     self.source.begin();
                     self.source.grow(number, &mut heaps, wanted).ok()

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use super::device::Device;
 use super::model::AllHeaps;
 use crate::engine::paged::{
-    Block, BlockIndex, BlockNumber, GrowError, Hold, Load, PageSource, Policy, SLAB, StreamHeap, Tier,
-    Wanted, block_size,
+    Block, BlockIndex, BlockNumber, GrowError, Hold, PageSource, Policy, SLAB, StreamHeap, Tier, Wanted,
+    block_size,
 };
 
 mod checks;
@@ -178,7 +178,7 @@ impl Machine {
         let (stream, size) = (self.stream(), self.size());
         let mut block = self.heaps.get_mut(&stream).unwrap().allocate(size, 1, &self.index);
         if block.is_none() {
-            let wanted = Wanted { size, unused: 1, load: Load { active: self.active, peak: self.peak } };
+            let wanted = Wanted { size, unused: 1, active: self.active, peak: self.peak };
             let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
             self.source.begin();
             block = match self.source.grow(stream, heaps, wanted) {

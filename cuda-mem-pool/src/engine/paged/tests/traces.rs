@@ -1,12 +1,11 @@
 //! Real traces: how much is held, and what it costs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Read;
+use std::io::BufReader;
 
 use super::model::{AllHeaps, Model};
-use crate::engine::paged::{
-    Block, GrowError, Load, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
-};
+use crate::engine::paged::{Block, GrowError, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
+use crate::trace;
 
 pub(super) struct Figures {
     pub(super) ratio: f64,
@@ -14,14 +13,6 @@ pub(super) struct Figures {
     pub(super) line: String,
     pub(super) peak: usize,
     pub(super) ooms: u64,
-}
-
-fn text(name: &str) -> String {
-    let path = format!("{}/../ci/traces/{name}.csv.gz", env!("CARGO_MANIFEST_DIR"));
-    let path = std::env::var("TRACES").map_or(path, |dir| format!("{dir}/{name}.csv.gz"));
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
-    text
 }
 
 /// What a program did, in order.
@@ -39,29 +30,26 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// A recorded run, with all sizes above 1 MiB so many thousandths of what they were.
-    fn read(name: &str, scale: usize) -> Self {
-        let text = text(name);
-        let figure = |name: &str| -> f64 {
-            text.split_once(name).unwrap().1.split_whitespace().next().unwrap().parse().unwrap()
-        };
+    /// A recorded run.
+    fn read(name: &str) -> Self {
+        let path = format!("{}/../ci/traces/{name}.csv.gz", env!("CARGO_MANIFEST_DIR"));
+        let path = std::env::var("TRACES").map_or(path, |dir| format!("{dir}/{name}.csv.gz"));
+        let file = flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap());
+        let trace = trace::Trace::read(BufReader::new(file)).unwrap();
+        let figure = |name: &str| trace.number(name).unwrap().unwrap();
         let (wall, expandable) =
-            (figure("wall_s="), figure("expandable_reserved_peak=") / figure("alloc_peak="));
-        let late: HashSet<&str> =
-            text.lines().filter_map(|line| line.strip_prefix("c,")?.split(',').next()).collect();
+            (figure("wall_s"), figure("expandable_reserved_peak") / figure("alloc_peak"));
+        let completed = trace.events.iter().filter(|event| event.action == trace::Action::Complete);
+        let late: HashSet<u64> = completed.map(|event| event.id).collect();
         let mut events = Vec::new();
-        for line in text.lines().filter(|line| !line.starts_with(['#', 'o'])) {
-            let fields: Vec<&str> = line.split(',').collect();
-            let id = fields[1].parse().unwrap();
-            match fields[0] {
-                "a" => {
-                    let size: usize = fields[2].parse().unwrap();
-                    let size = if size > 1 << 20 { size / 1000 * scale + size % 1000 } else { size };
-                    let size = block_size(size).unwrap();
-                    events.push(Event::Allocate { id, size, stream: fields[3].parse().unwrap() });
+        for trace::Event { action, id, stream, .. } in &trace.events {
+            match action {
+                trace::Action::Allocate { size } => {
+                    let size = block_size(*size as usize).unwrap();
+                    events.push(Event::Allocate { id: *id as u32, size, stream: *stream as u32 });
                 }
-                "f" if late.contains(fields[1]) => {}
-                _ => events.push(Event::Free(id)),
+                trace::Action::Free if late.contains(id) => {}
+                _ => events.push(Event::Free(*id as u32)),
             }
         }
         Self { name: name.to_owned(), wall, expandable, events }
@@ -92,7 +80,7 @@ impl Trace {
                     let mut block = heap.allocate(size, 0, &NoIndex);
                     if block.is_none() {
                         grows += 1;
-                        let wanted = Wanted { size, unused: 0, load: Load { active, peak } };
+                        let wanted = Wanted { size, unused: 0, active, peak };
                         source.begin();
                         let grown = source.grow(stream, &mut AllHeaps(&mut heaps, &NoIndex), wanted);
                         block = match grown {
@@ -193,7 +181,7 @@ const ALL: [&str; 6] = [
 #[test]
 fn small_blocks_leave_a_large_end_whole_and_large_ones_fit_it() {
     let mut heap = StreamHeap::new();
-    heap.offer(1 << 40, 350 << 20, 0).unwrap();
+    heap.large.offer(1 << 40, 350 << 20, 0).unwrap();
     let [hole, between] = [180 << 20, 2 << 20].map(|size| heap.allocate(size, 0, &NoIndex).unwrap());
     let end = between.address + between.size as u64;
     heap.free(hole.number, &NoIndex).unwrap();
@@ -213,7 +201,7 @@ fn small_blocks_leave_a_large_end_whole_and_large_ones_fit_it() {
 /// What is held of a short trace, and that no byte belongs to two blocks, without a limit and close to what is in use.
 #[test]
 fn a_recorded_program_is_held_and_never_twice() {
-    let trace = Trace::read("gnn_sampling", 1000);
+    let trace = Trace::read("gnn_sampling");
     let ample = trace.replay(100, Policy::for_memory(80 << 30), usize::MAX, true);
     assert!(ample.ratio < 1.37 && ample.ooms == 0, "more than expandable segments hold: {}", ample.line);
     let capacity = ample.peak / 100 * 105;
@@ -226,7 +214,7 @@ fn a_recorded_program_is_held_and_never_twice() {
 fn figures() {
     let only = std::env::var("TRACE").unwrap_or_default();
     for name in ALL.iter().filter(|name| name.contains(&only)) {
-        let trace = Trace::read(name, 1000);
+        let trace = Trace::read(name);
         for lag in [0, 100, 1000] {
             let figures = trace.replay(lag, Policy::for_memory(80 << 30), usize::MAX, true);
             println!("{}", figures.line);

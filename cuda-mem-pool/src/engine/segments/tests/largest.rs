@@ -32,7 +32,7 @@ fn it_is_had_and_no_larger_one_is() {
             heap.free(other).unwrap();
             for room in [0, 2, 4, 9, 10, 11, 12, 20, 25, 40].map(|room| room * MIB) {
                 let room = room / PIECE * PIECE;
-                let largest = heap.largest_for(1, room, PIECE);
+                let largest = heap.largest_for(1, room);
                 assert!(
                     largest == 0 || has(&mut heap, 1, largest, room),
                     "{options:?} {free:?} {room}: {largest}"

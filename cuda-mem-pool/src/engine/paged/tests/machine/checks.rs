@@ -22,10 +22,6 @@ impl Machine {
                     }
                 }
             }
-            if let Some(active) = handle.active {
-                let range = self.source.memory.range_at(active).unwrap();
-                assert_eq!(range.heap, handle.heap, "handle {number} is active in another heap's range");
-            }
         }
     }
 
@@ -38,7 +34,8 @@ impl Machine {
                 while at < end {
                     let (start, number, handle) =
                         self.source.memory.active_at(at).expect("a heap has what is not active");
-                    assert_eq!(handle.heap, *stream, "{at:#x} is in another heap than its handle");
+                    let range = self.source.memory.range_at(at).unwrap();
+                    assert_eq!(range.heap, *stream, "{at:#x} is in another heap's range");
                     let to = start + handle.bytes as u64;
                     had.entry(number).or_default().push((at - start, to.min(end) - start));
                     at = to.min(end);
