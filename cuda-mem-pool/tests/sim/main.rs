@@ -41,6 +41,7 @@ mod release_failures;
 mod rig;
 mod scenarios;
 mod sleep;
+mod sleep_calls;
 mod sleep_deaths;
 mod sleep_model;
 mod stream_ends;

@@ -101,7 +101,9 @@ impl<'s> PrivatePools<'s> {
             return Ok(Found::Gone);
         };
         if pool.is_asleep {
-            return Err(self.shared.tags.asleep(id));
+            let source = pool.source.clone();
+            drop(state);
+            return Err(self.shared.tags.asleep(source));
         }
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
         match found.ok_or(Error::TooLarge { bytes: requested })? {

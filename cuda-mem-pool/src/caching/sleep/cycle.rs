@@ -25,7 +25,7 @@ use super::backup::{BackupMemory, joined, len};
 use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::{Registrant, refuse_watchers};
+use crate::caching::callbacks::{Registrant, refuse_forked, refuse_watchers};
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result, SleepError};
@@ -78,7 +78,7 @@ impl Tag {
             }
         }
         let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
-        cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.pools(), true));
+        cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.memory, true));
         shared.context.synchronize()?;
         for peer in shared.private.memory.peers() {
             // What peers run may use the memory too.
@@ -150,7 +150,7 @@ impl Tag {
         let mut told = Vec::new();
         for (cycle, ranges) in cycles.iter_mut().zip(&woken) {
             cycle.tag.keep_largest_backup();
-            shared.private.set_asleep(&cycle.tag.pools(), false);
+            shared.private.set_asleep(&cycle.tag.memory, false);
             cycle.end = AWAKE;
             told.extend(tell(shared, cycle.tag, false, ranges));
         }
@@ -179,7 +179,7 @@ pub(super) struct Cycle<'t> {
 impl Drop for Cycle<'_> {
     fn drop(&mut self) {
         if self.end == AWAKE {
-            self.shared.private.set_asleep(&self.tag.pools(), false);
+            self.shared.private.set_asleep(&self.tag.memory, false);
         }
         // Release: what was done to the tag is done for whoever begins next.
         self.tag.phase.store(self.end, Ordering::Release);
@@ -259,6 +259,7 @@ impl Lacking {
 impl TagShared {
     /// Makes the tag busy, unless somebody else has.
     pub(super) fn begin<'t>(&'t self, shared: &'t DeviceCache) -> Result<Cycle<'t>> {
+        refuse_forked()?;
         for began in [AWAKE, ASLEEP] {
             // Acquire: what was done to it before is seen.
             if self.phase.compare_exchange(began, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -291,7 +292,7 @@ impl TagShared {
     }
 
     fn lacking(&self, shared: &DeviceCache) -> Lacking {
-        let kinds = shared.private.segment_kinds(&self.pools());
+        let kinds = shared.private.segment_kinds(&self.memory);
         let mut lacking = Lacking::default();
         for segment in self.memory.segments() {
             let kind = kinds.get(&segment.address()).copied().unwrap_or(PoolSize::Large);
@@ -302,9 +303,9 @@ impl TagShared {
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
-        let (live, blocks) = shared.private.live(&self.pools());
+        let (live, blocks) = shared.private.live(&self.memory);
         // Segments that are on their way in or out are not among the pools'.
-        let kinds = shared.private.segment_kinds(&self.pools());
+        let kinds = shared.private.segment_kinds(&self.memory);
         let mut kept: Vec<_> = lock(&self.keeps)
             .values()
             .map(|(range, reason)| Kept { range: range.clone(), bytes: 0, reason: reason.clone() })
