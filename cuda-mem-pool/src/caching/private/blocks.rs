@@ -132,18 +132,16 @@ impl<'s> PrivatePools<'s> {
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
-        let Some(address) = memory.acquire(bytes, source)? else { return Ok(None) };
+        // The address of a block of this allocator stands for that block.
+        let has = |address| self.shared.map.find(address).is_some() || self.has_block(address);
+        let expect_foreign = |address| if has(address) { Err(Error::OwnSource { id }) } else { Ok(()) };
+        let Some(address) = memory.acquire(bytes, source, expect_foreign)? else { return Ok(None) };
         if source.is_some()
             && let Err(error) = memory.settle()
         {
             // The first error is the one to tell.
             let _ = memory.release_claimed(address, claim);
             return Err(error);
-        }
-        if self.shared.map.find(address).is_some() {
-            // The address is a block's of this allocator, and stands for that block.
-            memory.release_claimed(address, claim)?;
-            return Err(Error::OwnSource { id });
         }
         let stack = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
@@ -171,6 +169,10 @@ impl<'s> PrivatePools<'s> {
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(Found::Block(address)))
+    }
+
+    fn has_block(self, address: u64) -> bool {
+        lock(&self.private.state).owners.contains_key(&address)
     }
 
     /// A free block of a private pool that lends in need.
