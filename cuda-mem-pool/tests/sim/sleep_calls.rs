@@ -4,14 +4,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_core::Stream;
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{
     Asleep, Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag, TagState,
 };
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::rig::on_simulator;
 use crate::sleep::{MIB, allocate_in, sleep};
@@ -81,6 +84,58 @@ fn a_tracker_enters_a_tag_that_is_being_entered() {
             allocator.history().detach(tracker);
             allocator.release_pool(id).unwrap();
         });
+    });
+}
+
+#[test]
+fn a_tracker_asks_a_tag_that_gets_its_backup() {
+    within_limit(|| {
+        on_simulator(|_, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let block = allocate_in(&tag, &allocator, MIB, &stream);
+            // Its free waits for the capture.
+            let (late, other) = (allocator.allocate(MIB, &stream).unwrap(), Stream::new(context).unwrap());
+            drop(late.on(&other).unwrap());
+            let capture = Capture::begin(&stream, RELAXED);
+            drop(late);
+            drop(capture.end().unwrap());
+            let (asking, asked) = (tag.clone(), mpsc::channel());
+            let told = std::sync::Mutex::new(asked.0);
+            let tracker = allocator.history().attach(move |_| {
+                assert!(!asking.state().is_asleep);
+                told.lock().unwrap().send(()).unwrap();
+            });
+            tag.prepare().unwrap();
+            assert!(asked.1.try_recv().is_ok(), "the free was told of");
+            allocator.history().detach(tracker);
+            free(&allocator, block);
+        });
+    });
+}
+
+#[test]
+fn who_hears_of_a_backup_that_stays_asks_its_tag() {
+    within_limit(|| {
+        let sim = Sim::builder().build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
+        let (asking, asked) = (tag.clone(), mpsc::channel());
+        let told = std::sync::Mutex::new(asked.0);
+        driver.on_release_failure(move |_| told.lock().unwrap().send(asking.state()).unwrap());
+        let small = allocate_in(&tag, &allocator, MIB, &stream);
+        tag.prepare().unwrap();
+        let large = allocate_in(&tag, &allocator, 4 * MIB, &stream);
+        for _ in 0..9 {
+            sim.fail_call("cuMemHostUnregister", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        tag.prepare().unwrap();
+        assert!(asked.1.try_recv().is_ok(), "the release was refused");
+        sim.clear_faults();
+        driver.on_release_failure(|_| {});
+        [small, large].into_iter().for_each(|block| free(&allocator, block));
     });
 }
 
@@ -195,7 +250,7 @@ fn a_forked_child_waits_for_no_lock_of_who_puts_tags_to_sleep() {
             // Until it is in the call.
             thread::sleep(Duration::from_millis(100));
             child::forked(|| {
-                let forked = |error: Error| matches!(error, Error::Core(cuda_mem_core::Error::Forked));
+                let forked = |error: Error| matches!(error, Error::Core(CoreError::Forked));
                 let refused = [
                     tag.enter().map(drop),
                     tag.add_pool(MempoolId::for_user()),

@@ -29,7 +29,7 @@ use crate::caching::callbacks::{Registrant, refuse_forked, refuse_watchers};
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result, SleepError};
-use crate::primitive::{Ordering, lock};
+use crate::primitive::{Ordering, lock, lock_over_calls};
 use crate::statistics::PoolSize;
 
 /// How long the driver may take to show memory as free.
@@ -329,14 +329,15 @@ impl TagShared {
         Plan { pieces, stale, live, blocks, kept }
     }
 
-    /// Has host memory of so many bytes at hand for the next sleep.
+    /// Has host memory of so many bytes at hand for the next sleep. The program may be called, so without the lock.
     pub(super) fn reserve_backup(&self, context: &Context, bytes: usize) -> Result<()> {
-        let mut spare = lock(&self.spare);
-        if spare.as_ref().map_or(0, BackupMemory::bytes) != bytes {
-            // The old one goes first: there may not be room for both.
-            *spare = None;
-            *spare = if bytes > 0 { Some(BackupMemory::new(context, bytes)?) } else { None };
-        }
+        let before = lock(&self.spare).take();
+        // Another one goes first: there may not be room for both.
+        let spare = match before.filter(|before| before.bytes() == bytes) {
+            None if bytes > 0 => Some(BackupMemory::new(context, bytes)?),
+            kept => kept,
+        };
+        *lock(&self.spare) = spare;
         Ok(())
     }
 
@@ -363,9 +364,9 @@ impl TagShared {
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
     fn keep_largest_backup(&self) {
-        let mut spare = lock(&self.spare);
-        let backups = std::mem::take(&mut *lock(&self.backups));
-        *spare = backups.into_iter().chain(spare.take()).max_by_key(BackupMemory::bytes);
+        let (backups, spare) = (std::mem::take(&mut *lock(&self.backups)), lock(&self.spare).take());
+        let largest = backups.into_iter().chain(spare).max_by_key(BackupMemory::bytes);
+        *lock(&self.spare) = largest;
     }
 }
 
@@ -451,7 +452,7 @@ impl Waking<'_> {
             // SAFETY: mapped just now, and nobody uses it while the tag is busy.
             Restore::Filled(byte) => Ok(unsafe { memset_async(self.stream, piece.start, byte, len(piece)) }?),
             Restore::Backup => {
-                let backups = lock(&tag.backups);
+                let backups = lock_over_calls(&tag.backups);
                 // SAFETY: as above. What was saved last comes last.
                 backups.iter().try_for_each(|backup| unsafe { backup.restore(piece, self.stream) })
             }

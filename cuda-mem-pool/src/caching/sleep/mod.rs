@@ -27,7 +27,7 @@ use super::callbacks::{CallbackId, refuse_forked, refuse_watchers};
 use super::private::Private;
 use crate::error::{Error, Result, SleepError};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls};
 use crate::resource::RawResource;
 use crate::segments::Filter;
 
@@ -396,7 +396,7 @@ impl Tag {
     /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
-        let backups = lock(&self.shared.backups);
+        let backups = lock_over_calls(&self.shared.backups);
         // What was saved last comes first.
         for backup in backups.iter().rev() {
             let read = backup.read(address, target)?;
