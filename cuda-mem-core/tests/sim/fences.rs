@@ -75,6 +75,7 @@ fn the_drop_of_a_line_ends_although_its_stream_is_kept_busy() {
 }
 
 #[test]
+#[allow(clippy::mem_forget, reason = "it is what is tested")]
 fn a_reservation_that_was_forgotten_holds_up_no_drop() {
     let (done, ended) = mpsc::channel();
     let thread = thread::spawn(move || {

@@ -15,13 +15,13 @@ use std::time::Duration;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
-use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_forked, refuse_watchers};
+use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_watchers};
 use super::options::CachingOptions;
 use super::shared::{DeviceCache, number_of};
 use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
 use crate::engine::paged::Segment;
-use crate::error::{Error, OutOfMemoryReport, Result};
+use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
 use crate::primitive::Ordering;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
@@ -242,20 +242,15 @@ impl CachingAllocator {
     /// The physical memory that is held now, in bytes, that of private pools included.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        if forked() {
-            return 0;
-        }
-        self.shared().source.reserved()
+        if forked() { 0 } else { self.shared().source.reserved() }
     }
 
     /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike
     /// [`reserved_bytes`](crate::statistics::DeviceStatistics::reserved_bytes) of the statistics it is never reset.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> usize {
-        if forked() {
-            return 0;
-        }
-        usize::try_from(self.shared().figures.most_reserved()).unwrap_or(usize::MAX)
+        let most = || usize::try_from(self.shared().figures.most_reserved()).unwrap_or(usize::MAX);
+        if forked() { 0 } else { most() }
     }
 
     /// Host memory that the allocator's books take, in bytes.

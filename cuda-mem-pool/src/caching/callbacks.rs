@@ -9,7 +9,7 @@ use cuda_mem_core::{StreamId, catch_panic, forked};
 
 use super::sleep::BackingEvent;
 use crate::engine::paged::Segment;
-use crate::error::{Error, OutOfMemoryReport, Result};
+use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
 pub use crate::history::CallbackId;
 pub(super) use crate::history::List;
 use crate::primitive::{AtomicU64, Ordering};
@@ -60,11 +60,6 @@ impl Drop for Inside {
 
 pub(super) fn is_set(flag: Flag) -> bool {
     flag.try_with(Cell::get).unwrap_or(false)
-}
-
-/// Refuses calls in a forked child, before a lock that a thread of the parent may have held.
-pub(super) fn refuse_forked() -> Result<()> {
-    if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }
 
 /// Refuses what would wait for locks that the calling thread has, because it is in a watcher, and what [`refuse_forked`] does.

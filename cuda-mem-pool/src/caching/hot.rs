@@ -8,12 +8,12 @@
 //! Everything that a block on a quick list does not need is behind a named cold function: `cut_free`, `drain`, `poll_for`,
 //! [`grow`](super::grow), `free_behind`, `leave`.
 
-use cuda_mem_core::{Stream, StreamId, forked};
+use cuda_mem_core::{Stream, StreamId};
 
 use super::shared::{DeviceCache, number_of};
 use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::statistics::{PoolSize, Shard, ShardGuard};
 
@@ -71,9 +71,7 @@ impl DeviceCache {
         routed: impl FnOnce() -> Result<Option<u64>>,
         slot: impl FnOnce() -> Result<&'a StreamSlot>,
     ) -> Result<u64> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         if self.private.is_routed()
             && let Some(address) = routed()?
         {
@@ -153,9 +151,7 @@ impl DeviceCache {
     /// Takes a block back, by its address, ordered on its own stream, or behind another that used it last.
     #[inline]
     pub(super) fn free(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
-        if forked() {
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         let Some(found) = self.map.find(address) else { return self.pools().free(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
         let elsewhere = stream.filter(|stream| !slot.owner.is(stream.id().as_raw()));

@@ -18,11 +18,10 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Device, Error as CoreError, forked};
 
 use super::allocator::{CachingAllocator, Inner};
-use super::callbacks::refuse_forked;
 use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{SLAB, Segment};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::primitive::{Mutex, lock};
 
 /// A need of memory to stay where it is. [`Pinned`] has an example.
@@ -169,10 +168,8 @@ impl CachingAllocator {
     /// All ranges that are pinned now and for whom, in the order in which they were.
     #[must_use]
     pub fn pins(&self) -> Vec<(Range<CUdeviceptr>, Pin)> {
-        if forked() {
-            return Vec::new();
-        }
-        lock(&self.shared().source.pins.0).ranges.values().cloned().collect()
+        let pins = || lock(&self.shared().source.pins.0).ranges.values().cloned().collect();
+        if forked() { Vec::new() } else { pins() }
     }
 
     /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.

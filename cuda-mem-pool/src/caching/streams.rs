@@ -6,11 +6,10 @@ use std::sync::{Arc, atomic};
 
 use cuda_mem_core::{Context, Error as CoreError, Event, Stream, StreamId, forked};
 
-use super::callbacks::refuse_forked;
 use super::owner::{End, Owner};
 use super::private::PoolStreams;
 use super::slot::{MOST, Slots, StreamSlot};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 // In models the checker's, which owners are behind.
 use crate::primitive::{Arc as OwnerArc, Mutex, lock, lock_over_calls};
 use crate::statistics::PeakCounter;

@@ -128,9 +128,7 @@ impl Backend for Vmm {
             |range| DriverCall::Reserve { address: range.address(), bytes: bytes as u64 },
         );
         let range = match reserved {
-            Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                return Ok(None);
-            }
+            Err(error) if Self::is_out_of_memory(&error) => return Ok(None),
             reserved => reserved?,
         };
         let address = range.address();
@@ -143,7 +141,7 @@ impl Backend for Vmm {
         let made = self.observer.watch(
             || match PhysicalMemory::create(device, bytes, options) {
                 Ok(memory) => Ok(Some(memory.into_raw())),
-                Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
+                Err(error) if Self::is_out_of_memory(&error) => Ok(None),
                 Err(error) => Err(error),
             },
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
@@ -267,7 +265,7 @@ pub(super) fn can_map(context: &Context) -> Result<bool> {
     }
     match map_page(device) {
         // A full device says nothing about mapping.
-        Err(Error::Driver(error)) if error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(true),
+        Err(error) if Vmm::is_out_of_memory(&error) => Ok(true),
         Err(Error::Driver(error)) if !error.context_is_lost() => Ok(false),
         mapped => mapped.map(|()| true),
     }

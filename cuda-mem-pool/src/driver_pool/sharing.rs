@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uuid::Uuid;
 
 use super::pool::DriverPool;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 
 /// Pools by UUID. The registry keeps none alive.
 static POOLS: Mutex<Option<HashMap<Uuid, Weak<DriverPool>>>> = Mutex::new(None);
@@ -41,11 +41,6 @@ pub(super) fn find(uuid: Uuid, kind: &'static str) -> Result<Arc<DriverPool>> {
 fn of_kind(pool: Arc<DriverPool>, uuid: Uuid, asked: &'static str) -> Result<Arc<DriverPool>> {
     let found = pool.kind;
     if found == asked { Ok(pool) } else { Err(Error::OtherKind { uuid, found, asked }) }
-}
-
-/// Comes before the lock: a thread of the parent may have held it, and what is behind it is the parent's.
-fn refuse_forked() -> Result<()> {
-    if cuda_mem_core::forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }
 
 fn lock() -> MutexGuard<'static, Option<HashMap<Uuid, Weak<DriverPool>>>> {

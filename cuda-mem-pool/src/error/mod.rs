@@ -3,7 +3,7 @@
 mod oom;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Device, DriverError};
+use cuda_mem_core::{Device, DriverError, forked};
 use uuid::Uuid;
 
 pub use self::oom::{Advice, CachedMemory, OutOfMemoryReport};
@@ -297,6 +297,12 @@ pub enum SleepError {
          some of it, or other processes' memory, and try again"
     )]
     NoMemory { needed: usize, missing: usize, held: usize },
+}
+
+/// Refuses calls in a forked child, before a lock that a thread of the parent may have held: what is behind it is the parent's.
+#[inline]
+pub(crate) fn refuse_forked() -> Result<()> {
+    if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(()) }
 }
 
 fn version(number: i32) -> String {

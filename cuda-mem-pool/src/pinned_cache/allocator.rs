@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
-use crate::error::{PoolError, Result};
+use crate::error::{PoolError, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Ordering, lock};
 use crate::resource::ResourceContext;
@@ -250,7 +250,7 @@ impl PinnedCachingAllocator {
 
     /// What there is, unless it is the parent's.
     fn live(&self) -> Result<&Arc<Shared>> {
-        if forked() { Err(cuda_mem_core::Error::Forked.into()) } else { Ok(self.shared()) }
+        refuse_forked().map(|()| self.shared())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId, forked};
+use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId};
 
 use super::arena::{Arena, Pools, Segment};
 use super::block::{FreeBlock, PinnedBlock};
@@ -12,7 +12,7 @@ use super::thread_cache::{self, ThreadCache};
 use super::worker::Worker;
 use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
@@ -205,9 +205,7 @@ impl Shared {
         stream: Option<&Stream>,
         numa_id: Option<u32>,
     ) -> Result<PinnedBlock> {
-        if forked() {
-            return Err(CoreError::Forked.into());
-        }
+        refuse_forked()?;
         let size = classes::block_size(len).ok_or(Error::TooLarge { bytes: len })?;
         let arena = self.arena(self.route(stream.map(Stream::id)), numa_id.or(self.options.numa_id));
         if arena.is_home

@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream, forked};
+use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream};
 
 pub use self::allocation::Allocation;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse_forked};
 use crate::primitive::{Mutex, lock};
 
 /// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.
@@ -169,10 +169,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         if address == 0 {
             return Ok(());
         }
-        if forked() {
-            // Before the lock, which a thread of the parent may have held.
-            return Err(cuda_mem_core::Error::Forked.into());
-        }
+        refuse_forked()?;
         let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
         let home = self.resource_context().recall(address)?;
         // SAFETY: the caller's promise; taken out of what is remembered, so given back once.

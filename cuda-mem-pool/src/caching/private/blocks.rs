@@ -133,7 +133,8 @@ impl<'s> PrivatePools<'s> {
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
         // The address of a block of this allocator stands for that block.
-        let has = |address| self.shared.map.find(address).is_some() || self.has_block(address);
+        let is_block = |address| lock(&self.private.state).owners.contains_key(&address);
+        let has = |address| self.shared.map.find(address).is_some() || is_block(address);
         let expect_foreign = |address| if has(address) { Err(Error::OwnSource { id }) } else { Ok(()) };
         let Some(address) = memory.acquire(bytes, source, expect_foreign)? else { return Ok(None) };
         if source.is_some()
@@ -169,10 +170,6 @@ impl<'s> PrivatePools<'s> {
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, Some(stream));
         Ok(Some(Found::Block(address)))
-    }
-
-    fn has_block(self, address: u64) -> bool {
-        lock(&self.private.state).owners.contains_key(&address)
     }
 
     /// A free block of a private pool that lends in need.

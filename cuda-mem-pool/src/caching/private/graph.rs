@@ -17,11 +17,11 @@ use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
 use super::blocks::sizes;
 use super::{PoolState, PrivatePools};
-use crate::caching::callbacks::{is_watching, refuse_forked};
+use crate::caching::callbacks::is_watching;
 use crate::caching::pending::{Captured, Pending, Used};
 use crate::caching::slot::shown_handle;
 use crate::engine::segments::Block;
-use crate::error::Result;
+use crate::error::{Result, refuse_forked};
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};

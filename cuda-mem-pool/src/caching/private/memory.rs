@@ -113,12 +113,7 @@ impl SegmentMemory {
 
     /// Gives a segment back that was never used. If that is refused it stays until the allocator ends, and so does the claim.
     pub(super) fn release_claimed(&self, address: u64, claim: Claim<'_>) -> Result<()> {
-        let released = self.release(address);
-        match released {
-            Ok(()) => drop(claim),
-            Err(_) => claim.keep(),
-        }
-        released
+        self.release(address).inspect_err(|_| claim.keep())
     }
 
     /// Gives a segment back that nothing uses any more. After an error it is still there.

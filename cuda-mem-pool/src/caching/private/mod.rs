@@ -14,7 +14,7 @@ mod streams;
 pub use api::{PoolRoute, PrivatePool};
 pub use graph::Restored;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
@@ -243,19 +243,14 @@ impl Private {
         }
     }
 
-    /// The segments of a source's pools by address. Those that are on their way in or out are not among them.
-    pub(in crate::caching) fn segment_kinds<R>(&self, source: &Arc<R>) -> HashMap<u64, PoolSize> {
+    /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and where each block begins, and each
+    /// segment that is not on its way in or out.
+    pub(in crate::caching) fn live<R>(&self, source: &Arc<R>) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
         let state = lock(&self.state);
-        let pools = state.of(source).into_iter().filter_map(|id| state.pools.get(id).ok());
-        pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()
-    }
-
-    /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and where each block begins.
-    pub(in crate::caching) fn live<R>(&self, source: &Arc<R>) -> (Vec<Range<u64>>, Vec<u64>) {
-        let state = lock(&self.state);
-        let (mut live, mut blocks) = (Vec::new(), Vec::new());
+        let (mut live, mut blocks, mut segments) = (Vec::new(), HashSet::new(), HashSet::new());
         for pool in state.of(source).into_iter().filter_map(|id| state.pools.get(id).ok()) {
             for segment in pool.heap.segments() {
+                segments.insert(segment.address);
                 if pool.is_captured {
                     live.push(segment.address..segment.address + segment.bytes);
                 }
@@ -263,12 +258,12 @@ impl Private {
                     if !pool.is_captured {
                         live.push(block.address..block.address + block.size);
                     }
-                    blocks.push(block.address);
+                    blocks.insert(block.address);
                 }
             }
         }
         live.sort_unstable_by_key(|range| range.start);
-        (live, blocks)
+        (live, [blocks, segments])
     }
 
     /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory or a source.

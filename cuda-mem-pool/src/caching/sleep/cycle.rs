@@ -25,10 +25,11 @@ use super::backup::{BackupMemory, joined, len};
 use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::{Registrant, refuse_forked, refuse_watchers};
+use crate::caching::callbacks::{Registrant, refuse_watchers};
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
-use crate::error::{Error, Result, SleepError};
+use crate::engine::paged::SLAB;
+use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::primitive::{Ordering, lock, lock_over_calls};
 use crate::statistics::PoolSize;
 
@@ -87,11 +88,9 @@ impl Tag {
         shared.context.driver().reclaim();
         shared.poll();
         let plans: Vec<Plan> = cycles.iter().map(|cycle| cycle.tag.plan(shared)).collect();
-        if let Some(owned) = owned
-            && let Some(address) =
-                plans.iter().flat_map(|plan| &plan.blocks).find(|block| !owned.contains(block))
-        {
-            return Err(SleepError::NotOwned { address: *address }.into());
+        let blocks = || plans.iter().flat_map(|plan| &plan.blocks);
+        if let Some(&address) = owned.and_then(|owned| blocks().find(|block| !owned.contains(block))) {
+            return Err(SleepError::NotOwned { address }.into());
         }
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
@@ -141,7 +140,7 @@ impl Tag {
         }
         let stream = Stream::new(&shared.context)?;
         let (claim, memory) = obtain(shared, &cycles)?;
-        let before = cycles.iter().map(|cycle| cycle.tag.lacking(shared)).collect();
+        let before = cycles.iter().map(|cycle| cycle.tag.lacking()).collect();
         let claim = Some(claim);
         let waking = Waking { shared, stream: &stream, cycles: &cycles, before, claim, is_settled: false };
         let woken = waking.map(memory, restore)?;
@@ -191,8 +190,9 @@ pub(super) struct Plan {
     pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
     /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
     stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
-    live: Vec<Range<CUdeviceptr>>,
-    blocks: Vec<CUdeviceptr>,
+    /// What of the pieces is saved.
+    saved: Vec<Range<CUdeviceptr>>,
+    blocks: HashSet<CUdeviceptr>,
     kept: Vec<Kept>,
 }
 
@@ -203,7 +203,7 @@ impl Plan {
 
     /// The bytes that a backup of it takes.
     pub(super) fn saved_bytes(&self) -> usize {
-        joined(&self.live, &self.ranges()).iter().map(len).sum()
+        self.saved.iter().map(len).sum()
     }
 
     /// Unmaps the pieces; the bytes that the driver took back. What it refused is in `refused`.
@@ -217,7 +217,7 @@ impl Plan {
         tag: &TagShared,
         refused: &mut Vec<(Range<CUdeviceptr>, Error)>,
     ) -> usize {
-        let before = tag.lacking(shared);
+        let before = tag.lacking();
         let mut freed = 0;
         for (segment, piece) in self.pieces.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
@@ -226,7 +226,7 @@ impl Plan {
                 Err(error) => refused.push((piece.clone(), error.into())),
             }
         }
-        let after = tag.lacking(shared);
+        let after = tag.lacking();
         shared.source.unclaim(after.bytes().saturating_sub(before.bytes()));
         after.count(before, shared);
         freed
@@ -291,11 +291,11 @@ impl TagShared {
         }
     }
 
-    fn lacking(&self, shared: &DeviceCache) -> Lacking {
-        let kinds = shared.private.segment_kinds(&self.memory);
+    fn lacking(&self) -> Lacking {
         let mut lacking = Lacking::default();
         for segment in self.memory.segments() {
-            let kind = kinds.get(&segment.address()).copied().unwrap_or(PoolSize::Large);
+            // Small segments are single pages.
+            let kind = if segment.bytes() > SLAB { PoolSize::Large } else { PoolSize::Small };
             lacking.0[kind as usize] += segment.lacking().iter().sum::<usize>();
         }
         lacking
@@ -303,17 +303,14 @@ impl TagShared {
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
-        let (live, blocks) = shared.private.live(&self.memory);
-        // Segments that are on their way in or out are not among the pools'.
-        let kinds = shared.private.segment_kinds(&self.memory);
+        let (live, [blocks, segments]) = shared.private.live(&self.memory);
         let mut kept: Vec<_> = lock(&self.keeps)
             .values()
             .map(|(range, reason)| Kept { range: range.clone(), bytes: 0, reason: reason.clone() })
             .collect();
         kept.sort_by_key(|kept| kept.range.start);
         let (mut pieces, mut stale) = (Vec::new(), Vec::new());
-        let segments = self.memory.segments();
-        for segment in segments.iter().filter(|segment| kinds.contains_key(&segment.address())) {
+        for segment in self.memory.segments().iter().filter(|segment| segments.contains(&segment.address())) {
             for piece in segment.pieces(true) {
                 let mut stays = false;
                 for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &piece)) {
@@ -326,7 +323,8 @@ impl TagShared {
             stale.extend(segment.stale().into_iter().map(|piece| (Arc::clone(segment), piece)));
         }
         kept.retain(|keep| keep.bytes > 0);
-        Plan { pieces, stale, live, blocks, kept }
+        let ranges: Vec<_> = pieces.iter().map(|(_, piece)| piece.clone()).collect();
+        Plan { saved: joined(&live, &ranges), pieces, stale, blocks, kept }
     }
 
     /// Has host memory of so many bytes at hand for the next sleep. The program may be called, so without the lock.
@@ -347,8 +345,7 @@ impl TagShared {
     ///
     /// The pieces are awake, and nobody writes them meanwhile.
     unsafe fn save(&self, context: &Context, plan: &Plan, stream: &Stream) -> Result<Option<BackupMemory>> {
-        let ranges = joined(&plan.live, &plan.ranges());
-        let bytes = ranges.iter().map(len).sum();
+        let bytes = plan.saved_bytes();
         if bytes == 0 {
             return Ok(None);
         }
@@ -358,7 +355,7 @@ impl TagShared {
             None => BackupMemory::new(context, bytes)?,
         };
         // SAFETY: the caller's promise.
-        unsafe { backup.save(&ranges, stream) }?;
+        unsafe { backup.save(&plan.saved, stream) }?;
         Ok(Some(backup))
     }
 
@@ -481,7 +478,7 @@ impl Drop for Waking<'_> {
         }
         let mut lacking = 0;
         for (cycle, before) in self.cycles.iter().zip(&self.before) {
-            let after = cycle.tag.lacking(self.shared);
+            let after = cycle.tag.lacking();
             after.count(*before, self.shared);
             lacking += after.bytes();
         }

@@ -23,9 +23,9 @@ use self::backup::BackupMemory;
 use self::mapped::MappedSegments;
 pub use self::owned::Asleep;
 use super::CachingAllocator;
-use super::callbacks::{CallbackId, refuse_forked, refuse_watchers};
+use super::callbacks::{CallbackId, refuse_watchers};
 use super::private::Private;
-use crate::error::{Error, Result, SleepError};
+use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls};
 use crate::resource::RawResource;
@@ -160,9 +160,10 @@ impl Tags {
 
     /// All pools whose memory is a tag's, with its name.
     pub(super) fn pools(&self, private: &Private) -> Vec<(MempoolId, String)> {
-        let pools = |tag: &TagShared| private.pools_of(&tag.memory);
-        let of_tag = |tag: Arc<TagShared>| pools(&tag).into_iter().map(move |id| (id, tag.name.clone()));
-        self.all().into_iter().flat_map(of_tag).collect()
+        let named = |tag: Arc<TagShared>| {
+            private.pools_of(&tag.memory).into_iter().map(move |id| (id, tag.name.clone()))
+        };
+        self.all().into_iter().flat_map(named).collect()
     }
 
     /// Lets a peer reach the memory of all tags, and of those that come.
