@@ -89,6 +89,6 @@ fn a_reservation_that_was_forgotten_holds_up_no_drop() {
         });
         done.send(()).unwrap();
     });
-    assert_ne!(ended.recv_timeout(Duration::from_secs(20)), Err(mpsc::RecvTimeoutError::Timeout));
+    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout));
     thread.join().unwrap();
 }
