@@ -13,7 +13,7 @@ use std::sync::{Arc, MutexGuard};
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::memory::{Issued, LAST, Memory, Word, let_go};
+use super::memory::{Issued, LAST, Memory, Own, Word, let_go};
 use super::{Fence, Kind};
 use crate::driver::{Context, Event, fork, refuse_forked};
 use crate::error::{Error, Result};
@@ -86,7 +86,8 @@ impl FenceLine {
     }
 
     /// The number that the line's next fence will have, so that somebody else can prepare for the fence while the driver is busy with it.
-    /// Until the result is recorded or dropped, other threads wait before they record on this line.
+    /// Until the result is recorded or dropped, whoever is to record on this line waits: for ever, if it is the same thread or the result is
+    /// forgotten.
     ///
     /// A stream that waits for a fence which its own process is about to record may hold up the recording stream, in the same hardware
     /// queue: tell other processes only.
@@ -272,7 +273,7 @@ impl Drop for Line {
         if let Memory::Own(own) = &mut self.memory {
             // So that it is dropped here, and not by a thread that is looking whether it is awaited.
             driver.service::<WhenIdle>().forget(own);
-            if own.needs_poison() {
+            if Arc::get_mut(own).is_some_and(Own::needs_poison) {
                 let_go(own);
             }
         }

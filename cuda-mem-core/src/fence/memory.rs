@@ -7,9 +7,8 @@
 
 #![allow(unsafe_code, reason = "reads and writes words atomically")]
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -105,13 +104,12 @@ impl Own {
         // time.
         unsafe { AtomicU64::from_ptr(word.cast_mut()) }
     }
-}
 
-impl Own {
-    /// Whether somebody waits for what none of the writers comes to by itself, poisoned or not.
-    pub(super) fn needs_poison(&self) -> bool {
-        let issued = lock(&self.state.issued).generation;
-        self.state.awaited.load(Ordering::SeqCst) > issued
+    /// Whether somebody waits for what none of the writers comes to by itself, poisoned or not. Without the lock: a reservation that was
+    /// forgotten has it for ever.
+    pub(super) fn needs_poison(&mut self) -> bool {
+        let issued = self.state.issued.get_mut().unwrap_or_else(PoisonError::into_inner);
+        *self.state.awaited.get_mut() > issued.generation
     }
 }
 

@@ -73,3 +73,22 @@ fn the_drop_of_a_line_ends_although_its_stream_is_kept_busy() {
         });
     });
 }
+
+#[test]
+#[allow(clippy::mem_forget, reason = "it is what is tested")]
+fn a_reservation_that_was_forgotten_holds_up_no_drop() {
+    let (done, ended) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        on_simulator(|_, context| {
+            let (line, stream) = (FenceLine::new(context).unwrap(), Stream::new(context).unwrap());
+            let mut reserved = line.reserve().unwrap();
+            line.fence(reserved.announce()).unwrap().hold_up(&stream).unwrap();
+            std::mem::forget(reserved);
+            drop(line);
+            stream.synchronize().unwrap();
+        });
+        done.send(()).unwrap();
+    });
+    assert_ne!(ended.recv_timeout(Duration::from_secs(60)), Err(mpsc::RecvTimeoutError::Timeout));
+    thread.join().unwrap();
+}

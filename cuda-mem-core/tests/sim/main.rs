@@ -43,6 +43,7 @@ mod deferred;
 mod disowned;
 mod drivers;
 mod errors;
+mod extremes;
 mod fences;
 mod fork;
 mod guests;

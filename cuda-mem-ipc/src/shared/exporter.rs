@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Driver, Stream};
 
 use super::buffer::Share;
 use super::options::AheadLimit;
@@ -21,7 +21,7 @@ use super::wire::{self, HandOver, Point};
 use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{expect_driver, lock, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
 use serve::Leases;
 
@@ -41,6 +41,7 @@ pub struct Exporter {
 
 pub(super) struct ExportLink {
     connection: Connection,
+    driver: Driver,
     words: Arc<Words>,
     leases: Mutex<Leases>,
     /// How many leases there are, those that are just ending too, and whether there may be more.
@@ -103,6 +104,7 @@ impl Exporter {
         let link = Arc::new(ExportLink {
             is_to_another: pid != std::process::id(),
             connection,
+            driver: context.driver(),
             words,
             leases: Mutex::default(),
             out: Arc::default(),
@@ -149,6 +151,7 @@ impl Exporter {
         refuse_forked()?;
         let (share, link, deadline) = (buffer.into(), &self.link, deadline.into());
         link.expect_open("handing over")?;
+        expect_driver(link.driver, stream)?;
         // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
         let was_woken = link.wake_early();
         link.announce(&share.segment, deadline)?;

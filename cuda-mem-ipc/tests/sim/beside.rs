@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Driver, Stream};
+use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::shared::{Exporter, Importer, SharedPool, SharedPoolOptions};
 use cuda_mem_sim::Sim;
@@ -92,5 +92,32 @@ fn who_has_a_buffer_whose_fence_is_refused_is_let_go() {
     stream.synchronize().unwrap();
     assert!(importer.recv(LIMIT).unwrap_err().is_gone());
     drop(refused);
+    other.finish();
+}
+
+#[test]
+fn a_buffer_of_another_driver_ends_no_connection() {
+    const NAME: &str = "beside::a_buffer_of_another_driver_ends_no_connection";
+    let sim = OwnSim::of(Sim::builder());
+    let context = context(&sim);
+    let stream = Stream::new(&context).unwrap();
+    if let Some(connection) = connected() {
+        let importer = Importer::new(&context, connection, LIMIT).unwrap();
+        importer.recv(LIMIT).unwrap().synchronize(LIMIT).unwrap();
+        return;
+    }
+    let (other, connection) = Other::start(NAME);
+    let exporter = Exporter::new(&context, connection, LIMIT).unwrap();
+    let theirs = OwnSim::of(Sim::builder());
+    let foreign = self::context(&theirs);
+    let there = Stream::new(&foreign).unwrap();
+    let [mine, foreign] = [(&context, &stream), (&foreign, &there)].map(|(context, stream)| {
+        SharedPool::new(context, &SharedPoolOptions::default()).unwrap().allocate(LEN, stream).unwrap()
+    });
+    for (buffer, stream) in [(&foreign, &there), (&foreign, &stream), (&mine, &there)] {
+        let refused = exporter.hand_over(buffer, stream, LIMIT).unwrap_err();
+        assert!(matches!(refused, Error::Core(CoreError::ForeignContext { .. })), "{refused}");
+    }
+    exporter.hand_over(&mine, &stream, LIMIT).unwrap();
     other.finish();
 }

@@ -151,6 +151,9 @@ impl CachingAllocator {
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
+        if stream.context().driver() != shared.context.driver() {
+            return Err(cuda_mem_core::Error::ForeignContext { what: "the stream" }.into());
+        }
         let Some(found) = shared.map.find(address) else {
             return shared.pools().record_stream(address, stream);
         };
@@ -239,20 +242,15 @@ impl CachingAllocator {
     /// The physical memory that is held now, in bytes, that of private pools included.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        if forked() {
-            return 0;
-        }
-        self.shared().source.reserved()
+        if forked() { 0 } else { self.shared().source.reserved() }
     }
 
     /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike
     /// [`reserved_bytes`](crate::statistics::DeviceStatistics::reserved_bytes) of the statistics it is never reset.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> usize {
-        if forked() {
-            return 0;
-        }
-        usize::try_from(self.shared().figures.most_reserved()).unwrap_or(usize::MAX)
+        let most = || usize::try_from(self.shared().figures.most_reserved()).unwrap_or(usize::MAX);
+        if forked() { 0 } else { most() }
     }
 
     /// Host memory that the allocator's books take, in bytes.

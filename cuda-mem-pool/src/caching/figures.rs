@@ -215,8 +215,8 @@ impl CachingAllocator {
         device_traces.push(history);
         // The next one shows it: what a program did last is the last entry of this one.
         shared.record.tell(event(Action::Snapshot, 0, 0, active), None);
-        let tags =
-            shared.tags.pools().into_iter().map(|(id, name)| (shared.device_number(), id, name)).collect();
+        let tags = shared.tags.pools(&shared.private).into_iter();
+        let tags = tags.map(|(id, name)| (shared.device_number(), id, name)).collect();
         Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
     }
 

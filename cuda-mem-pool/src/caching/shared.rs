@@ -135,10 +135,7 @@ impl DeviceCache {
         let is_unnamed = |wait: &cuda_mem_core::Result<()>| {
             matches!(wait, Err(CoreError::WrongThread | CoreError::Disowned))
         };
-        if waits.iter().any(is_unnamed) {
-            return self.wait_for_context();
-        }
-        true
+        !waits.iter().any(is_unnamed) || self.wait_for_context()
     }
 
     /// Waits for all work of the context: that of another thread's default stream, which nobody else can name, or of one that was disowned,

@@ -169,10 +169,8 @@ impl CachingAllocator {
     /// All ranges that are pinned now and for whom, in the order in which they were.
     #[must_use]
     pub fn pins(&self) -> Vec<(Range<CUdeviceptr>, Pin)> {
-        if forked() {
-            return Vec::new();
-        }
-        lock(&self.shared().source.pins.0).ranges.values().cloned().collect()
+        let pins = || lock(&self.shared().source.pins.0).ranges.values().cloned().collect();
+        if forked() { Vec::new() } else { pins() }
     }
 
     /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.

@@ -206,11 +206,8 @@ impl PinnedMemoryResource {
 }
 
 fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) -> Result<()> {
-    let has = driver.version();
-    if has < HOST_POOLS {
-        return Err(Error::NeedsDriver { what, needs: HOST_POOLS, has, instead });
-    }
-    Ok(())
+    let (needs, has) = (HOST_POOLS, driver.version());
+    if has < needs { Err(Error::NeedsDriver { what, needs, has, instead }) } else { Ok(()) }
 }
 
 /// Names the kind of pool that the driver knows nothing of.

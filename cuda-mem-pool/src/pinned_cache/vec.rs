@@ -19,7 +19,7 @@ use cuda_mem_core::host::{HostElements, HostMemory};
 use super::allocator::PinnedCachingAllocator;
 use super::block::PinnedBlock;
 use crate::engine::classes;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A growing array of plain data in pinned memory out of a [`PinnedCachingAllocator`], to which it goes back when it is dropped.
 ///
@@ -83,7 +83,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
     ///
     /// As [`PinnedCachingAllocator::allocate`]. The vector stays as it is.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
-        let needed = self.len.saturating_add(additional);
+        let needed = self.len.checked_add(additional).ok_or(Error::TooLarge { bytes: usize::MAX })?;
         if needed <= self.capacity() {
             return Ok(());
         }

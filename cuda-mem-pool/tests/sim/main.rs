@@ -22,7 +22,9 @@ mod caching_pools_meanwhile;
 mod caching_threads;
 mod caching_watchers;
 mod capture_reuse;
+mod extremes;
 mod faults;
+mod foreign;
 mod forgotten_streams;
 #[path = "../../../cuda-mem-core/tests/sim/interrupted.rs"]
 #[allow(dead_code, reason = "shared with another crate's tests")]
@@ -41,6 +43,7 @@ mod release_failures;
 mod rig;
 mod scenarios;
 mod sleep;
+mod sleep_calls;
 mod sleep_deaths;
 mod sleep_model;
 mod stream_ends;

@@ -174,3 +174,15 @@ mod collections {
         });
     }
 }
+
+#[test]
+fn elements_without_bytes_are_counted_up_to_the_last_number() {
+    on(Sim::builder(), |_, context| {
+        let allocator = allocator(context, PinnedCacheOptions::default());
+        let mut vec = PinnedVec::<[u32; 0]>::new(&allocator);
+        vec.extend_from_slice(&[[]; usize::MAX]).unwrap();
+        let refused = vec.push([]).unwrap_err();
+        assert!(matches!(refused, Error::TooLarge { bytes: usize::MAX }), "{refused}");
+        assert_eq!(vec.len(), usize::MAX);
+    });
+}

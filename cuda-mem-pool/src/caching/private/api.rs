@@ -101,15 +101,19 @@ impl CachingAllocator {
     /// [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`].
     pub fn begin_allocate_to_pool(&self, id: MempoolId, filter: Filter) -> Result<()> {
         refuse_forked()?;
-        let shared = self.shared();
         // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
-        shared.pools().poll();
+        self.shared().pools().poll();
+        self.begin_route(id, filter)
+    }
+
+    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool), without a call of the program's.
+    pub(in crate::caching) fn begin_route(&self, id: MempoolId, filter: Filter) -> Result<()> {
         // Refused, the filter goes without the lock.
         let kept = filter.clone();
         let begun = self.pool_state()?.pools.begin_allocate(id, filter);
         drop(kept);
         begun?;
-        shared.private.routes.fetch_add(1, Ordering::Relaxed);
+        self.shared().private.routes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

@@ -101,7 +101,9 @@ impl<'s> PrivatePools<'s> {
             return Ok(Found::Gone);
         };
         if pool.is_asleep {
-            return Err(self.shared.tags.asleep(id));
+            let source = pool.source.clone();
+            drop(state);
+            return Err(self.shared.tags.asleep(source));
         }
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
         match found.ok_or(Error::TooLarge { bytes: requested })? {
@@ -130,18 +132,17 @@ impl<'s> PrivatePools<'s> {
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
-        let Some(address) = memory.acquire(bytes, source)? else { return Ok(None) };
+        // The address of a block of this allocator stands for that block.
+        let is_block = |address| lock(&self.private.state).owners.contains_key(&address);
+        let has = |address| self.shared.map.find(address).is_some() || is_block(address);
+        let expect_foreign = |address| if has(address) { Err(Error::OwnSource { id }) } else { Ok(()) };
+        let Some(address) = memory.acquire(bytes, source, expect_foreign)? else { return Ok(None) };
         if source.is_some()
             && let Err(error) = memory.settle()
         {
             // The first error is the one to tell.
             let _ = memory.release_claimed(address, claim);
             return Err(error);
-        }
-        if self.shared.map.find(address).is_some() {
-            // The address is a block's of this allocator, and stands for that block.
-            memory.release_claimed(address, claim)?;
-            return Err(Error::OwnSource { id });
         }
         let stack = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);

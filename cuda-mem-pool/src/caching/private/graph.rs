@@ -149,9 +149,12 @@ impl PrivatePools<'_> {
         // What tells stacks may allocate: it is asked without the lock.
         let frames = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
-        if state.pools.get(id)?.is_asleep {
+        let pool = state.pools.get(id)?;
+        if pool.is_asleep {
             // What it allocated again was not saved.
-            return Err(self.shared.tags.asleep(id));
+            let source = pool.source.clone();
+            drop(state);
+            return Err(self.shared.tags.asleep(source));
         }
         let [freed, allocated] = state.pools.in_use(id)?.heap.restore(checkpoint)?;
         let deferred = state.pending(id);

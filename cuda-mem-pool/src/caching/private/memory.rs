@@ -54,11 +54,17 @@ impl SegmentMemory {
         }
     }
 
-    /// Gets memory of `bytes` bytes: whole pages without a source, else memory to be [settled](Self::settle). None if there is not as much.
-    pub(super) fn acquire(&self, bytes: usize, source: Option<&Arc<dyn RawResource>>) -> Result<Option<u64>> {
+    /// Gets memory of `bytes` bytes: whole pages without a source, else memory to be [settled](Self::settle), unless the address is refused.
+    /// None if there is not as much.
+    pub(super) fn acquire(
+        &self,
+        bytes: usize,
+        source: Option<&Arc<dyn RawResource>>,
+        expect: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<Option<u64>> {
         let acquired = match source {
             None => self.allocate(bytes).map_err(Error::Core),
-            Some(source) => self.ask(bytes, source),
+            Some(source) => self.ask(bytes, source, expect),
         };
         match acquired {
             Err(error) if error.is_out_of_memory() => Ok(None),
@@ -79,11 +85,21 @@ impl SegmentMemory {
     }
 
     /// Every resource aligns as much as is asked for here; the books refuse what is not aligned as they need it.
-    fn ask(&self, bytes: usize, source: &Arc<dyn RawResource>) -> Result<u64> {
+    fn ask(
+        &self,
+        bytes: usize,
+        source: &Arc<dyn RawResource>,
+        expect: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<u64> {
         let layout =
             Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
         let stream = self.home.stream()?;
         let address = self.call(|| source.allocate(layout, stream))??;
+        if let Err(refused) = expect(address) {
+            // SAFETY: of this source with this layout, and not used.
+            self.call(|| unsafe { source.deallocate(address, layout, stream) })??;
+            return Err(refused);
+        }
         let segment = Segment::Upstream { source: Arc::clone(source), layout, stream: stream.clone() };
         lock(&self.segments).insert(address, segment);
         Ok(address)
@@ -97,12 +113,7 @@ impl SegmentMemory {
 
     /// Gives a segment back that was never used. If that is refused it stays until the allocator ends, and so does the claim.
     pub(super) fn release_claimed(&self, address: u64, claim: Claim<'_>) -> Result<()> {
-        let released = self.release(address);
-        match released {
-            Ok(()) => drop(claim),
-            Err(_) => claim.keep(),
-        }
-        released
+        self.release(address).inspect_err(|_| claim.keep())
     }
 
     /// Gives a segment back that nothing uses any more. After an error it is still there.

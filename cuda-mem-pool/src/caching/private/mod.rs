@@ -14,8 +14,9 @@ mod streams;
 pub use api::{PoolRoute, PrivatePool};
 pub use graph::Restored;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use cuda_mem_core::Context;
@@ -77,6 +78,13 @@ impl PoolState {
 
     fn pending(&self, id: MempoolId) -> Option<Arc<PoolPending>> {
         self.pools.get(id).ok().map(|pool| Arc::clone(&pool.notes))
+    }
+
+    /// The pools whose segments are of a source.
+    fn of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
+        let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(source));
+        let pools = self.pools.iter().filter(|(_, pool)| pool.source.as_ref().is_some_and(is_it));
+        pools.map(|(id, _)| id).collect()
     }
 
     fn segments(&self) -> impl Iterator<Item = (MempoolId, SegmentView<'_>)> {
@@ -219,29 +227,29 @@ impl Private {
 
 /// What tags need: pools that hand nothing out for a while, and what is live in them.
 impl Private {
-    /// Has pools hand nothing out and give nothing back, or do so again.
-    pub(in crate::caching) fn set_asleep(&self, ids: &[MempoolId], is_asleep: bool) {
+    /// The pools whose segments are of a source.
+    pub(in crate::caching) fn pools_of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
+        lock(&self.state).of(source)
+    }
+
+    /// Has the pools of a source hand nothing out and give nothing back, or do so again.
+    pub(in crate::caching) fn set_asleep<R>(&self, source: &Arc<R>, is_asleep: bool) {
         let mut state = lock(&self.state);
-        for id in ids {
-            if let Ok(pool) = state.pools.get_mut(*id) {
+        for id in state.of(source) {
+            if let Ok(pool) = state.pools.get_mut(id) {
                 pool.is_asleep = is_asleep;
             }
         }
     }
 
-    /// The segments of these pools by address. Those that are on their way in or out are not among them.
-    pub(in crate::caching) fn segment_kinds(&self, ids: &[MempoolId]) -> HashMap<u64, PoolSize> {
+    /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and where each block begins, and each
+    /// segment that is not on its way in or out.
+    pub(in crate::caching) fn live<R>(&self, source: &Arc<R>) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
         let state = lock(&self.state);
-        let pools = ids.iter().filter_map(|id| state.pools.get(*id).ok());
-        pools.flat_map(|pool| pool.heap.segments()).map(|segment| (segment.address, segment.kind)).collect()
-    }
-
-    /// What is live in these pools in the order of addresses, all of a pool that a graph may use, and where each block begins.
-    pub(in crate::caching) fn live(&self, ids: &[MempoolId]) -> (Vec<Range<u64>>, Vec<u64>) {
-        let state = lock(&self.state);
-        let (mut live, mut blocks) = (Vec::new(), Vec::new());
-        for pool in ids.iter().filter_map(|id| state.pools.get(*id).ok()) {
+        let (mut live, mut blocks, mut segments) = (Vec::new(), HashSet::new(), HashSet::new());
+        for pool in state.of(source).into_iter().filter_map(|id| state.pools.get(id).ok()) {
             for segment in pool.heap.segments() {
+                segments.insert(segment.address);
                 if pool.is_captured {
                     live.push(segment.address..segment.address + segment.bytes);
                 }
@@ -249,12 +257,12 @@ impl Private {
                     if !pool.is_captured {
                         live.push(block.address..block.address + block.size);
                     }
-                    blocks.push(block.address);
+                    blocks.insert(block.address);
                 }
             }
         }
         live.sort_unstable_by_key(|range| range.start);
-        (live, blocks)
+        (live, [blocks, segments])
     }
 
     /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory or a source.

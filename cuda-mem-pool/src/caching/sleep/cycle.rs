@@ -28,8 +28,9 @@ use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{Registrant, refuse_watchers};
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
-use crate::error::{Error, Result, SleepError};
-use crate::primitive::{Ordering, lock};
+use crate::engine::paged::SLAB;
+use crate::error::{Error, Result, SleepError, refuse_forked};
+use crate::primitive::{Ordering, lock, lock_over_calls};
 use crate::statistics::PoolSize;
 
 /// How long the driver may take to show memory as free.
@@ -78,7 +79,7 @@ impl Tag {
             }
         }
         let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
-        cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.pools(), true));
+        cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.memory, true));
         shared.context.synchronize()?;
         for peer in shared.private.memory.peers() {
             // What peers run may use the memory too.
@@ -87,11 +88,9 @@ impl Tag {
         shared.context.driver().reclaim();
         shared.poll();
         let plans: Vec<Plan> = cycles.iter().map(|cycle| cycle.tag.plan(shared)).collect();
-        if let Some(owned) = owned
-            && let Some(address) =
-                plans.iter().flat_map(|plan| &plan.blocks).find(|block| !owned.contains(block))
-        {
-            return Err(SleepError::NotOwned { address: *address }.into());
+        let blocks = || plans.iter().flat_map(|plan| &plan.blocks);
+        if let Some(&address) = owned.and_then(|owned| blocks().find(|block| !owned.contains(block))) {
+            return Err(SleepError::NotOwned { address }.into());
         }
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
@@ -141,7 +140,7 @@ impl Tag {
         }
         let stream = Stream::new(&shared.context)?;
         let (claim, memory) = obtain(shared, &cycles)?;
-        let before = cycles.iter().map(|cycle| cycle.tag.lacking(shared)).collect();
+        let before = cycles.iter().map(|cycle| cycle.tag.lacking()).collect();
         let claim = Some(claim);
         let waking = Waking { shared, stream: &stream, cycles: &cycles, before, claim, is_settled: false };
         let woken = waking.map(memory, restore)?;
@@ -150,7 +149,7 @@ impl Tag {
         let mut told = Vec::new();
         for (cycle, ranges) in cycles.iter_mut().zip(&woken) {
             cycle.tag.keep_largest_backup();
-            shared.private.set_asleep(&cycle.tag.pools(), false);
+            shared.private.set_asleep(&cycle.tag.memory, false);
             cycle.end = AWAKE;
             told.extend(tell(shared, cycle.tag, false, ranges));
         }
@@ -179,7 +178,7 @@ pub(super) struct Cycle<'t> {
 impl Drop for Cycle<'_> {
     fn drop(&mut self) {
         if self.end == AWAKE {
-            self.shared.private.set_asleep(&self.tag.pools(), false);
+            self.shared.private.set_asleep(&self.tag.memory, false);
         }
         // Release: what was done to the tag is done for whoever begins next.
         self.tag.phase.store(self.end, Ordering::Release);
@@ -191,8 +190,9 @@ pub(super) struct Plan {
     pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
     /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
     stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
-    live: Vec<Range<CUdeviceptr>>,
-    blocks: Vec<CUdeviceptr>,
+    /// What of the pieces is saved.
+    saved: Vec<Range<CUdeviceptr>>,
+    blocks: HashSet<CUdeviceptr>,
     kept: Vec<Kept>,
 }
 
@@ -203,7 +203,7 @@ impl Plan {
 
     /// The bytes that a backup of it takes.
     pub(super) fn saved_bytes(&self) -> usize {
-        joined(&self.live, &self.ranges()).iter().map(len).sum()
+        self.saved.iter().map(len).sum()
     }
 
     /// Unmaps the pieces; the bytes that the driver took back. What it refused is in `refused`.
@@ -217,7 +217,7 @@ impl Plan {
         tag: &TagShared,
         refused: &mut Vec<(Range<CUdeviceptr>, Error)>,
     ) -> usize {
-        let before = tag.lacking(shared);
+        let before = tag.lacking();
         let mut freed = 0;
         for (segment, piece) in self.pieces.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
@@ -226,7 +226,7 @@ impl Plan {
                 Err(error) => refused.push((piece.clone(), error.into())),
             }
         }
-        let after = tag.lacking(shared);
+        let after = tag.lacking();
         shared.source.unclaim(after.bytes().saturating_sub(before.bytes()));
         after.count(before, shared);
         freed
@@ -259,6 +259,7 @@ impl Lacking {
 impl TagShared {
     /// Makes the tag busy, unless somebody else has.
     pub(super) fn begin<'t>(&'t self, shared: &'t DeviceCache) -> Result<Cycle<'t>> {
+        refuse_forked()?;
         for began in [AWAKE, ASLEEP] {
             // Acquire: what was done to it before is seen.
             if self.phase.compare_exchange(began, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -290,11 +291,11 @@ impl TagShared {
         }
     }
 
-    fn lacking(&self, shared: &DeviceCache) -> Lacking {
-        let kinds = shared.private.segment_kinds(&self.pools());
+    fn lacking(&self) -> Lacking {
         let mut lacking = Lacking::default();
         for segment in self.memory.segments() {
-            let kind = kinds.get(&segment.address()).copied().unwrap_or(PoolSize::Large);
+            // Small segments are single pages.
+            let kind = if segment.bytes() > SLAB { PoolSize::Large } else { PoolSize::Small };
             lacking.0[kind as usize] += segment.lacking().iter().sum::<usize>();
         }
         lacking
@@ -302,17 +303,14 @@ impl TagShared {
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
-        let (live, blocks) = shared.private.live(&self.pools());
-        // Segments that are on their way in or out are not among the pools'.
-        let kinds = shared.private.segment_kinds(&self.pools());
+        let (live, [blocks, segments]) = shared.private.live(&self.memory);
         let mut kept: Vec<_> = lock(&self.keeps)
             .values()
             .map(|(range, reason)| Kept { range: range.clone(), bytes: 0, reason: reason.clone() })
             .collect();
         kept.sort_by_key(|kept| kept.range.start);
         let (mut pieces, mut stale) = (Vec::new(), Vec::new());
-        let segments = self.memory.segments();
-        for segment in segments.iter().filter(|segment| kinds.contains_key(&segment.address())) {
+        for segment in self.memory.segments().iter().filter(|segment| segments.contains(&segment.address())) {
             for piece in segment.pieces(true) {
                 let mut stays = false;
                 for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &piece)) {
@@ -325,17 +323,19 @@ impl TagShared {
             stale.extend(segment.stale().into_iter().map(|piece| (Arc::clone(segment), piece)));
         }
         kept.retain(|keep| keep.bytes > 0);
-        Plan { pieces, stale, live, blocks, kept }
+        let ranges: Vec<_> = pieces.iter().map(|(_, piece)| piece.clone()).collect();
+        Plan { saved: joined(&live, &ranges), pieces, stale, blocks, kept }
     }
 
-    /// Has host memory of so many bytes at hand for the next sleep.
+    /// Has host memory of so many bytes at hand for the next sleep. The program may be called, so without the lock.
     pub(super) fn reserve_backup(&self, context: &Context, bytes: usize) -> Result<()> {
-        let mut spare = lock(&self.spare);
-        if spare.as_ref().map_or(0, BackupMemory::bytes) != bytes {
-            // The old one goes first: there may not be room for both.
-            *spare = None;
-            *spare = if bytes > 0 { Some(BackupMemory::new(context, bytes)?) } else { None };
-        }
+        let before = lock(&self.spare).take();
+        // Another one goes first: there may not be room for both.
+        let spare = match before.filter(|before| before.bytes() == bytes) {
+            None if bytes > 0 => Some(BackupMemory::new(context, bytes)?),
+            kept => kept,
+        };
+        *lock(&self.spare) = spare;
         Ok(())
     }
 
@@ -345,8 +345,7 @@ impl TagShared {
     ///
     /// The pieces are awake, and nobody writes them meanwhile.
     unsafe fn save(&self, context: &Context, plan: &Plan, stream: &Stream) -> Result<Option<BackupMemory>> {
-        let ranges = joined(&plan.live, &plan.ranges());
-        let bytes = ranges.iter().map(len).sum();
+        let bytes = plan.saved_bytes();
         if bytes == 0 {
             return Ok(None);
         }
@@ -356,15 +355,15 @@ impl TagShared {
             None => BackupMemory::new(context, bytes)?,
         };
         // SAFETY: the caller's promise.
-        unsafe { backup.save(&ranges, stream) }?;
+        unsafe { backup.save(&plan.saved, stream) }?;
         Ok(Some(backup))
     }
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
     fn keep_largest_backup(&self) {
-        let mut spare = lock(&self.spare);
-        let backups = std::mem::take(&mut *lock(&self.backups));
-        *spare = backups.into_iter().chain(spare.take()).max_by_key(BackupMemory::bytes);
+        let (backups, spare) = (std::mem::take(&mut *lock(&self.backups)), lock(&self.spare).take());
+        let largest = backups.into_iter().chain(spare).max_by_key(BackupMemory::bytes);
+        *lock(&self.spare) = largest;
     }
 }
 
@@ -450,7 +449,7 @@ impl Waking<'_> {
             // SAFETY: mapped just now, and nobody uses it while the tag is busy.
             Restore::Filled(byte) => Ok(unsafe { memset_async(self.stream, piece.start, byte, len(piece)) }?),
             Restore::Backup => {
-                let backups = lock(&tag.backups);
+                let backups = lock_over_calls(&tag.backups);
                 // SAFETY: as above. What was saved last comes last.
                 backups.iter().try_for_each(|backup| unsafe { backup.restore(piece, self.stream) })
             }
@@ -479,7 +478,7 @@ impl Drop for Waking<'_> {
         }
         let mut lacking = 0;
         for (cycle, before) in self.cycles.iter().zip(&self.before) {
-            let after = cycle.tag.lacking(self.shared);
+            let after = cycle.tag.lacking();
             after.count(*before, self.shared);
             lacking += after.bytes();
         }

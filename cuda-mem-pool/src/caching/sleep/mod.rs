@@ -24,9 +24,11 @@ use self::mapped::MappedSegments;
 pub use self::owned::Asleep;
 use super::CachingAllocator;
 use super::callbacks::{CallbackId, refuse_watchers};
+use super::private::Private;
 use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicU32, Mutex, Ordering, lock};
+use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls};
+use crate::resource::RawResource;
 use crate::segments::Filter;
 
 /// Where the bytes of a tag are while it sleeps. [`Tag`] has an example.
@@ -129,8 +131,7 @@ struct TagShared {
     name: String,
     /// Its own pool, which serves its scopes.
     id: MempoolId,
-    /// All pools whose memory it has.
-    pools: Mutex<Vec<MempoolId>>,
+    /// The source of its pools' segments, which is how they are known.
     memory: Arc<MappedSegments>,
     phase: AtomicU32,
     /// How many threads are in a scope of it: with the first one requests are asked where they go.
@@ -158,9 +159,11 @@ impl Tags {
     }
 
     /// All pools whose memory is a tag's, with its name.
-    pub(super) fn pools(&self) -> Vec<(MempoolId, String)> {
-        let of_tag = |tag: Arc<TagShared>| tag.pools().into_iter().map(move |id| (id, tag.name.clone()));
-        self.all().into_iter().flat_map(of_tag).collect()
+    pub(super) fn pools(&self, private: &Private) -> Vec<(MempoolId, String)> {
+        let named = |tag: Arc<TagShared>| {
+            private.pools_of(&tag.memory).into_iter().map(move |id| (id, tag.name.clone()))
+        };
+        self.all().into_iter().flat_map(named).collect()
     }
 
     /// Lets a peer reach the memory of all tags, and of those that come.
@@ -174,9 +177,11 @@ impl Tags {
         outcome
     }
 
-    /// What an allocation in a pool of a tag that sleeps is refused by.
-    pub(super) fn asleep(&self, id: MempoolId) -> Error {
-        let tag = self.all().into_iter().find(|tag| lock(&tag.pools).contains(&id));
+    /// What an allocation is refused by that would get memory of a source which sleeps. The caller has no lock of the pools: who makes a tag
+    /// takes that behind the one here.
+    pub(super) fn asleep(&self, source: Option<Arc<dyn RawResource>>) -> Error {
+        let source = source.map(|source| Arc::as_ptr(&source).addr());
+        let tag = self.all().into_iter().find(|tag| source == Some(Arc::as_ptr(&tag.memory).addr()));
         SleepError::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }.into()
     }
 
@@ -190,11 +195,9 @@ impl Tags {
 
 impl TagShared {
     fn new(context: &Context, name: &str, peers: &Arc<Mutex<Vec<Device>>>) -> Result<Self> {
-        let id = MempoolId::for_tag();
         Ok(Self {
             name: name.to_owned(),
-            id,
-            pools: Mutex::new(vec![id]),
+            id: MempoolId::for_tag(),
             memory: Arc::new(MappedSegments::new(context, peers)?),
             phase: AtomicU32::new(AWAKE),
             scopes: Mutex::new(0),
@@ -202,10 +205,6 @@ impl TagShared {
             backups: Mutex::default(),
             spare: Mutex::default(),
         })
-    }
-
-    fn pools(&self) -> Vec<MempoolId> {
-        lock(&self.pools).clone()
     }
 }
 
@@ -284,13 +283,13 @@ impl Tag {
     /// The private pools whose memory is the tag's: its own, which serves its scopes, and those that were given to it.
     #[must_use]
     pub fn pools(&self) -> Vec<MempoolId> {
-        self.shared.pools()
+        if forked() { Vec::new() } else { self.allocator.shared().private.pools_of(&self.shared.memory) }
     }
 
     /// Whether memory of the tag is there.
     #[must_use]
     pub fn has(&self, address: CUdeviceptr) -> bool {
-        self.shared.memory.segment_of(&(address..address.saturating_add(1))).is_some()
+        !forked() && self.shared.memory.segment_of(&(address..address.saturating_add(1))).is_some()
     }
 
     /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: of those of the allocator's tags the innermost
@@ -298,6 +297,8 @@ impl Tag {
     pub fn enter(&self) -> Result<TagScope> {
         refuse_forked()?;
         let (id, of) = (self.shared.id, Arc::as_ptr(&self.allocator.inner).addr());
+        // Before the lock: trackers are told of what comes back, and one of them may enter the tag.
+        self.allocator.shared().pools().poll();
         let mut scopes = lock(&self.shared.scopes);
         if *scopes == 0 {
             let is_innermost = move |_| {
@@ -306,7 +307,7 @@ impl Tag {
                 };
                 SCOPES.try_with(innermost).unwrap_or(false)
             };
-            self.allocator.begin_allocate_to_pool(id, Filter::new(is_innermost))?;
+            self.allocator.begin_route(id, Filter::new(is_innermost))?;
         }
         *scopes += 1;
         // A thread at its end is in no scope.
@@ -317,8 +318,8 @@ impl Tag {
     /// Whether memory of the tag is there that sleeps now.
     #[must_use]
     pub fn is_asleep_at(&self, address: CUdeviceptr) -> bool {
-        let asleep = self.shared.expect_awake(&(address..address.saturating_add(1)));
-        matches!(asleep, Err(Error::Sleep(SleepError::Asleep { .. })))
+        let asleep = || self.shared.expect_awake(&(address..address.saturating_add(1)));
+        !forked() && matches!(asleep(), Err(Error::Sleep(SleepError::Asleep { .. })))
     }
 
     /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made, with one use, if there is none:
@@ -329,11 +330,8 @@ impl Tag {
     /// [`Error::Pool`]: `HasMemory` if it has memory already, and others; [`SleepError::Asleep`]; [`SleepError::Busy`]; [`Error::Core`] in a
     /// forked child.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
-        refuse_forked()?;
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
-        self.allocator.shared().private.give_source(id, Arc::clone(&self.shared.memory) as Arc<_>)?;
-        lock(&self.shared.pools).push(id);
-        Ok(())
+        self.allocator.shared().private.give_source(id, Arc::clone(&self.shared.memory) as Arc<_>)
     }
 
     /// Has the memory behind a range stay awake while the result lives. It is named with its reason when the tag is put to sleep.
@@ -356,6 +354,9 @@ impl Tag {
     /// How much of it is awake.
     #[must_use]
     pub fn state(&self) -> TagState {
+        if forked() {
+            return TagState::default();
+        }
         let segments = self.shared.memory.segments();
         let asleep_bytes = segments.iter().flat_map(|segment| segment.lacking()).sum();
         let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
@@ -396,7 +397,7 @@ impl Tag {
     /// [`SleepError::Awake`]; [`SleepError::Busy`]; [`Error::Core`].
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
-        let backups = lock(&self.shared.backups);
+        let backups = lock_over_calls(&self.shared.backups);
         // What was saved last comes first.
         for backup in backups.iter().rev() {
             let read = backup.read(address, target)?;

@@ -1,0 +1,279 @@
+//! Tags beside calls of other threads, of trackers, and for pools whose names are used again.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Driver, Error as CoreError, Stream};
+use cuda_mem_pool::caching::{
+    Asleep, Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag, TagState,
+};
+use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_sim::Sim;
+
+use crate::blocks::{free, routed};
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::child;
+use crate::rig::on_simulator;
+use crate::sleep::{MIB, allocate_in, sleep};
+
+/// Far longer than it needs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs a test in a thread, which may not wait for ever.
+fn within_limit(test: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        test();
+        done.send(()).unwrap();
+    });
+    if ended.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("it waits for ever");
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_tag_is_made_while_another_one_refuses_memory() {
+    within_limit(|| {
+        on_simulator(|_, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("asleep").unwrap(), Stream::new(context).unwrap());
+            let block = allocate_in(&tag, &allocator, MIB, &stream);
+            sleep(&tag, Backup::Discard);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _scope = tag.enter().unwrap();
+                    for _ in 0..5_000 {
+                        let refused = allocator.allocate_by_address(MIB, &stream);
+                        assert!(
+                            matches!(refused, Err(Error::Sleep(SleepError::Asleep { .. }))),
+                            "{refused:?}"
+                        );
+                    }
+                });
+                for number in 0..300 {
+                    allocator.tag(&number.to_string()).unwrap();
+                }
+            });
+            free(&allocator, block);
+        });
+    });
+}
+
+#[test]
+fn a_tracker_enters_a_tag_that_is_being_entered() {
+    within_limit(|| {
+        on_simulator(|_, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let (id, other) = (MempoolId::for_user(), Stream::new(context).unwrap());
+            let block = routed(&allocator, id, MIB, &stream).unwrap();
+            allocator.record_stream(block, &other).unwrap();
+            free(&allocator, block);
+            let (entering, entered) = (tag.clone(), mpsc::channel());
+            let told = std::sync::Mutex::new(entered.0);
+            let tracker = allocator.history().attach(move |_| {
+                drop(entering.enter().unwrap());
+                told.lock().unwrap().send(()).unwrap();
+            });
+            drop(tag.enter().unwrap());
+            assert!(entered.1.try_recv().is_ok(), "the free was told of");
+            allocator.history().detach(tracker);
+            allocator.release_pool(id).unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_tracker_asks_a_tag_that_gets_its_backup() {
+    within_limit(|| {
+        on_simulator(|_, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let block = allocate_in(&tag, &allocator, MIB, &stream);
+            // Its free waits for the capture.
+            let (late, other) = (allocator.allocate(MIB, &stream).unwrap(), Stream::new(context).unwrap());
+            drop(late.on(&other).unwrap());
+            let capture = Capture::begin(&stream, RELAXED);
+            drop(late);
+            drop(capture.end().unwrap());
+            let (asking, asked) = (tag.clone(), mpsc::channel());
+            let told = std::sync::Mutex::new(asked.0);
+            let tracker = allocator.history().attach(move |_| {
+                assert!(!asking.state().is_asleep);
+                told.lock().unwrap().send(()).unwrap();
+            });
+            tag.prepare().unwrap();
+            assert!(asked.1.try_recv().is_ok(), "the free was told of");
+            allocator.history().detach(tracker);
+            free(&allocator, block);
+        });
+    });
+}
+
+#[test]
+fn who_hears_of_a_backup_that_stays_asks_its_tag() {
+    within_limit(|| {
+        let sim = Sim::builder().build();
+        let driver = Driver::over(sim.table()).unwrap();
+        let context = driver.device(0).unwrap().primary_context().unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
+        let (asking, asked) = (tag.clone(), mpsc::channel());
+        let told = std::sync::Mutex::new(asked.0);
+        driver.on_release_failure(move |_| told.lock().unwrap().send(asking.state()).unwrap());
+        let small = allocate_in(&tag, &allocator, MIB, &stream);
+        tag.prepare().unwrap();
+        let large = allocate_in(&tag, &allocator, 4 * MIB, &stream);
+        for _ in 0..9 {
+            sim.fail_call("cuMemHostUnregister", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        tag.prepare().unwrap();
+        assert!(asked.1.try_recv().is_ok(), "the release was refused");
+        sim.clear_faults();
+        driver.on_release_failure(|_| {});
+        [small, large].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+#[test]
+fn a_pool_of_one_tag_is_no_more_that_of_another_one_that_had_its_name() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [before, now] = ["before", "now"].map(|name| allocator.tag(name).unwrap());
+        let (id, stream) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        before.add_pool(id).unwrap();
+        allocator.release_pool(id).unwrap();
+        allocator.empty_cache().unwrap();
+        now.add_pool(id).unwrap();
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate(3 * MIB, &stream).unwrap();
+        let asleep = Asleep::new(&allocator, vec![block], Backup::Pinned).unwrap();
+        assert!(asleep.slept().freed > 0);
+        before.prepare().unwrap();
+        // Beside the block there is room in its segment.
+        let refused = allocator.allocate(2 * MIB, &stream);
+        if let Ok(unmapped) = &refused {
+            unmapped.whole().fill_bytes(&stream, 1).unwrap();
+            stream.synchronize().unwrap();
+        }
+        assert!(matches!(refused, Err(Error::Sleep(SleepError::Asleep { .. }))), "{refused:?}");
+        assert_eq!((before.pools().len(), now.pools().len()), (1, 2));
+        asleep.wake(Restore::Backup).unwrap();
+        allocator.end_allocate_to_pool(id).unwrap();
+        (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+    });
+}
+
+#[test]
+fn a_pool_that_is_given_to_its_tag_again_is_saved_once() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let id = MempoolId::for_user();
+        tag.add_pool(id).unwrap();
+        allocator.release_pool(id).unwrap();
+        allocator.empty_cache().unwrap();
+        tag.add_pool(id).unwrap();
+        let block = routed(&allocator, id, 12 * MIB, &stream).unwrap();
+        assert_eq!(tag.prepare().unwrap(), 12 * MIB);
+        let slept = sleep(&tag, Backup::Pinned);
+        assert_eq!(slept.saved, 12 * MIB);
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        free(&allocator, block);
+        (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+    });
+}
+
+#[test]
+fn a_pool_without_a_tag_does_not_sleep_with_one_that_had_its_name() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let id = MempoolId::for_user();
+        tag.add_pool(id).unwrap();
+        allocator.release_pool(id).unwrap();
+        allocator.empty_cache().unwrap();
+        allocator.create_or_incref_pool(id, None).unwrap();
+        let block = {
+            let _scope = tag.enter().unwrap();
+            allocator.allocate(MIB, &stream).unwrap()
+        };
+        let other = routed(&allocator, id, MIB, &stream).unwrap();
+        let asleep = Asleep::new(&allocator, vec![block], Backup::Pinned).unwrap();
+        let more = routed(&allocator, id, MIB, &stream).unwrap();
+        [other, more].into_iter().for_each(|block| free(&allocator, block));
+        drop(asleep);
+        (0..3).for_each(|_| allocator.release_pool(id).unwrap());
+    });
+}
+
+#[test]
+fn what_is_dropped_asleep_leaves_figures_as_they_were() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = {
+            let _scope = tag.enter().unwrap();
+            allocator.allocate(70 * MIB, &stream).unwrap()
+        };
+        let asleep = Asleep::new(&allocator, vec![block], Backup::Pinned).unwrap();
+        drop(asleep);
+        allocator.empty_cache().unwrap();
+        assert_eq!(tag.state().asleep_bytes, 70 * MIB);
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        allocator.empty_cache().unwrap();
+        let statistics = allocator.statistics();
+        assert_eq!((allocator.reserved_bytes(), statistics.asleep_bytes), (0, 0));
+        assert_eq!(statistics.reserved_bytes.all.current, 0);
+    });
+}
+
+/// A thread that puts a tag to sleep when the process is forked has what it unmaps, and does not run in the child.
+#[test]
+fn a_forked_child_waits_for_no_lock_of_who_puts_tags_to_sleep() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [tag, other] = ["weights", "other"].map(|name| allocator.tag(name).unwrap());
+        let stream = Stream::new(context).unwrap();
+        let block = allocate_in(&tag, &allocator, MIB, &stream);
+        let kept = allocate_in(&other, &allocator, MIB, &stream);
+        let (leaving, left) = mpsc::channel();
+        allocator.on_backing_change(move |_| leaving.send(()).map_err(|gone| gone.to_string()));
+        sim.delay("cuMemUnmap", Duration::from_secs(1));
+        thread::scope(|scope| {
+            scope.spawn(|| sleep(&tag, Backup::Discard));
+            left.recv_timeout(LIMIT).unwrap();
+            // Until it is in the call.
+            thread::sleep(Duration::from_millis(100));
+            child::forked(|| {
+                let forked = |error: Error| matches!(error, Error::Core(CoreError::Forked));
+                let refused = [
+                    tag.enter().map(drop),
+                    tag.add_pool(MempoolId::for_user()),
+                    other.keep(kept, 1, "a registration").map(drop),
+                    other.prepare().map(drop),
+                    other.release_backup().map(drop),
+                    tag.read_backup(block, &mut [0]).map(drop),
+                    Tag::wake(&[&tag], Restore::Nothing).map(drop),
+                ];
+                for (call, result) in refused.into_iter().enumerate() {
+                    if !result.is_err_and(forked) {
+                        return Err(format!("call {call} in a forked child"));
+                    }
+                }
+                match (tag.state(), tag.pools(), tag.has(block), tag.is_asleep_at(block)) {
+                    (state, pools, false, false) if state == TagState::default() && pools.is_empty() => {
+                        Ok(())
+                    }
+                    told => Err(format!("{told:?} in a forked child")),
+                }
+            });
+        });
+        sim.clear_faults();
+        [block, kept].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
