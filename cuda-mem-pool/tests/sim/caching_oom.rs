@@ -507,6 +507,26 @@ fn a_stream_is_not_held_up_by_one_that_is_slower() {
     });
 }
 
+/// Memory of a tag is the device's as any other.
+#[test]
+fn the_largest_block_in_a_tag_is_said_and_had() {
+    on(machine(GIB), |_, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        allocator.set_limit(100 * MIB).unwrap();
+        let tag = allocator.tag("weights").unwrap();
+        for _ in 0..2 {
+            let scope = tag.enter().unwrap();
+            let refused = report(&allocator, 200 * MIB, &stream);
+            assert_eq!(refused.largest, 100 * MIB, "{refused}");
+            report(&allocator, refused.largest + MIB, &stream);
+            let block = allocator.allocate_by_address(refused.largest, &stream).unwrap();
+            drop(scope);
+            free(&allocator, block).unwrap();
+            allocator.empty_cache().unwrap();
+        }
+    });
+}
+
 /// A process may have only so many addresses in a row, however much memory there is.
 #[test]
 fn without_addresses_fewer_are_enough_and_with_none_it_is_out_of_memory() {

@@ -201,8 +201,8 @@ impl Private {
         let lending = state.pools.iter().filter(|(_, pool)| is_default && pool.lends());
         let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0, 1)).max().unwrap_or(0);
         let own = state.pools.get(id).map_or(0, |pool| {
-            // What another source would have given nobody knows.
-            let room = if pool.source.is_some() { 0 } else { room };
+            // What another source than a tag's would have given nobody knows.
+            let room = if pool.source.is_none() || pool.heap.is_roomy { room } else { 0 };
             pool.heap.largest_for(stream, room as u64, SLAB as u64)
         });
         lent.max(own) as usize
@@ -258,7 +258,7 @@ impl Private {
         (live, blocks)
     }
 
-    /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory or a source.
+    /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory, a source or a tag.
     pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
         let mut state = lock(&self.state);
         if state.pools.get(id).is_err() {
