@@ -314,6 +314,12 @@ def mistakes_with_tags_are_named():
     with tag("more"):
         refused(torch.OutOfMemoryError, "largest block that would have fitted has 80.00 MiB", lambda: block(200 * MIB))
         block(80 * MIB)
+    # Of what sleeps nothing is held.
+    with tag("asleep"):
+        asleep = block(40 * MIB)
+    sleep("asleep", backup="discard")
+    refused(torch.OutOfMemoryError, "Of the allocated memory 8.00 MiB is allocated by PyTorch, and 12.00 MiB is reserved", lambda: block(200 * MIB))
+    del asleep
 
 
 def what_is_left_keeps_it_enabled():

@@ -14,7 +14,7 @@ mod streams;
 pub use api::{PoolRoute, PrivatePool};
 pub use graph::Restored;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -166,24 +166,21 @@ impl Private {
         state.segments().map(info).collect()
     }
 
-    /// What each pool has free, and each stream of the default pool, of those that have any.
+    /// What each pool has free, and each stream of the default pool, of those that have any and do not sleep.
     pub(super) fn cached(&self) -> Vec<CachedMemory> {
         let state = lock(&self.state);
-        let mut all = Vec::<CachedMemory>::new();
-        for (id, segment) in state.segments() {
+        let mut all = BTreeMap::<_, (usize, usize)>::new();
+        for (pool, segment) in state.segments() {
             let of = || state.streams.get(segment.stream).map(|stream| stream.id());
-            let stream = if id == MempoolId::NONE { of() } else { None };
-            for block in segment.blocks().filter(|block| block.state == BlockState::Inactive) {
-                let is_it = |cached: &CachedMemory| (cached.pool, cached.stream) == (id, stream);
-                let at = all.iter().position(is_it).unwrap_or(all.len());
-                if at == all.len() {
-                    all.push(CachedMemory { pool: id, stream, bytes: 0, largest: 0 });
-                }
-                let (cached, size) = (&mut all[at], block.size as usize);
-                (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));
+            let stream = if pool == MempoolId::NONE { of() } else { None };
+            let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
+            for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {
+                let (bytes, largest) = all.entry((pool, stream)).or_default();
+                (*bytes, *largest) = (*bytes + block.size as usize, (*largest).max(block.size as usize));
             }
         }
-        all
+        let cached = |((pool, stream), (bytes, largest))| CachedMemory { pool, stream, bytes, largest };
+        all.into_iter().map(cached).collect()
     }
 
     /// The block that begins at an address, and the first address and the bytes of its segment.
