@@ -84,7 +84,7 @@
 #define CUDA_MEM_TORCH_SOURCE_FAILED 12
 
 /*
- A tag is not as the call needs it: it sleeps, is awake, or another thread is at work with it.
+ A tag is not as the call needs it: it sleeps, is awake, or another call is at work with it.
  */
 #define CUDA_MEM_TORCH_SLEEP 13
 
@@ -1408,7 +1408,7 @@ bool cuda_mem_torch_is_enabled(void);
  device first. `slept`, and `visitor` with whatever is not null in it, are told what came of it.
 
  `CUDA_MEM_TORCH_CAPTURING` if a stream captures that is known here; `CUDA_MEM_TORCH_SYSTEM` without host memory for the backup;
- `CUDA_MEM_TORCH_SLEEP` if another thread is at work with a tag. Nothing is changed then.
+ `CUDA_MEM_TORCH_SLEEP` if another call is at work with a tag. Nothing is changed then.
 
  # Safety
 

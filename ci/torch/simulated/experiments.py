@@ -278,6 +278,50 @@ def a_failed_request_says_what_there_was():
     refused(TypeError, "accepted: a number", lambda: cuda_mem_torch.enable(max_split_size_mb="64"))
 
 
+def mistakes_with_tags_are_named():
+    """Who passes something else, shares memory of a tag, or sleeps within a capture or a registrant, is told what is wrong."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    tag, sleep, wake = cuda_mem_torch.tag, cuda_mem_torch.sleep, cuda_mem_torch.wake
+    with tag("weights"):
+        weights = block()
+    for name in (5, None):
+        refused(TypeError, f"the tag is {name}; accepted: text", lambda: tag(name))
+    refused(TypeError, "tags is 5; accepted: a name, several", lambda: sleep(5))
+    refused(ValueError, 'has no tag "typo"; it has "weights"', lambda: sleep("typo"))
+    for restore in (256, -1, "x", 1.5, None):
+        refused(ValueError, f"restore is {restore!r}; accepted: True, False, a byte", lambda: wake("weights", restore=restore))
+    for pool in (None, 5, (1, 2, 3)):
+        refused(TypeError, "accepted: a MemPool", lambda: tag("cache").add(pool))
+    refused(TypeError, "what can be called", lambda: cuda_mem_torch.on_backing_change(5))
+    takes_tensors = (cuda_mem_torch.pin, cuda_mem_torch.unpin, cuda_mem_torch.read_backup)
+    for call in (*takes_tensors, lambda value: cuda_mem_torch.keep(value).__enter__(), lambda value: cuda_mem_torch.hold_still(value).__enter__()):
+        refused(TypeError, "of the type list", lambda: call([weights]))
+    refused(TypeError, "accepted: a torch.cuda.Stream", lambda: cuda_mem_torch.forget_stream(None))
+    refused(RuntimeError, 'is of the tag "weights", and memory of tags is not shared', weights.untyped_storage()._share_cuda_)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        block(64).copy_(block(64))
+        refused(cuda_mem_torch.CudaMemError, "putting a tag to sleep is not possible while", sleep)
+    with cuda_mem_torch.on_backing_change(lambda change: sleep("weights")):
+        assert "another call is at work" in str(sleep("weights"))
+        wake()
+    pool = torch.cuda.MemPool()
+    tag("cache").add(pool)
+    refused(cuda_mem_torch.CudaMemError, "a source of its own or a tag", lambda: tag("other").add(pool))
+    # What is said to fit there does.
+    cuda_mem_torch.set_limit(100 * MIB)
+    with tag("more"):
+        refused(torch.OutOfMemoryError, "largest block that would have fitted has 80.00 MiB", lambda: block(200 * MIB))
+        block(80 * MIB)
+    # Of what sleeps nothing is held.
+    with tag("asleep"):
+        asleep = block(40 * MIB)
+    sleep("asleep", backup="discard")
+    refused(torch.OutOfMemoryError, "Of the allocated memory 8.00 MiB is allocated by PyTorch, and 12.00 MiB is reserved", lambda: block(200 * MIB))
+    del asleep
+
+
 def what_is_left_keeps_it_enabled():
     """`disable()` says what of it still lives, and leaves nothing."""
     import cuda_mem_torch
@@ -461,7 +505,7 @@ def pinned_memory_is_of_the_cache():
     refused(RuntimeError, "", lambda: pinned(1 << 52))
     refused(cuda_mem_torch.CudaMemError, "pinned memory are still in tensors", cuda_mem_torch.disable)
     refused(cuda_mem_torch.CudaMemError, "pinned memory are still in tensors", lambda: cuda_mem_torch.enable(pinned=False))
-    refused(ValueError, "accepted: True, False", lambda: cuda_mem_torch.enable(pinned=1))
+    refused(TypeError, "accepted: True, False", lambda: cuda_mem_torch.enable(pinned=1))
     assert cuda_mem_torch.is_enabled()
     del other, again, copied, there
     torch._C._host_emptyCache()
@@ -636,7 +680,7 @@ print(torch.cuda.get_allocator_backend())
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
-    what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
+    mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
     pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, tensors_are_annotated, later_settings_are_accepted,
 ]

@@ -29,7 +29,10 @@ IMPORTED = {
         {"CUDA_MEM_TORCH": "require", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}, BACKEND, 1, "max_split_size_mb"
     ),
     "asked_beside_the_asynchronous_backend": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "ask for backend:cudaMallocAsync"
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_CUDA_ALLOC_CONF"
+    ),
+    "asked_beside_the_asynchronous_backend_by_the_other_name": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_ALLOC_CONF"
     ),
 }
 

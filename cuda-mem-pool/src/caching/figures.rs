@@ -356,6 +356,9 @@ impl DeviceCache {
             processes: nvml::processes(self.context.device()).ok(),
             advice: Vec::new(),
         };
+        // Blocks of tags that sleep are counted, and nothing is held for them.
+        let held = reserved.saturating_sub(report.pending).saturating_sub(report.cached_bytes());
+        report.live = in_blocks.min(held);
         report.advice = choose_advice(&report, self.moves, together);
         Ok(report)
     }

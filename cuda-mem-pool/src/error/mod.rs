@@ -218,7 +218,7 @@ pub enum PoolError {
     SourceIsSet { id: MempoolId },
     /// A pool gets another source while it has memory.
     #[error(
-        "the private pool {id} has memory or a source of its own: give it to a tag before anything is allocated in it"
+        "the private pool {id} has memory, a source of its own or a tag: give it to one tag, before anything is allocated in it"
     )]
     HasMemory { id: MempoolId },
     /// Allocations go to this private pool already.
@@ -282,8 +282,8 @@ pub enum SleepError {
     /// There is no backup of a tag that is awake.
     #[error("the tag {tag:?} is awake, and has no backup to be read")]
     Awake { tag: String },
-    /// Another thread puts the tag to sleep, wakes it or looks at it, or gives memory of it back.
-    #[error("another thread is at work with the tag {tag:?}: try again when it is done")]
+    /// Another call, of another thread or around a registrant, puts the tag to sleep, wakes it or looks at it, or gives memory of it back.
+    #[error("another call is at work with the tag {tag:?}: try again when it is done")]
     Busy { tag: String },
     /// A tag of another allocator.
     #[error("the tag {tag:?} is another allocator's")]

@@ -27,11 +27,11 @@ pub struct OutOfMemoryReport {
     pub limit: Option<usize>,
     /// What it holds.
     pub reserved: usize,
-    /// What of this is in blocks that somebody has.
+    /// What of this is in blocks that somebody has. For those of tags that sleep nothing is held.
     pub live: usize,
     /// What is in blocks that were freed while streams used them that have not come past that point.
     pub pending: usize,
-    /// What is in no block, by the pool that has it; pools without any are left out.
+    /// What is in no block, by the pool that has it; pools without any, and those that sleep, are left out.
     pub cached: Vec<CachedMemory>,
     /// What has to stay where it is because it is [pinned](crate::caching::CachingAllocator::pin), in use or not.
     pub pinned: usize,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_core::Stream;
 use cuda_mem_core::copy::{memcpy_async, memset_async};
+use cuda_mem_core::{Error as CoreError, Stream};
 use cuda_mem_pool::caching::{
     Asleep, Backup, CachingAllocator, CachingOptions, Restore, SleepError, Slept, Tag,
 };
@@ -284,7 +284,8 @@ fn a_stream_that_captures_keeps_everything_awake() {
     let block = allocate_in(&tag, &allocator, 3 * MIB, &stream);
     let capture = Capture::begin(&stream, RELAXED);
     let refused = refused(&[&tag], Backup::Discard);
-    assert!(matches!(refused, Error::Capturing), "{refused}");
+    assert!(matches!(refused, Error::Core(CoreError::Capturing { .. })), "{refused}");
+    assert!(refused.to_string().starts_with("putting a tag to sleep is not possible while"), "{refused}");
     assert_eq!(tag.state().asleep_bytes, 0);
     capture.end().unwrap();
     assert_eq!(sleep(&[&tag], Backup::Discard).freed, 20 * MIB);

@@ -7,7 +7,9 @@ use std::thread;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, DriverError, Event, Stream};
-use cuda_mem_pool::caching::{Advice, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin};
+use cuda_mem_pool::caching::{
+    Advice, Backup, CachingAllocator, CachingOptions, OutOfMemoryReport, Pin, Restore, Tag,
+};
 use cuda_mem_pool::{Error, Result};
 use cuda_mem_sim::{Builder, Sim};
 
@@ -504,6 +506,50 @@ fn a_stream_is_not_held_up_by_one_that_is_slower() {
         one.synchronize().unwrap();
         gate.open();
         free(&allocator, next).unwrap();
+    });
+}
+
+/// Of what sleeps nothing is held, so it is no part of that.
+#[test]
+fn what_sleeps_is_no_part_of_what_is_held() {
+    on(machine(GIB).no_data(), |_, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        let tag = allocator.tag("weights").unwrap();
+        let scope = tag.enter().unwrap();
+        let asleep = [(); 2].map(|()| allocator.allocate_by_address(300 * MIB, &stream).unwrap());
+        let hole = allocator.allocate_by_address(MIB / 2, &stream).unwrap();
+        drop(scope);
+        free(&allocator, hole).unwrap();
+        // SAFETY: nothing uses the blocks before they wake.
+        unsafe { Tag::sleep(&[&tag], Backup::Discard) }.unwrap();
+        let awake = allocator.allocate_by_address(100 * MIB, &stream).unwrap();
+        let refused = report(&allocator, GIB, &stream);
+        assert_eq!(refused.live, 100 * MIB, "{refused}");
+        assert_eq!(refused.reserved, refused.live + refused.pending + refused.cached_bytes(), "{refused}");
+        free(&allocator, awake).unwrap();
+        allocator.empty_cache().unwrap();
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        asleep.into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+/// Memory of a tag is the device's as any other.
+#[test]
+fn the_largest_block_in_a_tag_is_said_and_had() {
+    on(machine(GIB), |_, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        allocator.set_limit(100 * MIB).unwrap();
+        let tag = allocator.tag("weights").unwrap();
+        for _ in 0..2 {
+            let scope = tag.enter().unwrap();
+            let refused = report(&allocator, 200 * MIB, &stream);
+            assert_eq!(refused.largest, 100 * MIB, "{refused}");
+            report(&allocator, refused.largest + MIB, &stream);
+            let block = allocator.allocate_by_address(refused.largest, &stream).unwrap();
+            drop(scope);
+            free(&allocator, block).unwrap();
+            allocator.empty_cache().unwrap();
+        }
     });
 }
 

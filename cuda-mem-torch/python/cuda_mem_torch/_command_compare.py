@@ -40,7 +40,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--rounds", type=_count, default=1, metavar="N", help="how many times with each allocator (default: 1)")
     parser.add_argument("--limit", action="store_true", help="search for the smallest limit at which it runs: some more runs with each")
     parser.add_argument("--allocators", type=_names, default=ALLOCATORS, metavar="A,B", help=f"which ones (default: {','.join(ALLOCATORS)})")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="how long a run may take (default: as long as it takes)")
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="how long a run may take (default: as long as it takes)")
     parser.add_argument("-o", "--out", type=Path, default=Path("compare.html"), metavar="PAGE", help="where the page goes (default: compare.html)")
     parser.add_argument("--no-page", action="store_true", help="no page, and no runs for it")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM", help="a script or -m MODULE, with its arguments")
@@ -51,6 +51,16 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
 
 
 def _names(text: str) -> list[str]:

@@ -20,7 +20,7 @@ _DESCRIPTORS = 1024
 
 
 class Finding(NamedTuple):
-    """One line of the diagnosis: ``ok``, ``note`` where something is restricted, ``error`` where ``enable()`` cannot work."""
+    """One line of the diagnosis: ``ok``, ``note`` where something is restricted, ``error`` where ``enable()`` or the variable cannot work."""
 
     state: str
     about: str
@@ -28,12 +28,12 @@ class Finding(NamedTuple):
 
 
 def diagnose() -> int:
-    """Prints what was found, and why ``enable()`` cannot work if it cannot. Gives 0 if it can, 1 if not."""
+    """Prints what was found, and what keeps ``enable()`` or the variable from working. Gives 0 if nothing does, 1 if not."""
     errors = 0
     for finding in findings():
         errors += finding.state == "error"
         print(f"{finding.state:5}  {finding.about:8}  {finding.text}", flush=True)
-    print("all well" if errors == 0 else f"enable() does not work here: {errors} error{'s' if errors > 1 else ''}")
+    print("all well" if errors == 0 else f"not all is well: {errors} error{'s' if errors > 1 else ''}")
     return 1 if errors else 0
 
 

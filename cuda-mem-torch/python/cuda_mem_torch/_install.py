@@ -63,12 +63,12 @@ def enable(
     The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. ``expandable_segments=False`` has what is allocated
     from then on stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. ``pinned=False`` leaves pinned
     host memory to PyTorch's own allocator, which has it natively. Raises ``ValueError`` for a value that is not
-    accepted, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
+    accepted, ``TypeError`` for one of another type, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
     """
     options = _options | {key: value for key, value in locals().items() if value is not None}
     pins = options.get("pinned", True)
     if not isinstance(pins, bool):
-        raise ValueError(f"pinned is {pins!r}; accepted: True, False")
+        raise TypeError(f"pinned is {pins!r}; accepted: True, False")
     text = _settings.merge(_settings.from_environment(), {key: value for key, value in options.items() if key != "pinned"})
     # Before PyTorch is touched: a bad value changes nothing.
     _library.set_settings(text, lambda note: _log.info("%s", note))
@@ -167,5 +167,5 @@ def _enable_at_import(torch: ModuleType, asked: str) -> None:
     # Who names another allocator in a script wants that one more than who runs the script wants this one.
     backend = _settings.named(_settings.from_environment(), "backend")
     if backend not in (None, "native"):
-        raise CudaMemError(f"PyTorch's settings ask for backend:{backend}; remove that from PYTORCH_CUDA_ALLOC_CONF")
+        raise CudaMemError(f"PyTorch's settings ask for backend:{backend}; remove that from {_settings.variable()}")
     enable()

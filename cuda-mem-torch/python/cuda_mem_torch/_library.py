@@ -75,6 +75,12 @@ def number(name: str, value: SupportsIndex) -> int:
     return operator.index(value)
 
 
+def expect_tensor(value: object) -> None:
+    """Refuses what is no tensor, such as an array of NumPy's, by what it is."""
+    if not hasattr(value, "untyped_storage"):
+        raise TypeError(f"a tensor is needed, and this is of the type {type(value).__name__}")
+
+
 def device_number(index: int) -> int:
     """The number of a device as the library takes it, which says itself what there is: as :func:`number`."""
     if not -1 << 31 <= index < 1 << 31:

@@ -71,6 +71,7 @@ def _unpin_quietly(address: int) -> None:
 
 
 def _cpu_storage(tensor: torch.Tensor) -> None:
+    _library.expect_tensor(tensor)
     if tensor.device.type != "cpu":
         raise ValueError(f"the tensor is on {tensor.device}; only CPU tensors can be pinned")
     if tensor.untyped_storage().nbytes() == 0:

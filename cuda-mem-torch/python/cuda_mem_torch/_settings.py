@@ -49,9 +49,14 @@ def value_text(key: str, value: object) -> str:
     raise TypeError(f"{key} is {value!r}; accepted: {accepted}")
 
 
+def variable(environment: Mapping[str, str] = os.environ) -> str:
+    """The variable that PyTorch takes its settings from."""
+    return next((name for name in VARIABLES if name in environment), VARIABLES[0])
+
+
 def from_environment(environment: Mapping[str, str] = os.environ) -> str:
     """What PyTorch takes from the environment."""
-    return next((environment[name] for name in VARIABLES if name in environment), "")
+    return environment.get(variable(environment), "")
 
 
 def merge(environment: str, options: Mapping[str, object]) -> str:

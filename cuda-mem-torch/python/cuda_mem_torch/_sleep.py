@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
+import operator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, SupportsIndex
 
 from cuda_mem_torch import _install, _library, _torch
 from cuda_mem_torch._errors import CudaMemError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     Device = torch.device | int | str | None
     Tags = str | Iterable[str] | None
 
+_TAGS = "accepted: a name, several, or None for all"
 _BACKUPS = {"pinned": 0, "discard": 1}
 _RESTORE_BACKUP, _RESTORE_NOTHING = -1, -2
 
@@ -131,6 +133,8 @@ class Registrant:
     """A callback of :func:`on_backing_change`, until :meth:`remove`."""
 
     def __init__(self, callback: Callable[[BackingChange], object]) -> None:
+        if not callable(callback):
+            raise TypeError(f"callback is {callback!r}; accepted: what can be called with a BackingChange")
         self._callback, self._error = callback, ""
 
         def change(_data: int | None, device: int, tag: bytes, is_leaving: bool, ranges: Any, count: int) -> int:
@@ -183,7 +187,10 @@ class Tag:
     def add(self, pool: torch.cuda.MemPool | tuple[int, int]) -> None:
         """Gives it a ``MemPool``, or a graph's pool by its handle, that has no memory yet: all of its memory is the tag's."""
         id = getattr(pool, "id", pool)
-        _library.check(_load().cuda_mem_torch_add_pool_to_tag(self.device, self._word, _PoolId(*id)))
+        if not (isinstance(id, tuple) and len(id) == 2):
+            raise TypeError(f"the pool is {pool!r}; accepted: a MemPool, or the handle of a graph's pool, which is two numbers")
+        numbers = [_library.number("a number of the pool's handle", number) for number in id]
+        _library.check(_load().cuda_mem_torch_add_pool_to_tag(self.device, self._word, _PoolId(*numbers)))
 
     def prepare(self) -> int:
         """Makes the host memory for the next sleep ahead, for what is live now; how many bytes."""
@@ -224,16 +231,10 @@ def sleep(tags: Tags = None, backup: str = "pinned", device: Device = None) -> S
 
 
 def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -> Woken:
-    """Wakes tags at the addresses that they had, all or none. Memory has what it had with ``restore=True``, anything with ``False``, and
-    with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
+    """Wakes tags at the addresses that they had, all or none. With ``restore=True`` memory has what it had where there is a backup, and
+    anything where that was discarded; anything with ``False``; with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
     The result is a list of what registrants did; its text says what woke."""
-    if isinstance(restore, bool):
-        restored = _RESTORE_BACKUP if restore else _RESTORE_NOTHING
-    elif 0 <= restore <= 255:
-        restored = restore
-    else:
-        raise ValueError(f"restore is {restore}; accepted: True, False, a byte from 0 to 255")
-    number, words = _device(device), _words(tags)
+    restored, number, words = _restored(restore), _device(device), _words(tags)
     told: list[Told] = []
     visitor = _visitor([], [], told)
     # The call itself does not say what slept.
@@ -243,9 +244,18 @@ def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -
     return Woken(told, asleep)
 
 
+def _restored(restore: object) -> int:
+    if isinstance(restore, bool):
+        return _RESTORE_BACKUP if restore else _RESTORE_NOTHING
+    if isinstance(restore, SupportsIndex) and 0 <= operator.index(restore) <= 255:
+        return operator.index(restore)
+    raise ValueError(f"restore is {restore!r}; accepted: True, False, a byte from 0 to 255")
+
+
 @contextlib.contextmanager
 def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[torch.Tensor]:
     """Has the memory of a tensor of a tag stay awake in ``with``: a library registered it, or another process has it."""
+    _library.expect_tensor(tensor)
     storage, number, why = tensor.untyped_storage(), ctypes.c_uint64(), _word("the reason", reason)
     _library.check(_load().cuda_mem_torch_keep(storage.data_ptr(), storage.nbytes(), why, ctypes.byref(number)))
     try:
@@ -272,6 +282,7 @@ def _states(device: int) -> dict[str, TagState]:
 
 def read_backup(tensor: torch.Tensor) -> bytes:
     """The bytes of a contiguous tensor whose tag sleeps, as its backup has them."""
+    _library.expect_tensor(tensor)
     if not tensor.is_contiguous():
         raise ValueError("the tensor is not contiguous")
     size, read = tensor.numel() * tensor.element_size(), ctypes.c_size_t()
@@ -376,13 +387,17 @@ def _device(device: Device) -> int:
 
 
 def _words(tags: Tags) -> Any:
+    if not (tags is None or isinstance(tags, Iterable)):
+        raise TypeError(f"tags is {tags!r}; {_TAGS}")
     names = [] if tags is None else [tags] if isinstance(tags, str) else list(tags)
     if tags is not None and not names:
-        raise ValueError("tags is empty; accepted: a name, several, or None for all")
+        raise ValueError(f"tags is empty; {_TAGS}")
     return (ctypes.c_char_p * len(names))(*(_word("a tag", name) for name in names))
 
 
 def _word(what: str, text: str) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is {text!r}; accepted: text")
     word = text.encode()
     if b"\0" in word:
         # C would end it there.

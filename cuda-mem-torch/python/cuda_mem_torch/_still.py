@@ -19,8 +19,9 @@ def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
     registration has to end before. Memory of a tag stays awake when the tag is put to sleep. That of other pools and of PyTorch's own
     allocator never moves and is nothing here.
 
-    Raises ``ValueError`` for a tensor that is not on a CUDA device, before anything is held."""
+    Raises ``TypeError`` for what is no tensor, ``ValueError`` for a tensor that is not on a CUDA device, before anything is held."""
     for tensor in tensors:
+        _library.expect_tensor(tensor)
         if tensor.device.type != "cuda":
             raise ValueError(f"the tensor is on {tensor.device}; only memory of CUDA devices can be held still")
     with contextlib.ExitStack() as held:

@@ -26,6 +26,8 @@ def forget_stream(stream: torch.cuda.Stream | SupportsIndex, device: torch.devic
         # ctypes would cut a number that does not fit, which another stream may have.
         handle, index = _library.number("the handle", stream), _index(device)
     else:
+        if not hasattr(stream, "cuda_stream"):
+            raise TypeError(f"the stream is {stream!r}; accepted: a torch.cuda.Stream, or a handle with its device")
         handle, index = stream.cuda_stream, stream.device_index
         if device is not None and _index(device) != index:
             raise ValueError(f"the stream is of device {index}, not of {device}")

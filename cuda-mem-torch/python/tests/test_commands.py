@@ -346,6 +346,8 @@ class Compare(InAFolder):
         ):
             self.assertIn(text, command("compare", *words, code=1))
         self.assertIn("accepted: native, expandable, cuda-mem", command("compare", "--allocators", "mine", "--", __file__, code=2))
+        for seconds in ("0", "-1", "nan", "inf", "soon"):
+            self.assertIn(f"{seconds!r} is no number of seconds above 0", command("compare", f"--timeout={seconds}", "--", __file__, code=2))
         self.assertEqual(_command_compare.program_of(["--", "python3.11", "-m", "a.b", "-x"]), ["-m", "a.b", "-x"])
 
     def test_settings_stay_but_for_what_chooses_an_allocator(self):

@@ -225,7 +225,7 @@ class Enabling(unittest.TestCase):
         # It stays so until something else is named, and is none of PyTorch's settings.
         self.assertEqual(cuda_mem_torch.enable().settings, "max_split_size_mb:100")
         _shim.install_pinned.assert_called_once_with(self.torch)
-        with self.assertRaisesRegex(ValueError, "pinned is 3; accepted: True, False"):
+        with self.assertRaisesRegex(TypeError, "pinned is 3; accepted: True, False"):
             cuda_mem_torch.enable(pinned=3)
 
     def test_names_are_public(self):
@@ -378,6 +378,11 @@ class Parts(unittest.TestCase):
         said = subprocess.run([sys.executable, "-c", words], env=environment, check=True, capture_output=True, text=True).stdout
         self.assertIn("CUDA_MEM_DRIVER", said)
 
+    def test_a_device_that_is_none_is_not_drawn(self):
+        for device in (-1, 1 << 32):
+            with self.assertRaisesRegex(ValueError, f"the device is {device}, which is none"):
+                _drawing.draw([], device=device)
+
     def test_the_doctor_says_what_does_not_fit(self):
         """Here PyTorch is missing; the driver is the simulated one, or none."""
         def diagnosed(**variables):
@@ -391,7 +396,7 @@ class Parts(unittest.TestCase):
         self.assertRegex(said, r"error +PyTorch +PyTorch could not be imported")
         self.assertRegex(said, r"ok +driver +for CUDA \d+\.\d+, \d+ device")
         self.assertRegex(said, r"ok +device 0 ")
-        self.assertIn("enable() does not work here: 1 error\n", said)
+        self.assertIn("not all is well: 1 error\n", said)
         self.assertRegex(diagnosed(CUDA_MEM_DRIVER="/nowhere/libcuda.so.1"), "error +driver +there is no CUDA driver: /nowhere")
         said = diagnosed(PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
         self.assertRegex(said, "error +settings +PyTorch's settings ask for backend:cudaMallocAsync")
@@ -451,9 +456,12 @@ class Parts(unittest.TestCase):
         self.assertFalse(_pinning._pinned)
 
     def test_only_device_memory_is_held_still(self):
-        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"))
+        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=None)
         with self.assertRaisesRegex(ValueError, "only memory of CUDA devices"):
             with cuda_mem_torch.hold_still(tensor):
+                self.fail("it was held")
+        with self.assertRaisesRegex(TypeError, "a tensor is needed, and this is of the type list"):
+            with cuda_mem_torch.hold_still([tensor]):
                 self.fail("it was held")
 
     def test_statistics_print_themselves(self):

@@ -42,7 +42,7 @@ pub const CUDA_MEM_TORCH_INTERNAL: c_int = 11;
 /// A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
 pub const CUDA_MEM_TORCH_SOURCE_FAILED: c_int = 12;
 
-/// A tag is not as the call needs it: it sleeps, is awake, or another thread is at work with it.
+/// A tag is not as the call needs it: it sleeps, is awake, or another call is at work with it.
 pub const CUDA_MEM_TORCH_SLEEP: c_int = 13;
 
 /// Any other reason, or none.

@@ -18,6 +18,7 @@ use super::error::{
 };
 use super::memory::block;
 use super::pointers::{expect, list, pointer, write};
+use super::tags::tag_of;
 use super::{streams, uncached};
 use crate::ipc::{Named, ShareableHandle, VERSIONS, legacy, private, sized, take};
 use crate::lock::lock;
@@ -132,6 +133,16 @@ fn share(address: u64, version: u8) -> Result<ShareableHandle, Failure> {
 
 /// The driver makes handles for other processes of memory of `cuMemAlloc` alone.
 fn unshareable(address: u64, error: &CoreError) -> Failure {
+    if let Some((_, tag)) = tag_of(address) {
+        let name = tag.name();
+        return Failure::new(
+            CUDA_MEM_TORCH_UNSUPPORTED,
+            format!(
+                "the memory at {address:#x} is of the tag {name:?}, and memory of tags is not shared with other processes: share a \
+                 copy that is made outside of the tag (tensor.clone())"
+            ),
+        );
+    }
     Failure::new(
         CUDA_MEM_TORCH_UNSUPPORTED,
         format!(

@@ -113,7 +113,7 @@ pub(super) fn existing(device: &Device, name: &str) -> Result<Tag, Failure> {
     let tags = device.caching.tags();
     let found = tags.iter().find(|tag| tag.name() == name).cloned();
     found.ok_or_else(|| {
-        let names: Vec<_> = tags.iter().map(Tag::name).collect();
+        let names: Vec<_> = tags.iter().map(|tag| format!("{:?}", tag.name())).collect();
         Failure::argument(format!(
             "device {} has no tag {name:?}; it has {}",
             device.ordinal,
@@ -157,7 +157,7 @@ impl cuda_mem_torch_sleep_visitor {
 /// device first. `slept`, and `visitor` with whatever is not null in it, are told what came of it.
 ///
 /// `CUDA_MEM_TORCH_CAPTURING` if a stream captures that is known here; `CUDA_MEM_TORCH_SYSTEM` without host memory for the backup;
-/// `CUDA_MEM_TORCH_SLEEP` if another thread is at work with a tag. Nothing is changed then.
+/// `CUDA_MEM_TORCH_SLEEP` if another call is at work with a tag. Nothing is changed then.
 ///
 /// # Safety
 ///

@@ -44,7 +44,7 @@ thread_local! {
 }
 
 /// The tag that has an address, of any device, and the device.
-fn tag_of(address: u64) -> Option<(&'static Device, Tag)> {
+pub(super) fn tag_of(address: u64) -> Option<(&'static Device, Tag)> {
     all().find_map(|device| Some((device, device.caching.tags().into_iter().find(|tag| tag.has(address))?)))
 }
 

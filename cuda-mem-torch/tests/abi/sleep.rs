@@ -117,6 +117,16 @@ fn a_tag_sleeps_and_wakes() {
     // SAFETY: a function that may be called.
     succeed(unsafe { cuda_mem_torch_tag_of(block, (&raw mut of).cast(), Some(told)) });
     assert_eq!(of, [(0, tag.to_owned(), true)]);
+    // No other process gets it.
+    let (mut length, mut offset) = (0, 0);
+    // SAFETY: two places.
+    let code = unsafe { cuda_mem_torch_ipc_share(block, 2, null_mut(), 0, &mut length, &mut offset) };
+    assert_eq!(code, CUDA_MEM_TORCH_UNSUPPORTED);
+    assert!(
+        message().contains("is of the tag \"abi weights\", and memory of tags is not shared"),
+        "{}",
+        message()
+    );
     // SAFETY: as above.
     let none = unsafe { cuda_mem_torch_tag_of(outside, (&raw mut of).cast(), Some(told)) };
     assert_eq!((none, of.len()), (CUDA_MEM_TORCH_NOT_OURS, 1));
@@ -232,7 +242,7 @@ fn what_is_kept_and_who_was_told_is_told() {
         (&|| cuda_mem_torch_detach_backing_change(first), "there is no registrant"),
         (
             &|| sleep(c"mistyped", CUDA_MEM_TORCH_BACKUP_PINNED, null()).0,
-            "has no tag \"mistyped\"; it has abi ",
+            "has no tag \"mistyped\"; it has \"abi ",
         ),
         (&|| sleep(tag, 7, null()).0, "backup is 7; accepted: 0 (pinned), 1 (discard)"),
         (

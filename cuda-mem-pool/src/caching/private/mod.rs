@@ -14,7 +14,7 @@ mod streams;
 pub use api::{PoolRoute, PrivatePool};
 pub use graph::Restored;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
@@ -173,24 +173,21 @@ impl Private {
         state.segments().map(info).collect()
     }
 
-    /// What each pool has free, and each stream of the default pool, of those that have any.
+    /// What each pool has free, and each stream of the default pool, of those that have any and do not sleep.
     pub(super) fn cached(&self) -> Vec<CachedMemory> {
         let state = lock(&self.state);
-        let mut all = Vec::<CachedMemory>::new();
-        for (id, segment) in state.segments() {
+        let mut all = BTreeMap::<_, (usize, usize)>::new();
+        for (pool, segment) in state.segments() {
             let of = || state.streams.get(segment.stream).map(|stream| stream.id());
-            let stream = if id == MempoolId::NONE { of() } else { None };
-            for block in segment.blocks().filter(|block| block.state == BlockState::Inactive) {
-                let is_it = |cached: &CachedMemory| (cached.pool, cached.stream) == (id, stream);
-                let at = all.iter().position(is_it).unwrap_or(all.len());
-                if at == all.len() {
-                    all.push(CachedMemory { pool: id, stream, bytes: 0, largest: 0 });
-                }
-                let (cached, size) = (&mut all[at], block.size as usize);
-                (cached.bytes, cached.largest) = (cached.bytes + size, cached.largest.max(size));
+            let stream = if pool == MempoolId::NONE { of() } else { None };
+            let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
+            for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {
+                let (bytes, largest) = all.entry((pool, stream)).or_default();
+                (*bytes, *largest) = (*bytes + block.size as usize, (*largest).max(block.size as usize));
             }
         }
-        all
+        let cached = |((pool, stream), (bytes, largest))| CachedMemory { pool, stream, bytes, largest };
+        all.into_iter().map(cached).collect()
     }
 
     /// The block that begins at an address, and the first address and the bytes of its segment.
@@ -208,8 +205,8 @@ impl Private {
         let lending = state.pools.iter().filter(|(_, pool)| is_default && pool.lends());
         let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0)).max().unwrap_or(0);
         let own = state.pools.get(id).map_or(0, |pool| {
-            // What another source would have given nobody knows.
-            let room = if pool.source.is_some() { 0 } else { room };
+            // What another source than a tag's would have given nobody knows.
+            let room = if pool.source.is_none() || pool.heap.is_roomy { room } else { 0 };
             pool.heap.largest_for(stream, room as u64)
         });
         lent.max(own) as usize
@@ -265,7 +262,7 @@ impl Private {
         (live, [blocks, segments])
     }
 
-    /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory or a source.
+    /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory, a source or a tag.
     pub(in crate::caching) fn give_source(&self, id: MempoolId, source: Arc<dyn RawResource>) -> Result<()> {
         let mut state = lock(&self.state);
         if state.pools.get(id).is_err() {

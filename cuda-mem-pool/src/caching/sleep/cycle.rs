@@ -33,6 +33,7 @@ use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::primitive::{Ordering, lock, lock_over_calls};
 use crate::statistics::PoolSize;
 
+const SLEEPING: &str = "putting a tag to sleep";
 /// How long the driver may take to show memory as free.
 const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 
@@ -44,8 +45,8 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// Nothing is changed: [`Error::Capturing`] if a stream captures that the allocator knows; [`SleepError::NoBackup`]; [`SleepError::Busy`];
-    /// [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`]. What fails later is in [`Slept::refused`].
+    /// Nothing is changed: [`CoreError::Capturing`] if a stream captures that the allocator knows; [`SleepError::NoBackup`];
+    /// [`SleepError::Busy`]; [`SleepError::OtherAllocator`]; [`Error::InCallback`]; [`Error::Core`]. What fails later is in [`Slept::refused`].
     ///
     /// # Safety
     ///
@@ -72,7 +73,7 @@ impl Tag {
         let served = shared.slots.iter().filter_map(|slot| slot.owner.stream());
         for stream in served.chain(shared.private.streams.all()) {
             match stream.is_capturing() {
-                Ok(true) => return Err(Error::Capturing),
+                Ok(true) => return Err(CoreError::Capturing { call: SLEEPING }.into()),
                 // Of another thread's default stream, and of one that was disowned, nobody can ask.
                 Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
                 Err(error) => return Err(error.into()),
