@@ -16,14 +16,14 @@ use super::board::Posted;
 use super::ring::{Flight, Patience, Ring, Waited};
 use super::task::{Host, Task};
 use super::tuning::{chunk, part};
-use crate::buffer::DeviceBytes;
+use crate::buffer::DeviceRange;
 use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the host.
 pub(super) struct Download<'s> {
     pub(super) way: Way<'s>,
-    pub(super) source: DeviceBytes<'s>,
+    pub(super) source: DeviceRange<'s, u8>,
 }
 
 /// The slots that the link fills for this copy. Dropped, they are left to the ring.
@@ -114,9 +114,9 @@ impl Download<'_> {
         // The wait below would fail captures of others.
         let _relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("Stager::download")?;
-        let target = bytes.address(range.start);
+        let (target, part) = (bytes.address(range.start), self.source.range(range)?);
         // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
-        let copied = unsafe { self.source.part(range).download(stream, target) };
+        let copied = unsafe { part.download(stream, target, part.len()) };
         copied.wait(stream).or_abort("Stager::download")
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::board::{Board, Shared, Slot, Turn};
 use super::task::{Host, Task};
 use super::tuning::{BUSY, SLEEP, STALLED};
-use crate::buffer::{DeviceBytes, Enqueued};
+use crate::buffer::{DeviceRange, Enqueued};
 use crate::driver::{Context, Driver, Handle, fork, lock, try_lock};
 use crate::error::{Error, Result};
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
@@ -236,14 +236,14 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        target: &DeviceBytes<'_>,
+        target: &DeviceRange<'_, u8>,
         range: Range<usize>,
     ) -> Result<()> {
-        let from = self.address(&slot);
+        let (from, part) = (self.address(&slot), target.range(range)?);
         let flight = self.take_off(slot, stream, "copying from a staging ring", || {
             // SAFETY: the slot is long enough for the range, and nobody touches it while its flight lives, which ends when
             // the stream has passed the copy.
-            unsafe { target.part(range).upload(stream, from) }
+            unsafe { part.upload(stream, from, part.len()) }
         })?;
         lock(&self.flights).push_back(flight);
         Ok(())
@@ -254,13 +254,13 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        source: &DeviceBytes<'_>,
+        source: &DeviceRange<'_, u8>,
         range: Range<usize>,
     ) -> Result<Flight> {
-        let to = self.address(&slot);
+        let (to, part) = (self.address(&slot), source.range(range)?);
         self.take_off(slot, stream, "copying to a staging ring", || {
             // SAFETY: as in `send`.
-            unsafe { source.part(range).download(stream, to) }
+            unsafe { part.download(stream, to, part.len()) }
         })
     }
 

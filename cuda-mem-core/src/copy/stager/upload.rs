@@ -17,14 +17,14 @@ use super::board::{Failure, Posted, Slot};
 use super::ring::Waited;
 use super::task::{Host, Task, read};
 use super::tuning::{STRAIGHT, chunk, part};
-use crate::buffer::DeviceBytes;
+use crate::buffer::DeviceRange;
 use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the device.
 pub(super) struct Upload<'s> {
     pub(super) way: Way<'s>,
-    pub(super) target: DeviceBytes<'s>,
+    pub(super) target: DeviceRange<'s, u8>,
 }
 
 impl Upload<'_> {
@@ -123,8 +123,9 @@ impl Upload<'_> {
         // The wait below would fail captures of others.
         let _relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("Stager::upload")?;
+        let part = self.target.range(range)?;
         // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
-        let copied = unsafe { self.target.part(range).upload(stream, source) };
+        let copied = unsafe { part.upload(stream, source, part.len()) };
         copied.wait(stream).or_abort("Stager::upload")
     }
 
