@@ -211,6 +211,11 @@ impl Error {
         }
     }
 
+    /// Whether memory that was not given back for this may be later: a capture ends, a thread gives a point, a stream has passed.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Capturing { .. } | Self::WrongThread | Self::Disowned | Self::Timeout(_))
+    }
+
     pub(crate) fn last_os(call: &'static str) -> Self {
         Self::Io { call, source: Arc::new(std::io::Error::last_os_error()) }
     }

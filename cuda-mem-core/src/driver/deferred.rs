@@ -102,9 +102,7 @@ impl Driver {
         self.deferred().reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_)) => {
-                self.deferred().push(Box::new(owned))
-            }
+            Err(error) if error.may_pass() => self.deferred().push(Box::new(owned)),
             Err(error) => self.give_up(owned, &error),
         }
     }
@@ -133,9 +131,7 @@ impl Deferred {
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
             match catch_panic(|| driver.attempt(|| owned.release())) {
-                Some(Err(
-                    Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
-                )) => {
+                Some(Err(error)) if error.may_pass() => {
                     still.push(owned);
                     continue;
                 }

@@ -241,7 +241,7 @@ pub(super) fn let_go<W: Told>(words: &mut Arc<W>) {
     loop {
         match uses.have_passed() {
             Ok(false) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned) => {
+            Err(error) if error.may_pass() => {
                 let driver = own.driver();
                 return driver.release_or_defer(LettingGo { words: Arc::clone(words), uses });
             }

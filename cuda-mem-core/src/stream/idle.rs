@@ -21,7 +21,6 @@ use std::time::Duration;
 use super::known::KnownStreams;
 use crate::driver::deferred::{Release, catch_panic};
 use crate::driver::{self, Driver, Service, fork, lock};
-use crate::error::Error;
 
 /// How long a busy device is left alone, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
@@ -180,9 +179,7 @@ impl WhenIdle {
                 let Some(mut owned) = self.pop() else { break };
                 match driver.attempt(|| owned.release()) {
                     Ok(()) => done.push(owned),
-                    Err(
-                        Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
-                    ) => self.push(owned),
+                    Err(error) if error.may_pass() => self.push(owned),
                     Err(error) => refused.push((owned, error)),
                 }
             }
