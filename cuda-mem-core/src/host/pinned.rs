@@ -15,11 +15,11 @@ use bitflags::bitflags;
 use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED};
 
 use super::memory::{HostElements, HostMemory};
-use super::registration::device_address;
 use crate::driver::deferred::{Owned, Release};
 use crate::driver::{Context, Handle};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Refused, Result, WithBytes, call};
+use crate::pointer::device_address;
 use crate::stream::Stream;
 use crate::uses::{Access, Block, Free, OpenUse, StreamUse, Uses};
 

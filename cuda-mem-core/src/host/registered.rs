@@ -18,10 +18,11 @@ use cuda_mem_sys::{
 use super::memory::{HostElements, HostMemory};
 use super::options::RegisterOptions;
 use super::populate::Population;
-use super::registration::{Registration, device_address};
+use super::registration::Registration;
 use crate::driver::deferred::Release;
 use crate::driver::{Context, fork, refuse_forked};
 use crate::error::{Error, Refused, Result};
+use crate::pointer::device_address;
 use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
 
