@@ -12,9 +12,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
-};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -223,7 +221,7 @@ impl WhenIdle {
 
 /// Has a thread try until nothing is left.
 fn keep_trying() {
-    let mut is_trying = is_trying();
+    let mut is_trying = lock(&IS_TRYING);
     if *is_trying {
         return;
     }
@@ -240,17 +238,13 @@ fn try_until_nothing_is_left() {
         driver::all().into_iter().for_each(|driver| {
             driver.undo_if_all_are_idle();
         });
-        let mut is_trying = is_trying();
+        let mut is_trying = lock(&IS_TRYING);
         // Under the lock, also which drivers there are: who adds something after this starts the next one.
         if driver::all().iter().all(|driver| driver.registrations_left() == 0) {
             *is_trying = false;
             return;
         }
     }
-}
-
-fn is_trying() -> MutexGuard<'static, bool> {
-    lock(&IS_TRYING)
 }
 
 shown!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));
