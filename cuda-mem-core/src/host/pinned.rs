@@ -149,9 +149,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         self.block.uses.note(stream)
     }
 
-    /// Its uses, for whoever waits for them and gives them back.
-    pub(crate) fn take_uses(&mut self) -> Uses {
-        std::mem::take(&mut self.block.uses)
+    pub(crate) fn uses_mut(&mut self) -> &mut Uses {
+        &mut self.block.uses
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.

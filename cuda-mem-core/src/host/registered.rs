@@ -225,9 +225,8 @@ impl<M: HostMemory> Registered<M> {
         &self.parts.uses
     }
 
-    /// Its uses, for whoever waits for them and gives them back.
-    pub(crate) fn take_uses(&mut self) -> Uses {
-        std::mem::take(&mut self.parts.uses)
+    pub(crate) fn uses_mut(&mut self) -> &mut Uses {
+        &mut self.parts.uses
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.
