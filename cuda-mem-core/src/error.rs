@@ -112,6 +112,12 @@ pub enum Error {
     /// A fence was to be recorded on a line behind another stream's, and there is no event behind that one to wait for.
     #[error("the last fence of the line is on another stream, without an event that this one could wait for")]
     OtherStream,
+    /// The driver refused a stream memory of another device, which has to let the stream's device in.
+    #[error(
+        "{refusal}. The memory lies on device {memory}, the stream is of device {stream}: use a stream of device {memory}, or let device \
+         {stream} reach the memory (Context::enable_peer_access, MemoryPool::set_access)"
+    )]
+    OtherDevice { memory: i32, stream: i32, refusal: Box<Self> },
     /// Nobody can name a stream: its owner has said that it ends ([`Stream::disown`](crate::Stream::disown)), or may have destroyed it
     /// ([`Stream::guest`](crate::Stream::guest)).
     #[error("the stream cannot be named: its owner has ended it, or may have")]
@@ -206,7 +212,7 @@ impl Error {
             Self::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
             Self::LockLimit { code, .. } => Some(*code),
-            Self::StillInUse { refusal, .. } => refusal.code(),
+            Self::OtherDevice { refusal, .. } | Self::StillInUse { refusal, .. } => refusal.code(),
             _ => None,
         }
     }

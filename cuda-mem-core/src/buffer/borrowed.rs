@@ -13,7 +13,8 @@ use cuda_mem_sys::CUdeviceptr;
 use super::DeviceRange;
 use crate::driver::{Context, Driver};
 use crate::element::DeviceCopy;
-use crate::error::{Error, Result, WithBytes, call};
+use crate::error::{Error, Result, call};
+use crate::pointer::{self, Attributes, MemoryKind};
 use crate::stream::{Marker, Quiet, Stream};
 use crate::uses::{Access, OpenUse, StreamUse, Uses};
 
@@ -85,8 +86,8 @@ impl<'m> Borrowed<'m> {
         }
         // SAFETY: the caller's promise.
         let copied = unsafe { call!(stream.driver(), cuMemcpyAsync(to, from, bytes, entered.raw())) };
-        match copied.with_bytes(bytes).and_then(|()| open.end()).and_then(|()| stream.spoil_capture(COPYING))
-        {
+        let copied = copied.map_err(|error| explain(error, bytes, stream, &[to, from]));
+        match copied.and_then(|()| open.end()).and_then(|()| stream.spoil_capture(COPYING)) {
             Ok(()) => Enqueued::Copy,
             Err(error) => Enqueued::Perhaps(error),
         }
@@ -102,6 +103,23 @@ pub trait UsedElsewhere: fmt::Debug + Sync {
     ///
     /// Those of the owner, such as [`Error::Owner`]: nothing was copied then.
     fn order(&self, stream: &Stream) -> Result<()>;
+}
+
+/// The refusal of a copy, with its size, and with the devices if one of the addresses lies on another one than the stream's. Whether a stream
+/// reaches another device's memory is the driver's to know, which is asked where memory lies only once it has refused.
+#[cold]
+pub(super) fn explain(error: Error, bytes: usize, stream: &Stream, addresses: &[CUdeviceptr]) -> Error {
+    let Error::Driver(refusal) = error else { return error };
+    let (refusal, context) = (refusal.with_bytes(bytes), stream.context());
+    let device = context.device().as_raw();
+    let lies_elsewhere = |known: &Attributes| known.kind == MemoryKind::Device && known.device != device;
+    let mut known = addresses.iter().filter_map(|address| pointer::attributes(context, *address).ok());
+    match known.find(lies_elsewhere).filter(|_| !refusal.context_is_lost()) {
+        Some(known) => {
+            Error::OtherDevice { memory: known.device, stream: device, refusal: Box::new(refusal.into()) }
+        }
+        None => refusal.into(),
+    }
 }
 
 /// What became of a copy that was to be put into a stream.

@@ -15,10 +15,11 @@ use std::os::unix::fs::FileExt;
 
 use cuda_mem_sys::CUdeviceptr;
 
+use super::borrowed::explain;
 use super::{Borrowed, Enqueued, UsedElsewhere};
 use crate::driver::{Context, Driver, Relaxed};
 use crate::element::{DeviceCopy, size_of_elements};
-use crate::error::{Error, Result, WithBytes, call};
+use crate::error::{Error, Result, call};
 use crate::host::HostMemory;
 use crate::stream::{Quiet, Stream};
 use crate::uses::{Access, Uses};
@@ -257,7 +258,9 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
                 unsafe { call!(driver, cuMemcpyPeerAsync(to, there, from, here, bytes, on)) }
             }
         };
-        copied.with_bytes(bytes)?;
+        // A copy between two contexts needs no device to reach the other's memory.
+        let reached: &[_] = if contexts.is_none() { &[to, from] } else { &[] };
+        copied.map_err(|error| explain(error, bytes, stream, reached))?;
         read.end()?;
         written.end()?;
         stream.spoil_capture(CALL)
@@ -280,7 +283,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         stream.refuse_capturing(CALL)?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
-            .with_bytes(bytes)?;
+            .map_err(|error| explain(error, bytes, stream, &[self.as_raw()]))?;
         written.end()?;
         stream.spoil_capture(CALL)
     }
