@@ -14,7 +14,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
 use crate::buffer::{Borrowed, used_memory};
-use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::deferred::{Guards, Held, Owned, Release};
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
@@ -75,7 +75,7 @@ pub(super) struct Block {
     /// The stream that it is freed on.
     pub(super) home: Stream,
     pub(super) uses: Uses,
-    companion: Companion,
+    guards: Guards,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
     /// Let go when the block is freed. The driver keeps what it needs until all frees were reached.
@@ -84,8 +84,8 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        let (uses, companion, pool) = (Uses::new(), Companion::NONE, Some(Arc::clone(pool)));
-        Self { address, home: home.clone(), uses, companion, is_freed_with_context: false, pool }
+        let (uses, guards, pool) = (Uses::new(), Guards::default(), Some(Arc::clone(pool)));
+        Self { address, home: home.clone(), uses, guards, is_freed_with_context: false, pool }
     }
 
     fn imported(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
@@ -160,7 +160,7 @@ impl ImportedBlock {
     /// takes the memory from a second import. A lost context counts as the free, once no use runs in any other. If the driver refuses the
     /// free for another reason, `guard` is never dropped.
     pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
-        self.block.companion.add(guard);
+        self.block.guards.add(guard);
     }
 
     /// Frees the block behind all its uses, and tells whether the driver took it. Ordered on [`ImportedBlock::stream`].
@@ -215,7 +215,8 @@ impl Release for Block {
             freed => freed?,
         };
         self.address = 0;
-        if let Some(guard) = self.companion.take() {
+        if !self.guards.is_empty() {
+            let guards = std::mem::take(&mut self.guards);
             let mut uses = std::mem::take(&mut self.uses);
             let reached = match freed {
                 Free::Ordered => Fence::record(&self.home).ok(),
@@ -230,7 +231,7 @@ impl Release for Block {
             if is_over {
                 uses = Uses::new();
             }
-            self.home.driver().release_or_defer(Freed { freed: reached, uses, _guard: guard });
+            self.home.driver().release_or_defer(Freed { freed: reached, uses, _guards: guards });
         }
         Ok(())
     }
@@ -284,7 +285,7 @@ struct Freed {
     freed: Option<Fence>,
     /// Those that the free was behind. A lost context orders nothing: then they are asked for.
     uses: Uses,
-    _guard: Box<dyn Send + Sync>,
+    _guards: Guards,
 }
 
 impl Release for Freed {
