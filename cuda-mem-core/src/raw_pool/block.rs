@@ -206,7 +206,7 @@ impl Release for Block {
             return Ok(());
         }
         // Before the free, which the driver may know to be reached whenever any thread calls it. An imported pool of the host that is
-        // destroyed after that leaves its last addresses in the driver's books, and the next mapping there, whosever it is, fails with code
+        // destroyed after that leaves its last addresses entered in the driver, and the next mapping there, whosever it is, fails with code
         // 208 (seen on hardware). The driver keeps what the block needs until it is freed.
         self.pool = None;
         let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {

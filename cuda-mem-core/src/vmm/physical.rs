@@ -105,7 +105,7 @@ impl PhysicalMemory {
         Self { driver, raw, bytes }
     }
 
-    /// The handle, to be released by whoever has it now. For books that keep many: [`PhysicalMemory::from_raw`] takes it back
+    /// The handle, to be released by whoever has it now. For allocators that keep many: [`PhysicalMemory::from_raw`] takes it back
     /// without any call.
     #[must_use]
     pub fn into_raw(self) -> u64 {

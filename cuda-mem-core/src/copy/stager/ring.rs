@@ -148,23 +148,23 @@ impl Ring {
         stream: &Stream,
         go_on: impl Fn() -> Result<()>,
     ) -> Result<Waited> {
-        let (mut patience, mut granted) = (Patience::new(), self.board.granted());
+        let (mut backoff, mut granted) = (Backoff::new(), self.board.granted());
         loop {
             go_on()?;
             if let Some(slot) = self.take(place, stream)? {
                 return Ok(Waited::Slot(slot));
             }
             let now = self.board.granted();
-            let stalled = place.stalled == Some(now) || patience.lasted() >= STALLED;
+            let stalled = place.stalled == Some(now) || backoff.lasted() >= STALLED;
             if now != granted {
-                (patience, granted) = (Patience::new(), now);
+                (backoff, granted) = (Backoff::new(), now);
             } else if stalled && !self.is_used_by(stream) {
                 // Not in the others' way while it copies straight.
                 place.turn.leave();
                 place.stalled = Some(now);
                 return Ok(Waited::Stalled);
             }
-            patience.pause();
+            backoff.pause();
         }
     }
 
@@ -285,12 +285,12 @@ impl Ring {
 }
 
 /// A wait for a device that tells nobody: busy at first, so that short waits stay short.
-pub(super) struct Patience {
+pub(super) struct Backoff {
     since: Instant,
     sleep: Duration,
 }
 
-impl Patience {
+impl Backoff {
     pub(super) fn new() -> Self {
         Self { since: Instant::now(), sleep: *SLEEP.start() }
     }

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Way;
+use super::CopyPlan;
 use super::board::{Failure, Posted, Slot};
 use super::ring::Waited;
 use super::task::{Host, Task, read};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 
 /// A copy to the device.
 pub(super) struct Upload<'s> {
-    pub(super) way: Way<'s>,
+    pub(super) plan: CopyPlan<'s>,
     pub(super) target: DeviceRange<'s, u8>,
 }
 
@@ -34,7 +34,7 @@ impl Upload<'_> {
     ///
     /// `host` must have as many bytes as the target, and what it names must be readable until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
-        let (Way { ring, stream, .. }, total) = (self.way, self.target.len());
+        let (CopyPlan { ring, stream, .. }, total) = (self.plan, self.target.len());
         let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let (mut cut, mut sent) = (0, 0);
@@ -46,7 +46,7 @@ impl Upload<'_> {
                 ring.send(slot, stream, &self.target, range)?;
                 continue;
             }
-            self.way.go_on(sent, total)?;
+            self.plan.go_on(sent, total)?;
             if cut < total
                 && let Some(slot) = ring.take(&mut place, stream)?
             {
@@ -57,7 +57,7 @@ impl Upload<'_> {
             } else if let Some((first, _)) = posted.front() {
                 first.wait();
             } else {
-                match ring.wait(&mut place, stream, || self.way.go_on(sent, total))? {
+                match ring.wait(&mut place, stream, || self.plan.go_on(sent, total))? {
                     Waited::Slot(slot) => posted.push_back(self.post(host, slot, &mut cut)),
                     Waited::Stalled => {
                         let end = sent.saturating_add(ring.slot_bytes()).min(total);
@@ -73,7 +73,7 @@ impl Upload<'_> {
 
     /// Has the threads fill `slot` with the bytes from `cut` on, and moves that to behind them.
     fn post(&self, host: &Arc<Host>, slot: Slot<Task>, cut: &mut usize) -> (Posted<Task>, Range<usize>) {
-        let Way { ring, threads, .. } = self.way;
+        let CopyPlan { ring, threads, .. } = self.plan;
         let range = *cut..self.chunk_end(*cut);
         *cut = range.end;
         let task = ring.task(&slot, host, range.start);
@@ -83,7 +83,7 @@ impl Upload<'_> {
     /// Where the chunk ends that begins at `start`.
     fn chunk_end(&self, start: usize) -> usize {
         let left = self.target.len().saturating_sub(start);
-        start.saturating_add(chunk(start, left, self.way.ring.slot_bytes()))
+        start.saturating_add(chunk(start, left, self.plan.ring.slot_bytes()))
     }
 
     /// Copies `range` without the ring, and waits for the stream.
@@ -119,7 +119,7 @@ impl Upload<'_> {
     ///
     /// The bytes of `range` must be readable from `source` on.
     unsafe fn straight_from(&self, source: *const u8, range: Range<usize>) -> Result<()> {
-        let stream = self.way.stream;
+        let stream = self.plan.stream;
         // The wait below would fail captures of others.
         let _relaxed = Relaxed::enter(stream.driver())?;
         stream.refuse_capturing("Stager::upload")?;
@@ -131,12 +131,12 @@ impl Upload<'_> {
 
     /// Copies what `source` yields to the target.
     pub(super) fn read(&self, source: &mut (impl Read + ?Sized)) -> Result<()> {
-        let (Way { ring, stream, .. }, total) = (self.way, self.target.len());
+        let (CopyPlan { ring, stream, .. }, total) = (self.plan, self.target.len());
         let mut place = ring.place();
         let mut done = 0;
         while done < total {
             let end = self.chunk_end(done);
-            match ring.wait(&mut place, stream, || self.way.go_on(done, total))? {
+            match ring.wait(&mut place, stream, || self.plan.go_on(done, total))? {
                 Waited::Slot(mut slot) => {
                     self.fill(source, ring.bytes(&mut slot, end.saturating_sub(done)), done)?;
                     ring.send(slot, stream, &self.target, done..end)?;
@@ -161,7 +161,7 @@ impl Upload<'_> {
         while let Some(rest) = target.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let at = done.saturating_add(filled);
             // What was read and not sent was not copied.
-            self.way.go_on(done, self.target.len())?;
+            self.plan.go_on(done, self.target.len())?;
             let failure = match source.read(rest) {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 // More than there was room for is a mistake of the source.
