@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 use super::CopyPlan;
@@ -17,7 +18,6 @@ use super::ring::{Backoff, Flight, Ring, Waited};
 use super::task::{Host, Task};
 use super::tuning::{chunk, part};
 use crate::buffer::DeviceRange;
-use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the host.
@@ -109,14 +109,9 @@ impl Download<'_> {
     ///
     /// As [`Download::run`].
     unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
-        let stream = self.plan.stream;
         let Host::Target(bytes) = host else { return Err(Error::ReadOnly) };
-        // The wait below would fail captures of others.
-        let _relaxed = Relaxed::enter(stream.driver())?;
-        stream.refuse_capturing("Stager::download")?;
-        let (target, part) = (bytes.address(range.start), self.source.range(range)?);
-        // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
-        let copied = unsafe { part.download(stream, target, part.len()) };
-        copied.wait(stream).or_abort("Stager::download")
+        // SAFETY: initialised bytes of a target that nobody else touches, by the caller's promise.
+        let target = unsafe { slice::from_raw_parts_mut(bytes.address(range.start), range.len()) };
+        self.source.range(range)?.copy_to_slice(self.plan.stream, target)
     }
 }

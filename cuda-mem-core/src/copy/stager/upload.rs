@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 use super::CopyPlan;
@@ -18,7 +19,6 @@ use super::ring::Waited;
 use super::task::{Host, Task, read};
 use super::tuning::{STRAIGHT, chunk, part};
 use crate::buffer::DeviceRange;
-use crate::driver::Relaxed;
 use crate::error::{Error, Result};
 
 /// A copy to the device.
@@ -92,11 +92,13 @@ impl Upload<'_> {
     ///
     /// As [`Upload::run`].
     unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
+        let stream = self.plan.stream;
         match host {
-            // SAFETY: readable for as long as the stream may read it: the call waits.
-            Host::Source(bytes) | Host::Target(bytes) => unsafe {
-                self.straight_from(bytes.address(range.start), range)
-            },
+            Host::Source(bytes) | Host::Target(bytes) => {
+                // SAFETY: initialised bytes that stay borrowed, by the caller's promise.
+                let source = unsafe { slice::from_raw_parts(bytes.address(range.start), range.len()) };
+                self.target.range(range)?.copy_from_slice(stream, source)
+            }
             Host::File { descriptor, offset } => {
                 for start in range.clone().step_by(STRAIGHT) {
                     let len = STRAIGHT.min(range.end.saturating_sub(start));
@@ -107,26 +109,11 @@ impl Upload<'_> {
                     read.map_err(|(done, source)| {
                         self.source_error(Failure { at: start.saturating_add(done), source })
                     })?;
-                    // SAFETY: the vector lives until the call has waited.
-                    unsafe { self.straight_from(bytes.as_ptr(), start..start.saturating_add(len)) }?;
+                    self.target.range(start..start.saturating_add(len))?.copy_from_slice(stream, &bytes)?;
                 }
                 Ok(())
             }
         }
-    }
-
-    /// # Safety
-    ///
-    /// The bytes of `range` must be readable from `source` on.
-    unsafe fn straight_from(&self, source: *const u8, range: Range<usize>) -> Result<()> {
-        let stream = self.plan.stream;
-        // The wait below would fail captures of others.
-        let _relaxed = Relaxed::enter(stream.driver())?;
-        stream.refuse_capturing("Stager::upload")?;
-        let part = self.target.range(range)?;
-        // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
-        let copied = unsafe { part.upload(stream, source, part.len()) };
-        copied.wait(stream).or_abort("Stager::upload")
     }
 
     /// Copies what `source` yields to the target.
@@ -146,8 +133,7 @@ impl Upload<'_> {
                     let mut bytes = vec![0; end.saturating_sub(done).min(STRAIGHT)];
                     self.fill(source, &mut bytes, done)?;
                     let end = done.saturating_add(bytes.len());
-                    // SAFETY: the vector lives until the call has waited.
-                    unsafe { self.straight_from(bytes.as_ptr(), done..end) }?;
+                    self.target.range(done..end)?.copy_from_slice(stream, &bytes)?;
                     done = end;
                 }
             }
