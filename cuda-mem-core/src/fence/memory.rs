@@ -18,7 +18,7 @@ use cuda_mem_sys::CUdeviceptr;
 use super::words::Page;
 use crate::driver::deferred::Release;
 use crate::driver::{Driver, Event, lock};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::stream::idle::{Awaited, WhenIdle};
 use crate::stream::{Stream, StreamId};
@@ -255,7 +255,7 @@ impl<W: LineWords> Release for LettingGo<W> {
     fn release(&mut self) -> Result<()> {
         self.words.poison();
         // Not waited for: between the poison and the wait a writer may move the word back.
-        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        self.uses.expect_over()
     }
 }
 

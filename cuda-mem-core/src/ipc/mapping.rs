@@ -9,7 +9,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Guards, Held, Owned, Release};
@@ -235,9 +234,7 @@ impl Release for Mapped {
         if let Err(error) = self.uses.wait() {
             expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others was waited for, unless it is another thread's.
-            if !self.uses.have_passed_or_lost()? {
-                return Err(Error::Timeout(Duration::ZERO));
-            }
+            self.uses.expect_over()?;
         }
         let mapped = range.mapped_bytes();
         // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.

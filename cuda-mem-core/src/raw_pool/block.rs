@@ -88,10 +88,6 @@ impl Block {
         Self { address, home: home.clone(), uses, guards, is_freed_with_context: false, pool }
     }
 
-    fn imported(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        Self { is_freed_with_context: true, ..Self::new(address, home, pool) }
-    }
-
     /// The error, unless the context that it tells the loss of has made the free.
     fn expect_lost(&self, error: Error) -> Result<()> {
         if self.is_freed_with_context { expect_lost(error) } else { Err(error) }
@@ -126,7 +122,8 @@ impl ImportedBlock {
         pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
-        let imported = Self { block: Owned::new(Block::imported(address, stream, pool)), bytes };
+        let block = Block { is_freed_with_context: true, ..Block::new(address, stream, pool) };
+        let imported = Self { block: Owned::new(block), bytes };
         let found = pointer::attributes(stream.context(), address)?.range_size;
         if found < bytes {
             return Err(Error::NotAsDeclared {
@@ -243,7 +240,7 @@ impl Block {
         if let Err(error) = self.uses.order(&self.home) {
             self.expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
-            self.expect_over()?;
+            self.uses.expect_over()?;
         }
         // SAFETY: allocated or imported once by this value and freed once, on a stream that is behind every use or when none runs.
         match unsafe { free(self.address, &self.home) } {
@@ -262,7 +259,7 @@ impl Block {
         }
         if let Err(error) = self.uses.wait() {
             self.expect_lost(error)?;
-            self.expect_over()?;
+            self.uses.expect_over()?;
         }
         let freed = self.home.context().bind_relaxed().and_then(|_bound| {
             // SAFETY: allocated or imported once by this value and freed once; no use of it runs any more.
@@ -272,11 +269,6 @@ impl Block {
             Ok(()) => Ok(Free::Waited),
             Err(error) => self.expect_lost(error).map(|()| Free::Lost),
         }
-    }
-
-    /// [`Error::Timeout`] while a use runs in a context that is not lost.
-    fn expect_over(&mut self) -> Result<()> {
-        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 }
 
@@ -297,7 +289,7 @@ impl Release for Freed {
             }
             reached.or_else(expect_lost)?;
         }
-        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        self.uses.expect_over()
     }
 }
 
