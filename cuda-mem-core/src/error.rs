@@ -8,6 +8,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Range, RangeInclusive};
 use std::ptr;
 use std::sync::Arc;
@@ -251,6 +252,17 @@ pub struct Refused<O> {
 impl<O> Refused<O> {
     pub(crate) fn new(error: Error, owner: O) -> Self {
         Self { error, owner }
+    }
+
+    /// Has `release` end an owner, whose drop would once more. After an error the owner comes back.
+    pub(crate) fn unless_released(owner: O, release: impl FnOnce(&O) -> Result<()>) -> Result<(), Self> {
+        match release(&owner) {
+            Ok(()) => {
+                let _ = ManuallyDrop::new(owner);
+                Ok(())
+            }
+            Err(error) => Err(Self::new(error, owner)),
+        }
     }
 }
 

@@ -12,7 +12,6 @@ mod block;
 mod owned;
 mod share;
 
-use std::mem::ManuallyDrop;
 use std::ptr;
 
 use cuda_mem_sys::{
@@ -331,12 +330,7 @@ impl MemoryPool {
     ///
     /// The pool comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.destroy() {
-            return Err(Refused::new(error, self));
-        }
-        // Destroyed: not once more by the drop.
-        let _ = ManuallyDrop::new(self);
-        Ok(())
+        Refused::unless_released(self, Self::destroy)
     }
 
     fn destroy(&self) -> Result<()> {

@@ -136,12 +136,7 @@ impl PhysicalMemory {
     /// Wraps [`cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Waits for nothing.
     /// The memory comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.release() {
-            return Err(Refused::new(error, self));
-        }
-        // Released: not once more by the drop.
-        let _ = ManuallyDrop::new(self);
-        Ok(())
+        Refused::unless_released(self, Self::release)
     }
 
     /// Owns a handle that the driver just gave.

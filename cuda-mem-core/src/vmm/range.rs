@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_sys::CUdeviceptr;
@@ -155,12 +154,7 @@ impl AddressRange {
     ///
     /// [`Error::StillMapped`]. The range comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.free() {
-            return Err(Refused::new(error, self));
-        }
-        // Freed: not once more by the drop.
-        let _ = ManuallyDrop::new(self);
-        Ok(())
+        Refused::unless_released(self, Self::free)
     }
 
     /// Nobody maps meanwhile: whoever calls this owns the range or is dropping it.
