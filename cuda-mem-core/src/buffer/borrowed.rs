@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUresult};
 
 use super::DeviceRange;
 use crate::driver::{Context, Driver};
@@ -111,10 +111,15 @@ pub trait UsedElsewhere: fmt::Debug + Sync {
 pub(super) fn explain(error: Error, bytes: usize, stream: &Stream, addresses: &[CUdeviceptr]) -> Error {
     let Error::Driver(refusal) = error else { return error };
     let (refusal, context) = (refusal.with_bytes(bytes), stream.context());
+    if refusal.code() != CUresult::CUDA_ERROR_INVALID_VALUE {
+        return refusal.into();
+    }
     let device = context.device().as_raw();
-    let lies_elsewhere = |known: &Attributes| known.kind == MemoryKind::Device && known.device != device;
+    // Every device reaches managed memory.
+    let is_on_another =
+        |known: &Attributes| known.kind == MemoryKind::Device && !known.managed && known.device != device;
     let mut known = addresses.iter().filter_map(|address| pointer::attributes(context, *address).ok());
-    match known.find(lies_elsewhere).filter(|_| !refusal.context_is_lost()) {
+    match known.find(is_on_another) {
         Some(known) => {
             Error::OtherDevice { memory: known.device, stream: device, refusal: Box::new(refusal.into()) }
         }
