@@ -8,6 +8,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Range, RangeInclusive};
 use std::ptr;
 use std::sync::Arc;
@@ -112,6 +113,12 @@ pub enum Error {
     /// A fence was to be recorded on a line behind another stream's, and there is no event behind that one to wait for.
     #[error("the last fence of the line is on another stream, without an event that this one could wait for")]
     OtherStream,
+    /// The driver refused a stream memory of another device, which has to let the stream's device in.
+    #[error(
+        "{refusal}. The memory lies on device {memory}, the stream is of device {stream}: use a stream of device {memory}, or let device \
+         {stream} reach the memory (Context::enable_peer_access, MemoryPool::set_access)"
+    )]
+    OtherDevice { memory: i32, stream: i32, refusal: Box<Self> },
     /// Nobody can name a stream: its owner has said that it ends ([`Stream::disown`](crate::Stream::disown)), or may have destroyed it
     /// ([`Stream::guest`](crate::Stream::guest)).
     #[error("the stream cannot be named: its owner has ended it, or may have")]
@@ -206,9 +213,14 @@ impl Error {
             Self::AlreadyRegistered { .. } => Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED),
             Self::NotMapped { .. } | Self::NoPage { .. } => Some(CUresult::CUDA_ERROR_INVALID_VALUE),
             Self::LockLimit { code, .. } => Some(*code),
-            Self::StillInUse { refusal, .. } => refusal.code(),
+            Self::OtherDevice { refusal, .. } | Self::StillInUse { refusal, .. } => refusal.code(),
             _ => None,
         }
+    }
+
+    /// Whether memory that was not given back for this may be later: a capture ends, a thread gives a point, a stream has passed.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Capturing { .. } | Self::WrongThread | Self::Disowned | Self::Timeout(_))
     }
 
     pub(crate) fn last_os(call: &'static str) -> Self {
@@ -240,6 +252,17 @@ pub struct Refused<O> {
 impl<O> Refused<O> {
     pub(crate) fn new(error: Error, owner: O) -> Self {
         Self { error, owner }
+    }
+
+    /// Has `release` end an owner, whose drop would once more. After an error the owner comes back.
+    pub(crate) fn unless_released(owner: O, release: impl FnOnce(&O) -> Result<()>) -> Result<(), Self> {
+        match release(&owner) {
+            Ok(()) => {
+                let _ = ManuallyDrop::new(owner);
+                Ok(())
+            }
+            Err(error) => Err(Self::new(error, owner)),
+        }
     }
 }
 

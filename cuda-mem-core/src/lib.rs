@@ -24,7 +24,8 @@
 //!   that gives memory to a stream that captures, or waits for what such a stream was given, is [`Error::Capturing`]; what is
 //!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
 //! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can be [`Error::Driver`], with
-//!   the driver's code, also for earlier work that failed; [`Error::ForeignContext`] for what belongs to another driver, and
+//!   the driver's code, also for earlier work that failed, or [`Error::OtherDevice`] in its place for a range that is copied or filled on a
+//!   stream whose device does not reach it; [`Error::ForeignContext`] for what belongs to another driver, and
 //!   [`Error::WrongThread`] for another thread's per-thread default stream. A section `# Errors` says what else it can be; a call that does
 //!   something "as" another one has its errors.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.

@@ -124,5 +124,12 @@ pub fn attributes(context: &Context, address: CUdeviceptr) -> Result<Attributes>
 ///
 /// [`Error::Driver`](crate::Error::Driver) if the memory is not pinned or the device cannot reach it.
 pub fn device_address(context: &Context, host: *const u8) -> Result<CUdeviceptr> {
-    crate::host::device_address(context, host)
+    if host.is_null() {
+        return Ok(0);
+    }
+    let _bound = context.bind()?;
+    let mut address = 0;
+    // SAFETY: one address to write; the driver checks the host address; the context is current.
+    unsafe { call!(context.driver(), cuMemHostGetDevicePointer(&mut address, host.cast_mut().cast(), 0)) }?;
+    Ok(address)
 }

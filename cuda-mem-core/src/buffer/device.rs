@@ -225,8 +225,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// On a capturing stream only if no other stream has used the buffer; the graph does not keep it alive.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
-        self.block.home.driver().expect_same(stream.driver(), "the stream")?;
-        StreamUse::begin(self.block.address, &self.block.uses, stream, Access::Write)
+        self.block.borrowed().on(self.block.address, stream)
     }
 
     /// As [`DeviceBuffer::on`], for work that only reads: readers on several streams do not wait for each other.
@@ -247,9 +246,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// All of it.
     #[must_use]
     pub fn whole(&self) -> DeviceRange<'_, T> {
-        let Block { address, home, uses, .. } = &*self.block;
-        let memory = Borrowed::of(uses, home.context());
-        DeviceRange::new(memory, *address, self.len)
+        DeviceRange::new(self.block.borrowed(), self.block.address, self.len)
     }
 
     /// Copies `source` into it. See [`DeviceRange::copy_from_slice`].
@@ -299,18 +296,9 @@ impl Release for Block {
         if self.address == 0 {
             return Ok(());
         }
-        if let Some((source, layout)) = &self.source {
-            let (source, layout) = (Arc::clone(source), *layout);
-            return self.give_back(&*source, layout);
-        }
         match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
-            // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, and free without a stream.
-            Err(Error::WrongThread | Error::Disowned) => {
-                self.uses.wait()?;
-                let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
-                // SAFETY: memory that this value owns, freed once; no use of it runs any more.
-                unsafe { call!(self.home.driver(), cuMemFree(self.address)) }?;
-            }
+            // Another thread's default stream has no name here, nor one that its owner may have destroyed.
+            Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
             freed => freed?,
         }
         self.address = 0;
@@ -319,31 +307,40 @@ impl Release for Block {
 }
 
 impl Block {
+    fn borrowed(&self) -> Borrowed<'_> {
+        Borrowed::of(&self.uses, self.home.context())
+    }
+
     /// Frees the memory on the stream that it was allocated on.
     fn free_in_order(&self) -> Result<()> {
         self.uses.order(&self.home)?;
         // SAFETY: memory that this value owns, freed once, in an order behind every stream that used it.
-        unsafe { free(self.address, &self.home) }
+        unsafe { self.free_on(&self.home) }
     }
 
-    /// Gives the memory back to who allocated it, behind all its uses.
-    fn give_back(&mut self, source: &dyn MemorySource, layout: Layout) -> Result<()> {
-        let is_ordered = self.home.refuse_other_threads().and_then(|()| self.uses.order(&self.home));
-        // SAFETY: memory that this value owns, given back once, unless it is refused, on a stream that is behind every use.
-        let given = is_ordered.and_then(|()| unsafe { source.deallocate(self.address, layout, &self.home) });
-        match given {
-            Err(Error::WrongThread | Error::Disowned) => {
-                // Another thread's default stream has no name here, nor one that its owner may have destroyed: wait, after which any
-                // stream will do.
-                self.uses.wait()?;
-                let stream = Stream::per_thread(self.home.context())?;
-                // SAFETY: memory that this value owns, given back once; no use of it runs any more.
-                unsafe { source.deallocate(self.address, layout, &stream) }?;
-            }
-            given => given?,
+    /// Waits until nothing uses the memory any more, and frees it: without a stream, or on any that its source may take.
+    fn free_waited(&self) -> Result<()> {
+        self.uses.wait()?;
+        if self.source.is_some() {
+            let stream = Stream::per_thread(self.home.context())?;
+            // SAFETY: memory that this value owns, freed once; no use of it runs any more.
+            return unsafe { self.free_on(&stream) };
         }
-        self.address = 0;
-        Ok(())
+        let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
+        // SAFETY: as above.
+        unsafe { call!(self.home.driver(), cuMemFree(self.address)) }
+    }
+
+    /// # Safety
+    ///
+    /// It is called until it succeeds once; all work that uses the memory is ordered before this point of `stream`.
+    unsafe fn free_on(&self, stream: &Stream) -> Result<()> {
+        match &self.source {
+            // SAFETY: memory that came from there with this layout; the caller's promise.
+            Some((source, layout)) => unsafe { source.deallocate(self.address, *layout, stream) },
+            // SAFETY: memory of a pool of the stream's driver; the caller's promise.
+            None => unsafe { free(self.address, stream) },
+        }
     }
 }
 

@@ -6,17 +6,17 @@
 
 #![allow(unsafe_code, reason = "declares an unsafe trait")]
 
-mod bytes;
+mod borrowed;
 mod device;
 mod managed;
 mod range;
 
-pub use bytes::UsedElsewhere;
+pub use borrowed::UsedElsewhere;
 pub use device::{DeviceBuffer, free};
 pub use managed::ManagedBuffer;
 pub use range::DeviceRange;
 
-pub(crate) use bytes::{Borrowed, DeviceBytes, Enqueued, used_memory};
+pub(crate) use borrowed::{Borrowed, Enqueued, used_memory};
 pub(crate) use range::expect_equal;
 
 use std::alloc::Layout;

@@ -15,10 +15,11 @@ use std::os::unix::fs::FileExt;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use super::{Borrowed, DeviceBytes, Enqueued, UsedElsewhere};
+use super::borrowed::explain;
+use super::{Borrowed, Enqueued, UsedElsewhere};
 use crate::driver::{Context, Driver, Relaxed};
 use crate::element::{DeviceCopy, size_of_elements};
-use crate::error::{Error, Result, WithBytes, call};
+use crate::error::{Error, Result, call};
 use crate::host::HostMemory;
 use crate::stream::{Quiet, Stream};
 use crate::uses::{Access, Uses};
@@ -257,7 +258,9 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
                 unsafe { call!(driver, cuMemcpyPeerAsync(to, there, from, here, bytes, on)) }
             }
         };
-        copied.with_bytes(bytes)?;
+        // A copy between two contexts needs no device to reach the other's memory.
+        let reached: &[_] = if contexts.is_none() { &[to, from] } else { &[] };
+        copied.map_err(|error| explain(error, bytes, stream, reached))?;
         read.end()?;
         written.end()?;
         stream.spoil_capture(CALL)
@@ -280,7 +283,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         stream.refuse_capturing(CALL)?;
         // SAFETY: `bytes` bytes of a live buffer, whose release is ordered behind this stream.
         unsafe { call!(stream.driver(), cuMemsetD8Async(self.as_raw(), value, bytes, entered.raw())) }
-            .with_bytes(bytes)?;
+            .map_err(|error| explain(error, bytes, stream, &[self.as_raw()]))?;
         written.end()?;
         stream.spoil_capture(CALL)
     }
@@ -321,13 +324,13 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let target = self.bytes();
         let mut memory = vec![0; target.len().min(PIECE)];
         for start in (0..target.len()).step_by(PIECE) {
-            let part = target.part(start..start.saturating_add(PIECE));
+            let part = target.range(start..start.saturating_add(PIECE).min(target.len()))?;
             memory.truncate(part.len());
             let at = (offset as u64).saturating_add(start as u64);
             file.read_exact_at(&mut memory, at)
                 .map_err(|error| Error::Io { call: "pread", source: error.into() })?;
             // SAFETY: as many bytes as the part has, which live until the copy was waited for.
-            match unsafe { part.upload(stream, memory.as_ptr()) }.wait(stream) {
+            match unsafe { part.upload(stream, memory.as_ptr(), part.len()) }.wait(stream) {
                 Quiet::Yes(copied) => copied?,
                 Quiet::Unknown(error) => {
                     // The device may read it still.
@@ -343,31 +346,33 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Safety
     ///
-    /// As [`DeviceBytes::upload`].
+    /// `source` must be readable for so many bytes, and unchanged until the stream has run the copy.
     pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8, bytes: usize) -> Enqueued {
         if let Err(error) = expect_equal(bytes, self.size_bytes()) {
             return Enqueued::Nothing(error);
         }
-        // SAFETY: the caller's promise, for as many bytes.
-        unsafe { self.bytes().upload(stream, source) }
+        let copy = (self.address, source as CUdeviceptr, bytes);
+        // SAFETY: the caller's promise for the source; the target lies in live memory, whose release is ordered behind this stream.
+        unsafe { self.memory.enqueue(stream, Access::Write, copy) }
     }
 
     /// Puts a copy to host memory into the stream.
     ///
     /// # Safety
     ///
-    /// As [`DeviceBytes::download`].
+    /// `target` must be writable for so many bytes, and nobody may look at them until the stream has run the copy.
     pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8, bytes: usize) -> Enqueued {
         if let Err(error) = expect_equal(self.size_bytes(), bytes) {
             return Enqueued::Nothing(error);
         }
-        // SAFETY: the caller's promise, for as many bytes.
-        unsafe { self.bytes().download(stream, target) }
+        let copy = (target as CUdeviceptr, self.address, bytes);
+        // SAFETY: the caller's promise for the target; the source as in `upload`.
+        unsafe { self.memory.enqueue(stream, Access::Read, copy) }
     }
 
-    /// The same part of the buffer, whatever its elements are.
-    pub(crate) fn bytes(&self) -> DeviceBytes<'b> {
-        DeviceBytes::new(self.memory, self.as_raw(), self.size_bytes())
+    /// The same part of the memory, whatever its elements are.
+    pub(crate) fn bytes(&self) -> DeviceRange<'b, u8> {
+        DeviceRange::new(self.memory, self.address, self.size_bytes())
     }
 }
 

@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code, reason = "takes memory out of its owner")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -102,9 +101,7 @@ impl Driver {
         self.deferred().reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_)) => {
-                self.deferred().push(Box::new(owned))
-            }
+            Err(error) if error.may_pass() => self.deferred().push(Box::new(owned)),
             Err(error) => self.give_up(owned, &error),
         }
     }
@@ -133,9 +130,7 @@ impl Deferred {
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
             match catch_panic(|| driver.attempt(|| owned.release())) {
-                Some(Err(
-                    Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
-                )) => {
+                Some(Err(error)) if error.may_pass() => {
                     still.push(owned);
                     continue;
                 }
@@ -161,28 +156,18 @@ pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
 
 shown!(Deferred, |it| waiting: it.count.load(Ordering::Relaxed));
 
-/// Something to be dropped when memory has gone back to the driver.
-pub(crate) struct Companion(Option<Box<dyn Send + Sync>>);
+/// What is to be dropped when memory has gone back to the driver, in this order.
+#[derive(Default)]
+pub(crate) struct Guards(Vec<Box<dyn Send + Sync>>);
 
-impl Companion {
-    pub(crate) const NONE: Self = Self(None);
-
-    /// Adds one, which is dropped after those that are there.
+impl Guards {
     pub(crate) fn add(&mut self, guard: impl Send + Sync + 'static) {
-        self.0 = Some(match self.take() {
-            Some(first) => Box::new((first, guard)),
-            None => Box::new(guard),
-        });
+        self.0.push(Box::new(guard));
     }
 
-    /// All of them.
-    pub(crate) fn take(&mut self) -> Option<Box<dyn Send + Sync>> {
-        self.0.take()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
-impl fmt::Debug for Companion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Companion").field(&self.0.is_some()).finish()
-    }
-}
+shown!(Guards, |it| count: it.0.len());

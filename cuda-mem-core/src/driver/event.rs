@@ -38,21 +38,12 @@ use crate::error::{Result, call, query};
 pub struct Event {
     context: Context,
     raw: Handle<CUevent_st>,
-    kind: Kind,
+    /// Whether it is from the context's pool, to which it returns.
+    is_pooled: bool,
     /// Whether a capture may have it. Held while it is recorded, and while a stream is made to wait for it.
     is_captured: RwLock<bool>,
     /// Whether somebody else may record it.
     is_lent: AtomicBool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Untimed,
-    Timed,
-    /// For other processes, or theirs.
-    Interprocess,
-    /// From the context's pool, to which it returns.
-    Pooled,
 }
 
 impl Event {
@@ -60,40 +51,40 @@ impl Event {
     ///
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with `CU_EVENT_DISABLE_TIMING`.
     pub fn new(context: &Context) -> Result<Self> {
-        Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING, Kind::Untimed)
+        Self::create(context, CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
     /// An event that keeps the time at which its point was reached.
     /// Errors: as [`Event::new`].
     pub fn with_timing(context: &Context) -> Result<Self> {
-        Self::create(context, CUevent_flags::CU_EVENT_DEFAULT, Kind::Timed)
+        Self::create(context, CUevent_flags::CU_EVENT_DEFAULT)
     }
 
     /// An untimed event from the context's pool, for a use in here that records it before anything else.
     pub(crate) fn pooled(context: &Context) -> Result<Self> {
-        let raw = context.events().take(context)?;
-        Ok(Self::of(context, raw, Kind::Pooled))
+        let mut event = Self::of(context, context.events().take(context)?);
+        event.is_pooled = true;
+        Ok(event)
     }
 
     /// An event without a time that can be exported.
     pub(crate) fn interprocess(context: &Context) -> Result<Self> {
         let flags = CUevent_flags::CU_EVENT_INTERPROCESS | CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        Self::create(context, flags, Kind::Interprocess)
+        Self::create(context, flags)
     }
 
     /// An event of another process, whose handle here is destroyed with the result.
     pub(crate) fn opened(context: &Context, raw: CUevent) -> Self {
-        Self::of(context, Handle::new(raw), Kind::Interprocess)
+        Self::of(context, Handle::new(raw))
     }
 
-    fn of(context: &Context, raw: Handle<CUevent_st>, kind: Kind) -> Self {
+    fn of(context: &Context, raw: Handle<CUevent_st>) -> Self {
         let (is_captured, is_lent) = (RwLock::new(false), AtomicBool::new(false));
-        Self { context: context.clone(), raw, kind, is_captured, is_lent }
+        Self { context: context.clone(), raw, is_pooled: false, is_captured, is_lent }
     }
 
-    fn create(context: &Context, flags: CUevent_flags, kind: Kind) -> Result<Self> {
-        let raw = create_raw(context, flags)?;
-        Ok(Self::of(context, raw, kind))
+    fn create(context: &Context, flags: CUevent_flags) -> Result<Self> {
+        Ok(Self::of(context, create_raw(context, flags)?))
     }
 
     /// Whether all work before the point is done.
@@ -186,14 +177,15 @@ impl Drop for Event {
         if fork::forked() {
             return;
         }
-        match self.kind {
-            Kind::Pooled => self.context.events().give_back(self.raw),
-            Kind::Untimed | Kind::Timed | Kind::Interprocess => destroy_raw(self.context.driver(), self.raw),
+        if self.is_pooled {
+            self.context.events().give_back(self.raw);
+        } else {
+            destroy_raw(self.context.driver(), self.raw);
         }
     }
 }
 
-shown!(Event, |it| raw: it.raw.raw(), kind: it.kind);
+shown!(Event, |it| raw: it.raw.raw(), is_pooled: it.is_pooled);
 
 fn create_raw(context: &Context, flags: CUevent_flags) -> Result<Handle<CUevent_st>> {
     let _bound = context.bind()?;

@@ -88,12 +88,12 @@ impl Driver {
 /// use cuda_mem_core::LateReports;
 /// use std::sync::Mutex;
 ///
-/// let books = Mutex::new(vec![1]);
+/// let blocks = Mutex::new(vec![1]);
 /// let reports = LateReports::new();
-/// if let Ok(mut books) = books.lock() {
-///     books.clear(); // what is dropped here may fail to be released
+/// if let Ok(mut blocks) = blocks.lock() {
+///     blocks.clear(); // what is dropped here may fail to be released
 /// }
-/// drop(reports); // here the hook hears of it, and may look at the books
+/// drop(reports); // here the hook hears of it, and may look at the blocks
 /// ```
 #[derive(Debug)]
 #[must_use = "reports are late as long as it lives"]

@@ -17,7 +17,7 @@ use cuda_mem_sys::CUdeviceptr;
 use super::words::Page;
 use crate::driver::deferred::Release;
 use crate::driver::{Driver, Event, lock};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::{HostMemory, PinnedBuffer};
 use crate::stream::idle::{Awaited, WhenIdle};
 use crate::stream::{Stream, StreamId};
@@ -113,7 +113,7 @@ impl Own {
     }
 }
 
-impl Told for Own {
+impl LineWords for Own {
     fn driver(&self) -> Driver {
         self.words.context().driver()
     }
@@ -122,12 +122,8 @@ impl Told for Own {
         poison(self.word(Word::Generation), self.word(Word::Flag));
     }
 
-    fn take_uses(&mut self) -> Uses {
-        self.words.take_uses()
-    }
-
-    fn absorb_uses(&self, uses: Uses) {
-        self.words.absorb_uses(uses);
+    fn uses(&mut self) -> &mut Uses {
+        self.words.uses_mut()
     }
 }
 
@@ -150,7 +146,7 @@ impl Memory {
     pub(super) fn driver(&self) -> Driver {
         match self {
             Self::Own(own) => own.driver(),
-            Self::Shared { page, .. } => page.driver(),
+            Self::Shared { page, .. } => page.slots.driver(),
         }
     }
 
@@ -158,7 +154,7 @@ impl Memory {
     pub(super) fn address(&self) -> CUdeviceptr {
         match self {
             Self::Own(own) => own.address,
-            Self::Shared { page, slot, .. } => page.address(*slot),
+            Self::Shared { page, slot, .. } => page.slots.address(*slot),
         }
     }
 
@@ -166,21 +162,21 @@ impl Memory {
     pub(super) fn note<'m>(&'m self, stream: &'m Stream) -> Result<OpenUse<'m>> {
         match self {
             Self::Own(own) => own.words.note(stream),
-            Self::Shared { page, .. } => page.note(stream),
+            Self::Shared { page, .. } => page.slots.note(stream),
         }
     }
 
     pub(super) fn state(&self) -> &State {
         match self {
             Self::Own(own) => &own.state,
-            Self::Shared { page, slot, .. } => page.state(*slot),
+            Self::Shared { page, slot, .. } => page.slots.state(*slot),
         }
     }
 
     pub(super) fn word(&self, word: Word) -> &AtomicU64 {
         match self {
             Self::Own(own) => own.word(word),
-            Self::Shared { page, slot, .. } => page.word(*slot, word),
+            Self::Shared { page, slot, .. } => page.slots.word(*slot, word),
         }
     }
 
@@ -217,34 +213,31 @@ fn has_come_to(word: &AtomicU64, generation: u64) -> bool {
     word.load(Ordering::SeqCst).wrapping_sub(generation).cast_signed() >= 0
 }
 
-/// Words that streams here were told of.
-pub(super) trait Told: Send + Sync + 'static {
+/// The words of one line or of many, with the uses of their memory by streams of this process.
+pub(super) trait LineWords: Send + Sync + 'static {
     fn driver(&self) -> Driver;
 
     /// Completes what is waited for.
     fn poison(&self);
 
-    fn take_uses(&mut self) -> Uses;
-
-    fn absorb_uses(&self, uses: Uses);
+    fn uses(&mut self) -> &mut Uses;
 }
 
 /// Poisons words that nobody else has any more until none of their uses runs: a writer that lives on may move a word back before a stream
 /// has come to its wait. What those streams are given later does not count, or one that is kept busy would keep the caller. A stream that
 /// captures nobody can wait for: what waits to be released goes on with it then.
-pub(super) fn let_go<W: Told>(words: &mut Arc<W>) {
+pub(super) fn let_go<W: LineWords>(words: &mut Arc<W>) {
     let Some(own) = Arc::get_mut(words) else { return };
-    let mut uses = own.take_uses();
     let mut pause = Duration::from_micros(10);
     loop {
-        match uses.have_passed() {
+        match own.uses().have_passed() {
             Ok(false) => {}
-            Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned) => {
-                let driver = own.driver();
+            Err(error) if error.may_pass() => {
+                let (driver, uses) = (own.driver(), std::mem::take(own.uses()));
                 return driver.release_or_defer(LettingGo { words: Arc::clone(words), uses });
             }
             // After any other error the words' own release waits.
-            Ok(true) | Err(_) => return own.absorb_uses(uses),
+            Ok(true) | Err(_) => return,
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
@@ -258,11 +251,11 @@ struct LettingGo<W> {
     uses: Uses,
 }
 
-impl<W: Told> Release for LettingGo<W> {
+impl<W: LineWords> Release for LettingGo<W> {
     fn release(&mut self) -> Result<()> {
         self.words.poison();
         // Not waited for: between the poison and the wait a writer may move the word back.
-        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        self.uses.expect_over()
     }
 }
 

@@ -7,10 +7,11 @@ use std::sync::{Arc, Weak};
 use cuda_mem_sys::CUdeviceptr;
 
 use super::FenceLine;
-use super::memory::{Memory, State, Told, Word, let_go, poison};
+use super::memory::{LineWords, Memory, State, Word, let_go, poison};
 use crate::driver::{Context, Driver, fork, refuse_forked};
 use crate::error::{Error, Result};
-use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping, device_address};
+use crate::host::{HostMemory, RegisterFlags, Registered, SharedMapping};
+use crate::pointer::device_address;
 use crate::stream::idle::{Awaited, WhenIdle};
 use crate::stream::{Stream, stream_mem};
 use crate::uses::{OpenUse, Uses};
@@ -60,11 +61,11 @@ pub struct SharedWords {
 /// The slots of one mapping. With the last handle they are poisoned, where streams here still wait.
 pub(super) struct Page {
     /// Kept for moments by who looks whether they are awaited, too.
-    slots: Arc<Slots>,
+    pub(super) slots: Arc<Slots>,
 }
 
 /// The mapping, and what this process knows of its slots.
-struct Slots {
+pub(super) struct Slots {
     registered: Registered<SharedMapping>,
     /// The same, to be touched while it is in use.
     mapping: SharedMapping,
@@ -179,30 +180,20 @@ pub fn poison_word(mapping: &SharedMapping, slot: usize) -> Result<()> {
     }
 }
 
-impl Page {
-    pub(super) fn driver(&self) -> Driver {
-        self.slots.driver()
-    }
-
+impl Slots {
     pub(super) fn address(&self, slot: usize) -> CUdeviceptr {
-        self.slots.address + (slot * SLOT) as u64
+        self.address + (slot * SLOT) as u64
     }
 
     pub(super) fn note<'p>(&'p self, stream: &'p Stream) -> Result<OpenUse<'p>> {
-        self.slots.registered.uses().note(stream)
+        self.registered.uses().note(stream)
     }
 
     pub(super) fn state(&self, slot: usize) -> &State {
-        &self.slots.states[slot]
+        &self.states[slot]
     }
 
     pub(super) fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
-        self.slots.word(slot, word)
-    }
-}
-
-impl Slots {
-    fn word(&self, slot: usize, word: Word) -> &AtomicU64 {
         self.mapping.word_inside(slot * SLOT + 8 * word as usize)
     }
 
@@ -220,7 +211,7 @@ impl Slots {
     }
 }
 
-impl Told for Slots {
+impl LineWords for Slots {
     fn driver(&self) -> Driver {
         self.registered.context().driver()
     }
@@ -229,12 +220,8 @@ impl Told for Slots {
         self.poison_awaited();
     }
 
-    fn take_uses(&mut self) -> Uses {
-        self.registered.take_uses()
-    }
-
-    fn absorb_uses(&self, uses: Uses) {
-        self.registered.absorb_uses(uses);
+    fn uses(&mut self) -> &mut Uses {
+        self.registered.uses_mut()
     }
 }
 
@@ -254,7 +241,7 @@ impl Drop for Page {
             return;
         }
         // So that they are dropped here, and not by a thread that is looking whether they are awaited.
-        self.driver().service::<WhenIdle>().forget(&self.slots);
+        self.slots.driver().service::<WhenIdle>().forget(&self.slots);
         // The release waits for the streams that were told of the words.
         if self.slots.poison_awaited() {
             let_go(&mut self.slots);

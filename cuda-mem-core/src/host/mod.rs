@@ -24,4 +24,4 @@ pub use registered::{RegisterFlags, Registered};
 pub use residency::PageReport;
 pub use shared::{SharedMapping, SharedPages};
 
-pub(crate) use registration::{Registration, device_address};
+pub(crate) use registration::Registration;

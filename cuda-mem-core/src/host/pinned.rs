@@ -15,11 +15,11 @@ use bitflags::bitflags;
 use cuda_mem_sys::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED};
 
 use super::memory::{HostElements, HostMemory};
-use super::registration::device_address;
 use crate::driver::deferred::{Owned, Release};
 use crate::driver::{Context, Handle};
 use crate::element::{DeviceCopy, size_of_elements};
 use crate::error::{Refused, Result, WithBytes, call};
+use crate::pointer::device_address;
 use crate::stream::Stream;
 use crate::uses::{Access, Block, Free, OpenUse, StreamUse, Uses};
 
@@ -149,9 +149,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
         self.block.uses.note(stream)
     }
 
-    /// Its uses, for whoever waits for them and gives them back.
-    pub(crate) fn take_uses(&mut self) -> Uses {
-        std::mem::take(&mut self.block.uses)
+    pub(crate) fn uses_mut(&mut self) -> &mut Uses {
+        &mut self.block.uses
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.

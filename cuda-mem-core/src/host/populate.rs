@@ -67,11 +67,10 @@ impl Population {
         let advice = advice_is_known().then_some(advice);
         let step = if advice.is_some() { HUGE_PAGE } else { page_size() };
         // Where a limit leaves no page of a reserve, a touch raises SIGBUS, and the advice is an error.
-        let of_reserve = memory.page_size() != page_size();
+        let of_reserve = memory.page_size() > page_size();
         let touch = memory.touch().filter(|_| write && !of_reserve);
         let touch = touch.map(|start| Touch { start: Handle::new(start), step });
         let pieces = Pieces::new(system::pages_around(&bytes), PIECE.max(memory.page_size()));
-        let of_reserve = memory.page_size() > page_size();
         Ok(Self { bytes, pieces, touch, advice, of_reserve })
     }
 

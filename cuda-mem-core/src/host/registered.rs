@@ -18,10 +18,11 @@ use cuda_mem_sys::{
 use super::memory::{HostElements, HostMemory};
 use super::options::RegisterOptions;
 use super::populate::Population;
-use super::registration::{Registration, device_address};
+use super::registration::Registration;
 use crate::driver::deferred::Release;
 use crate::driver::{Context, fork, refuse_forked};
 use crate::error::{Error, Refused, Result};
+use crate::pointer::device_address;
 use crate::stream::Stream;
 use crate::uses::{Access, StreamUse, Uses};
 
@@ -224,9 +225,8 @@ impl<M: HostMemory> Registered<M> {
         &self.parts.uses
     }
 
-    /// Its uses, for whoever waits for them and gives them back.
-    pub(crate) fn take_uses(&mut self) -> Uses {
-        std::mem::take(&mut self.parts.uses)
+    pub(crate) fn uses_mut(&mut self) -> &mut Uses {
+        &mut self.parts.uses
     }
 
     /// Takes over the uses of a part of the memory, whose own owner is gone: the release waits for them too.

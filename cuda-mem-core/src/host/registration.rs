@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use cuda_mem_sys::{CUdevice_attribute, CUdeviceptr, CUresult};
+use cuda_mem_sys::{CUdevice_attribute, CUresult};
 
 use super::registered::RegisterFlags;
 use super::registry::{Claim, Registry};
@@ -152,16 +152,4 @@ fn explain(error: Error, range: Range<usize>) -> Error {
         }
         _ => error,
     }
-}
-
-/// The device's address of registered or pinned host memory; 0 for null.
-pub(crate) fn device_address(context: &Context, host: *const u8) -> Result<CUdeviceptr> {
-    if host.is_null() {
-        return Ok(0);
-    }
-    let _bound = context.bind()?;
-    let mut address = 0;
-    // SAFETY: one address to write; the driver checks the host address; the context is current.
-    unsafe { call!(context.driver(), cuMemHostGetDevicePointer(&mut address, host.cast_mut().cast(), 0)) }?;
-    Ok(address)
 }

@@ -28,8 +28,8 @@ struct Entry {
     state: State,
     /// Whether one of the holders is [`raw::pin_memory`](super::raw::pin_memory), which knows the range by its start alone.
     is_pinned: bool,
-    /// The context it is registered in, which holders of another must not outlive. None in tests.
-    _context: Option<Context>,
+    /// The context it is registered in, which holders of another must not outlive.
+    _context: Context,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,25 +55,25 @@ impl Service for Registry {
 
 impl Registry {
     /// A claim on `range`; `register` is called if the driver does not know it yet.
-    pub(crate) fn claim<'c>(
+    pub(crate) fn claim(
         &self,
         range: Range<usize>,
         flags: RegisterFlags,
-        context: impl Into<Option<&'c Context>>,
+        context: &Context,
         register: impl FnOnce() -> Result<()>,
     ) -> Result<Claim> {
-        self.enter(range, flags, context.into(), false, register)
+        self.enter(range, flags, context, false, register)
     }
 
     /// Has `register` called for a range that no other holder has a byte of, which [`Registry::unpin`] gives up.
-    pub(crate) fn pin<'c>(
+    pub(crate) fn pin(
         &self,
         range: Range<usize>,
         flags: RegisterFlags,
-        context: impl Into<Option<&'c Context>>,
+        context: &Context,
         register: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        self.enter(range, flags, context.into(), true, register).map(drop)
+        self.enter(range, flags, context, true, register).map(drop)
     }
 
     /// Whether a claim on `range` would be refused, as it looks now.
@@ -86,11 +86,11 @@ impl Registry {
         &self,
         range: Range<usize>,
         flags: RegisterFlags,
-        context: Option<&Context>,
+        context: &Context,
         is_pinned: bool,
         register: impl FnOnce() -> Result<()>,
     ) -> Result<Claim> {
-        let context = context.cloned();
+        let context = context.clone();
         let mut ranges = lock(&self.ranges);
         while let Some((start, entry)) = overlapping(&mut ranges, &range) {
             let shares = !is_pinned && entry.shares(start, &range, flags);
@@ -230,9 +230,14 @@ fn overlapping<'r>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Driver;
     use std::cell::Cell;
 
     const FLAGS: RegisterFlags = RegisterFlags::PORTABLE;
+
+    fn context() -> Context {
+        Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap()
+    }
 
     fn never() -> Result<()> {
         panic!("the driver must not be called")
@@ -240,9 +245,9 @@ mod tests {
 
     #[test]
     fn an_inner_range_is_counted_and_the_driver_hears_once() {
-        let registry = Registry::default();
-        let outer = registry.claim(100..200, FLAGS, None, || Ok(())).unwrap();
-        let inner = registry.claim(150..200, FLAGS, None, never).unwrap();
+        let (registry, context) = (Registry::default(), context());
+        let outer = registry.claim(100..200, FLAGS, &context, || Ok(())).unwrap();
+        let inner = registry.claim(150..200, FLAGS, &context, never).unwrap();
         assert_eq!(outer, inner);
         registry.release(outer, never).unwrap();
         let unregistered = Cell::new(false);
@@ -253,36 +258,39 @@ mod tests {
             })
             .unwrap();
         assert!(unregistered.get());
-        registry.claim(150..250, FLAGS, None, || Ok(())).unwrap();
+        registry.claim(150..250, FLAGS, &context, || Ok(())).unwrap();
     }
 
     #[test]
     fn other_flags_and_partial_overlaps_name_the_range_in_the_way() {
-        let registry = Registry::default();
-        registry.claim(100..200, FLAGS, None, || Ok(())).unwrap();
+        let (registry, context) = (Registry::default(), context());
+        registry.claim(100..200, FLAGS, &context, || Ok(())).unwrap();
         for (range, flags) in
             [(150..200, RegisterFlags::empty()), (50..101, FLAGS), (199..300, FLAGS), (0..400, FLAGS)]
         {
-            let error = registry.claim(range, flags, None, never).unwrap_err();
+            let error = registry.claim(range, flags, &context, never).unwrap_err();
             let ours = RegisteredBy::Ours { range: 100..200 };
             assert!(matches!(error, Error::AlreadyRegistered { by, .. } if by == ours));
         }
-        registry.claim(200..300, FLAGS, None, || Ok(())).unwrap();
-        registry.claim(0..100, FLAGS, None, || Ok(())).unwrap();
+        registry.claim(200..300, FLAGS, &context, || Ok(())).unwrap();
+        registry.claim(0..100, FLAGS, &context, || Ok(())).unwrap();
     }
 
     #[test]
     fn a_pinned_range_has_one_pin_and_is_not_taken_from_other_holders() {
-        let registry = Registry::default();
-        let held = registry.claim(0..50, FLAGS, None, || Ok(())).unwrap();
-        registry.pin(100..200, FLAGS, None, || Ok(())).unwrap();
+        let (registry, context) = (Registry::default(), context());
+        let held = registry.claim(0..50, FLAGS, &context, || Ok(())).unwrap();
+        registry.pin(100..200, FLAGS, &context, || Ok(())).unwrap();
         for range in [100..200, 150..160, 199..300, 0..50] {
-            assert!(matches!(registry.pin(range, FLAGS, None, never), Err(Error::AlreadyRegistered { .. })));
+            assert!(matches!(
+                registry.pin(range, FLAGS, &context, never),
+                Err(Error::AlreadyRegistered { .. })
+            ));
         }
         assert!(registry.unpin(150, never).is_none(), "the driver knows it by its start alone");
         assert!(matches!(registry.unpin(0, never), Some(Err(Error::HeldByOwner { .. }))));
         registry.unpin(100, || Err(Error::Forked)).unwrap().unwrap_err();
-        let shared = registry.claim(150..160, FLAGS, None, never).unwrap();
+        let shared = registry.claim(150..160, FLAGS, &context, never).unwrap();
         registry.unpin(100, never).unwrap().unwrap();
         assert!(matches!(registry.unpin(100, never), Some(Err(Error::HeldByOwner { .. }))));
         registry.release(shared, || Ok(())).unwrap();
@@ -292,10 +300,10 @@ mod tests {
 
     #[test]
     fn a_failed_registration_leaves_nothing_and_a_failed_release_leaves_the_claim() {
-        let registry = Registry::default();
-        registry.claim(100..200, FLAGS, None, || Err(Error::Forked)).unwrap_err();
-        let claim = registry.claim(100..200, FLAGS, None, || Ok(())).unwrap();
+        let (registry, context) = (Registry::default(), context());
+        registry.claim(100..200, FLAGS, &context, || Err(Error::Forked)).unwrap_err();
+        let claim = registry.claim(100..200, FLAGS, &context, || Ok(())).unwrap();
         registry.release(claim, || Err(Error::Forked)).unwrap_err();
-        registry.claim(100..200, FLAGS, None, never).unwrap();
+        registry.claim(100..200, FLAGS, &context, never).unwrap();
     }
 }

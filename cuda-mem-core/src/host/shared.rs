@@ -229,11 +229,7 @@ impl SharedMapping {
     /// [`Error::OutOfRange`], [`Error::Misaligned`] if `offset` is no multiple of 8.
     #[inline]
     pub fn word(&self, offset: usize) -> Result<&AtomicU64> {
-        self.expect_inside(offset, WORD)?;
-        if !offset.is_multiple_of(WORD) {
-            return Err(Error::Misaligned { address: offset as u64, align: WORD });
-        }
-        Ok(self.word_inside(offset))
+        self.words(offset).map(|[word]| word)
     }
 
     /// So many words from `offset` bytes on, as [`SharedMapping::word`] gives each.

@@ -9,12 +9,9 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::time::Duration;
-
-use cuda_mem_sys::CUdeviceptr;
 
 use crate::buffer::{Borrowed, used_memory};
-use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::deferred::{Guards, Held, Owned, Release};
 use crate::driver::{Device, Driver, lock, refuse_forked};
 use crate::error::{Error, Refused, Result, expect_lost};
 use crate::uses::Uses;
@@ -60,10 +57,9 @@ pub struct ImportedMapping {
 struct Mapped {
     /// None once the addresses are given back.
     range: Option<AddressRange>,
-    address: CUdeviceptr,
     device: Device,
     uses: Uses,
-    companion: Companion,
+    guards: Guards,
     /// Released after the unmapping, when nobody waits for it. Locked while it is mapped or unmapped.
     handles: Mutex<Vec<PhysicalMemory>>,
 }
@@ -116,9 +112,8 @@ impl ImportedMapping {
     pub unsafe fn reserve(device: Device, bytes: usize) -> Result<Self> {
         device.driver().reclaim();
         let range = AddressRange::reserve(device, bytes, 0)?;
-        let (uses, address, handles) = (Uses::new(), range.address(), Mutex::default());
-        let (range, companion) = (Some(range), Companion::NONE);
-        Ok(Self { mapped: Owned::new(Mapped { range, address, device, uses, companion, handles }) })
+        let (range, uses, guards, handles) = (Some(range), Uses::new(), Guards::default(), Mutex::default());
+        Ok(Self { mapped: Owned::new(Mapped { range, device, uses, guards, handles }) })
     }
 
     /// Unmaps the memory, behind the device uses that it knows of, and releases it. The addresses stay.
@@ -200,7 +195,7 @@ impl ImportedMapping {
     /// waited for later. If the driver refuses to unmap it, `guard` is never dropped, unless the context that used it is lost: then nobody
     /// uses it any more.
     pub fn drop_after_unmap(&mut self, guard: impl Send + Sync + 'static) {
-        self.mapped.companion.add(guard);
+        self.mapped.guards.add(guard);
     }
 
     /// Unmaps the memory, and tells whether the driver did. Waits for the device uses that it knows of.
@@ -217,7 +212,7 @@ impl ImportedMapping {
 
 used_memory!(
     ImportedMapping,
-    |this| this.mapped.address,
+    |this| this.mapped.range.as_ref().map_or(0, AddressRange::address),
     this.mapped.range.as_ref().map_or(0, AddressRange::bytes),
     Borrowed { uses: &this.mapped.uses, driver: this.device().driver(), context: None, behind: None }
 );
@@ -239,9 +234,7 @@ impl Release for Mapped {
         if let Err(error) = self.uses.wait() {
             expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others was waited for, unless it is another thread's.
-            if !self.uses.have_passed_or_lost()? {
-                return Err(Error::Timeout(Duration::ZERO));
-            }
+            self.uses.expect_over()?;
         }
         let mapped = range.mapped_bytes();
         // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.

@@ -253,7 +253,7 @@ impl OpenedMemory {
     /// Has `guard` dropped once the memory is closed, which may be after this value's own end: a stream that captures is waited
     /// for later. If the driver refuses to close the memory, `guard` is never dropped.
     pub fn drop_after_close(&mut self, guard: impl Send + Sync + 'static) {
-        self.opened.companion.add(guard);
+        self.opened.guards.add(guard);
     }
 
     /// Closes the memory, and tells whether the driver did. Waits for the device uses that it knows of.

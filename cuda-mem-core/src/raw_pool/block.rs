@@ -14,7 +14,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::{MemoryPool, PointerExport, free};
 use crate::buffer::{Borrowed, used_memory};
-use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::deferred::{Guards, Held, Owned, Release};
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Refused, Result, call, expect_lost};
 use crate::fence::Fence;
@@ -75,7 +75,7 @@ pub(super) struct Block {
     /// The stream that it is freed on.
     pub(super) home: Stream,
     pub(super) uses: Uses,
-    companion: Companion,
+    guards: Guards,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
     /// Let go when the block is freed. The driver keeps what it needs until all frees were reached.
@@ -84,12 +84,8 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        let (uses, companion, pool) = (Uses::new(), Companion::NONE, Some(Arc::clone(pool)));
-        Self { address, home: home.clone(), uses, companion, is_freed_with_context: false, pool }
-    }
-
-    fn imported(address: CUdeviceptr, home: &Stream, pool: &Arc<MemoryPool>) -> Self {
-        Self { is_freed_with_context: true, ..Self::new(address, home, pool) }
+        let (uses, guards, pool) = (Uses::new(), Guards::default(), Some(Arc::clone(pool)));
+        Self { address, home: home.clone(), uses, guards, is_freed_with_context: false, pool }
     }
 
     /// The error, unless the context that it tells the loss of has made the free.
@@ -126,7 +122,8 @@ impl ImportedBlock {
         pool.driver().reclaim();
         // SAFETY: the caller's promise.
         let address = unsafe { pool.import_pointer(export) }?;
-        let imported = Self { block: Owned::new(Block::imported(address, stream, pool)), bytes };
+        let block = Block { is_freed_with_context: true, ..Block::new(address, stream, pool) };
+        let imported = Self { block: Owned::new(block), bytes };
         let found = pointer::attributes(stream.context(), address)?.range_size;
         if found < bytes {
             return Err(Error::NotAsDeclared {
@@ -160,7 +157,7 @@ impl ImportedBlock {
     /// takes the memory from a second import. A lost context counts as the free, once no use runs in any other. If the driver refuses the
     /// free for another reason, `guard` is never dropped.
     pub fn drop_after_free(&mut self, guard: impl Send + Sync + 'static) {
-        self.block.companion.add(guard);
+        self.block.guards.add(guard);
     }
 
     /// Frees the block behind all its uses, and tells whether the driver took it. Ordered on [`ImportedBlock::stream`].
@@ -206,7 +203,7 @@ impl Release for Block {
             return Ok(());
         }
         // Before the free, which the driver may know to be reached whenever any thread calls it. An imported pool of the host that is
-        // destroyed after that leaves its last addresses in the driver's books, and the next mapping there, whosever it is, fails with code
+        // destroyed after that leaves its last addresses entered in the driver, and the next mapping there, whosever it is, fails with code
         // 208 (seen on hardware). The driver keeps what the block needs until it is freed.
         self.pool = None;
         let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
@@ -215,7 +212,8 @@ impl Release for Block {
             freed => freed?,
         };
         self.address = 0;
-        if let Some(guard) = self.companion.take() {
+        if !self.guards.is_empty() {
+            let guards = std::mem::take(&mut self.guards);
             let mut uses = std::mem::take(&mut self.uses);
             let reached = match freed {
                 Free::Ordered => Fence::record(&self.home).ok(),
@@ -230,7 +228,7 @@ impl Release for Block {
             if is_over {
                 uses = Uses::new();
             }
-            self.home.driver().release_or_defer(Freed { freed: reached, uses, _guard: guard });
+            self.home.driver().release_or_defer(Freed { freed: reached, uses, _guards: guards });
         }
         Ok(())
     }
@@ -242,7 +240,7 @@ impl Block {
         if let Err(error) = self.uses.order(&self.home) {
             self.expect_lost(error)?;
             // What ran in a lost context is gone. What runs in others cannot be ordered any more: its end is asked for.
-            self.expect_over()?;
+            self.uses.expect_over()?;
         }
         // SAFETY: allocated or imported once by this value and freed once, on a stream that is behind every use or when none runs.
         match unsafe { free(self.address, &self.home) } {
@@ -261,7 +259,7 @@ impl Block {
         }
         if let Err(error) = self.uses.wait() {
             self.expect_lost(error)?;
-            self.expect_over()?;
+            self.uses.expect_over()?;
         }
         let freed = self.home.context().bind_relaxed().and_then(|_bound| {
             // SAFETY: allocated or imported once by this value and freed once; no use of it runs any more.
@@ -272,11 +270,6 @@ impl Block {
             Err(error) => self.expect_lost(error).map(|()| Free::Lost),
         }
     }
-
-    /// [`Error::Timeout`] while a use runs in a context that is not lost.
-    fn expect_over(&mut self) -> Result<()> {
-        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
-    }
 }
 
 /// A free that was enqueued, or that the lost context has made. What waits for it is dropped with this.
@@ -284,7 +277,7 @@ struct Freed {
     freed: Option<Fence>,
     /// Those that the free was behind. A lost context orders nothing: then they are asked for.
     uses: Uses,
-    _guard: Box<dyn Send + Sync>,
+    _guards: Guards,
 }
 
 impl Release for Freed {
@@ -296,7 +289,7 @@ impl Release for Freed {
             }
             reached.or_else(expect_lost)?;
         }
-        if self.uses.have_passed_or_lost()? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        self.uses.expect_over()
     }
 }
 

@@ -12,17 +12,17 @@ mod block;
 mod owned;
 mod share;
 
-use std::mem::ManuallyDrop;
 use std::ptr;
 
 use cuda_mem_sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationHandleType, CUmemPoolHandle_st,
-    CUmemPoolProps_v1, CUmemoryPool,
+    CUdeviceptr, CUmemAccess_flags, CUmemAllocationHandleType, CUmemPoolHandle_st, CUmemPoolProps_v1,
+    CUmemoryPool,
 };
 
 use crate::driver::{Device, Driver, Handle, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 use crate::stream::Stream;
+use crate::vmm::{Access, access_of};
 
 pub use crate::buffer::free;
 pub use crate::vmm::{AllocationType, MemoryLocation};
@@ -311,20 +311,11 @@ impl MemoryPool {
     /// [`Error::Driver`]: code 101 for a device that cannot reach the memory, or for taking access from the device that the memory lies on.
     pub fn set_access(&self, devices: &[Device], accessible: bool) -> Result<()> {
         let _relaxed = Relaxed::enter(self.driver)?;
-        devices.iter().try_for_each(|device| self.driver.expect_same(device.driver(), "the device"))?;
-        if devices.is_empty() {
+        let access = if accessible { Access::ReadWrite } else { Access::None };
+        let table = access_of(self.driver, devices, access)?;
+        if table.is_empty() {
             return Ok(());
         }
-        let flags = if accessible {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        } else {
-            CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE
-        };
-        let entry = |device: &Device| CUmemAccessDesc_v1 {
-            location: MemoryLocation::Device(device.as_raw()).as_raw(),
-            flags,
-        };
-        let table = devices.iter().map(entry).collect::<Vec<_>>();
         // SAFETY: as many entries as said, read during the call; a live pool.
         unsafe { call!(self.driver, cuMemPoolSetAccess(self.raw.raw(), table.as_ptr(), table.len())) }
     }
@@ -339,12 +330,7 @@ impl MemoryPool {
     ///
     /// The pool comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.destroy() {
-            return Err(Refused::new(error, self));
-        }
-        // Destroyed: not once more by the drop.
-        let _ = ManuallyDrop::new(self);
-        Ok(())
+        Refused::unless_released(self, Self::destroy)
     }
 
     fn destroy(&self) -> Result<()> {

@@ -12,16 +12,13 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
-};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use super::known::KnownStreams;
 use crate::driver::deferred::{Release, catch_panic};
 use crate::driver::{self, Driver, Service, fork, lock};
-use crate::error::Error;
 
 /// How long a busy device is left alone, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
@@ -180,9 +177,7 @@ impl WhenIdle {
                 let Some(mut owned) = self.pop() else { break };
                 match driver.attempt(|| owned.release()) {
                     Ok(()) => done.push(owned),
-                    Err(
-                        Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
-                    ) => self.push(owned),
+                    Err(error) if error.may_pass() => self.push(owned),
                     Err(error) => refused.push((owned, error)),
                 }
             }
@@ -226,7 +221,7 @@ impl WhenIdle {
 
 /// Has a thread try until nothing is left.
 fn keep_trying() {
-    let mut is_trying = is_trying();
+    let mut is_trying = lock(&IS_TRYING);
     if *is_trying {
         return;
     }
@@ -243,17 +238,13 @@ fn try_until_nothing_is_left() {
         driver::all().into_iter().for_each(|driver| {
             driver.undo_if_all_are_idle();
         });
-        let mut is_trying = is_trying();
+        let mut is_trying = lock(&IS_TRYING);
         // Under the lock, also which drivers there are: who adds something after this starts the next one.
         if driver::all().iter().all(|driver| driver.registrations_left() == 0) {
             *is_trying = false;
             return;
         }
     }
-}
-
-fn is_trying() -> MutexGuard<'static, bool> {
-    lock(&IS_TRYING)
 }
 
 shown!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));

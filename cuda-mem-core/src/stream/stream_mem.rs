@@ -83,7 +83,7 @@ pub(crate) unsafe fn wait_value64_and(
 }
 
 /// [`Error::Unsupported`] if the device's streams cannot wait for 64-bit words.
-pub(crate) fn expect_supported(device: Device) -> Result<()> {
+pub fn expect_supported(device: Device) -> Result<()> {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
     if device.supports(attribute)? {
         return Ok(());

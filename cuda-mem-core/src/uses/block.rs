@@ -11,7 +11,7 @@ use std::ptr;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::Uses;
-use crate::driver::deferred::{Companion, Held, Owned, Release};
+use crate::driver::deferred::{Guards, Held, Owned, Release};
 use crate::driver::{Context, Driver, refuse_forked};
 use crate::error::{Result, call};
 
@@ -34,7 +34,7 @@ pub(crate) struct Block {
     pub(crate) context: Context,
     pub(crate) uses: Uses,
     /// Dropped behind the memory.
-    pub(crate) companion: Companion,
+    pub(crate) guards: Guards,
     free: Free,
 }
 
@@ -43,8 +43,8 @@ impl Block {
     ///
     /// What is at `address`, if that is not 0, came from the context, goes back by `free`, and is given back by nobody else.
     pub(crate) unsafe fn new(address: CUdeviceptr, context: &Context, free: Free) -> Owned<Self> {
-        let (context, uses, companion) = (context.clone(), Uses::new(), Companion::NONE);
-        Owned::new(Self { address, context, uses, companion, free })
+        let (context, uses, guards) = (context.clone(), Uses::new(), Guards::default());
+        Owned::new(Self { address, context, uses, guards, free })
     }
 }
 

@@ -12,6 +12,7 @@ pub use points::UsePoint;
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
@@ -213,12 +214,13 @@ impl Uses {
         Self { entries: Mutex::new(Entries { writer, readers }) }
     }
 
-    /// As [`Uses::have_passed`], where a use that was lost with its context has passed too.
-    pub(crate) fn have_passed_or_lost(&mut self) -> Result<bool> {
-        self.all(|entry| match entry.has_passed() {
+    /// [`Error::Timeout`] while [`Uses::have_passed`] says no, for which a use that was lost with its context has passed too.
+    pub(crate) fn expect_over(&mut self) -> Result<()> {
+        let is_over = self.all(|entry| match entry.has_passed() {
             Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
             answer => answer,
-        })
+        })?;
+        if is_over { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
     }
 
     fn entries_mut(&mut self) -> &mut Entries {

@@ -56,11 +56,11 @@ mod range;
 mod share;
 
 use cuda_mem_sys::{
-    CUmemAccess_flags, CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemLocation,
-    CUmemLocationType,
+    CUmemAccess_flags, CUmemAccessDesc_v1, CUmemAllocationGranularity_flags, CUmemAllocationType,
+    CUmemLocation, CUmemLocationType,
 };
 
-use crate::driver::{Device, refuse_forked};
+use crate::driver::{Device, Driver, refuse_forked};
 use crate::error::{Error, Result, call};
 
 pub use physical::{CreateOptions, PhysicalMemory};
@@ -88,6 +88,20 @@ impl Access {
             Self::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         }
     }
+}
+
+/// What `devices` may do, as the driver is told.
+pub(crate) fn access_of(
+    driver: Driver,
+    devices: &[Device],
+    access: Access,
+) -> Result<Vec<CUmemAccessDesc_v1>> {
+    let entry = |device: &Device| {
+        driver.expect_same(device.driver(), "the device")?;
+        let location = MemoryLocation::Device(device.as_raw()).as_raw();
+        Ok(CUmemAccessDesc_v1 { location, flags: access.as_raw() })
+    };
+    devices.iter().map(entry).collect()
 }
 
 /// What sizes, offsets and addresses of a device's memory are multiples of here, in bytes.

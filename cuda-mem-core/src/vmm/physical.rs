@@ -8,12 +8,9 @@
 
 use std::mem::ManuallyDrop;
 
-use cuda_mem_sys::{
-    CUdevice_attribute, CUmemAllocationProp_v1, CUmemAllocationType, CUmemGenericAllocationHandle_v1,
-    CUmemLocation, CUmemLocationType, CUresult,
-};
+use cuda_mem_sys::{CUdevice_attribute, CUmemAllocationProp_v1, CUmemGenericAllocationHandle_v1, CUresult};
 
-use super::{HandleTypes, expect_granular, granularity};
+use super::{AllocationType, HandleTypes, MemoryLocation, expect_granular, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
@@ -47,11 +44,8 @@ impl CreateOptions {
 
     pub(super) fn properties(self, device: Device) -> CUmemAllocationProp_v1 {
         let mut properties = CUmemAllocationProp_v1 {
-            type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-            location: CUmemLocation {
-                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: device.as_raw(),
-            },
+            type_: AllocationType::Pinned.as_raw(),
+            location: MemoryLocation::Device(device.as_raw()).as_raw(),
             ..CUmemAllocationProp_v1::default()
         };
         let mut types = HandleTypes::empty();
@@ -111,7 +105,7 @@ impl PhysicalMemory {
         Self { driver, raw, bytes }
     }
 
-    /// The handle, to be released by whoever has it now. For books that keep many: [`PhysicalMemory::from_raw`] takes it back
+    /// The handle, to be released by whoever has it now. For allocators that keep many: [`PhysicalMemory::from_raw`] takes it back
     /// without any call.
     #[must_use]
     pub fn into_raw(self) -> u64 {
@@ -142,12 +136,7 @@ impl PhysicalMemory {
     /// Wraps [`cuMemRelease`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Waits for nothing.
     /// The memory comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.release() {
-            return Err(Refused::new(error, self));
-        }
-        // Released: not once more by the drop.
-        let _ = ManuallyDrop::new(self);
-        Ok(())
+        Refused::unless_released(self, Self::release)
     }
 
     /// Owns a handle that the driver just gave.

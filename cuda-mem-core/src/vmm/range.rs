@@ -7,12 +7,11 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cuda_mem_sys::{CUdeviceptr, CUmemAccessDesc_v1, CUmemLocation, CUmemLocationType};
+use cuda_mem_sys::CUdeviceptr;
 
-use super::{Access, PhysicalMemory, expect_granular, granularity};
+use super::{Access, PhysicalMemory, access_of, expect_granular, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
@@ -113,16 +112,10 @@ impl AddressRange {
     pub fn set_access(&self, offset: usize, bytes: usize, devices: &[Device], access: Access) -> Result<()> {
         refuse_forked()?;
         let address = self.place(offset, bytes)?;
-        devices.iter().try_for_each(|device| self.driver.expect_same(device.driver(), "the device"))?;
-        if devices.is_empty() {
+        let table = access_of(self.driver, devices, access)?;
+        if table.is_empty() {
             return Ok(());
         }
-        let entry = |device: &Device| {
-            let type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-            let location = CUmemLocation { type_, id: device.as_raw() };
-            CUmemAccessDesc_v1 { location, flags: access.as_raw() }
-        };
-        let table = devices.iter().map(entry).collect::<Vec<_>>();
         // SAFETY: as many entries as said, read during the call; addresses of this reservation.
         unsafe { call!(self.driver, cuMemSetAccess(address, bytes, table.as_ptr(), table.len())) }
             .with_bytes(bytes)
@@ -161,12 +154,7 @@ impl AddressRange {
     ///
     /// [`Error::StillMapped`]. The range comes back with the error.
     pub fn close(self) -> Result<(), Refused<Self>> {
-        if let Err(error) = self.free() {
-            return Err(Refused::new(error, self));
-        }
-        // Freed: not once more by the drop.
-        let _ = ManuallyDrop::new(self);
-        Ok(())
+        Refused::unless_released(self, Self::free)
     }
 
     /// Nobody maps meanwhile: whoever calls this owns the range or is dropping it.

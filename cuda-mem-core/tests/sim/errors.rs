@@ -134,3 +134,26 @@ fn errors_carry_the_call_its_code_and_its_bytes() {
         }
     });
 }
+
+#[test]
+fn a_copy_that_another_device_does_not_reach_names_both() {
+    on(Sim::builder().devices(2), |_, context| {
+        let other = context.driver().device(1).unwrap().primary_context().unwrap();
+        let (here, there) = (Stream::new(context).unwrap(), Stream::new(&other).unwrap());
+        let (buffer, bytes) = (DeviceBuffer::<u8>::zeroed(&here, 4).unwrap(), &mut [0; 4][..]);
+        let second = DeviceBuffer::<u8>::zeroed(&here, 4).unwrap();
+        for refused in [
+            buffer.to_vec(&there).map(drop),
+            buffer.copy_from_slice(&there, bytes),
+            buffer.copy_to_slice(&there, bytes),
+            buffer.whole().fill_bytes(&there, 1),
+            buffer.whole().copy_from(&there, &second.whole()),
+            cuda_mem_core::scope(context, |scope| scope.upload(&there, bytes, &buffer.whole())),
+        ] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::OtherDevice { memory: 0, stream: 1, .. }), "{error:?}");
+            assert_eq!(error.code(), Some(CUresult::CUDA_ERROR_INVALID_VALUE));
+        }
+        assert_eq!(buffer.to_vec(&here).unwrap(), [0; 4]);
+    });
+}

@@ -27,8 +27,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     /// Every byte has one owner, free neighbours are one region, the fit is best, and whoever gets a byte is told of its last owner.
     #[test]
-    fn the_books_are_those_of_a_row_of_bytes(steps in steps()) {
-        let mut books = FreeList::new(BYTES, BTreeSet::new());
+    fn a_list_has_what_a_row_of_bytes_has(steps in steps()) {
+        let mut list = FreeList::new(BYTES, BTreeSet::new());
         let mut owner: [Option<u32>; BYTES] = [None; BYTES];
         let mut last = [None::<u32>; BYTES];
         let mut taken = Vec::new();
@@ -37,7 +37,7 @@ proptest! {
                 Step::Take(len) => {
                     let runs = runs(&owner);
                     let fits = runs.iter().filter(|run| run.1 >= len).map(|run| run.1).min();
-                    let got = books.take(len, |_| true);
+                    let got = list.take(len, |_| true);
                     prop_assert_eq!(got.is_some(), fits.is_some());
                     if let Some((offset, pending)) = got {
                         let run = runs.iter().find(|run| run.0 == offset).expect("the start of a free run");
@@ -51,7 +51,7 @@ proptest! {
                 }
                 Step::Give(index) if !taken.is_empty() => {
                     let (number, offset, len) = taken.swap_remove(index % taken.len());
-                    books.give(offset, len, BTreeSet::from([number]));
+                    list.give(offset, len, BTreeSet::from([number]));
                     for byte in offset..offset + len {
                         owner[byte] = None;
                         last[byte] = Some(number);
@@ -59,7 +59,7 @@ proptest! {
                 }
                 Step::Give(_) => {}
             }
-            prop_assert_eq!(books.is_unused(), taken.is_empty());
+            prop_assert_eq!(list.is_unused(), taken.is_empty());
         }
     }
 }
@@ -77,11 +77,11 @@ fn runs(owner: &[Option<u32>]) -> Vec<(usize, usize)> {
 
 #[test]
 fn a_region_that_need_not_be_waited_for_is_preferred_to_a_smaller_one() {
-    let mut books = FreeList::new(100, BTreeSet::new());
-    let taken: Vec<_> = [10, 5, 20, 5, 60].map(|len| books.take(len, |_| true).unwrap().0).into();
-    books.give(taken[0], 10, BTreeSet::from([1]));
-    books.give(taken[2], 20, BTreeSet::new());
-    assert_eq!(books.take(8, BTreeSet::is_empty).unwrap().0, taken[2]);
-    assert_eq!(books.take(8, |_| true).unwrap().0, taken[0]);
-    assert!(books.take(61, |_| true).is_none());
+    let mut list = FreeList::new(100, BTreeSet::new());
+    let taken: Vec<_> = [10, 5, 20, 5, 60].map(|len| list.take(len, |_| true).unwrap().0).into();
+    list.give(taken[0], 10, BTreeSet::from([1]));
+    list.give(taken[2], 20, BTreeSet::new());
+    assert_eq!(list.take(8, BTreeSet::is_empty).unwrap().0, taken[2]);
+    assert_eq!(list.take(8, |_| true).unwrap().0, taken[0]);
+    assert!(list.take(61, |_| true).is_none());
 }

@@ -119,7 +119,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
         let nudge = || {
             key.driver.reclaim();
         };
-        let import = |guard| import(Departure { _guard: Box::new(guard) });
+        let import = |guard| import(Departure { _guard: guard });
         Table::import(&self.table, key, limit, nudge, import)
     }
 

@@ -59,8 +59,8 @@ pub struct Exportable {
 }
 
 struct Exported {
-    /// None once it is on its way back.
-    block: Option<Block>,
+    /// Shared with whoever waits for receivers before it goes back.
+    block: Arc<Block>,
     /// Receivers that are done.
     last: Past,
     /// Whole handles side by side, which the block lies in.
@@ -101,7 +101,7 @@ impl Exportable {
         match pinned(allocator, &block) {
             Ok(segment) => {
                 let last = Past::default();
-                Ok(Self { exported: Arc::new(Exported { block: Some(block), last, segment }) })
+                Ok(Self { exported: Arc::new(Exported { block: Arc::new(block), last, segment }) })
             }
             Err(error) => Err(NotExportable { error, block }),
         }
@@ -110,30 +110,30 @@ impl Exportable {
     /// Its size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.exported.block.as_ref().map_or(0, Allocation::len)
+        self.exported.block.len()
     }
 
     /// Its address. Work that is put into a stream by it is ordered behind nothing, and nothing behind it: see
     /// [`Exportable::on`].
     #[must_use]
     pub fn as_raw(&self) -> CUdeviceptr {
-        self.exported.block.as_ref().map_or(0, Allocation::address)
+        self.exported.block.address()
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives its address: as
     /// [`SharedBuffer::on`](super::SharedBuffer::on).
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
-        let block = self.exported.block()?;
+        let Exported { block, last, .. } = &*self.exported;
         expect_driver(block.context().driver(), stream)?;
-        self.exported.last.order(stream)?;
+        last.order(stream)?;
         Ok(block.on(stream)?)
     }
 
     /// Its memory as elements, as many as fit, for copies. They are ordered as with [`Exportable::on`].
     pub fn as_range<T: DeviceCopy>(&self) -> core::Result<DeviceRange<'_, T>> {
         refuse_forked()?;
-        self.exported.block()?.whole().behind(&self.exported.last).cast()
+        self.exported.block.whole().behind(&self.exported.last).cast()
     }
 
     /// A part of it, to be handed over: [`core::Error::OutOfRange`] also for one without bytes.
@@ -173,13 +173,6 @@ fn pinned(allocator: &CachingAllocator, block: &Block) -> Result<Arc<Segment>> {
     Ok(segment)
 }
 
-impl Exported {
-    /// It is there until the drop.
-    fn block(&self) -> Result<&Block> {
-        self.block.as_ref().ok_or(Error::Closed { doing: "using the block" })
-    }
-}
-
 impl From<&Exportable> for Share {
     fn from(buffer: &Exportable) -> Self {
         let (exported, segment) = (&buffer.exported, &buffer.exported.segment);
@@ -191,10 +184,9 @@ impl From<&Exportable> for Share {
 
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
-        let block = self.block()?;
-        expect_driver(block.context().driver(), stream)?;
+        expect_driver(self.block.context().driver(), stream)?;
         self.last.order(stream)?;
-        Ok(block.order_behind_uses(stream)?)
+        Ok(self.block.order_behind_uses(stream)?)
     }
 
     fn released(&self, fence: ReleaseFence) {
@@ -204,7 +196,6 @@ impl Holder for Exported {
 
 impl Drop for Exported {
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
         if core::forked() {
             // Before any lock: the memory is the parent's, as the block's own drop knows.
             return;
@@ -212,6 +203,7 @@ impl Drop for Exported {
         let last = self.last.take();
         // The allocator uses it again behind this process's streams, and has it back when its receivers are done.
         if !last.is_over(None) {
+            let block = Arc::clone(&self.block);
             background::until(move || {
                 let _keeps = &block;
                 last.is_over(None)

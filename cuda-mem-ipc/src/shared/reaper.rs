@@ -63,7 +63,8 @@ struct Watch {
 
 /// What both threads have. Who has the lock looks.
 struct Shift {
-    bell: OwnedFd,
+    /// An eventfd that whoever looks waits for, too.
+    wake_up: OwnedFd,
     watches: Mutex<Vec<Watch>>,
     /// How many threads wait for the lock.
     waiting: AtomicUsize,
@@ -81,13 +82,13 @@ static INBOX: Mutex<Inbox> = Mutex::new(Inbox { new: Vec::new(), shift: None });
 pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
     let mut inbox = lock(&INBOX);
     if let Some(shift) = &inbox.shift {
-        shift.ring();
+        shift.wake();
         inbox.new.push(link);
         return Ok(());
     }
-    let bell =
+    let wake_up =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
-    let shift = Arc::new(Shift { bell, watches: Mutex::default(), waiting: AtomicUsize::new(0) });
+    let shift = Arc::new(Shift { wake_up, watches: Mutex::default(), waiting: AtomicUsize::new(0) });
     for _ in 0..2 {
         let shift = Arc::clone(&shift);
         let serve = move || std::iter::from_fn(|| shift.look_after()).for_each(|job| job());
@@ -101,21 +102,21 @@ pub(super) fn watch(link: Arc<dyn Watched>) -> Result<()> {
 
 pub(super) fn wake() {
     if let Some(shift) = &lock(&INBOX).shift {
-        shift.ring();
+        shift.wake();
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ready {
-    Bell,
+    Woken,
     Exit(usize),
     Connection(usize),
 }
 
 impl Shift {
-    fn ring(&self) {
-        // It fails only when it has been rung 2^64 times.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    fn wake(&self) {
+        // It fails only when it was woken 2^64 times.
+        let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
     /// Looks until there is a job for this thread, and the other one goes on. None when there is nobody to look after.
@@ -135,10 +136,10 @@ impl Shift {
                     return None;
                 }
             }
-            let ready = wait(&self.bell, &watches);
+            let ready = wait(&self.wake_up, &watches);
             let (mut count, mut urgent) = ([0; 8], Vec::new());
-            // Empty if it was not rung.
-            let _ = rustix::io::read(&self.bell, &mut count);
+            // Empty if it was not woken.
+            let _ = rustix::io::read(&self.wake_up, &mut count);
             // From the last on, so that what takes a removed one's place has had its turn.
             for index in (0..watches.len()).rev() {
                 let exited = ready.contains(&Ready::Exit(index));
@@ -158,9 +159,9 @@ impl Shift {
     }
 }
 
-fn wait(bell: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
+fn wait(wake_up: &OwnedFd, watches: &[Watch]) -> Vec<Ready> {
     let mut poller = Poller::new();
-    poller.readable(Ready::Bell, bell);
+    poller.readable(Ready::Woken, wake_up);
     let mut limit = if DROPS.is_behind() { TICK } else { Duration::from_secs(3600) };
     for (index, watch) in watches.iter().enumerate() {
         let connection = watch.link.connection();

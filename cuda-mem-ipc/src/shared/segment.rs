@@ -49,20 +49,23 @@ pub(super) struct SegmentInfo {
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) info: SegmentInfo,
-    /// For peers, closed with it, for descriptors are few, and streams may use the memory for long. None of what came from one.
-    descriptors: Vec<OwnedFd>,
-    /// As the host sees it, if it lies there.
-    host: Option<(SharedMapping, Option<Held>)>,
-    /// There until the drop, but for a slab.
+    /// There until the drop.
     memory: Option<Memory>,
 }
 
+/// Descriptors for peers are closed with the segment: they are few, and streams may use the memory for long.
 #[derive(Debug)]
 enum Memory {
-    Device(ImportedMapping),
+    /// A handle of this process, or handles of a peer, whose descriptors are not kept.
+    Device { descriptor: Option<OwnedFd>, mapping: ImportedMapping },
     /// Of a caching allocator of this process, and where.
     Lent(Pinned, CUdeviceptr),
+    /// A block of a driver pool.
+    Slab(Arc<Slab>),
+    /// A file in memory, and what a peer's takes of the budget.
     Host {
+        file: SharedMapping,
+        _open: Option<Held>,
         registered: Registered<SharedPages>,
         address: CUdeviceptr,
         /// Last: says that the memory is gone.
@@ -105,9 +108,8 @@ impl Drop for SegmentInfo {
 }
 
 impl Segment {
-    fn new(info: SegmentInfo, memory: impl Into<Option<Memory>>) -> Self {
-        let (descriptors, host) = (Vec::new(), None);
-        Self { info, descriptors, host, memory: memory.into() }
+    fn new(info: SegmentInfo, memory: Memory) -> Self {
+        Self { info, memory: Some(memory) }
     }
 
     /// New memory, of at least `bytes`. What peers need for it is told to `announce` as soon as it is there, ahead of the mapping here.
@@ -128,18 +130,16 @@ impl Segment {
             };
             Self::pooled(bytes, place, slab)
         } else if kind == MemoryKind::Host {
-            let mapping = SharedMapping::create(bytes)?;
-            let info = SegmentInfo::new(mapping.bytes(), Place::Host);
-            Self::register(context, info, (mapping, None), (), None)?
+            let file = SharedMapping::create(bytes)?;
+            let info = SegmentInfo::new(file.bytes(), Place::Host);
+            Self::register(context, info, (file, None), (), None)?
         } else {
             let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
             let descriptor = memory.export_posix_fd()?;
             let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
             announce(&info, &[descriptor.as_fd()])?;
             let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
-            let mut made = Self::new(info, Memory::Device(mapping));
-            made.descriptors.push(descriptor);
-            return Ok(made);
+            return Ok(Self::new(info, Memory::Device { descriptor: Some(descriptor), mapping }));
         };
         // Behind the registration: an importer takes only what is there.
         made.with_handles(|handles| announce(&made.info, handles))?;
@@ -176,7 +176,7 @@ impl Segment {
                 let parts = handles.into_iter().zip(sizes).collect::<Vec<_>>();
                 let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
                 mapping.drop_after_unmap(departure);
-                Ok(Self::new(info, Memory::Device(mapping)))
+                Ok(Self::new(info, Memory::Device { descriptor: None, mapping }))
             }
             Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
                 let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
@@ -186,80 +186,78 @@ impl Segment {
             Place::Host => {
                 drop(handles);
                 // Of a file in memory the system knows this itself.
-                let mapping = memory_file::open(std::mem::take(descriptors))?;
+                let file = memory_file::open(std::mem::take(descriptors))?;
                 // It is pinned, and what is pinned has to be there: the exporter's, not made by this process for it.
-                let found = mapping.bytes().min(bytes_there(&mapping)?);
-                if mapping.bytes() != bytes || found < bytes {
+                let found = file.bytes().min(bytes_there(&file)?);
+                if file.bytes() != bytes || found < bytes {
                     return Err(Error::WrongSize { said: said.bytes, found });
                 }
                 let pinned = budget.take(Kind::PinnedBytes, said.bytes.max(LEAST_PINNED))?;
                 let open = budget.take(Kind::Descriptors, 1)?;
-                Self::register(context, info, (mapping, Some(open)), pinned, Some(departure))
+                Self::register(context, info, (file, Some(open)), pinned, Some(departure))
             }
         }
     }
 
     fn pooled(bytes: usize, place: Place, slab: Slab) -> Self {
-        let mut info = SegmentInfo::new(bytes, place);
-        info.slab = Some(Arc::new(slab));
-        Self::new(info, None)
+        let (mut info, slab) = (SegmentInfo::new(bytes, place), Arc::new(slab));
+        info.slab = Some(Arc::clone(&slab));
+        Self::new(info, Memory::Slab(slab))
     }
 
     fn register(
         context: &Context,
         info: SegmentInfo,
-        mapping: (SharedMapping, Option<Held>),
+        (file, _open): (SharedMapping, Option<Held>),
         pinned: impl Send + Sync + 'static,
-        departure: Option<Departure>,
+        _departure: Option<Departure>,
     ) -> Result<Self> {
         let flags = RegisterFlags::PORTABLE | RegisterFlags::MAPPED;
         let registered =
-            Registered::new(context, mapping.0.pages(pinned), flags).map_err(|refused| refused.error)?;
+            Registered::new(context, file.pages(pinned), flags).map_err(|refused| refused.error)?;
         let address = registered.device_address()?;
-        let mut made = Self::new(info, Memory::Host { registered, address, _departure: departure });
-        made.host = Some(mapping);
-        Ok(made)
+        Ok(Self::new(info, Memory::Host { file, _open, registered, address, _departure }))
     }
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
-            Some(Memory::Device(mapping)) => mapping.as_raw(),
+            Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
             Some(Memory::Lent(_, address) | Memory::Host { address, .. }) => *address,
-            None => self.info.slab.as_ref().map_or(0, |slab| slab.address()),
+            Some(Memory::Slab(slab)) => slab.address(),
+            None => 0,
         };
         first.wrapping_add(offset as u64)
     }
 
     /// Gives somebody what peers map it by.
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
-        if let Some(Memory::Lent(pinned, _)) = &self.memory {
-            // Once for each peer, and none is kept: there may be many.
-            let exported = pinned.export_posix_fds()?;
-            return to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>());
-        }
-        let own = self.descriptors.iter().map(AsFd::as_fd);
-        let of_pool = self.info.slab.as_ref().and_then(|slab| slab.descriptor());
-        let all = own.chain(of_pool).chain(self.host().map(AsFd::as_fd)).collect::<Vec<_>>();
-        if all.is_empty() { Err(Error::Closed { doing: "sharing a segment" }) } else { to(&all) }
+        let descriptor = match &self.memory {
+            Some(Memory::Device { descriptor, .. }) => descriptor.as_ref().map(AsFd::as_fd),
+            Some(Memory::Slab(slab)) => slab.descriptor(),
+            Some(Memory::Host { file, .. }) => Some(file.as_fd()),
+            Some(Memory::Lent(pinned, _)) => {
+                // Once for each peer, and none is kept: there may be many.
+                let exported = pinned.export_posix_fds()?;
+                return to(&exported.iter().map(|(_, one)| one.as_fd()).collect::<Vec<_>>());
+            }
+            None => None,
+        };
+        to(&[descriptor.ok_or(Error::Closed { doing: "sharing a segment" })?])
     }
 
     /// The memory as the host sees it; none on a device.
     pub(super) fn host(&self) -> Option<&SharedMapping> {
-        self.host.as_ref().map(|(mapping, _)| mapping)
+        if let Some(Memory::Host { file, .. }) = &self.memory { Some(file) } else { None }
     }
 
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
-            Some(Memory::Device(mapping)) => mapping.absorb_uses(uses),
+            Some(Memory::Device { mapping, .. }) => mapping.absorb_uses(uses),
+            Some(Memory::Slab(slab)) => slab.absorb(uses),
             Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
             // The allocator knows who uses its blocks.
-            Some(Memory::Lent(..)) => {}
-            None => {
-                if let Some(slab) = &self.info.slab {
-                    slab.absorb(uses);
-                }
-            }
+            Some(Memory::Lent(..)) | None => {}
         }
     }
 
@@ -278,7 +276,9 @@ impl Drop for Segment {
             return;
         }
         match self.memory.take() {
-            Some(Memory::Device(mapping)) => drop_behind_uses(mapping, ImportedMapping::have_uses_passed),
+            Some(Memory::Device { mapping, .. }) => {
+                drop_behind_uses(mapping, ImportedMapping::have_uses_passed);
+            }
             Some(Memory::Host { registered, _departure: departure, .. }) => {
                 drop_behind_uses((registered, departure), |(registered, _)| registered.have_uses_passed());
             }

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
-use cuda_mem_pool::cuda_mem_core::sys::CUdevice_attribute;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Fence, FenceLine, Stream, StreamId, stream_mem};
 
 use super::ring;
 use super::wire::{self, LAST_GENERATION, Point};
@@ -49,12 +48,8 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn memory(context: &Context) -> Result<SharedMapping> {
-        let device = context.device();
         // Before anything is offered, and not when it is pinned.
-        if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? {
-            let what = "stream memory operations on 64-bit words";
-            return Err(core::Error::Unsupported { device: device.name()?, what }.into());
-        }
+        stream_mem::expect_supported(context.device())?;
         Ok(SharedMapping::create(wire::SLOTS * SLOT)?)
     }
 

@@ -20,7 +20,7 @@ use super::system::{self, Received};
 use crate::error::{Error, MessageError, Result};
 use crate::primitive::lock;
 
-/// What the system counts against a socket's buffer for the longest frame, with its own books.
+/// What the system counts against a socket's buffer for the longest frame, with its own overhead.
 const SEND_BUFFER: usize = 2 * MAX_FRAME;
 
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Who may touch which slot of the ring, and which part of it: the protocol, without the memory.
 //!
-//! A slot is in one pair of hands at a time, and [`Slot`] is the proof. Its holder posts a load for it; threads, the holder
+//! A slot has one holder at a time, and [`Slot`] is the proof. The holder posts a load for it; threads, the holder
 //! among them, claim the load's parts, no byte of it twice; when all parts are finished the holder has the slot back. A load
 //! that is dropped is withdrawn: parts that nobody has claimed are never copied, and the drop returns when the claimed ones
 //! are finished. So no thread works on a slot or on the caller's memory behind the caller's back.
@@ -114,7 +114,7 @@ impl<W: Clone> Board<W> {
         }
     }
 
-    /// Sends the threads home.
+    /// Ends the threads.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.posts.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl<W: Clone> Drop for Turn<W> {
     }
 }
 
-/// A slot in one pair of hands. Dropped, it is free.
+/// A slot, with its one holder. Dropped, it is free.
 pub(super) struct Slot<W: Clone> {
     board: Arc<Board<W>>,
     index: usize,

@@ -9,21 +9,21 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
-use super::Way;
+use super::CopyPlan;
 use super::board::Posted;
-use super::ring::{Flight, Patience, Ring, Waited};
+use super::ring::{Backoff, Flight, Ring, Waited};
 use super::task::{Host, Task};
 use super::tuning::{chunk, part};
-use crate::buffer::DeviceBytes;
-use crate::driver::Relaxed;
+use crate::buffer::DeviceRange;
 use crate::error::{Error, Result};
 
 /// A copy to the host.
 pub(super) struct Download<'s> {
-    pub(super) way: Way<'s>,
-    pub(super) source: DeviceBytes<'s>,
+    pub(super) plan: CopyPlan<'s>,
+    pub(super) source: DeviceRange<'s, u8>,
 }
 
 /// The slots that the link fills for this copy. Dropped, they are left to the ring.
@@ -47,12 +47,12 @@ impl Download<'_> {
     ///
     /// `host` must be a target with as many bytes as the sources, which nobody else touches until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
-        let (Way { ring, stream, threads, .. }, total) = (self.way, self.source.len());
+        let (CopyPlan { ring, stream, threads, .. }, total) = (self.plan, self.source.len());
         let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let mut flying = Flights { ring, flights: VecDeque::new() };
         let (mut asked, mut done) = (0, 0);
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         let fetch = |flying: &mut Flights<'_>, asked: &mut usize, slot| -> Result<()> {
             let len = chunk(*asked, total.saturating_sub(*asked), ring.slot_bytes());
             let range = *asked..asked.saturating_add(len);
@@ -66,7 +66,7 @@ impl Download<'_> {
                 done = posted.pop_front().map_or(done, |(_, range)| range.end);
                 continue;
             }
-            self.way.go_on(done, total)?;
+            self.plan.go_on(done, total)?;
             if asked < total
                 && let Some(slot) = ring.take(&mut place, stream)?
             {
@@ -80,16 +80,16 @@ impl Download<'_> {
                 let load = slot.post(task, range.len(), part(range.len(), threads));
                 posted.push_back((load, range.clone()));
                 flying.flights.pop_front();
-                patience = Patience::new();
+                backoff = Backoff::new();
             } else if let Some(own) = posted.iter().find_map(|(load, _)| load.claim()) {
                 // SAFETY: a part that this thread has claimed; the caller's promise.
                 own.copy(|task, range| unsafe { task.run(range) });
             } else if let Some((first, _)) = posted.front() {
                 first.wait();
             } else if !flying.flights.is_empty() {
-                patience.pause();
+                backoff.pause();
             } else {
-                match ring.wait(&mut place, stream, || self.way.go_on(done, total))? {
+                match ring.wait(&mut place, stream, || self.plan.go_on(done, total))? {
                     Waited::Slot(slot) => fetch(&mut flying, &mut asked, slot)?,
                     Waited::Stalled => {
                         let end = done.saturating_add(ring.slot_bytes()).min(total);
@@ -109,14 +109,9 @@ impl Download<'_> {
     ///
     /// As [`Download::run`].
     unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
-        let stream = self.way.stream;
         let Host::Target(bytes) = host else { return Err(Error::ReadOnly) };
-        // The wait below would fail captures of others.
-        let _relaxed = Relaxed::enter(stream.driver())?;
-        stream.refuse_capturing("Stager::download")?;
-        let target = bytes.address(range.start);
-        // SAFETY: as many bytes of a target that nobody else touches; the wait ends the copy's use of them.
-        let copied = unsafe { self.source.part(range).download(stream, target) };
-        copied.wait(stream).or_abort("Stager::download")
+        // SAFETY: initialised bytes of a target that nobody else touches, by the caller's promise.
+        let target = unsafe { slice::from_raw_parts_mut(bytes.address(range.start), range.len()) };
+        self.source.range(range)?.copy_to_slice(self.plan.stream, target)
     }
 }

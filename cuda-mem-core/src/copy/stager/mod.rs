@@ -156,7 +156,7 @@ impl Stager {
             return target.copy_from_slice(stream, source);
         }
         let host = Host::Source(HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), bytes));
-        let upload = Upload { way: self.begin(stream, "Stager::upload")?, target: target.bytes() };
+        let upload = Upload { plan: self.begin(stream, "Stager::upload")?, target: target.bytes() };
         // SAFETY: the source is borrowed for this call, and as long as the target.
         unsafe { upload.run(&Arc::new(host)) }
     }
@@ -183,7 +183,7 @@ impl Stager {
             return source.copy_to_slice(stream, target);
         }
         let host = Host::Target(HostBytes::new(target.as_mut_ptr().cast::<u8>(), bytes));
-        let download = Download { way: self.begin(stream, "Stager::download")?, source: source.bytes() };
+        let download = Download { plan: self.begin(stream, "Stager::download")?, source: source.bytes() };
         // SAFETY: the target is borrowed mutably for this call, as long as the source, and its elements take any bytes.
         unsafe { download.run(&Arc::new(host)) }
     }
@@ -218,8 +218,8 @@ impl Stager {
         offset: u64,
         target: &DeviceRange<'_, u8>,
     ) -> Result<()> {
-        let way = self.begin(stream, "Stager::upload_file")?;
-        let upload = Upload { way, target: target.bytes() };
+        let plan = self.begin(stream, "Stager::upload_file")?;
+        let upload = Upload { plan, target: target.bytes() };
         let host = Host::File { descriptor: file.as_raw_fd(), offset };
         // SAFETY: the file is borrowed for this call, and so open.
         unsafe { upload.run(&Arc::new(host)) }
@@ -239,17 +239,17 @@ impl Stager {
         source: &mut (impl Read + ?Sized),
         target: &DeviceRange<'_, u8>,
     ) -> Result<()> {
-        let way = self.begin(stream, "Stager::upload_from")?;
-        Upload { way, target: target.bytes() }.read(source)
+        let plan = self.begin(stream, "Stager::upload_from")?;
+        Upload { plan, target: target.bytes() }.read(source)
     }
 
     /// What every copy begins with.
-    fn begin<'s>(&'s self, stream: &'s Stream, call: &'static str) -> Result<Way<'s>> {
+    fn begin<'s>(&'s self, stream: &'s Stream, call: &'static str) -> Result<CopyPlan<'s>> {
         refuse_forked()?;
         let ring = &self.inner.ring;
         ring.driver().expect_same(stream.driver(), "the stream")?;
         stream.refuse_capturing(call)?;
-        Ok(Way { ring, stream, cancel: self.cancel.as_ref(), threads: self.threads() })
+        Ok(CopyPlan { ring, stream, cancel: self.cancel.as_ref(), threads: self.threads() })
     }
 }
 
@@ -313,9 +313,9 @@ fn expect(option: &'static str, value: usize, accepted: RangeInclusive<usize>) -
     if accepted.contains(&value) { Ok(()) } else { Err(Error::NotAccepted { option, value, accepted }) }
 }
 
-/// Where a copy goes along.
+/// What a copy goes by.
 #[derive(Clone, Copy)]
-struct Way<'s> {
+struct CopyPlan<'s> {
     ring: &'s Ring,
     stream: &'s Stream,
     cancel: Option<&'s CancelToken>,
@@ -323,7 +323,7 @@ struct Way<'s> {
     threads: usize,
 }
 
-impl Way<'_> {
+impl CopyPlan<'_> {
     /// An error if the copy was cancelled when `done` of its bytes had been copied.
     fn go_on(&self, done: usize, total: usize) -> Result<()> {
         match self.cancel {

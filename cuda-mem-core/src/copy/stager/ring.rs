@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::board::{Board, Shared, Slot, Turn};
 use super::task::{Host, Task};
 use super::tuning::{BUSY, SLEEP, STALLED};
-use crate::buffer::{DeviceBytes, Enqueued};
+use crate::buffer::{DeviceRange, Enqueued};
 use crate::driver::{Context, Driver, Handle, fork, lock, try_lock};
 use crate::error::{Error, Result};
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
@@ -148,23 +148,23 @@ impl Ring {
         stream: &Stream,
         go_on: impl Fn() -> Result<()>,
     ) -> Result<Waited> {
-        let (mut patience, mut granted) = (Patience::new(), self.board.granted());
+        let (mut backoff, mut granted) = (Backoff::new(), self.board.granted());
         loop {
             go_on()?;
             if let Some(slot) = self.take(place, stream)? {
                 return Ok(Waited::Slot(slot));
             }
             let now = self.board.granted();
-            let stalled = place.stalled == Some(now) || patience.lasted() >= STALLED;
+            let stalled = place.stalled == Some(now) || backoff.lasted() >= STALLED;
             if now != granted {
-                (patience, granted) = (Patience::new(), now);
+                (backoff, granted) = (Backoff::new(), now);
             } else if stalled && !self.is_used_by(stream) {
                 // Not in the others' way while it copies straight.
                 place.turn.leave();
                 place.stalled = Some(now);
                 return Ok(Waited::Stalled);
             }
-            patience.pause();
+            backoff.pause();
         }
     }
 
@@ -236,14 +236,14 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        target: &DeviceBytes<'_>,
+        target: &DeviceRange<'_, u8>,
         range: Range<usize>,
     ) -> Result<()> {
-        let from = self.address(&slot);
+        let (from, part) = (self.address(&slot), target.range(range)?);
         let flight = self.take_off(slot, stream, "copying from a staging ring", || {
             // SAFETY: the slot is long enough for the range, and nobody touches it while its flight lives, which ends when
             // the stream has passed the copy.
-            unsafe { target.part(range).upload(stream, from) }
+            unsafe { part.upload(stream, from, part.len()) }
         })?;
         lock(&self.flights).push_back(flight);
         Ok(())
@@ -254,13 +254,13 @@ impl Ring {
         &self,
         slot: Slot<Task>,
         stream: &Stream,
-        source: &DeviceBytes<'_>,
+        source: &DeviceRange<'_, u8>,
         range: Range<usize>,
     ) -> Result<Flight> {
-        let to = self.address(&slot);
+        let (to, part) = (self.address(&slot), source.range(range)?);
         self.take_off(slot, stream, "copying to a staging ring", || {
             // SAFETY: as in `send`.
-            unsafe { source.part(range).download(stream, to) }
+            unsafe { part.download(stream, to, part.len()) }
         })
     }
 
@@ -285,12 +285,12 @@ impl Ring {
 }
 
 /// A wait for a device that tells nobody: busy at first, so that short waits stay short.
-pub(super) struct Patience {
+pub(super) struct Backoff {
     since: Instant,
     sleep: Duration,
 }
 
-impl Patience {
+impl Backoff {
     pub(super) fn new() -> Self {
         Self { since: Instant::now(), sleep: *SLEEP.start() }
     }

@@ -10,21 +10,21 @@
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
-use super::Way;
+use super::CopyPlan;
 use super::board::{Failure, Posted, Slot};
 use super::ring::Waited;
 use super::task::{Host, Task, read};
 use super::tuning::{STRAIGHT, chunk, part};
-use crate::buffer::DeviceBytes;
-use crate::driver::Relaxed;
+use crate::buffer::DeviceRange;
 use crate::error::{Error, Result};
 
 /// A copy to the device.
 pub(super) struct Upload<'s> {
-    pub(super) way: Way<'s>,
-    pub(super) target: DeviceBytes<'s>,
+    pub(super) plan: CopyPlan<'s>,
+    pub(super) target: DeviceRange<'s, u8>,
 }
 
 impl Upload<'_> {
@@ -34,7 +34,7 @@ impl Upload<'_> {
     ///
     /// `host` must have as many bytes as the target, and what it names must be readable until this returns or unwinds.
     pub(super) unsafe fn run(&self, host: &Arc<Host>) -> Result<()> {
-        let (Way { ring, stream, .. }, total) = (self.way, self.target.len());
+        let (CopyPlan { ring, stream, .. }, total) = (self.plan, self.target.len());
         let mut place = ring.place();
         let mut posted = VecDeque::<(Posted<Task>, Range<usize>)>::new();
         let (mut cut, mut sent) = (0, 0);
@@ -46,7 +46,7 @@ impl Upload<'_> {
                 ring.send(slot, stream, &self.target, range)?;
                 continue;
             }
-            self.way.go_on(sent, total)?;
+            self.plan.go_on(sent, total)?;
             if cut < total
                 && let Some(slot) = ring.take(&mut place, stream)?
             {
@@ -57,7 +57,7 @@ impl Upload<'_> {
             } else if let Some((first, _)) = posted.front() {
                 first.wait();
             } else {
-                match ring.wait(&mut place, stream, || self.way.go_on(sent, total))? {
+                match ring.wait(&mut place, stream, || self.plan.go_on(sent, total))? {
                     Waited::Slot(slot) => posted.push_back(self.post(host, slot, &mut cut)),
                     Waited::Stalled => {
                         let end = sent.saturating_add(ring.slot_bytes()).min(total);
@@ -73,7 +73,7 @@ impl Upload<'_> {
 
     /// Has the threads fill `slot` with the bytes from `cut` on, and moves that to behind them.
     fn post(&self, host: &Arc<Host>, slot: Slot<Task>, cut: &mut usize) -> (Posted<Task>, Range<usize>) {
-        let Way { ring, threads, .. } = self.way;
+        let CopyPlan { ring, threads, .. } = self.plan;
         let range = *cut..self.chunk_end(*cut);
         *cut = range.end;
         let task = ring.task(&slot, host, range.start);
@@ -83,7 +83,7 @@ impl Upload<'_> {
     /// Where the chunk ends that begins at `start`.
     fn chunk_end(&self, start: usize) -> usize {
         let left = self.target.len().saturating_sub(start);
-        start.saturating_add(chunk(start, left, self.way.ring.slot_bytes()))
+        start.saturating_add(chunk(start, left, self.plan.ring.slot_bytes()))
     }
 
     /// Copies `range` without the ring, and waits for the stream.
@@ -92,11 +92,13 @@ impl Upload<'_> {
     ///
     /// As [`Upload::run`].
     unsafe fn straight(&self, host: &Host, range: Range<usize>) -> Result<()> {
+        let stream = self.plan.stream;
         match host {
-            // SAFETY: readable for as long as the stream may read it: the call waits.
-            Host::Source(bytes) | Host::Target(bytes) => unsafe {
-                self.straight_from(bytes.address(range.start), range)
-            },
+            Host::Source(bytes) | Host::Target(bytes) => {
+                // SAFETY: initialised bytes that stay borrowed, by the caller's promise.
+                let source = unsafe { slice::from_raw_parts(bytes.address(range.start), range.len()) };
+                self.target.range(range)?.copy_from_slice(stream, source)
+            }
             Host::File { descriptor, offset } => {
                 for start in range.clone().step_by(STRAIGHT) {
                     let len = STRAIGHT.min(range.end.saturating_sub(start));
@@ -107,35 +109,21 @@ impl Upload<'_> {
                     read.map_err(|(done, source)| {
                         self.source_error(Failure { at: start.saturating_add(done), source })
                     })?;
-                    // SAFETY: the vector lives until the call has waited.
-                    unsafe { self.straight_from(bytes.as_ptr(), start..start.saturating_add(len)) }?;
+                    self.target.range(start..start.saturating_add(len))?.copy_from_slice(stream, &bytes)?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// # Safety
-    ///
-    /// The bytes of `range` must be readable from `source` on.
-    unsafe fn straight_from(&self, source: *const u8, range: Range<usize>) -> Result<()> {
-        let stream = self.way.stream;
-        // The wait below would fail captures of others.
-        let _relaxed = Relaxed::enter(stream.driver())?;
-        stream.refuse_capturing("Stager::upload")?;
-        // SAFETY: the caller's promise; the wait below ends the copy's use of the bytes.
-        let copied = unsafe { self.target.part(range).upload(stream, source) };
-        copied.wait(stream).or_abort("Stager::upload")
-    }
-
     /// Copies what `source` yields to the target.
     pub(super) fn read(&self, source: &mut (impl Read + ?Sized)) -> Result<()> {
-        let (Way { ring, stream, .. }, total) = (self.way, self.target.len());
+        let (CopyPlan { ring, stream, .. }, total) = (self.plan, self.target.len());
         let mut place = ring.place();
         let mut done = 0;
         while done < total {
             let end = self.chunk_end(done);
-            match ring.wait(&mut place, stream, || self.way.go_on(done, total))? {
+            match ring.wait(&mut place, stream, || self.plan.go_on(done, total))? {
                 Waited::Slot(mut slot) => {
                     self.fill(source, ring.bytes(&mut slot, end.saturating_sub(done)), done)?;
                     ring.send(slot, stream, &self.target, done..end)?;
@@ -145,8 +133,7 @@ impl Upload<'_> {
                     let mut bytes = vec![0; end.saturating_sub(done).min(STRAIGHT)];
                     self.fill(source, &mut bytes, done)?;
                     let end = done.saturating_add(bytes.len());
-                    // SAFETY: the vector lives until the call has waited.
-                    unsafe { self.straight_from(bytes.as_ptr(), done..end) }?;
+                    self.target.range(done..end)?.copy_from_slice(stream, &bytes)?;
                     done = end;
                 }
             }
@@ -160,7 +147,7 @@ impl Upload<'_> {
         while let Some(rest) = target.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let at = done.saturating_add(filled);
             // What was read and not sent was not copied.
-            self.way.go_on(done, self.target.len())?;
+            self.plan.go_on(done, self.target.len())?;
             let failure = match source.read(rest) {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 // More than there was room for is a mistake of the source.

@@ -27,24 +27,20 @@ const GRANULE: usize = 512;
 /// Between two looks at a stream at the end.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a backend takes of the driver: made before the ranks agree on the start, so that nothing of the library's is there when it fails.
-#[derive(Debug)]
-pub(super) struct Ground {
-    pub(super) context: Context,
-    pub(super) stream: Stream,
-    ranks: usize,
-}
-
+/// What a backend and its allocations have in common.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) engine: Box<dyn Engine>,
-    pub(super) ground: Ground,
+    pub(super) context: Context,
+    /// Made before the ranks agree on the start, so that nothing of the library's is there when it fails.
+    pub(super) stream: Stream,
     rank: usize,
-    books: Mutex<Books>,
+    ranks: usize,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct State {
     /// Allocations that the library has not got back.
     count: u64,
     retired: Vec<Retired>,
@@ -91,27 +87,20 @@ pub(super) struct Allocation {
     pub(super) opened: OnceLock<Opened>,
 }
 
-impl Ground {
-    pub(super) fn new(context: &Context, ranks: usize) -> Result<Self> {
-        let stream = Stream::new(context)?;
-        Ok(Self { context: context.clone(), stream, ranks })
-    }
-}
-
 impl Shared {
-    pub(super) fn new(engine: Box<dyn Engine>, ground: Ground, rank: usize) -> Self {
-        Self { engine, ground, rank, books: Mutex::default() }
+    pub(super) fn new(engine: Box<dyn Engine>, stream: Stream, exchange: &dyn Exchange) -> Self {
+        let (rank, ranks, context) = (exchange.rank(), exchange.world_size(), stream.context().clone());
+        Self { engine, context, stream, rank, ranks, state: Mutex::default() }
     }
 
     /// Calls the library, with the context current.
     pub(super) fn call<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.ground.context.with_current(body)?
+        self.context.with_current(body)?
     }
 
     pub(super) fn layout(&self, size: usize) -> Result<Layout> {
         let pad = size.checked_next_multiple_of(GRANULE);
-        let whole =
-            pad.and_then(|pad| pad.checked_add(SIGNAL_PAD_BYTES + 8 * Operation::words(self.ground.ranks)));
+        let whole = pad.and_then(|pad| pad.checked_add(SIGNAL_PAD_BYTES + 8 * Operation::words(self.ranks)));
         let too_large = CoreError::TooLarge { count: size, size: 1 };
         let (Some(pad), Some(whole)) = (pad, whole) else { return Err(too_large.into()) };
         Ok(Layout { size, pad, whole })
@@ -119,12 +108,12 @@ impl Shared {
 
     /// New memory of the library's, all ranks being at it.
     pub(super) fn allocate(shared: &Arc<Self>, layout: Layout, sequence: u64) -> Result<Allocation> {
-        lock(&shared.books).count += 1;
+        lock(&shared.state).count += 1;
         let address = shared.call(|| shared.engine.alloc(layout.whole)).inspect_err(|_| {
             let retired = Retired { sequence, address: 0, window: None, uses: Vec::new() };
-            lock(&shared.books).retired.push(retired);
+            lock(&shared.state).retired.push(retired);
         })?;
-        let (rank, ranks) = (shared.rank, shared.ground.ranks);
+        let (rank, ranks) = (shared.rank, shared.ranks);
         let counts = || vec![0; Operation::words(ranks)];
         let words = Words {
             address: address + (layout.pad + SIGNAL_PAD_BYTES) as u64,
@@ -138,7 +127,7 @@ impl Shared {
     }
 
     pub(super) fn count(&self) -> u64 {
-        lock(&self.books).count
+        lock(&self.state).count
     }
 
     /// What this rank has freed and does not use any more. What streams still use, or a capturing stream may, stays for later.
@@ -146,10 +135,10 @@ impl Shared {
     /// A call of all ranks must not wait for a stream: that may wait for a signal which another rank sends after the call. Only at the end,
     /// behind which nothing comes, it waits with `patience`.
     pub(super) fn ready(&self, patience: Duration) -> Vec<u64> {
-        let mut books = lock(&self.books);
-        let mut retired = std::mem::take(&mut books.retired);
+        let mut state = lock(&self.state);
+        let mut retired = std::mem::take(&mut state.retired);
         // Asked outside the lock, which drops take.
-        drop(books);
+        drop(state);
         retired.sort_by_key(|retired| retired.sequence);
         let start = Instant::now();
         let is_quiet = |retired: &mut Retired| loop {
@@ -160,18 +149,18 @@ impl Shared {
         };
         let quiet = |retired: &mut Retired| is_quiet(retired).then_some(retired.sequence);
         let ready = retired.iter_mut().filter_map(quiet).collect();
-        lock(&self.books).retired.append(&mut retired);
+        lock(&self.state).retired.append(&mut retired);
         ready
     }
 
     /// Gives back what all ranks have freed, all ranks being at it.
     pub(super) fn give_back(&self, freed: &[u64]) {
         for sequence in freed {
-            let mut books = lock(&self.books);
-            let found = books.retired.iter().position(|retired| retired.sequence == *sequence);
-            let Some(retired) = found.map(|found| books.retired.swap_remove(found)) else { continue };
-            books.count = books.count.saturating_sub(1);
-            drop(books);
+            let mut state = lock(&self.state);
+            let found = state.retired.iter().position(|retired| retired.sequence == *sequence);
+            let Some(retired) = found.map(|found| state.retired.swap_remove(found)) else { continue };
+            state.count = state.count.saturating_sub(1);
+            drop(state);
             if retired.address == 0 {
                 continue;
             }
@@ -183,16 +172,16 @@ impl Shared {
     /// What [`close`](Self::close) tells of.
     pub(super) fn note_failure(&self, result: Result<()>) {
         if let Err(error) = result {
-            lock(&self.books).failed.get_or_insert(error);
+            lock(&self.state).failed.get_or_insert(error);
         }
     }
 
     /// Ends the library's part, all ranks being at it.
     pub(super) fn close(&self) -> Result<()> {
-        let mut books = lock(&self.books);
-        books.is_closed = true;
-        let failed = books.failed.take();
-        drop(books);
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        let failed = state.failed.take();
+        drop(state);
         let closed = self.call(|| self.engine.close());
         failed.map_or(Ok(()), Err).and(closed)
     }
@@ -200,9 +189,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !forked() && !lock(&self.books).is_closed {
+        if !forked() && !lock(&self.state).is_closed {
             // It fails with the context, and then there is nothing to give up either.
-            let _ = self.ground.context.with_current(|| self.engine.abandon());
+            let _ = self.context.with_current(|| self.engine.abandon());
         }
     }
 }
@@ -213,7 +202,7 @@ impl Allocation {
     }
 
     pub(super) fn clear(&self) -> Result<()> {
-        let (stream, Layout { pad, whole, .. }) = (&self.shared.ground.stream, self.layout);
+        let (stream, Layout { pad, whole, .. }) = (&self.shared.stream, self.layout);
         // SAFETY: the end of new memory, which nobody else uses yet; waited for below.
         let cleared = unsafe { copy::memset_async(stream, self.address + pad as u64, 0, whole - pad) };
         stream.synchronize()?;
@@ -228,7 +217,7 @@ impl Drop for Allocation {
         }
         let window = self.opened.get().and_then(|opened| opened.window);
         let (sequence, address, uses) = (self.sequence, self.address, std::mem::take(&mut self.uses));
-        lock(&self.shared.books).retired.push(Retired { sequence, address, window, uses });
+        lock(&self.shared.state).retired.push(Retired { sequence, address, window, uses });
     }
 }
 
@@ -240,7 +229,7 @@ pub(super) struct EngineMemory {
 
 impl Used for Allocation {
     fn driver(&self) -> Driver {
-        self.shared.ground.context.driver()
+        self.shared.context.driver()
     }
 
     fn uses(&self, rank: usize) -> &Uses {
@@ -251,15 +240,14 @@ impl Used for Allocation {
 
 impl EngineMemory {
     pub(super) fn new(allocation: Arc<Allocation>, exchange: Arc<dyn Exchange>, offset: usize) -> Self {
-        let Shared { ground, rank, .. } = &*allocation.shared;
+        let Shared { context, rank, ranks, .. } = &*allocation.shared;
         let addresses = allocation.opened.get().map_or(&[][..], |opened| &opened.addresses);
         let part = (allocation.layout.size, offset);
-        let layout = memory::Layout::new(*rank, ground.ranks, ground.context.device(), part, |rank| {
-            match addresses.get(rank) {
+        let layout =
+            memory::Layout::new(*rank, *ranks, context.device(), part, |rank| match addresses.get(rank) {
                 None | Some(0) => [0; 2],
                 Some(address) => [*address, address + allocation.layout.pad as u64],
-            }
-        });
+            });
         Self { allocation, exchange, layout }
     }
 
@@ -283,7 +271,7 @@ impl EngineMemory {
             let what = "timeout of a stream's wait, which only the library could end";
             return Err(Error::NotSupported { backend: engine.name(), what });
         }
-        if stream.context() != &self.shared().ground.context {
+        if stream.context() != &self.shared().context {
             return Err(CoreError::ForeignContext { what: "the stream" }.into());
         }
         self.check()?;

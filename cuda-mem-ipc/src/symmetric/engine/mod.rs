@@ -29,7 +29,7 @@ use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
 use crate::primitive::{lock, refuse_forked, try_lock};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
-use allocation::{Allocation, EngineMemory, Ground, Shared};
+use allocation::{Allocation, EngineMemory, Shared};
 
 /// NVSHMEM or NCCL as a backend, called `"NVSHMEM"` and `"NCCL"`, for one set of ranks, each with a device. Its constructors have
 /// examples.
@@ -138,12 +138,12 @@ impl EngineBackend {
     /// A backend over a library that all ranks have initialised.
     fn over(
         engine: Box<dyn Engine>,
-        ground: Ground,
+        stream: Stream,
         exchange: Arc<dyn Exchange>,
         calls: Calls,
         timeout: Duration,
     ) -> Self {
-        let shared = Arc::new(Shared::new(engine, ground, exchange.rank()));
+        let shared = Arc::new(Shared::new(engine, stream, &*exchange));
         let (calls, allocations) = (Mutex::new(calls), Mutex::default());
         Self { shared, exchange, timeout, calls, allocations }
     }
@@ -212,7 +212,7 @@ impl EngineBackend {
     fn connect(&self, calls: &mut Calls, allocation: &Allocation) -> Result<()> {
         let shared = &*self.shared;
         while calls.connected < shared.engine.traits().connections {
-            let stream = &shared.ground.stream;
+            let stream = &shared.stream;
             let connect = || shared.engine.connect(calls.connected, &allocation.words, stream);
             let connected = shared.call(connect);
             // A stream may wait for a rank that failed: nothing undoes that but the library's end.
@@ -234,7 +234,7 @@ impl EngineBackend {
     }
 }
 
-// SAFETY: what the library gives is in the books from then on until it is given back, and each address is given once.
+// SAFETY: what the library gives is counted from then on until it is given back, and each address is given once.
 unsafe impl SymmetricBackend for EngineBackend {
     fn name(&self) -> &str {
         self.shared.engine.name()
@@ -253,7 +253,7 @@ unsafe impl SymmetricBackend for EngineBackend {
             let (backend, group) = (self.name().to_owned(), group.to_owned());
             return Err(Error::GroupRefused { backend, group });
         }
-        let accepted = self.shared.ground.context.device();
+        let accepted = self.shared.context.device();
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
             return Err(Error::WrongDevice { group: self.exchange.name().to_owned(), device, accepted });

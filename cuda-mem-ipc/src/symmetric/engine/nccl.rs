@@ -19,7 +19,6 @@ use cuda_mem_pool::cuda_mem_core::sys::nccl::{
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
-use super::allocation::Ground;
 use super::{Engine, EngineBackend, Traits, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::{Error, Exchange, Result};
@@ -77,7 +76,7 @@ impl EngineBackend {
     ) -> Result<Self> {
         refuse_forked()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
-        let ground = Ground::new(context, ranks)?;
+        let stream = Stream::new(context)?;
         let nothing = Mutex::new(None);
         let engine = Nccl { table, communicator: nothing, rank, ranks };
         let mut id = ncclUniqueId::from_bytes(&[0; 128]);
@@ -103,7 +102,7 @@ impl EngineBackend {
             // Each rank ends its own: no rank is asked. It fails with the context, and then there is nothing to end either.
             let _ = context.with_current(|| engine.abandon());
         })?;
-        Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
+        Ok(Self::over(Box::new(engine), stream, exchange, calls, timeout))
     }
 }
 

@@ -18,7 +18,6 @@ use cuda_mem_pool::cuda_mem_core::sys::nvshmem::{self as sys, InitAttributes, Ta
 use cuda_mem_pool::cuda_mem_core::{Context, Stream};
 
 use super::agreement::{Calls, Introduction, Talk};
-use super::allocation::Ground;
 use super::{Engine, EngineBackend, Traits, Words, address, number};
 use crate::primitive::{lock, refuse_forked};
 use crate::symmetric::memory::Operation;
@@ -80,7 +79,7 @@ impl EngineBackend {
         refuse_forked()?;
         let claim = Claim::new()?;
         let (rank, ranks) = (exchange.rank(), exchange.world_size());
-        let ground = Ground::new(context, ranks)?;
+        let stream = Stream::new(context)?;
         // SAFETY: may be called at any time.
         let status = unsafe { table.nvshmemx_init_status()() };
         let initialised = sys::NVSHMEM_STATUS_IS_INITIALIZED..sys::NVSHMEM_STATUS_INVALID;
@@ -110,7 +109,7 @@ impl EngineBackend {
                 let _ = context.with_current(|| engine.close());
             }
         })?;
-        Ok(Self::over(Box::new(engine), ground, exchange, calls, timeout))
+        Ok(Self::over(Box::new(engine), stream, exchange, calls, timeout))
     }
 }
 

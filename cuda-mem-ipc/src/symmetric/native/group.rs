@@ -223,7 +223,7 @@ impl Group {
         Ok(allocated)
     }
 
-    /// Takes what begins at an address out of the books, if it is what is meant.
+    /// Takes what begins at an address out of what is found by address, if it is what is meant.
     pub(super) fn take(
         &self,
         address: CUdeviceptr,

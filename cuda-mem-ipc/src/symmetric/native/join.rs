@@ -237,9 +237,7 @@ impl<'j> Joining<'j> {
             }
         };
         let state = State::new(self.name, self.rank, connections, directory);
-        let state = state
-            .map_err(|source| self.failed(TransportError::System { call: "pipe", source: source.into() }))?;
-        let group = Group::of(context, state, self.options)?;
+        let group = Group::of(context, state.map_err(|source| self.failed(source))?, self.options)?;
         group.inner.meet("join", Ok(0), true)?;
         // All have mapped it.
         let sealed = group.state().directory.mapping.seal();

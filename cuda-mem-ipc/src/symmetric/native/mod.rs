@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on the books of a group's segments giving no byte to two allocations at a time; and on each connection being one process's, checked
+//! Relies on the free lists of a group's segments giving no byte to two allocations at a time; and on each connection being one process's, checked
 //! when the group was joined, whose messages come in order.
 
 #![allow(unsafe_code, reason = "implements unsafe traits")]
@@ -160,7 +160,7 @@ impl NativeBackend {
     }
 }
 
-// SAFETY: an allocation is cut from a segment, whose books give no byte twice before it is given back.
+// SAFETY: an allocation is cut from a segment, whose free list gives no byte twice before it is given back.
 unsafe impl SymmetricBackend for NativeBackend {
     fn name(&self) -> &str {
         NAME

@@ -1,11 +1,12 @@
 //! What the threads of a rank share: who is there, what was waited for, and whether the group is sound.
 
-use std::io::{PipeReader, PipeWriter, Write};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use cuda_mem_pool::cuda_mem_core::{Error as CoreError, Fence, FenceLine};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::announced::{Queue, Row};
 use super::directory::Directory;
@@ -33,8 +34,8 @@ pub(super) struct State {
     pub(super) directory: Directory,
     broken: OnceLock<(usize, Why)>,
     waits: Mutex<Waits>,
-    wake: Mutex<PipeWriter>,
-    pub(super) woken: PipeReader,
+    /// What the watching thread sleeps on, besides the other ranks: an eventfd.
+    pub(super) wake_up: OwnedFd,
     is_leaving: AtomicBool,
     /// Whether segments have no memory. Changes under the lock of those that make some.
     pub(super) is_asleep: AtomicBool,
@@ -92,8 +93,8 @@ impl State {
         rank: usize,
         connections: Vec<Option<Connection>>,
         directory: Directory,
-    ) -> std::io::Result<Self> {
-        let (woken, wake) = std::io::pipe()?;
+    ) -> Result<Self, TransportError> {
+        let wake_up = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
             group: group.to_owned(),
             rank,
@@ -101,8 +102,7 @@ impl State {
             directory,
             broken: OnceLock::new(),
             waits: Mutex::default(),
-            wake: Mutex::new(wake),
-            woken,
+            wake_up: wake_up.map_err(TransportError::system("eventfd"))?,
             is_leaving: AtomicBool::new(false),
             is_asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -240,8 +240,8 @@ impl State {
 
     /// Has the watching thread look around.
     pub(super) fn wake(&self) {
-        // It fails if nobody reads any more.
-        let _ = lock(&self.wake).write_all(&[0]);
+        // It fails only when it was woken 2^64 times.
+        let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
     pub(super) fn stop(&self) {

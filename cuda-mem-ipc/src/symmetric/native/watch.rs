@@ -1,6 +1,6 @@
 //! The thread that looks after the other ranks: it takes their messages, notices their end, and keeps the deadlines.
 
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -45,7 +45,7 @@ fn watch(state: &State) {
             next.map_or(Deadline::after(LONG), Deadline::from)
         };
         let mut poller = Poller::new();
-        poller.readable(Key::Woken, &state.woken);
+        poller.readable(Key::Woken, &state.wake_up);
         for (rank, peer) in state.others().filter(|(_, peer)| !peer.is_gone.load(Ordering::Acquire)) {
             poller.readable(Key::Message(rank), &peer.connection);
             poller.readable(Key::Exit(rank), &**peer.connection.peer());
@@ -59,8 +59,8 @@ fn watch(state: &State) {
         for key in ready {
             match key {
                 Key::Woken => {
-                    // Some of what woke it; the rest wakes it again.
-                    let _ = (&state.woken).read(&mut [0; 64]);
+                    // All of what woke it.
+                    let _ = rustix::io::read(&state.wake_up, &mut [0; 8]);
                 }
                 Key::Message(rank) | Key::Exit(rank) => {
                     if let Some(Some(peer)) = state.peers.get(rank) {

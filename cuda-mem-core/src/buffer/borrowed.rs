@@ -1,20 +1,20 @@
-//! Parts of device buffers as bytes, and what became of copies of them.
+//! Who has memory of a device, and what became of a copy of it.
 //!
 //! # Safety
 //!
-//! Relies on [`DeviceRange::bytes`](super::DeviceRange) and [`DeviceBytes::part`] checking the bounds.
+//! Relies on [`DeviceRange`] for the bounds of what is copied.
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use std::fmt;
-use std::ops::Range;
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUresult};
 
 use super::DeviceRange;
 use crate::driver::{Context, Driver};
 use crate::element::DeviceCopy;
-use crate::error::{Error, Result, WithBytes, call};
+use crate::error::{Error, Result, call};
+use crate::pointer::{self, Attributes, MemoryKind};
 use crate::stream::{Marker, Quiet, Stream};
 use crate::uses::{Access, OpenUse, StreamUse, Uses};
 
@@ -36,20 +36,7 @@ impl<'m> Borrowed<'m> {
     pub(crate) fn of(uses: &'m Uses, context: &'m Context) -> Self {
         Self { uses, driver: context.driver(), context: Some(context), behind: None }
     }
-}
 
-/// Memory that is used where [`Uses`] do not know of it, as by another process.
-/// [`DeviceRange::behind`] takes it.
-pub trait UsedElsewhere: fmt::Debug + Sync {
-    /// Has `stream` wait for that. Every copy asks for it before it is put into its stream.
-    ///
-    /// # Errors
-    ///
-    /// Those of the owner, such as [`Error::Owner`]: nothing was copied then.
-    fn order(&self, stream: &Stream) -> Result<()>;
-}
-
-impl<'m> Borrowed<'m> {
     /// `bytes` bytes from an address on as elements, as many as fit. The caller has checked that the bytes are the memory's.
     pub(crate) fn range<T: DeviceCopy>(
         self,
@@ -77,69 +64,20 @@ impl<'m> Borrowed<'m> {
         }
         self.uses.begin(stream, access)
     }
-}
-
-/// A part of a device's memory whose elements do not matter.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DeviceBytes<'b> {
-    memory: Borrowed<'b>,
-    address: CUdeviceptr,
-    len: usize,
-}
-
-impl<'b> DeviceBytes<'b> {
-    /// The caller has checked that the `len` bytes from `address` on are the memory's.
-    pub(super) fn new(memory: Borrowed<'b>, address: CUdeviceptr, len: usize) -> Self {
-        Self { memory, address, len }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// A part of it; what reaches beyond the end is cut off.
-    pub(crate) fn part(&self, range: Range<usize>) -> Self {
-        let end = range.end.min(self.len);
-        let start = range.start.min(end);
-        // Inside the buffer, whose end is an address too.
-        let address = self.address.wrapping_add(start as CUdeviceptr);
-        Self { memory: self.memory, address, len: end.saturating_sub(start) }
-    }
-
-    /// Puts a copy from host memory into the stream.
-    ///
-    /// # Safety
-    ///
-    /// `source` must be readable for as many bytes as this has, and unchanged until the stream has run the copy.
-    pub(crate) unsafe fn upload(&self, stream: &Stream, source: *const u8) -> Enqueued {
-        // SAFETY: the caller's promise for the source; the target lies in live memory, whose release is ordered behind this stream.
-        unsafe { self.enqueue(stream, Access::Write, self.address, source as CUdeviceptr) }
-    }
-
-    /// Puts a copy to host memory into the stream.
-    ///
-    /// # Safety
-    ///
-    /// `target` must be writable for as many bytes as this has, and nobody may look at them until the stream has run the copy.
-    pub(crate) unsafe fn download(&self, stream: &Stream, target: *mut u8) -> Enqueued {
-        // SAFETY: the caller's promise for the target; the source as in `upload`.
-        unsafe { self.enqueue(stream, Access::Read, target as CUdeviceptr, self.address) }
-    }
 
     /// Puts a copy into the stream, as unsafe as [`memcpy_async`](crate::copy::memcpy_async): by the call that finds out what lies at an
     /// address. Memory of a pool may be the host's, of which those know nothing that are told that it is a device's.
-    unsafe fn enqueue(
+    pub(super) unsafe fn enqueue(
         &self,
         stream: &Stream,
         access: Access,
-        to: CUdeviceptr,
-        from: CUdeviceptr,
+        (to, from, bytes): (CUdeviceptr, CUdeviceptr, usize),
     ) -> Enqueued {
-        if self.len == 0 {
+        if bytes == 0 {
             return Enqueued::Copy;
         }
         let (open, entered) =
-            match self.memory.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
+            match self.begin(stream, access).and_then(|open| Ok((open, stream.enter_context()?))) {
                 Ok(begun) => begun,
                 Err(error) => return Enqueued::Nothing(error),
             };
@@ -147,15 +85,45 @@ impl<'b> DeviceBytes<'b> {
             return Enqueued::Nothing(error);
         }
         // SAFETY: the caller's promise.
-        let copied = unsafe { call!(stream.driver(), cuMemcpyAsync(to, from, self.len, entered.raw())) };
-        match copied
-            .with_bytes(self.len)
-            .and_then(|()| open.end())
-            .and_then(|()| stream.spoil_capture(COPYING))
-        {
+        let copied = unsafe { call!(stream.driver(), cuMemcpyAsync(to, from, bytes, entered.raw())) };
+        let copied = copied.map_err(|error| explain(error, bytes, stream, &[to, from]));
+        match copied.and_then(|()| open.end()).and_then(|()| stream.spoil_capture(COPYING)) {
             Ok(()) => Enqueued::Copy,
             Err(error) => Enqueued::Perhaps(error),
         }
+    }
+}
+
+/// Memory that is used where [`Uses`] do not know of it, as by another process.
+/// [`DeviceRange::behind`] takes it.
+pub trait UsedElsewhere: fmt::Debug + Sync {
+    /// Has `stream` wait for that. Every copy asks for it before it is put into its stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of the owner, such as [`Error::Owner`]: nothing was copied then.
+    fn order(&self, stream: &Stream) -> Result<()>;
+}
+
+/// The refusal of a copy, with its size, and with the devices if one of the addresses lies on another one than the stream's. Whether a stream
+/// reaches another device's memory is the driver's to know, which is asked where memory lies only once it has refused.
+#[cold]
+pub(super) fn explain(error: Error, bytes: usize, stream: &Stream, addresses: &[CUdeviceptr]) -> Error {
+    let Error::Driver(refusal) = error else { return error };
+    let (refusal, context) = (refusal.with_bytes(bytes), stream.context());
+    if refusal.code() != CUresult::CUDA_ERROR_INVALID_VALUE {
+        return refusal.into();
+    }
+    let device = context.device().as_raw();
+    // Every device reaches managed memory.
+    let is_on_another =
+        |known: &Attributes| known.kind == MemoryKind::Device && !known.managed && known.device != device;
+    let mut known = addresses.iter().filter_map(|address| pointer::attributes(context, *address).ok());
+    match known.find(is_on_another) {
+        Some(known) => {
+            Error::OtherDevice { memory: known.device, stream: device, refusal: Box::new(refusal.into()) }
+        }
+        None => refusal.into(),
     }
 }
 
