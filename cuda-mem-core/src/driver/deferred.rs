@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Driver, fork, lock};
+use super::{Driver, are_late, fork, lock};
 use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
@@ -123,6 +123,10 @@ impl Deferred {
     }
 
     fn reclaim(&self, driver: Driver) -> usize {
+        if are_late() {
+            // What is dropped with an owner is the program's.
+            return self.count.load(Ordering::Acquire);
+        }
         // A push that this load misses is seen by the next one: nothing is lost but a moment. What another thread has released is
         // wholly released.
         if self.count.load(Ordering::Acquire) == 0 {

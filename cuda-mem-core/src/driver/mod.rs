@@ -37,6 +37,7 @@ pub use event::Event;
 pub(crate) use handle::{Handle, opaque};
 use hooks::Failures;
 pub use hooks::LateReports;
+pub(crate) use hooks::are_late;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///

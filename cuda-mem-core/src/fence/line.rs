@@ -15,7 +15,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::memory::{Issued, LAST, Memory, Own, Word, let_go};
 use super::{Fence, Kind};
-use crate::driver::{Context, Event, fork, refuse_forked};
+use crate::driver::{Context, Event, LateReports, fork, refuse_forked};
 use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags, device_address};
 use crate::stream::Stream;
@@ -169,7 +169,14 @@ impl ReservedFence<'_> {
     }
 
     /// As [`FenceLine::record`].
-    pub fn record(mut self, stream: &Stream) -> Result<Fence> {
+    pub fn record(self, stream: &Stream) -> Result<Fence> {
+        let _reports = LateReports::new();
+        // Dropped before that: the last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
+        let reserved = self;
+        reserved.record_late(stream)
+    }
+
+    fn record_late(mut self, stream: &Stream) -> Result<Fence> {
         const CALL: &str = "FenceLine::record";
         // Dropped behind the lock: the last handle to a context may go with it.
         let mut _replaced = None;

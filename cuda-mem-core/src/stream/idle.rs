@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::known::KnownStreams;
 use crate::driver::deferred::{Release, catch_panic};
-use crate::driver::{self, Driver, Service, fork, lock};
+use crate::driver::{self, Driver, LateReports, Service, are_late, fork, lock};
 use crate::error::Error;
 
 /// How long a busy device is left alone, at first and at most.
@@ -136,8 +136,10 @@ impl Driver {
 
     fn undo(self, points: impl FnOnce(Self) -> bool) -> usize {
         // A push that the load misses is seen by the next one, who comes after it at the latest.
-        if self.registrations_left() == 0 {
-            return 0;
+        let left = self.registrations_left();
+        // What is dropped with an owner is the program's.
+        if left == 0 || are_late() {
+            return left;
         }
         self.service::<WhenIdle>().attempt(self, points(self))
     }
@@ -219,6 +221,8 @@ impl WhenIdle {
         if fork::forked() {
             return None;
         }
+        // The program's hook may have streams wait for words.
+        let _reports = LateReports::new();
         let _alone = self.alone()?;
         is_so().then(free)
     }
