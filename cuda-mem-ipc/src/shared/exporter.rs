@@ -21,7 +21,7 @@ use super::wire::{self, HandOver, Point};
 use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
-use crate::primitive::{expect_driver, lock, refuse_forked};
+use crate::primitive::{expect_driver, lock, lock_over_calls, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
 use serve::Leases;
 
@@ -226,7 +226,7 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Who waits for room has no lock, which the reaper takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough messages for another one", || {
-            let (mut announced, info) = (lock(&self.announced), &segment.info);
+            let ((_reports, mut announced), info) = (lock_over_calls(&self.announced), &segment.info);
             if let Some(known) = announced.get_mut(&info.id) {
                 *known = None;
                 return Ok(true);

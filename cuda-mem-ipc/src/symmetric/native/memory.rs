@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses};
 
 use super::lookup::{Allocation, Remote};
 use super::{CHANNELS, Group};
-use crate::primitive::lock;
+use crate::primitive::lock_over_calls;
 use crate::symmetric::memory::{Layout, Operation, Used};
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
@@ -80,7 +80,7 @@ impl SymmetricMemory for NativeMemory {
             return Err(Error::Left { rank });
         }
         // Threads that meet on one channel do so one after the other, with the same order on all of its words.
-        let mut waited = lock(&self.view.allocation.words.waited);
+        let (_reports, mut waited) = lock_over_calls(&self.view.allocation.words.waited);
         // All signals first: a stream that waits holds up more than itself.
         let mut has_begun = false;
         let puts = others().try_for_each(|to| {
@@ -113,7 +113,7 @@ impl SymmetricMemory for NativeMemory {
         timeout: Option<Duration>,
     ) -> Result<()> {
         self.begin("wait_signal", stream, from, channel)?;
-        let mut waited = lock(&self.view.allocation.words.waited);
+        let (_reports, mut waited) = lock_over_calls(&self.view.allocation.words.waited);
         self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
     }
 }
