@@ -99,11 +99,13 @@ impl Driver {
 
     /// Releases what an owner had, now if possible and later if not.
     pub(crate) fn release_or_defer<R: Release + 'static>(self, mut owned: R) {
-        self.deferred().reclaim(self);
+        let deferred = self.deferred();
+        deferred.reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
             Err(Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_)) => {
-                self.deferred().push(Box::new(owned))
+                deferred.count.fetch_add(1, Ordering::Relaxed);
+                lock(&deferred.waiting).push(Box::new(owned));
             }
             Err(error) => self.give_up(owned, &error),
         }
@@ -117,11 +119,6 @@ impl Driver {
 }
 
 impl Deferred {
-    fn push(&self, owned: Box<dyn Release>) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        lock(&self.waiting).push(owned);
-    }
-
     fn reclaim(&self, driver: Driver) -> usize {
         if are_late() {
             // What is dropped with an owner is the program's.

@@ -187,7 +187,7 @@ impl Drop for Event {
             return;
         }
         match self.kind {
-            Kind::Pooled => self.context.events().give_back(self.raw),
+            Kind::Pooled => lock(&self.context.events().idle).push(self.raw),
             Kind::Untimed | Kind::Timed | Kind::Interprocess => destroy_raw(self.context.driver(), self.raw),
         }
     }
@@ -223,10 +223,6 @@ impl EventPool {
             Some(event) => Ok(event),
             None => create_raw(context, CUevent_flags::CU_EVENT_DISABLE_TIMING),
         }
-    }
-
-    fn give_back(&self, event: Handle<CUevent_st>) {
-        lock(&self.idle).push(event);
     }
 
     pub(crate) fn destroy_all(&self, driver: Driver) {

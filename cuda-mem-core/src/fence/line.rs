@@ -170,10 +170,9 @@ impl ReservedFence<'_> {
 
     /// As [`FenceLine::record`].
     pub fn record(self, stream: &Stream) -> Result<Fence> {
+        // The last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
         let _reports = LateReports::new();
-        // Dropped before that: the last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
-        let reserved = self;
-        reserved.record_late(stream)
+        self.record_late(stream)
     }
 
     fn record_late(mut self, stream: &Stream) -> Result<Fence> {

@@ -12,9 +12,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
-};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -116,7 +114,7 @@ impl Driver {
     /// Releases what an owner had, as soon as no stream is busy.
     pub(crate) fn release_when_idle(self, owned: impl Release + 'static) {
         self.service::<WhenIdle>().count.fetch_add(1, Ordering::SeqCst);
-        self.service::<WhenIdle>().push(Box::new(owned));
+        lock(&self.service::<WhenIdle>().waiting).push(Box::new(owned));
         if self.undo_if_idle() > 0 {
             keep_trying();
         }
@@ -162,10 +160,6 @@ impl WhenIdle {
         lock(&self.words).retain(|known| !ptr::addr_eq(known.as_ptr(), Arc::as_ptr(words)));
     }
 
-    fn push(&self, owned: Box<dyn Release>) {
-        lock(&self.waiting).push(owned);
-    }
-
     fn pop(&self) -> Option<Box<dyn Release>> {
         let mut waiting = lock(&self.waiting);
         (!waiting.is_empty()).then(|| waiting.remove(0))
@@ -184,7 +178,7 @@ impl WhenIdle {
                     Ok(()) => done.push(owned),
                     Err(
                         Error::Capturing { .. } | Error::WrongThread | Error::Disowned | Error::Timeout(_),
-                    ) => self.push(owned),
+                    ) => lock(&self.waiting).push(owned),
                     Err(error) => refused.push((owned, error)),
                 }
             }
@@ -230,7 +224,7 @@ impl WhenIdle {
 
 /// Has a thread try until nothing is left.
 fn keep_trying() {
-    let mut is_trying = is_trying();
+    let mut is_trying = lock(&IS_TRYING);
     if *is_trying {
         return;
     }
@@ -247,17 +241,13 @@ fn try_until_nothing_is_left() {
         driver::all().into_iter().for_each(|driver| {
             driver.undo_if_all_are_idle();
         });
-        let mut is_trying = is_trying();
+        let mut is_trying = lock(&IS_TRYING);
         // Under the lock, also which drivers there are: who adds something after this starts the next one.
         if driver::all().iter().all(|driver| driver.registrations_left() == 0) {
             *is_trying = false;
             return;
         }
     }
-}
-
-fn is_trying() -> MutexGuard<'static, bool> {
-    lock(&IS_TRYING)
 }
 
 shown!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));

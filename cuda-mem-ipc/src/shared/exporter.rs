@@ -269,7 +269,8 @@ impl ExportLink {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
-        if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles) {
+        let told = say(&self.connection, &wire::Message::Segment(segment.said()), handles, Duration::ZERO);
+        if let Err(error) = told {
             lock(&self.slabs).remove(&segment.id);
             return if error.is_timeout() { Ok(false) } else { Err(error) };
         }
@@ -284,10 +285,6 @@ impl ExportLink {
             lock(&self.retiring).push(segment);
             reaper::wake();
         }
-    }
-
-    fn say(&self, message: &wire::Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-        say(&self.connection, message, descriptors, Duration::ZERO)
     }
 
     /// Wakes readers that sleep before there is anything for them, unless the last ones were woken too early.

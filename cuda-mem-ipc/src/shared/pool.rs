@@ -230,9 +230,8 @@ impl Pool {
         let Cut { segment, offset, room, last } = freed;
         segment.absorb(uses);
         let (_reports, mut state) = lock_over_calls(&self.state);
-        let gone = state.free(&segment, offset, room, last);
+        let _gone = state.free(&segment, offset, room, last);
         drop(state);
-        drop(gone);
     }
 
     /// Tries once more to take back what could not be waited for.

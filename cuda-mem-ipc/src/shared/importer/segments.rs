@@ -49,9 +49,7 @@ impl Known {
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
         let mut end = None;
         // Here, and not while it is imported: with an owner goes what the program has it drop, which may receive.
-        if self.memory.get().is_none() {
-            link.context.driver().reclaim();
-        }
+        link.context.driver().reclaim();
         let _reports = core::LateReports::new();
         loop {
             if let Some(memory) = self.memory.get() {

@@ -197,19 +197,14 @@ impl Group {
     /// Those of [`SymmetricMemory::barrier`], and of [`alloc`](Self::alloc) when it is called first.
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
-        let (reports, mut barrier) = lock_over_calls(&self.inner.barrier);
+        let (_reports, mut barrier) = lock_over_calls(&self.inner.barrier);
         let allocation = match &mut *barrier {
             Some(known) => Arc::clone(known),
             none => Arc::clone(none.insert(self.inner.alloc(0, self.device())?)),
         };
         drop(barrier);
-        drop(reports);
         let address = allocation.address();
         self.clone().rendezvous(allocation, address)?.barrier(stream, 0, None)
-    }
-
-    pub(super) fn state(&self) -> &State {
-        &self.inner.state
     }
 
     pub(super) fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
