@@ -4,7 +4,6 @@
 //! another thread. Jobs that are short share one. What waits for streams alone takes no thread: it is looked at again and again.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -154,12 +153,12 @@ impl Background {
         }
         drop(state);
         // What is dropped may run a hook of the program's, which may panic.
-        let left = catch_unwind(AssertUnwindSafe(move || (!job()).then_some(job)));
+        let left = core::catch_panic(move || (!job()).then_some(job)).flatten();
         let mut state = lock(&self.state);
         if let Some(index) = state.running.iter().position(|at| *at == began) {
             state.running.swap_remove(index);
         }
-        if let Ok(Some(job)) = left {
+        if let Some(job) = left {
             state.add(pause, (pause * 2).min(PAUSE[1]), job);
         }
         state

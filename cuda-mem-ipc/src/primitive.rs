@@ -26,6 +26,15 @@ pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGu
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// As [`lock`], for who calls the driver under it, or drops what does: the program's code, a hook or what is dropped with an owner, runs behind
+/// the unlock, since it may come to the same lock. To be bound in this order, which is that of the lock last, so that it goes first.
+#[allow(unused_qualifications, reason = "as above")]
+pub(crate) fn lock_over_calls<T: ?Sized>(
+    mutex: &std::sync::Mutex<T>,
+) -> (core::LateReports, std::sync::MutexGuard<'_, T>) {
+    (core::LateReports::new(), lock(mutex))
+}
+
 /// As [`lock`], unless somebody else has it.
 #[allow(unused_qualifications, reason = "as above")]
 pub(crate) fn try_lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {

@@ -43,6 +43,10 @@ impl MempoolId {
         let number = TAGS.fetch_add(1, Ordering::Relaxed);
         Self(number, number)
     }
+
+    pub(crate) fn is_tag_s_own(self) -> bool {
+        self.0 == self.1 && self != Self::NONE
+    }
 }
 
 impl fmt::Display for MempoolId {

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::buffer::{DeviceRange, Enqueued};
+use crate::driver::deferred::catch_panic;
 use crate::driver::{fork, lock};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Refused, Result};
@@ -200,7 +201,10 @@ fn wake_soon(waker: &Waker) -> bool {
                 let Some(woken) = tasks.take().filter(|woken| !woken.is_empty()) else { return };
                 *tasks = Some(Vec::new());
                 drop(tasks);
-                woken.into_iter().for_each(Waker::wake);
+                // One that panics must not end the thread, which all tasks wait for.
+                for task in woken {
+                    catch_panic(|| task.wake());
+                }
             }
         };
         if thread::Builder::new().name("cuda-mem-wake".into()).spawn(wake).is_err() {

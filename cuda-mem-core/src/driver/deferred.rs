@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Driver, fork, lock};
+use super::{Driver, are_late, fork, lock};
 use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
@@ -98,10 +98,14 @@ impl Driver {
 
     /// Releases what an owner had, now if possible and later if not.
     pub(crate) fn release_or_defer<R: Release + 'static>(self, mut owned: R) {
-        self.deferred().reclaim(self);
+        let deferred = self.deferred();
+        deferred.reclaim(self);
         match self.attempt(|| owned.release()) {
             Ok(()) => {}
-            Err(error) if error.may_pass() => self.deferred().push(Box::new(owned)),
+            Err(error) if error.may_pass() => {
+                deferred.count.fetch_add(1, Ordering::Relaxed);
+                lock(&deferred.waiting).push(Box::new(owned));
+            }
             Err(error) => self.give_up(owned, &error),
         }
     }
@@ -114,16 +118,13 @@ impl Driver {
 }
 
 impl Deferred {
-    fn push(&self, owned: Box<dyn Release>) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        lock(&self.waiting).push(owned);
-    }
-
     fn reclaim(&self, driver: Driver) -> usize {
         // A push that this load misses is seen by the next one: nothing is lost but a moment. What another thread has released is
         // wholly released.
-        if self.count.load(Ordering::Acquire) == 0 {
-            return 0;
+        let waiting = self.count.load(Ordering::Acquire);
+        // What is dropped with an owner is the program's.
+        if waiting == 0 || are_late() {
+            return waiting;
         }
         let taken = std::mem::take(&mut *lock(&self.waiting));
         // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.

@@ -178,7 +178,7 @@ impl Drop for Event {
             return;
         }
         if self.is_pooled {
-            self.context.events().give_back(self.raw);
+            lock(&self.context.events().idle).push(self.raw);
         } else {
             destroy_raw(self.context.driver(), self.raw);
         }
@@ -215,10 +215,6 @@ impl EventPool {
             Some(event) => Ok(event),
             None => create_raw(context, CUevent_flags::CU_EVENT_DISABLE_TIMING),
         }
-    }
-
-    fn give_back(&self, event: Handle<CUevent_st>) {
-        lock(&self.idle).push(event);
     }
 
     pub(crate) fn destroy_all(&self, driver: Driver) {

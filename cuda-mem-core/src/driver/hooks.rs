@@ -80,6 +80,7 @@ impl Driver {
 
 /// As long as the calling thread has one, the hook for releases that fail ([`Driver::on_release_failure`]) is not called there. It is
 /// when the last one is dropped, once for each release that failed meanwhile, in order; they count at once.
+/// [`Driver::reclaim`] leaves what waits to the next thread: what the program has dropped with an owner is its code too.
 ///
 /// For owners above this crate that call the driver, or drop what does, with locks held that the program's hook may wait for. Made
 /// before the lock is taken, it is dropped after that. Forgotten, the thread tells of no failure any more, and all are counted.
@@ -129,8 +130,12 @@ impl Drop for LateReports {
     }
 }
 
+/// Whether the calling thread has [`LateReports`].
+pub(crate) fn are_late() -> bool {
+    HELD.try_with(Cell::get).unwrap_or(0) > 0
+}
+
 /// Keeps a failure for later if that is how the calling thread tells of them; whether it is.
 fn put_off(driver: Driver, error: &Error) -> bool {
-    let is_late = HELD.try_with(|held| held.get() > 0).unwrap_or(false);
-    is_late && UNTOLD.try_with(|untold| untold.borrow_mut().push_back((driver, error.clone()))).is_ok()
+    are_late() && UNTOLD.try_with(|untold| untold.borrow_mut().push_back((driver, error.clone()))).is_ok()
 }

@@ -37,6 +37,7 @@ pub use event::Event;
 pub(crate) use handle::{Handle, opaque};
 use hooks::Failures;
 pub use hooks::LateReports;
+pub(crate) use hooks::are_late;
 
 /// An initialised CUDA driver. Copies are handles to the same one.
 ///
@@ -106,7 +107,7 @@ impl Driver {
         refuse_forked()?;
         let initialising = fork::Initialising::begin();
         let library = table.library();
-        if let Some(state) = drivers().get(&library) {
+        if let Some(state) = lock(&DRIVERS).get(&library) {
             return Ok(Self { state });
         }
         // Not under the lock: a table may look its functions up through another driver.
@@ -116,7 +117,7 @@ impl Driver {
         if code != CUresult::CUDA_SUCCESS {
             return Err(DriverError::new(table, "cuInit", code).into());
         }
-        let mut drivers = drivers();
+        let mut drivers = lock(&DRIVERS);
         if let Some(state) = drivers.get(&library) {
             return Ok(Self { state });
         }
@@ -281,11 +282,7 @@ impl Driver {
 
 /// Every driver that was initialised.
 pub(crate) fn all() -> Vec<Driver> {
-    drivers().values().map(|state| Driver { state }).collect()
-}
-
-fn drivers() -> MutexGuard<'static, BTreeMap<LibraryId, &'static State>> {
-    lock(&DRIVERS)
+    lock(&DRIVERS).values().map(|state| Driver { state }).collect()
 }
 
 /// Locks a mutex, also after a panic elsewhere: what is behind each lock is right after every statement.

@@ -15,7 +15,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::memory::{Issued, LAST, Memory, Own, Word, let_go};
 use super::{Fence, Kind};
-use crate::driver::{Context, Event, fork, refuse_forked};
+use crate::driver::{Context, Event, LateReports, fork, refuse_forked};
 use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags};
 use crate::pointer::device_address;
@@ -170,7 +170,13 @@ impl ReservedFence<'_> {
     }
 
     /// As [`FenceLine::record`].
-    pub fn record(mut self, stream: &Stream) -> Result<Fence> {
+    pub fn record(self, stream: &Stream) -> Result<Fence> {
+        // The last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
+        let _reports = LateReports::new();
+        self.record_late(stream)
+    }
+
+    fn record_late(mut self, stream: &Stream) -> Result<Fence> {
         const CALL: &str = "FenceLine::record";
         // Dropped behind the lock: the last handle to a context may go with it.
         let mut _replaced = None;

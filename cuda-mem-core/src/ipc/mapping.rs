@@ -132,7 +132,10 @@ impl ImportedMapping {
             // SAFETY: the mappings of these addresses, side by side from the first on; the caller's promise.
             range.driver().attempt(|| unsafe { range.unmap(0, range.mapped_bytes()) })?;
         }
-        handles.clear();
+        let gone = std::mem::take(&mut *handles);
+        drop(handles);
+        // Outside the lock: of one that the driver does not release the program's hook is told, which may wake this.
+        drop(gone);
         Ok(())
     }
 

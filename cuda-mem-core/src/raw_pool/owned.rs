@@ -4,7 +4,7 @@
 //! hardware: the second one is told that there is no such pool).
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::sync::{LazyLock, Mutex};
 
 use super::{AllocationType, MemoryLocation};
 use crate::driver::{Driver, lock};
@@ -28,7 +28,7 @@ static OWNERS: LazyLock<Mutex<HashMap<Name, Owned>>> = LazyLock::new(Mutex::defa
 
 /// Makes a pool. Whatever had its name before is gone, also if others destroyed it.
 pub(super) fn created(driver: Driver, create: impl FnOnce() -> Result<usize>) -> Result<()> {
-    let mut owners = owners();
+    let mut owners = lock(&OWNERS);
     let pool = create()?;
     owners.insert((driver, pool), Owned { count: 1, made_current: None });
     Ok(())
@@ -36,7 +36,7 @@ pub(super) fn created(driver: Driver, create: impl FnOnce() -> Result<usize>) ->
 
 /// Imports a pool, with nobody destroying it before it is counted.
 pub(super) fn imported(driver: Driver, import: impl FnOnce() -> Result<usize>) -> Result<()> {
-    let mut owners = owners();
+    let mut owners = lock(&OWNERS);
     let pool = import()?;
     let owned = owners.entry((driver, pool)).or_default();
     owned.count = owned.count.saturating_add(1);
@@ -45,7 +45,7 @@ pub(super) fn imported(driver: Driver, import: impl FnOnce() -> Result<usize>) -
 
 /// Asks for a pool that somebody has, with nobody destroying it before it is counted: whether it was made or imported here.
 pub(super) fn given(driver: Driver, get: impl FnOnce() -> Result<usize>) -> Result<bool> {
-    let mut owners = owners();
+    let mut owners = lock(&OWNERS);
     let pool = get()?;
     let owned = owners.get_mut(&(driver, pool));
     let is_ours = owned.is_some();
@@ -62,7 +62,7 @@ pub(super) fn made_current(
     place: Place,
     set: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let mut owners = owners();
+    let mut owners = lock(&OWNERS);
     set()?;
     if let Some(owned) = owners.get_mut(&(driver, pool)) {
         owned.made_current = Some(place);
@@ -76,7 +76,7 @@ pub(super) fn let_go(
     pool: usize,
     destroy: impl FnOnce(Option<Place>) -> Result<()>,
 ) -> Result<()> {
-    let mut owners = owners();
+    let mut owners = lock(&OWNERS);
     let mut place = None;
     if let Some(owned) = owners.get_mut(&(driver, pool)) {
         if owned.count > 1 {
@@ -93,15 +93,11 @@ pub(super) fn let_go(
 
 /// Takes a share away whose owner is gone though the driver did not destroy the pool.
 pub(super) fn abandon(driver: Driver, pool: usize) {
-    let mut owners = owners();
+    let mut owners = lock(&OWNERS);
     if let Some(owned) = owners.get_mut(&(driver, pool)) {
         owned.count = owned.count.saturating_sub(1);
         if owned.count == 0 {
             owners.remove(&(driver, pool));
         }
     }
-}
-
-fn owners() -> MutexGuard<'static, HashMap<Name, Owned>> {
-    lock(&OWNERS)
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::known::KnownStreams;
 use crate::driver::deferred::{Release, catch_panic};
-use crate::driver::{self, Driver, Service, fork, lock};
+use crate::driver::{self, Driver, LateReports, Service, are_late, fork, lock};
 
 /// How long a busy device is left alone, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
@@ -113,7 +113,7 @@ impl Driver {
     /// Releases what an owner had, as soon as no stream is busy.
     pub(crate) fn release_when_idle(self, owned: impl Release + 'static) {
         self.service::<WhenIdle>().count.fetch_add(1, Ordering::SeqCst);
-        self.service::<WhenIdle>().push(Box::new(owned));
+        lock(&self.service::<WhenIdle>().waiting).push(Box::new(owned));
         if self.undo_if_idle() > 0 {
             keep_trying();
         }
@@ -133,8 +133,10 @@ impl Driver {
 
     fn undo(self, points: impl FnOnce(Self) -> bool) -> usize {
         // A push that the load misses is seen by the next one, who comes after it at the latest.
-        if self.registrations_left() == 0 {
-            return 0;
+        let left = self.registrations_left();
+        // What is dropped with an owner is the program's.
+        if left == 0 || are_late() {
+            return left;
         }
         self.service::<WhenIdle>().attempt(self, points(self))
     }
@@ -157,10 +159,6 @@ impl WhenIdle {
         lock(&self.words).retain(|known| !ptr::addr_eq(known.as_ptr(), Arc::as_ptr(words)));
     }
 
-    fn push(&self, owned: Box<dyn Release>) {
-        lock(&self.waiting).push(owned);
-    }
-
     fn pop(&self) -> Option<Box<dyn Release>> {
         let mut waiting = lock(&self.waiting);
         (!waiting.is_empty()).then(|| waiting.remove(0))
@@ -177,7 +175,7 @@ impl WhenIdle {
                 let Some(mut owned) = self.pop() else { break };
                 match driver.attempt(|| owned.release()) {
                     Ok(()) => done.push(owned),
-                    Err(error) if error.may_pass() => self.push(owned),
+                    Err(error) if error.may_pass() => lock(&self.waiting).push(owned),
                     Err(error) => refused.push((owned, error)),
                 }
             }
@@ -214,6 +212,8 @@ impl WhenIdle {
         if fork::forked() {
             return None;
         }
+        // The program's hook may have streams wait for words.
+        let _reports = LateReports::new();
         let _alone = self.alone()?;
         is_so().then(free)
     }

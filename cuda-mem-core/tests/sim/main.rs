@@ -59,6 +59,7 @@ mod imported;
 mod interrupted;
 mod nvml;
 mod panicking;
+mod reentry;
 mod registration;
 mod rig;
 mod rules;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
 
+use crate::background::DROPS;
 use crate::primitive::Arc;
 use table::Table;
 
@@ -115,9 +116,12 @@ impl<V: Send + Sync + 'static> Imports<V> {
         if forked() {
             return Err(ImportError::Forked);
         }
-        // A release that waits for a capture to end is tried again.
+        // A release that waits for a capture to end is tried again, elsewhere: who asks may have a lock that the program waits for there.
+        let driver = key.driver;
         let nudge = || {
-            key.driver.reclaim();
+            DROPS.run(move || {
+                driver.reclaim();
+            });
         };
         let import = |guard| import(Departure { _guard: guard });
         Table::import(&self.table, key, limit, nudge, import)

@@ -21,7 +21,7 @@ use super::wire::{self, HandOver, Point};
 use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
-use crate::primitive::{expect_driver, lock, refuse_forked};
+use crate::primitive::{expect_driver, lock, lock_over_calls, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
 use serve::Leases;
 
@@ -226,7 +226,7 @@ impl ExportLink {
     /// Tells the importer of a segment before a buffer of it, once. Who waits for room has no lock, which the reaper takes too.
     fn announce(self: &Arc<Self>, segment: &Segment, deadline: Deadline) -> Result<()> {
         until(deadline, "the peer had taken enough messages for another one", || {
-            let (mut announced, info) = (lock(&self.announced), &segment.info);
+            let ((_reports, mut announced), info) = (lock_over_calls(&self.announced), &segment.info);
             if let Some(known) = announced.get_mut(&info.id) {
                 *known = None;
                 return Ok(true);
@@ -269,7 +269,8 @@ impl ExportLink {
             // Before it can answer.
             lock(&self.slabs).insert(segment.id, Arc::clone(slab));
         }
-        if let Err(error) = self.say(&wire::Message::Segment(segment.said()), handles) {
+        let told = say(&self.connection, &wire::Message::Segment(segment.said()), handles, Duration::ZERO);
+        if let Err(error) = told {
             lock(&self.slabs).remove(&segment.id);
             return if error.is_timeout() { Ok(false) } else { Err(error) };
         }
@@ -284,10 +285,6 @@ impl ExportLink {
             lock(&self.retiring).push(segment);
             reaper::wake();
         }
-    }
-
-    fn say(&self, message: &wire::Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-        say(&self.connection, message, descriptors, Duration::ZERO)
     }
 
     /// Wakes readers that sleep before there is anything for them, unless the last ones were woken too early.

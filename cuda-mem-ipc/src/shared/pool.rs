@@ -13,7 +13,7 @@ use super::segment::Segment;
 use super::slab::Slabs;
 use crate::error::Result;
 use crate::free_list::FreeList;
-use crate::primitive::{expect_driver, lock, refuse_forked};
+use crate::primitive::{expect_driver, lock, lock_over_calls, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -184,7 +184,7 @@ impl Pool {
     /// Free bytes for a stream: some that it need not wait for, if there are any.
     fn cut(&self, room: usize, stream: &Stream) -> Option<Cut> {
         self.unpark();
-        let mut state = lock(&self.state);
+        let (_reports, mut state) = lock_over_calls(&self.state);
         for may_wait in [false, true] {
             for slot in state.slots.iter_mut().filter(|slot| !slot.is_isolated) {
                 let is_wanted =
@@ -229,8 +229,9 @@ impl Pool {
         freed.last.add_points(points);
         let Cut { segment, offset, room, last } = freed;
         segment.absorb(uses);
-        let gone = lock(&self.state).free(&segment, offset, room, last);
-        drop(gone);
+        let (_reports, mut state) = lock_over_calls(&self.state);
+        let _gone = state.free(&segment, offset, room, last);
+        drop(state);
     }
 
     /// Tries once more to take back what could not be waited for.

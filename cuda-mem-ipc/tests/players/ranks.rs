@@ -72,7 +72,7 @@ impl Pair {
 
     /// The bad one says something.
     fn say(&self, kind: u16, payload: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
-        let Some(peer) = &self.bad.state().peers[0] else { panic!("no peer") };
+        let Some(peer) = &self.bad.inner.state.peers[0] else { panic!("no peer") };
         peer.connection.send(kind, payload, descriptors, Duration::from_secs(60)).unwrap();
     }
 }
@@ -100,7 +100,7 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
     let pair = Pair::new();
     let address = pair.alloc();
     pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
-    let directory = &pair.bad.state().directory;
+    let directory = &pair.bad.inner.state.directory;
     let Found::There(right) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
     let pads = 4 * SIGNAL_PAD_BYTES as u64;
     for wrong in [
@@ -140,7 +140,7 @@ fn entries_that_cannot_be_are_refused_and_name_the_rank() {
 #[test]
 fn what_the_system_refuses_is_no_other_ranks_fault() {
     let pair = Pair::new();
-    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
     refuse(&peer.connection, Some(rustix::io::Errno::NOMEM));
     pair.say(message::SEGMENT, &[1], &[]);
     std::thread::sleep(Duration::from_millis(100));
@@ -154,7 +154,7 @@ fn an_entry_that_was_overtaken_is_said_to_be() {
     let pair = Pair::new();
     let address = pair.alloc();
     pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
-    let directory = &pair.bad.state().directory;
+    let directory = &pair.bad.inner.state.directory;
     let Found::There(entry) = directory.entry(1, 0).unwrap() else { panic!("no entry") };
     directory.publish(1, Entry { sequence: KEPT as u64, ..entry }).unwrap();
     let late = pair.rendezvous(address);
@@ -184,7 +184,7 @@ fn segments_that_cannot_be_are_refused_and_break_the_group() {
         let none = SharedMapping::create(64 << 10).unwrap();
         pair.announce(change(honest(&pair)), none.as_fd());
         let entry = Entry { sequence: 0, size: SIZE as u64, segment: 0, offset: 1 << 20, pad: 0, words: 0 };
-        pair.bad.state().directory.publish(1, entry).unwrap();
+        pair.bad.inner.state.directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{index}: {refused:?}");
         let (rank, _) = until_broken(&pair.good);
@@ -230,7 +230,7 @@ fn words_that_cannot_be_are_refused_and_break_the_group() {
         pair.say(message::WORDS, info.as_bytes(), &[descriptor]);
         let (offset, size) = (segment.segment.data() as u64, SIZE as u64);
         let entry = Entry { sequence: 0, size, segment: 0, offset, pad: 0, words: 0 };
-        pair.bad.state().directory.publish(1, entry).unwrap();
+        pair.bad.inner.state.directory.publish(1, entry).unwrap();
         let refused = pair.rendezvous(address);
         assert!(refused.is_err(), "{info:?}: {refused:?}");
         assert_eq!(until_broken(&pair.good).0, culprit, "{info:?}: {refused:?}");
@@ -244,7 +244,7 @@ fn no_more_is_mapped_of_a_rank_than_it_can_name() {
     let address = pair.alloc();
     pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
     pair.rendezvous(address).unwrap();
-    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
     let piece = Arc::clone(&lock(&peer.pieces.mapped)[0]);
     let mut mapped = vec![piece; usize::try_from(MAX_NUMBER).unwrap()];
     let words = SharedMapping::create(64 << 10).unwrap();
@@ -261,7 +261,7 @@ fn steps_that_cannot_be_come_to_an_end() {
     const STEP: u64 = 5 << 32;
     let refused = |ended: Option<u64>, said: u64| {
         let pair = Pair::with_timeout(Duration::from_secs(1));
-        let directory = &pair.bad.state().directory;
+        let directory = &pair.bad.inner.state.directory;
         let all = directory.word(ENDED).unwrap();
         let ended = ended.unwrap_or(STEP - (1 << 32));
         all.store(ended, Ordering::SeqCst);
@@ -291,7 +291,7 @@ fn steps_that_cannot_be_come_to_an_end() {
 #[test]
 fn a_rank_that_says_much_is_read_in_turns() {
     let pair = Pair::new();
-    let state = pair.good.state();
+    let state = &pair.good.inner.state;
     state.stop();
     let start = Instant::now();
     while Arc::strong_count(&pair.good.inner.state) > 1 {
@@ -318,7 +318,7 @@ fn nothing_is_read_of_a_rank_behind_what_is_no_message() {
     let pair = Pair::new();
     pair.say(message::HELLO, b"again", &[]);
     assert_eq!(until_broken(&pair.good), (1, Why::Unreachable));
-    let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+    let Some(peer) = &pair.bad.inner.state.peers[0] else { panic!("no peer") };
     let start = Instant::now();
     let send = || peer.connection.send(message::BROKEN, &[], &[], Duration::ZERO);
     while !send().is_err_and(|error| error.is_gone()) {
@@ -365,7 +365,7 @@ fn messages_that_cannot_be_break_the_group() {
 
 /// How many of the bad one's segments have come to the good one.
 fn come(pair: &Pair) -> usize {
-    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
     peer.segments.len() + lock(&peer.segments.mapped).len()
 }
 
@@ -387,7 +387,7 @@ fn a_rank_that_makes_segments_keeps_few_of_the_others_unmapped() {
         pair.bad.alloc_bytes(WHOLE, pair.bad.device()).unwrap();
     }
     until_come(&pair, 100);
-    let Some(peer) = &pair.good.state().peers[1] else { panic!("no peer") };
+    let Some(peer) = &pair.good.inner.state.peers[1] else { panic!("no peer") };
     assert_eq!(peer.segments.len(), 100);
     let address = pair.good.alloc_bytes(WHOLE, pair.good.device()).unwrap().address;
     assert_eq!((peer.segments.len(), come(&pair)), (LEFT_ALONE, 100));
@@ -442,7 +442,7 @@ fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
 #[test]
 fn a_lie_about_who_broke_the_group_is_no_news() {
     let pair = Pair::new();
-    let Some(peer) = &pair.bad.state().peers[0] else { panic!("no peer") };
+    let Some(peer) = &pair.bad.inner.state.peers[0] else { panic!("no peer") };
     peer.connection.send(message::BROKEN, &[], &[], Duration::from_secs(60)).unwrap();
     // It comes behind the message, and is taken after it.
     let address = pair.alloc();

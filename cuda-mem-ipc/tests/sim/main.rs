@@ -25,6 +25,7 @@ mod other;
 mod own_sim;
 mod polling;
 mod raw;
+mod reentry;
 mod refused_fences;
 mod sharing;
 mod stalled;

@@ -234,6 +234,11 @@ pub enum PoolError {
         "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
     )]
     StillRouted { id: MempoolId },
+    /// A tag's own pool is the tag's as long as there is an allocator.
+    #[error(
+        "the private pool {id} is a tag's own: it lives as long as the allocator, and the tag's scopes alone begin and end there"
+    )]
+    OfTag { id: MempoolId },
     /// A segment that is none.
     #[error(
         "a segment of {bytes} bytes cannot be at {address:#x}: address and bytes must be multiples of 512, not 0, and fit the address space"

@@ -9,7 +9,7 @@ use cuda_mem_core::{Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{
     Asleep, Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag, TagState,
 };
-use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -165,6 +165,44 @@ fn a_pool_of_one_tag_is_no_more_that_of_another_one_that_had_its_name() {
         asleep.wake(Restore::Backup).unwrap();
         allocator.end_allocate_to_pool(id).unwrap();
         (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+    });
+}
+
+/// Else its name would be made anew by the tag's next scope, for memory that is no tag's and never sleeps.
+#[test]
+fn a_tag_s_own_pool_is_neither_released_nor_routed_by_its_name() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let own = tag.pools()[0];
+        let scope = tag.enter().unwrap();
+        let calls = [
+            allocator.end_allocate_to_pool(own),
+            allocator.release_pool(own),
+            allocator.release_pool(own),
+            allocator.begin_allocate_to_pool(own, Filter::this_thread()),
+            allocator.create_or_incref_pool(own, None),
+            allocator.tag("other").unwrap().add_pool(own),
+        ];
+        drop(scope);
+        allocator.empty_cache().unwrap();
+        let scope = tag.enter().unwrap();
+        let block = allocator.allocate(3 * MIB, &stream).unwrap();
+        drop(scope);
+        assert!(tag.has(block.address()), "{calls:?}");
+        for (call, result) in calls.into_iter().enumerate() {
+            assert!(
+                matches!(result, Err(Error::Pool(PoolError::OfTag { id })) if id == own),
+                "{call}: {result:?}"
+            );
+        }
+        // One that was given to the tag is its user's to release.
+        let id = MempoolId::for_user();
+        tag.add_pool(id).unwrap();
+        allocator.release_pool(id).unwrap();
+        let asleep = Asleep::new(&allocator, vec![block], Backup::Pinned).unwrap();
+        assert_eq!(tag.state().awake_bytes, 0);
+        drop(asleep.wake(Restore::Backup).unwrap());
     });
 }
 

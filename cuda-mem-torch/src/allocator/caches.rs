@@ -47,6 +47,8 @@ impl Caches {
 
     pub(crate) fn init(&self, device_count: usize) -> Result<()> {
         refuse_forked()?;
+        // The program's hook may call this.
+        let _reports = core::LateReports::new();
         let _making = lock(&self.making);
         for number in self.devices.all().count()..device_count {
             let context = self.driver.device(number)?.primary_context()?;

@@ -5,4 +5,5 @@
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
 mod current;
+mod reentry;
 mod sharing;

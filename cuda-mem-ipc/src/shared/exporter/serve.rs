@@ -13,7 +13,7 @@ use crate::shared::buffer::Holder;
 use crate::shared::reaper::{self, Urgent, Watched};
 use crate::shared::wire::{self, Release};
 use crate::shared::words::ReleaseFence;
-use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring, unreadable};
+use crate::shared::{Counted, MOST_AT_A_TIME, heard, protocol, ring, say, unreadable};
 use crate::transport::Connection;
 
 #[derive(Default)]
@@ -126,7 +126,7 @@ impl ExportLink {
     fn say_retired(&self) {
         let mut retiring = lock(&self.retiring);
         while let Some(&segment) = retiring.last() {
-            if self.say(&wire::Message::Retire { segment }, &[]).is_err() {
+            if say(&self.connection, &wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
                 break;
             }
             retiring.pop();

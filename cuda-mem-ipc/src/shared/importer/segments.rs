@@ -48,6 +48,9 @@ impl Known {
     /// Its memory, or why there is none. It is imported now, unless somebody has done so.
     fn memory(&self, link: &Arc<ImportLink>) -> Result<Arc<Segment>> {
         let mut end = None;
+        // Here, and not while it is imported: with an owner goes what the program has it drop, which may receive.
+        link.context.driver().reclaim();
+        let _reports = core::LateReports::new();
         loop {
             if let Some(memory) = self.memory.get() {
                 return memory.clone();

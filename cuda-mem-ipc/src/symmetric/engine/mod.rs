@@ -27,7 +27,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory};
-use crate::primitive::{lock, refuse_forked, try_lock};
+use crate::primitive::{lock, lock_over_calls, refuse_forked, try_lock};
 use agreement::{Agreed, Calls, Kind, Proposal, Talk};
 use allocation::{Allocation, EngineMemory, Shared};
 
@@ -157,7 +157,7 @@ impl EngineBackend {
     /// [`Error::Disagrees`], [`Error::Broken`]; [`Error::Engine`]; [`Error::EngineClosed`] from the second time on.
     pub fn close(&self) -> Result<()> {
         refuse_forked()?;
-        let mut calls = lock(&self.calls);
+        let (_reports, mut calls) = lock_over_calls(&self.calls);
         loop {
             // Half of what the others wait, so that they hear of it.
             let retired = self.shared.ready(self.timeout / 2);
@@ -259,7 +259,7 @@ unsafe impl SymmetricBackend for EngineBackend {
             return Err(Error::WrongDevice { group: self.exchange.name().to_owned(), device, accepted });
         }
         let layout = self.shared.layout(size)?;
-        let mut calls = lock(&self.calls);
+        let (_reports, mut calls) = lock_over_calls(&self.calls);
         let sequence = calls.allocated;
         let (size, retired) = (size as u64, self.shared.ready(Duration::ZERO));
         self.agree(&mut calls, Proposal { kind: Kind::Alloc, size, sequence, retired })?;
@@ -320,7 +320,7 @@ unsafe impl SymmetricBackend for EngineBackend {
             return Err(refusal);
         }
         if allocation.opened.get().is_none() {
-            let mut calls = lock(&self.calls);
+            let (_reports, mut calls) = lock_over_calls(&self.calls);
             // Another thread may have been faster.
             if allocation.opened.get().is_none() {
                 let (size, sequence) = (allocation.layout.size as u64, allocation.sequence);

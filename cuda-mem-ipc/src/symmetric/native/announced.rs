@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 use super::group::Inner;
 use super::lookup::Patience;
 use super::state::SLICE;
-use crate::primitive::{lock, try_lock};
+use crate::primitive::{lock, lock_over_calls, try_lock};
 use crate::symmetric::{Error, Result, Why};
 use crate::transport::Descriptors;
 
@@ -80,7 +80,7 @@ impl<T: Announced> Row<T> {
         let [_, what, call] = T::TEXTS;
         let index = usize::try_from(number).ok().filter(|_| number < MAX_NUMBER);
         let index = index.ok_or(Error::Invalid { rank, what, value: number, most: MAX_NUMBER })?;
-        let mut mapped = lock(&self.mapped);
+        let (_reports, mut mapped) = lock_over_calls(&self.mapped);
         loop {
             if let Some(found) = mapped.get(index).filter(|found| found.is_awake()) {
                 return Ok(Arc::clone(found));

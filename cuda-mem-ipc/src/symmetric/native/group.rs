@@ -20,7 +20,7 @@ use super::segment::{GRANULE, OwnSegment, Segment};
 use super::state::State;
 use super::watch;
 use super::words::{OwnWords, Piece, Words};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{lock, lock_over_calls, refuse_forked};
 use crate::symmetric::{Allocated, Error, PeerBuffer, Result, SymmetricMemory};
 use crate::transport::{Deadline, PeerPolicy};
 
@@ -197,16 +197,14 @@ impl Group {
     /// Those of [`SymmetricMemory::barrier`], and of [`alloc`](Self::alloc) when it is called first.
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
-        let allocation = match &mut *lock(&self.inner.barrier) {
+        let (_reports, mut barrier) = lock_over_calls(&self.inner.barrier);
+        let allocation = match &mut *barrier {
             Some(known) => Arc::clone(known),
             none => Arc::clone(none.insert(self.inner.alloc(0, self.device())?)),
         };
+        drop(barrier);
         let address = allocation.address();
         self.clone().rendezvous(allocation, address)?.barrier(stream, 0, None)
-    }
-
-    pub(super) fn state(&self) -> &State {
-        &self.inner.state
     }
 
     pub(super) fn find(&self, address: CUdeviceptr) -> Option<Arc<Allocation>> {
@@ -271,7 +269,7 @@ impl Inner {
         let Some(len) = size.max(1).checked_next_multiple_of(GRANULE) else {
             return Err(CoreError::TooLarge { count: size, size: 1 }.into());
         };
-        let mut making = lock(&self.making);
+        let (_reports, mut making) = lock_over_calls(&self.making);
         self.state.expect_awake()?;
         let mut words = self.take_words()?;
         words.go_on()?;

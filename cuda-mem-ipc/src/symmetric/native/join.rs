@@ -240,7 +240,7 @@ impl<'j> Joining<'j> {
         let group = Group::of(context, state.map_err(|source| self.failed(source))?, self.options)?;
         group.inner.meet("join", Ok(0), true)?;
         // All have mapped it.
-        let sealed = group.state().directory.mapping.seal();
+        let sealed = group.inner.state.directory.mapping.seal();
         group.inner.settle("join", sealed.map_err(Error::from))?;
         Ok(group)
     }

@@ -10,7 +10,7 @@ use cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError, Stream, Uses};
 
 use super::lookup::{Allocation, Remote};
 use super::{CHANNELS, Group};
-use crate::primitive::lock;
+use crate::primitive::lock_over_calls;
 use crate::symmetric::memory::{Layout, Operation, Used};
 use crate::symmetric::{Error, Result, SymmetricMemory, Why};
 
@@ -76,11 +76,11 @@ impl SymmetricMemory for NativeMemory {
     fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()> {
         self.begin("barrier", stream, self.rank(), channel)?;
         let others = || (0..self.world_size()).filter(|&rank| rank != self.rank());
-        if let Some(rank) = others().find(|&rank| self.view.group.state().directory.has_left(rank)) {
+        if let Some(rank) = others().find(|&rank| self.view.group.inner.state.directory.has_left(rank)) {
             return Err(Error::Left { rank });
         }
         // Threads that meet on one channel do so one after the other, with the same order on all of its words.
-        let mut waited = lock(&self.view.allocation.words.waited);
+        let (_reports, mut waited) = lock_over_calls(&self.view.allocation.words.waited);
         // All signals first: a stream that waits holds up more than itself.
         let mut has_begun = false;
         let puts = others().try_for_each(|to| {
@@ -95,7 +95,7 @@ impl SymmetricMemory for NativeMemory {
         puts.and_then(|()| waits()).inspect_err(|_| {
             if has_begun {
                 // Some ranks see this one come and some do not, or it does not see them.
-                self.view.group.state().break_by(self.rank(), Why::Failed);
+                self.view.group.inner.state.break_by(self.rank(), Why::Failed);
             }
         })
     }
@@ -113,7 +113,7 @@ impl SymmetricMemory for NativeMemory {
         timeout: Option<Duration>,
     ) -> Result<()> {
         self.begin("wait_signal", stream, from, channel)?;
-        let mut waited = lock(&self.view.allocation.words.waited);
+        let (_reports, mut waited) = lock_over_calls(&self.view.allocation.words.waited);
         self.wait(&mut waited, stream, from, Operation::Signal, channel, timeout)
     }
 }
@@ -125,7 +125,7 @@ impl NativeMemory {
     }
 
     fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> Result<()> {
-        if self.view.group.state().directory.has_left(to) {
+        if self.view.group.inner.state.directory.has_left(to) {
             return Err(Error::Left { rank: to });
         }
         let own = &self.view.allocation.words;
@@ -148,7 +148,7 @@ impl NativeMemory {
         channel: usize,
         timeout: Option<Duration>,
     ) -> Result<()> {
-        let state = self.view.group.state();
+        let state = &self.view.group.inner.state;
         let (words, word) = (&self.view.allocation.words, operation.word(channel, self.world_size(), from));
         let last = waited.get(word).copied().unwrap_or(0);
         let generation = last.saturating_add(1);
@@ -178,7 +178,7 @@ impl NativeMemory {
         match (error, self.check()) {
             (CoreError::Poisoned | CoreError::NotAccepted { .. }, Err(broken)) => broken,
             (CoreError::Poisoned | CoreError::NotAccepted { .. }, Ok(())) => {
-                self.view.group.state().break_by(rank, Why::Unreachable)
+                self.view.group.inner.state.break_by(rank, Why::Unreachable)
             }
             (error, _) => error.into(),
         }

@@ -230,7 +230,7 @@ unsafe impl Exchange for Group {
     fn all_gather(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         refuse_forked()?;
         let _turn = lock(&self.inner.exchanging);
-        let (state, deadline) = (self.state(), Deadline::after(timeout));
+        let (state, deadline) = (&self.inner.state, Deadline::after(timeout));
         state.check()?;
         for (rank, peer) in state.others() {
             let sent = peer.connection.send(message::SAID, bytes, &[], deadline);

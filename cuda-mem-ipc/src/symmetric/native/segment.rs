@@ -22,7 +22,7 @@ use super::group;
 use super::message::SegmentInfo;
 use crate::free_list::FreeList;
 use crate::memory_file::device_of;
-use crate::primitive::lock;
+use crate::primitive::{lock, lock_over_calls};
 use crate::symmetric::Error;
 
 /// What offsets and sizes are multiples of, in bytes: a signal pad is one too.
@@ -193,7 +193,7 @@ impl OwnSegment {
     pub(super) fn give_back(&self, block: Block, uses: Uses) {
         // A stream that captures, a driver that fails, or the sleep leaves the piece for later.
         let is_over = uses.wait().is_ok();
-        let mut inner = lock(&self.inner);
+        let (_reports, mut inner) = lock_over_calls(&self.inner);
         if is_over && self.segment.is_awake() && self.clear(block.pad..block.pad + 1).is_ok() {
             inner.free.give(block.offset - self.segment.data(), block.len, ());
             inner.clearing.push(block.pad);

@@ -21,7 +21,7 @@ use super::group::Inner;
 use super::lookup::Patience;
 use super::segment::Segment;
 use super::{Group, NAME, message};
-use crate::primitive::{lock, refuse_forked};
+use crate::primitive::{lock, lock_over_calls, refuse_forked};
 use crate::symmetric::{Error, Result, Why};
 
 /// What a rank says in place of how many segments it has, if it cannot go on.
@@ -46,7 +46,7 @@ impl Group {
     /// was queued before in other contexts than the group's is done.
     pub unsafe fn sleep(&self) -> Result<usize> {
         refuse_forked()?;
-        let (inner, making) = (&*self.inner, lock(&self.inner.making));
+        let (inner, (_reports, making)) = (&*self.inner, lock_over_calls(&self.inner.making));
         let (state, own) = (&inner.state, &making.segments);
         if state.expect_awake().is_err() {
             return Ok(0);
@@ -77,7 +77,7 @@ impl Group {
     /// As [`sleep`](Self::sleep): where a rank has too little memory, all sleep on. Who cannot map another rank's memory breaks the group.
     pub fn wake(&self) -> Result<()> {
         refuse_forked()?;
-        let (inner, making) = (&*self.inner, lock(&self.inner.making));
+        let (inner, (_reports, making)) = (&*self.inner, lock_over_calls(&self.inner.making));
         let own = &making.segments;
         if inner.state.expect_awake().is_ok() {
             return Ok(());

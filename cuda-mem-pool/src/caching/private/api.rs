@@ -18,7 +18,7 @@ use super::graph::Restored;
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::sleep::Tag;
-use crate::error::{Error, Result, refuse_forked};
+use crate::error::{Error, PoolError, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::{MemoryResource, RawResource};
@@ -72,9 +72,10 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`] for [`MempoolId::NONE`], for a pool that exists if a source is named, and for one that was released;
+    /// [`Error::Pool`] for [`MempoolId::NONE`] and a tag's own name, for a pool that exists if a source is named, and for one that was released;
     /// [`Error::OwnSource`] if the source is this allocator.
     pub fn create_or_incref_pool(&self, id: MempoolId, source: Option<Arc<dyn RawResource>>) -> Result<()> {
+        refuse_tag_s(id)?;
         let address = |source: &Arc<dyn RawResource>| Arc::as_ptr(source).cast::<()>().addr();
         if source.as_ref().is_some_and(|source| address(source) == address(&self.raw())) {
             return Err(Error::OwnSource { id });
@@ -98,9 +99,10 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`].
+    /// [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`] or a tag's own.
     pub fn begin_allocate_to_pool(&self, id: MempoolId, filter: Filter) -> Result<()> {
         refuse_forked()?;
+        refuse_tag_s(id)?;
         // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
         self.shared().pools().poll();
         self.begin_route(id, filter)
@@ -122,8 +124,13 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`] if no allocations go to the pool.
+    /// [`Error::Pool`] if no allocations go to the pool, or it is a tag's own.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
+        refuse_tag_s(id)?;
+        self.end_route(id)
+    }
+
+    pub(in crate::caching) fn end_route(&self, id: MempoolId) -> Result<()> {
         let shared = self.shared();
         let ended = self.pool_state()?.pools.end_allocate(id);
         // Dropped without the lock.
@@ -139,8 +146,14 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`] if there is no such pool, it was released before, or allocations go to it.
+    /// [`Error::Pool`] if there is no such pool, it was released before, allocations go to it, or it is a tag's own, which lives as long as the
+    /// allocator.
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
+        refuse_tag_s(id)?;
+        self.release_use(id)
+    }
+
+    pub(in crate::caching) fn release_use(&self, id: MempoolId) -> Result<()> {
         Ok(self.pool_state()?.pools.release_pool(id)?)
     }
 
@@ -286,6 +299,11 @@ impl CachingAllocator {
         refuse_forked()?;
         Ok(lock(&self.shared().private.state))
     }
+}
+
+/// Refuses the name of a tag's own pool: released, it would come back as one that never sleeps.
+pub(in crate::caching) fn refuse_tag_s(id: MempoolId) -> Result<()> {
+    if id.is_tag_s_own() { Err(PoolError::OfTag { id }.into()) } else { Ok(()) }
 }
 
 /// A private pool of a caching allocator, in use until it is dropped. Its memory goes back with

@@ -11,6 +11,7 @@ mod memory;
 mod reclaim;
 mod streams;
 
+pub(super) use api::refuse_tag_s;
 pub use api::{PoolRoute, PrivatePool};
 pub use graph::Restored;
 

@@ -24,7 +24,7 @@ use self::mapped::MappedSegments;
 pub use self::owned::Asleep;
 use super::CachingAllocator;
 use super::callbacks::{CallbackId, refuse_watchers};
-use super::private::Private;
+use super::private::{Private, refuse_tag_s};
 use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls};
@@ -331,6 +331,7 @@ impl Tag {
     /// forked child.
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
+        refuse_tag_s(id)?;
         self.allocator.shared().private.give_source(id, Arc::clone(&self.shared.memory) as Arc<_>)
     }
 
@@ -434,9 +435,9 @@ impl Drop for TagScope {
         });
         let mut scopes = lock(&shared.scopes);
         *scopes -= 1;
-        if *scopes == 0 && self.tag.allocator.end_allocate_to_pool(shared.id).is_ok() {
+        if *scopes == 0 && self.tag.allocator.end_route(shared.id).is_ok() {
             // The tag has a use of its own.
-            let _ = self.tag.allocator.release_pool(shared.id);
+            let _ = self.tag.allocator.release_use(shared.id);
         }
     }
 }

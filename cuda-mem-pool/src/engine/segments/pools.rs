@@ -253,8 +253,8 @@ impl<S, N: Default> PoolTable<S, N> {
     pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S, N>>) {
         let mut taken = Vec::new();
         let freeable = |of: MempoolId, pool: &Pool<S, N>| {
-            // A tag's own pool, `(n, n)`, is ordinary memory like the default one.
-            let is_ordinary = of == MempoolId::NONE || of.0 == of.1 && !pool.is_captured;
+            // A tag's own pool is ordinary memory like the default one.
+            let is_ordinary = of == MempoolId::NONE || of.is_tag_s_own() && !pool.is_captured;
             (pool.is_freeable() || is_ordinary) && !pool.is_asleep && (id == MempoolId::NONE || id == of)
         };
         for (&of, pool) in self.pools.iter_mut().filter(|(of, pool)| freeable(**of, pool)) {

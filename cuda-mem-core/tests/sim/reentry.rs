@@ -1,0 +1,198 @@
+//! Code of the program that runs inside a call, and calls back.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context as Task, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{future::Future, pin::pin};
+
+use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered, SharedMapping};
+use cuda_mem_core::ipc::ImportedMapping;
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, FenceLine, LateReports, PinnedBuffer, Stream, Transfer};
+use cuda_mem_sim::Sim;
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Runs a test in a thread, which may not wait for ever, on a simulator that is no other's.
+fn within_limit(test: impl FnOnce(&Sim, &Context) + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let sim = Sim::builder().build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        test(&sim, &context);
+        context.driver().on_release_failure(|_| {});
+        done.send(()).unwrap();
+    });
+    assert_ne!(ended.recv_timeout(LIMIT), Err(mpsc::RecvTimeoutError::Timeout), "it waits for ever");
+    thread.join().unwrap();
+}
+
+/// Calls a function when it is dropped.
+struct Dropped<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Dropped<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+/// What an owner has dropped is the program's, and waits for whatever lock it likes.
+#[test]
+fn what_waits_is_not_released_under_the_locks_of_who_reports_late() {
+    within_limit(|_, context| {
+        let (books, device) = (Arc::new(Mutex::new(0)), context.device());
+        let count = || {
+            let books = Arc::clone(&books);
+            Dropped(move || *books.lock().unwrap() += 1)
+        };
+        let stream = Stream::new(context).unwrap();
+        let pages = SharedMapping::create(4096).unwrap().pages(count());
+        let registered = Registered::new(context, pages, RegisterFlags::PORTABLE).unwrap();
+        let page = vmm::granularity(device).unwrap();
+        let memory =
+            ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
+        let descriptor = memory.export_posix_fd().unwrap();
+        let mut mapping =
+            ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
+        mapping.drop_after_unmap(count());
+        drop(mapping.on(&stream).unwrap());
+        let capture = Capture::begin(&stream, RELAXED);
+        drop(mapping);
+        drop(capture.end().unwrap());
+        let reports = LateReports::new();
+        let locked = books.lock().unwrap();
+        let _pinned = PinnedBuffer::<u8>::zeroed(context, 1, PinnedFlags::default()).unwrap();
+        assert_eq!((context.driver().reclaim(), *locked), (1, 0));
+        drop(registered);
+        drop(locked);
+        drop(reports);
+        assert_eq!(context.driver().reclaim(), 0);
+        let start = Instant::now();
+        while *books.lock().unwrap() < 2 {
+            assert!(start.elapsed() < LIMIT, "both go");
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+#[test]
+fn who_hears_of_a_failure_records_on_the_line_that_is_recorded_on() {
+    within_limit(|sim, context| {
+        let (line, stream) = (FenceLine::new(context).unwrap(), Stream::new(context).unwrap());
+        for _ in 0..64 {
+            // Known to the line's words, which have the last handle then.
+            let once = Stream::new(context).unwrap();
+            line.record(&once).unwrap();
+            once.synchronize().unwrap();
+        }
+        let (recording, told) = ((line.clone(), stream.clone()), Arc::new(AtomicBool::new(false)));
+        let tell = Arc::clone(&told);
+        context.driver().on_release_failure(move |_| {
+            if !tell.swap(true, Ordering::SeqCst) {
+                recording.0.record(&recording.1).unwrap();
+            }
+        });
+        for _ in 0..4 {
+            sim.fail_call("cuStreamDestroy", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        for _ in 0..40 {
+            let once = Stream::new(context).unwrap();
+            line.record(&once).unwrap();
+            once.synchronize().unwrap();
+        }
+        sim.clear_faults();
+        assert!(told.load(Ordering::SeqCst), "a stream's end was refused");
+    });
+}
+
+#[test]
+fn who_hears_of_a_failure_has_a_stream_wait_while_nothing_is_awaited() {
+    within_limit(|sim, context| {
+        let (line, stream) = (FenceLine::new(context).unwrap(), Stream::new(context).unwrap());
+        let waiting = (line.fence(1).unwrap(), stream.clone());
+        let (heard, told) = mpsc::channel();
+        let heard = Mutex::new(heard);
+        context.driver().on_release_failure(move |_| {
+            waiting.0.hold_up(&waiting.1).unwrap();
+            heard.lock().unwrap().send(()).unwrap();
+        });
+        let other = Stream::new(context).unwrap();
+        for _ in 0..2 {
+            sim.fail_call("cuStreamDestroy", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        context.driver().while_idle(|| drop(other)).unwrap();
+        told.recv_timeout(LIMIT).unwrap();
+        sim.clear_faults();
+        line.poison();
+        stream.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn who_hears_of_a_handle_that_stays_wakes_its_mapping() {
+    within_limit(|sim, context| {
+        let device = context.device();
+        let page = vmm::granularity(device).unwrap();
+        let memory =
+            || ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
+        // SAFETY: nobody uses it.
+        let mapping = Arc::new(unsafe { ImportedMapping::reserve(device, page) }.unwrap());
+        mapping.wake(memory().into_memory(), &[device]).unwrap();
+        let (waking, next) = (Arc::downgrade(&mapping), Mutex::new(Some(memory().into_memory())));
+        context.driver().on_release_failure(move |_| {
+            if let Some(memory) = next.lock().unwrap().take() {
+                waking.upgrade().unwrap().wake(memory, &[device]).unwrap();
+            }
+        });
+        for _ in 0..2 {
+            sim.fail_call("cuMemRelease", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        // SAFETY: nobody uses it.
+        unsafe { mapping.sleep() }.unwrap();
+        sim.clear_faults();
+        assert!(mapping.is_awake());
+    });
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a task's wake that panics");
+    }
+}
+
+struct Tells(Mutex<mpsc::Sender<()>>);
+
+impl Wake for Tells {
+    fn wake(self: Arc<Self>) {
+        // The test may have ended.
+        let _ = self.0.lock().unwrap().send(());
+    }
+}
+
+#[test]
+fn a_task_whose_wake_panics_keeps_no_other_one_asleep() {
+    within_limit(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let buffer = DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap();
+        let gate = Gate::before(&stream);
+        let mut transfer = pin!(Transfer::upload(&stream, vec![0_u8; 100], &buffer.whole()).unwrap());
+        let (tell, told) = mpsc::channel();
+        let panics = Waker::from(Arc::new(Panics));
+        assert!(matches!(transfer.as_mut().poll(&mut Task::from_waker(&panics)), Poll::Pending));
+        thread::sleep(Duration::from_millis(20));
+        let tells = Waker::from(Arc::new(Tells(Mutex::new(tell))));
+        assert!(matches!(transfer.as_mut().poll(&mut Task::from_waker(&tells)), Poll::Pending));
+        told.recv_timeout(LIMIT).unwrap();
+        gate.open();
+        stream.synchronize().unwrap();
+    });
+}
