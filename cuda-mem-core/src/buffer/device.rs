@@ -331,9 +331,11 @@ impl Block {
         unsafe { call!(self.home.driver(), cuMemFree(self.address)) }
     }
 
+    /// Frees the memory on a stream. After an error it is not freed.
+    ///
     /// # Safety
     ///
-    /// It is called until it succeeds once; all work that uses the memory is ordered before this point of `stream`.
+    /// The memory was not freed, and all work that uses it is ordered before this point of `stream`.
     unsafe fn free_on(&self, stream: &Stream) -> Result<()> {
         match &self.source {
             // SAFETY: memory that came from there with this layout; the caller's promise.

@@ -164,7 +164,10 @@ impl DeviceCache {
     fn order_all(&self, blocks: Vec<Waiting>) -> usize {
         let mut back = 0usize;
         for waiting in blocks {
-            let Some(slot) = self.slots.get(waiting.block.heap) else { continue };
+            let Some(slot) = self.slots.get(waiting.block.heap) else {
+                self.pending.put_back(waiting);
+                continue;
+            };
             // Made to wait, a stream that captures would lose its capture.
             let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
             // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.

@@ -35,6 +35,15 @@ fn within_limit(test: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
+/// The name of a pool that was given to a tag and is gone.
+fn once_of(allocator: &CachingAllocator, tag: &Tag) -> MempoolId {
+    let id = MempoolId::for_user();
+    tag.add_pool(id).unwrap();
+    allocator.release_pool(id).unwrap();
+    allocator.empty_cache().unwrap();
+    id
+}
+
 #[test]
 fn a_tag_is_made_while_another_one_refuses_memory() {
     within_limit(|| {
@@ -144,10 +153,7 @@ fn a_pool_of_one_tag_is_no_more_that_of_another_one_that_had_its_name() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let [before, now] = ["before", "now"].map(|name| allocator.tag(name).unwrap());
-        let (id, stream) = (MempoolId::for_user(), Stream::new(context).unwrap());
-        before.add_pool(id).unwrap();
-        allocator.release_pool(id).unwrap();
-        allocator.empty_cache().unwrap();
+        let (id, stream) = (once_of(&allocator, &before), Stream::new(context).unwrap());
         now.add_pool(id).unwrap();
         allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
         let block = allocator.allocate(3 * MIB, &stream).unwrap();
@@ -211,10 +217,7 @@ fn a_pool_that_is_given_to_its_tag_again_is_saved_once() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let id = MempoolId::for_user();
-        tag.add_pool(id).unwrap();
-        allocator.release_pool(id).unwrap();
-        allocator.empty_cache().unwrap();
+        let id = once_of(&allocator, &tag);
         tag.add_pool(id).unwrap();
         let block = routed(&allocator, id, 12 * MIB, &stream).unwrap();
         assert_eq!(tag.prepare().unwrap(), 12 * MIB);
@@ -231,10 +234,7 @@ fn a_pool_without_a_tag_does_not_sleep_with_one_that_had_its_name() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let id = MempoolId::for_user();
-        tag.add_pool(id).unwrap();
-        allocator.release_pool(id).unwrap();
-        allocator.empty_cache().unwrap();
+        let id = once_of(&allocator, &tag);
         allocator.create_or_incref_pool(id, None).unwrap();
         let block = {
             let _scope = tag.enter().unwrap();

@@ -55,7 +55,11 @@ impl Plan {
         let mut pieces: Vec<(u64, usize)> =
             parts.chain(self.filled.iter().map(|slot| (*slot, self.window.unit))).collect();
         pieces.sort_unstable();
-        pieces.into_iter().fold(None, |_, (address, bytes)| mine.large.offer(address, bytes, freed_at))
+        let mut joined = None;
+        for (address, bytes) in pieces {
+            joined = mine.large.offer(address, bytes, freed_at);
+        }
+        joined
     }
 }
 
