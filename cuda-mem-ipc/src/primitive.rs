@@ -26,8 +26,9 @@ pub(crate) fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGu
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// As [`lock`], for who calls the driver under it, or drops what does: the program's code, a hook or what is dropped with an owner, runs behind
-/// the unlock, since it may come to the same lock. To be bound in this order, which is that of the lock last, so that it goes first.
+/// As [`lock`], for callers that call the driver with the lock held, or drop what does. Such a call may run code of the program: a hook,
+/// or the drop of what came with an owner. That code may take the same lock, so it has to run after the unlock, when the reports are
+/// dropped. Bind both in one pattern, in this order: Rust drops the last variable first, which is the guard.
 #[allow(unused_qualifications, reason = "as above")]
 pub(crate) fn lock_over_calls<T: ?Sized>(
     mutex: &std::sync::Mutex<T>,

@@ -80,7 +80,7 @@ impl Driver {
 
 /// As long as the calling thread has one, the hook for releases that fail ([`Driver::on_release_failure`]) is not called there. It is
 /// when the last one is dropped, once for each release that failed meanwhile, in order; they count at once.
-/// [`Driver::reclaim`] leaves what waits to the next thread: what the program has dropped with an owner is its code too.
+/// [`Driver::reclaim`] does nothing there, a later call does it: the drop of what the program gave to an owner is its code too.
 ///
 /// For owners above this crate that call the driver, or drop what does, with locks held that the program's hook may wait for. Made
 /// before the lock is taken, it is dropped after that. Forgotten, the thread tells of no failure any more, and all are counted.

@@ -54,8 +54,8 @@ impl SegmentMemory {
         }
     }
 
-    /// Gets memory of `bytes` bytes: whole pages without a source, else memory to be [settled](Self::settle), unless the address is refused.
-    /// None if there is not as much.
+    /// Gets memory of `bytes` bytes: whole pages without a source, else memory to be [settled](Self::settle). None if there is not as much.
+    /// A source's memory goes back to it if `expect` refuses its address.
     pub(super) fn acquire(
         &self,
         bytes: usize,
