@@ -167,9 +167,10 @@ fn an_imported_pool_is_only_good_for_importing() {
     let there = import_block(&gpu, imported, export_block(&gpu, at).unwrap()).unwrap();
     assert!(export_block(&gpu, there).is_err());
     assert_eq!(export_block(&gpu, at + 100).map(drop), Err(INVALID_VALUE), "not its start");
-    assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), OK);
+    assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), INVALID_VALUE, "a block is not freed");
     assert_eq!(gpu.h2d(there, b"still there"), OK);
     free(&gpu, there);
+    assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), OK);
     free(&gpu, at);
     assert_eq!(cu!(gpu, cuMemPoolDestroy(pool)), OK);
     gpu.assert_quiet();
@@ -200,6 +201,7 @@ fn an_imported_pool_tells_nothing_and_takes_no_settings() {
         refuses();
         let there = import_block(&gpu, imported, data).unwrap();
         refuses();
+        assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), INVALID_VALUE, "a block is not freed");
         free(&gpu, there);
         assert_eq!(cu!(gpu, cuMemPoolDestroy(imported)), OK);
         free(&gpu, at);

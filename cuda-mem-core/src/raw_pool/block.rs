@@ -16,7 +16,7 @@ use super::{MemoryPool, PointerExport, free};
 use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Guards, Held, Owned, Release};
 use crate::driver::{Driver, refuse_forked};
-use crate::error::{Error, Refused, Result, call, expect_lost};
+use crate::error::{Error, Refused, Result, expect_lost};
 use crate::fence::Fence;
 use crate::pointer;
 use crate::stream::Stream;
@@ -78,7 +78,9 @@ pub(super) struct Block {
     guards: Guards,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
-    /// Let go when the block is freed. The driver keeps what it needs until all frees were reached.
+    /// Let go when the driver has taken the free, with no call between. An imported pool cannot be destroyed earlier, for the driver refuses
+    /// it while blocks are alive. And where an imported pool of host memory is destroyed after a thread has waited for the free, the driver
+    /// refuses every mapping at the block's addresses from then on, whosever it is, with code 208 (both seen on hardware).
     pool: Option<Arc<MemoryPool>>,
 }
 
@@ -162,8 +164,8 @@ impl ImportedBlock {
 
     /// Frees the block behind all its uses, and tells whether the driver took it. Ordered on [`ImportedBlock::stream`].
     ///
-    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), or
-    /// [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html) where that stream cannot be named.
+    /// Wraps [`cuMemFreeAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), on a stream of its own, which
+    /// is waited for, where that stream cannot be named.
     ///
     /// # Errors
     ///
@@ -180,8 +182,6 @@ used_memory!(ImportedBlock, |this| this.block.address, this.bytes, this.block.bo
 enum Free {
     /// Behind all its uses, on its stream.
     Ordered,
-    /// By the host, when no use ran any more.
-    Waited,
     /// With the context that was lost.
     Lost,
 }
@@ -202,27 +202,25 @@ impl Release for Block {
         if self.address == 0 {
             return Ok(());
         }
-        // Before the free, which the driver may know to be reached whenever any thread calls it. An imported pool of the host that is
-        // destroyed after that leaves its last addresses entered in the driver, and the next mapping there, whosever it is, fails with code
-        // 208 (seen on hardware). The driver keeps what the block needs until it is freed.
-        self.pool = None;
         let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
             // Another thread's default stream has no name here, nor one that its owner may have destroyed.
             Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
             freed => freed?,
         };
         self.address = 0;
+        if let Some(pool) = self.pool.take().and_then(Arc::into_inner) {
+            pool.go_with_context();
+        }
         if !self.guards.is_empty() {
             let guards = std::mem::take(&mut self.guards);
             let mut uses = std::mem::take(&mut self.uses);
             let reached = match freed {
                 Free::Ordered => Fence::record(&self.home).ok(),
-                Free::Waited | Free::Lost => None,
+                Free::Lost => None,
             };
             let is_over = match freed {
                 // Without a point to ask for, the stream is waited for: the free was behind them all.
                 Free::Ordered => reached.is_none() && self.home.drain().result().is_ok(),
-                Free::Waited => true,
                 Free::Lost => false,
             };
             if is_over {
@@ -244,13 +242,17 @@ impl Block {
         }
         // SAFETY: allocated or imported once by this value and freed once, on a stream that is behind every use or when none runs.
         match unsafe { free(self.address, &self.home) } {
-            Ok(()) => Ok(Free::Ordered),
+            Ok(()) => {
+                // Nothing comes between, see the field.
+                self.pool = None;
+                Ok(Free::Ordered)
+            }
             // With the context the import is gone, and the code may be that of earlier work, of a free that was done.
             Err(error) => self.expect_lost(error).map(|()| Free::Lost),
         }
     }
 
-    /// Waits until it is not used any more, and frees it without a stream.
+    /// Waits until it is not used any more, frees it on a stream of its own, and waits for that.
     fn free_waited(&mut self) -> Result<Free> {
         if !self.home.is_per_thread() {
             // What its own stream was given, if there is a point behind that: the waits for its allocation are there. Those of a
@@ -261,14 +263,14 @@ impl Block {
             self.expect_lost(error)?;
             self.uses.expect_over()?;
         }
-        let freed = self.home.context().bind_relaxed().and_then(|_bound| {
-            // SAFETY: allocated or imported once by this value and freed once; no use of it runs any more.
-            unsafe { call!(self.home.driver(), cuMemFree(self.address)) }
-        });
-        match freed {
-            Ok(()) => Ok(Free::Waited),
-            Err(error) => self.expect_lost(error).map(|()| Free::Lost),
+        match Stream::new(self.home.context()) {
+            Ok(own) => self.home = own,
+            Err(error) => return self.expect_lost(error).map(|()| Free::Lost),
         }
+        let freed = self.free_in_order()?;
+        // It was taken. Whether it is over is asked for again, if somebody wants to know.
+        let _ = self.home.drain();
+        Ok(freed)
     }
 }
 

@@ -3,7 +3,7 @@
 //! # Safety
 //!
 //! Relies on `cuMemPoolDestroy` leaving the allocations that are still out intact, as its documentation states (and hardware
-//! does), so a pool may be dropped before what came from it.
+//! does), so a pool may be dropped before what came from it; of an imported pool the driver refuses it (seen on hardware).
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
@@ -322,13 +322,14 @@ impl MemoryPool {
 
     /// Destroys the pool if it is owned, and tells whether the driver did. A pool that was imported several times is one, which
     /// the last of them destroys, and so is one that somebody was given as the current one. What was allocated from it stays valid until it is
-    /// freed, and then goes back to the system.
+    /// freed, and then goes back to the system. An imported pool of host memory is best closed right behind the free of its last block: where
+    /// a thread has waited for that free before, the driver refuses later mappings at the block's addresses with code 208 (seen on hardware).
     ///
     /// Wraps [`cuMemPoolDestroy`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     ///
     /// # Errors
     ///
-    /// The pool comes back with the error.
+    /// The pool comes back with the error: [`Error::Driver`] with code 1 for an imported pool of which a block is not freed.
     pub fn close(self) -> Result<(), Refused<Self>> {
         Refused::unless_released(self, Self::destroy)
     }
@@ -344,6 +345,14 @@ impl MemoryPool {
             // SAFETY: a pool that this value is the last to have, destroyed once: after a success nobody calls again.
             unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
         })
+    }
+
+    /// Ends the pool of a block that was not freed, because its context was lost: of an imported pool the driver may refuse it.
+    fn go_with_context(mut self) {
+        if self.destroy().is_err() {
+            owned::abandon(self.driver, self.raw.raw().addr());
+        }
+        self.part = Part::None;
     }
 
     /// Has the default pool be current where this one is. The driver does so itself for devices; for host memory it makes a device's default

@@ -154,10 +154,10 @@ impl State {
         }
     }
 
-    /// Ends a pool of the program: at once if nothing of it is in use, else with its last block.
+    /// Ends a pool of the program: at once if nothing of it is in use, else with its last block. One of another process has none by then.
     pub(crate) fn destroy_pool(&mut self, id: PoolId) -> Outcome<()> {
         let pool = self.pool(id)?;
-        if pool.made_by.is_none() {
+        if pool.made_by.is_none() || (pool.is_imported() && pool.used.current != 0) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         pool.destroyed = true;
