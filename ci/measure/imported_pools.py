@@ -1,10 +1,11 @@
 """What a pool of another process leaves behind when it is destroyed: `python3 ci/measure/imported_pools.py`, with cuda-bindings and a GPU.
 
-Each line is a process of its own, beside one that exports two blocks of 4 MiB. It imports the pool and the blocks, uses and frees them,
-destroys the pool and maps ten times 64 MiB of its own, which all stay. The pool is destroyed before the frees, between them when the
-first was reached, behind both, once both were reached, or never.
+Each line is a process of its own, beside one that exports two blocks of 64 MiB. It imports the pool and the blocks, uses and frees them,
+destroys the pool and maps twenty times 64 MiB of its own, which all stay: how many of those the driver refuses, and where. A line names
+what happens besides, in this order; `ORDERS` says when the pool is destroyed.
 """
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -16,21 +17,44 @@ POSIX = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTO
 PINNED = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 NODE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
-BLOCK, SEGMENT = 4 << 20, 64 << 20
-ORDERS = "before", "between", "behind", "reached", "never"
+BLOCK = SEGMENT = 64 << 20
+MAPPINGS = 20
+# `killed`: the exporter, before the blocks are freed. `one`: one block is freed and waited for. `behind`: the blocks are freed behind
+# another stream's event. `free`: they are freed. `wait`: for the stream of the frees. `query`: an event behind them. `destroy`: the pool.
+# `end`: the stream of the frees. `anew`: the primary context is released and retained.
+ORDERS = [
+    "destroy",
+    "one destroy",
+    "free wait destroy",
+    "free destroy",
+    "free destroy wait",
+    "one free destroy",
+    "free destroy end",
+    "free destroy wait end",
+    "free destroy anew",
+    "free destroy end anew",
+    "free destroy wait end anew",
+    "behind free destroy query end",
+    "behind free destroy query wait end",
+    "killed free destroy",
+    "killed free destroy wait",
+    "killed behind free destroy query end anew",
+    "killed behind free destroy query wait end anew",
+]
 
 
 def call(function, *arguments):
     code, *found = function(*arguments)
     if code != driver.CUresult.CUDA_SUCCESS:
-        sys.exit(f"{function.__name__}: {code.name}")
+        raise SystemExit(f"{function.__name__}: {code.name}")
     return found[0] if found else None
 
 
-def begin():
-    """A stream of the first device."""
-    call(driver.cuInit, 0)
-    call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, call(driver.cuDeviceGet, 0)))
+def context():
+    call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, 0))
+
+
+def stream():
     return call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
 
 
@@ -42,80 +66,113 @@ def access():
 
 
 def export(channel, node):
-    stream = begin()
-    properties = driver.CUmemPoolProps()
+    context()
+    own, properties = stream(), driver.CUmemPoolProps()
     properties.allocType, properties.handleTypes = PINNED, POSIX
     properties.location.type, properties.location.id = NODE if node else DEVICE, 0
     pool = call(driver.cuMemPoolCreate, properties)
     if node:
         call(driver.cuMemPoolSetAccess, pool, [access()], 1)
-    blocks = [call(driver.cuMemAllocFromPoolAsync, BLOCK, pool, stream) for _ in range(2)]
-    call(driver.cuStreamSynchronize, stream)
+    blocks = [call(driver.cuMemAllocFromPoolAsync, BLOCK, pool, own) for _ in range(2)]
+    call(driver.cuStreamSynchronize, own)
     descriptor = int(call(driver.cuMemPoolExportToShareableHandle, pool, POSIX, 0))
-    exported = [bytes(call(driver.cuMemPoolExportPointer, block).reserved) for block in blocks]
+    exported = [call(driver.cuMemPoolExportPointer, block) for block in blocks]
+    exported = [ctypes.string_at(one.getPtr(), 64) for one in exported]
     socket.send_fds(channel, [b"".join(exported)], [descriptor])
+    # Until it is over, or this process is killed.
     channel.recv(1)
 
 
-def import_and_map(channel, node, destroyed):
-    stream = begin()
+def mapped():
+    """A mapping that stays: where it is, and the driver's word for its access."""
+    properties = driver.CUmemAllocationProp()
+    properties.type = PINNED
+    properties.location.type, properties.location.id = DEVICE, 0
+    address = call(driver.cuMemAddressReserve, SEGMENT, 0, 0, 0)
+    call(driver.cuMemMap, address, SEGMENT, 0, call(driver.cuMemCreate, SEGMENT, properties, 0), 0)
+    return int(address), driver.cuMemSetAccess(address, SEGMENT, [access()], 1)[0]
+
+
+def import_and_map(channel, node, order):
+    context()
+    used, home = stream(), stream()
     data, descriptors, _, _ = socket.recv_fds(channel, 1024, 1)
     pool = call(driver.cuMemPoolImportFromShareableHandle, descriptors[0], POSIX, 0)
     if node:
         call(driver.cuMemPoolSetAccess, pool, [access()], 1)
     blocks = []
-    for half in (data[:len(data) // 2], data[len(data) // 2:]):
+    for half in (data[:64], data[64:]):
         exported = driver.CUmemPoolPtrExportData()
-        exported.reserved = half
+        ctypes.memmove(exported.getPtr(), half, 64)
         blocks.append(call(driver.cuMemPoolImportPointer, pool, exported))
-        call(driver.cuMemsetD8Async, blocks[-1], 5, BLOCK, stream)
-    call(driver.cuStreamSynchronize, stream)
-    if destroyed == "before":
-        call(driver.cuMemPoolDestroy, pool)
-    call(driver.cuMemFreeAsync, blocks[0], stream)
-    if destroyed == "between":
-        call(driver.cuStreamSynchronize, stream)
-        call(driver.cuMemPoolDestroy, pool)
-    call(driver.cuMemFreeAsync, blocks[1], stream)
-    if destroyed in ("reached", "never"):
-        call(driver.cuStreamSynchronize, stream)
-    if destroyed in ("behind", "reached"):
-        call(driver.cuMemPoolDestroy, pool)
-    properties = driver.CUmemAllocationProp()
-    properties.type = PINNED
-    properties.location.type, properties.location.id = DEVICE, 0
-    refused = []
-    for _ in range(10):
-        address = call(driver.cuMemAddressReserve, SEGMENT, 0, 0, 0)
-        call(driver.cuMemMap, address, SEGMENT, 0, call(driver.cuMemCreate, SEGMENT, properties, 0), 0)
-        (code,) = driver.cuMemSetAccess(address, SEGMENT, [access()], 1)
-        if code != driver.CUresult.CUDA_SUCCESS:
-            refused.append(f"{code.name} {'where a block was' if int(address) in map(int, blocks) else hex(int(address))}")
-    kind = "node of the host" if node else "device"
-    print(f"{kind:16}  destroyed {destroyed:7}  refused {len(refused)} of 10  {', '.join(refused)}", flush=True)
-    channel.send(b"x")
+        call(driver.cuMemsetD8Async, blocks[-1], 5, BLOCK, used)
+    call(driver.cuStreamSynchronize, used)
+    were, event, said = [int(block) for block in blocks], call(driver.cuEventCreate, 2), []
+    for step in order.split():
+        if step == "killed":
+            channel.send(b"k")
+            channel.recv(1)
+        elif step == "one":
+            call(driver.cuMemFreeAsync, blocks.pop(), home)
+            call(driver.cuStreamSynchronize, home)
+        elif step == "behind":
+            call(driver.cuEventRecord, event, used)
+            call(driver.cuStreamWaitEvent, home, event, 0)
+        elif step == "free":
+            while blocks:
+                call(driver.cuMemFreeAsync, blocks.pop(0), home)
+        elif step == "wait":
+            call(driver.cuStreamSynchronize, home)
+        elif step == "query":
+            call(driver.cuEventRecord, event, home)
+            driver.cuEventQuery(event)
+        elif step == "destroy":
+            (code,) = driver.cuMemPoolDestroy(pool)
+            said += [] if code == driver.CUresult.CUDA_SUCCESS else [f"cuMemPoolDestroy {code.name}"]
+        elif step == "end":
+            call(driver.cuStreamDestroy, home)
+        elif step == "anew":
+            call(driver.cuDevicePrimaryCtxRelease, 0)
+            context()
+    refused = [(at, code) for at, code in (mapped() for _ in range(MAPPINGS)) if code != driver.CUresult.CUDA_SUCCESS]
+    said += [f"{code.name} {'at a block' if at in were else hex(at)}" for at, code in refused]
+    print(f"{'node' if node else 'device':6}  {order:50}  {len(refused):2} of {MAPPINGS}  {', '.join(said)}", flush=True)
+
+
+def play(node, order):
+    ours, theirs = socket.socketpair()
+    to_exporter, from_exporter = socket.socketpair()
+    start = lambda role, end: subprocess.Popen(
+        [sys.executable, __file__, role, str(end.fileno()), str(node), order], pass_fds=[end.fileno()]
+    )
+    exporter = start("export", from_exporter)
+    # What the exporter sends goes on to the importer, which may ask for its end.
+    importer = start("import", theirs)
+    theirs.close()
+    from_exporter.close()
+    data, descriptors, _, _ = socket.recv_fds(to_exporter, 1024, 1)
+    if data:
+        socket.send_fds(ours, [data], descriptors)
+        os.close(descriptors[0])
+        if ours.recv(1) == b"k":
+            exporter.kill()
+            exporter.wait()
+            ours.send(b"k")
+    ours.shutdown(socket.SHUT_WR)
+    importer.wait()
+    exporter.kill()
+    exporter.wait()
 
 
 def main():
     if len(sys.argv) > 1:
-        role, descriptor, node, destroyed = sys.argv[1], *map(int, sys.argv[2:4]), sys.argv[4]
+        role, descriptor, node, order = sys.argv[1], *map(int, sys.argv[2:4]), sys.argv[4]
+        call(driver.cuInit, 0)
         channel = socket.socket(fileno=descriptor)
-        return export(channel, node) if role == "export" else import_and_map(channel, node, destroyed)
-    for node in (0, 1):
-        for destroyed in ORDERS:
-            ends = socket.socketpair()
-            for end in ends:
-                os.set_inheritable(end.fileno(), True)
-            what = [str(node), destroyed]
-            started = [
-                subprocess.Popen([sys.executable, __file__, role, str(end.fileno()), *what], close_fds=False)
-                for role, end in zip(("export", "import"), ends)
-            ]
-            for end in ends:
-                end.close()
-            if started[1].wait() != 0:
-                started[0].kill()
-            started[0].wait()
+        return export(channel, node) if role == "export" else import_and_map(channel, node, order)
+    for node in (1, 0):
+        for order in ORDERS if node else ["free wait destroy", "free destroy wait end anew"]:
+            play(node, order)
     return None
 
 

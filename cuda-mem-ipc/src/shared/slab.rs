@@ -183,9 +183,22 @@ impl Drop for Slab {
                 drop_behind_uses((block, slabs), |(block, _)| block.have_uses_passed());
             }
             Some(Block::Imported(block, told)) => {
-                drop_behind_uses((block, told), |(block, _)| block.have_uses_passed());
+                let own = WaitedFor(block.stream().clone());
+                drop_behind_uses((block, told, own), |(block, ..)| block.have_uses_passed());
             }
             None => {}
         }
+    }
+}
+
+/// The stream of an imported block, which has no other work. It is not destroyed before the free was reached: on hardware that order alone,
+/// free, end of the pool, wait, was seen to leave nothing behind of a pool on a node of the host.
+#[derive(Debug)]
+struct WaitedFor(Stream);
+
+impl Drop for WaitedFor {
+    fn drop(&mut self) {
+        // An error is that of a context that is lost, and the memory with it.
+        let _ = self.0.synchronize();
     }
 }
