@@ -2,7 +2,7 @@
 
 Each line is a process of its own, beside one that exports two blocks of 64 MiB. It imports the pool and the blocks, uses and frees them,
 destroys the pool and maps twenty times 64 MiB of its own, which all stay: how many of those the driver refuses, and where. A line names
-what happens besides, in this order; `ORDERS` says when the pool is destroyed.
+what is done, in this order. The lines of `own` are of the process that exports.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 NODE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_HOST_NUMA
 BLOCK = SEGMENT = 64 << 20
 MAPPINGS = 20
-# `killed`: the exporter, before the blocks are freed. `one`: one block is freed and waited for. `behind`: the blocks are freed behind
+# `killed`: the other process. `one`: one block is freed and waited for. `behind`: the blocks are freed behind
 # another stream's event. `free`: they are freed. `wait`: for the stream of the frees. `query`: an event behind them. `destroy`: the pool.
-# `end`: the stream of the frees. `anew`: the primary context is released and retained.
+# `end`: the stream of the frees. `anew`: the primary context is released and retained. `trim`: the pool, to nothing.
 ORDERS = [
     "destroy",
     "one destroy",
@@ -40,6 +40,12 @@ ORDERS = [
     "killed free destroy wait",
     "killed behind free destroy query end anew",
     "killed behind free destroy query wait end anew",
+]
+ORDERS_OF_OWN = [
+    "gone free wait destroy",
+    "gone free wait trim destroy",
+    "killed free wait trim destroy",
+    "killed free wait trim destroy anew",
 ]
 
 
@@ -65,7 +71,8 @@ def access():
     return wanted
 
 
-def export(channel, node):
+def export(channel, node, order):
+    """Sends the blocks, and waits until the importer is gone or killed, or this process is; with an order it does that then."""
     context()
     own, properties = stream(), driver.CUmemPoolProps()
     properties.allocType, properties.handleTypes = PINNED, POSIX
@@ -79,8 +86,9 @@ def export(channel, node):
     exported = [call(driver.cuMemPoolExportPointer, block) for block in blocks]
     exported = [ctypes.string_at(one.getPtr(), 64) for one in exported]
     socket.send_fds(channel, [b"".join(exported)], [descriptor])
-    # Until it is over, or this process is killed.
     channel.recv(1)
+    if order in ORDERS_OF_OWN:
+        follow(order, channel, pool, blocks, own, own, "own node" if node else "own device")
 
 
 def mapped():
@@ -107,11 +115,24 @@ def import_and_map(channel, node, order):
         blocks.append(call(driver.cuMemPoolImportPointer, pool, exported))
         call(driver.cuMemsetD8Async, blocks[-1], 5, BLOCK, used)
     call(driver.cuStreamSynchronize, used)
+    if order in ORDERS_OF_OWN:
+        # As if it had never been, or killed with all that it has.
+        for block in blocks if order.startswith("gone") else []:
+            call(driver.cuMemFreeAsync, block, home)
+        call(driver.cuStreamSynchronize, home)
+        channel.send(b"u")
+        return channel.recv(1)
+    return follow(order, channel, pool, blocks, used, home, "node" if node else "device")
+
+
+def follow(order, channel, pool, blocks, used, home, where):
+    """Does what an order says, and tells what is refused then."""
     were, event, said = [int(block) for block in blocks], call(driver.cuEventCreate, 2), []
     for step in order.split():
         if step == "killed":
-            channel.send(b"k")
-            channel.recv(1)
+            if not where.startswith("own"):
+                channel.send(b"k")
+                channel.recv(1)
         elif step == "one":
             call(driver.cuMemFreeAsync, blocks.pop(), home)
             call(driver.cuStreamSynchronize, home)
@@ -131,12 +152,14 @@ def import_and_map(channel, node, order):
             said += [] if code == driver.CUresult.CUDA_SUCCESS else [f"cuMemPoolDestroy {code.name}"]
         elif step == "end":
             call(driver.cuStreamDestroy, home)
+        elif step == "trim":
+            call(driver.cuMemPoolTrimTo, pool, 0)
         elif step == "anew":
             call(driver.cuDevicePrimaryCtxRelease, 0)
             context()
     refused = [(at, code) for at, code in (mapped() for _ in range(MAPPINGS)) if code != driver.CUresult.CUDA_SUCCESS]
     said += [f"{code.name} {'at a block' if at in were else hex(at)}" for at, code in refused]
-    print(f"{'node' if node else 'device':6}  {order:50}  {len(refused):2} of {MAPPINGS}  {', '.join(said)}", flush=True)
+    print(f"{where:10}  {order:46}  {len(refused):2} of {MAPPINGS}  {', '.join(said)}", flush=True)
 
 
 def play(node, order):
@@ -154,13 +177,18 @@ def play(node, order):
     if data:
         socket.send_fds(ours, [data], descriptors)
         os.close(descriptors[0])
-        if ours.recv(1) == b"k":
+        said = ours.recv(1)
+        if said == b"k":
             exporter.kill()
             exporter.wait()
             ours.send(b"k")
+        elif said == b"u" and "killed" in order:
+            importer.kill()
     ours.shutdown(socket.SHUT_WR)
     importer.wait()
-    exporter.kill()
+    if order not in ORDERS_OF_OWN:
+        exporter.kill()
+    to_exporter.shutdown(socket.SHUT_WR)
     exporter.wait()
 
 
@@ -169,9 +197,9 @@ def main():
         role, descriptor, node, order = sys.argv[1], *map(int, sys.argv[2:4]), sys.argv[4]
         call(driver.cuInit, 0)
         channel = socket.socket(fileno=descriptor)
-        return export(channel, node) if role == "export" else import_and_map(channel, node, order)
+        return (export if role == "export" else import_and_map)(channel, node, order)
     for node in (1, 0):
-        for order in ORDERS if node else ["free wait destroy", "free destroy wait end anew"]:
+        for order in [*ORDERS, *ORDERS_OF_OWN] if node else ["free wait destroy", "free destroy wait end anew", *ORDERS_OF_OWN[:1]]:
             play(node, order)
     return None
 

@@ -196,8 +196,12 @@ impl Histories {
     }
 
     pub(super) fn attach(&self, tracker: &TraceTracker) {
-        lock(&self.0).trackers.push(Arc::clone(tracker));
-        for history in self.all().values() {
+        let mut devices = lock(&self.0);
+        devices.trackers.push(Arc::clone(tracker));
+        // Those that are made from now on have it already.
+        let known = devices.histories.clone();
+        drop(devices);
+        for history in known.values() {
             attach(history, tracker);
         }
     }
