@@ -158,6 +158,26 @@ fn blocks_of_streams_that_nobody_can_name_are_freed_once_they_are_not_used() {
     }
 }
 
+/// It is freed on a stream of its own; without one, or where the driver refuses that, it is tried again.
+#[test]
+fn a_block_of_a_stream_that_nobody_can_name_is_kept_until_it_can_be_freed() {
+    for function in ["cuStreamCreateWithPriority", "cuMemFreeAsync"] {
+        let (sim, context) = simulator();
+        let owner = Stream::new(&context).unwrap();
+        // SAFETY: the owner lives longer.
+        let home = unsafe { Stream::borrow_raw(&context, owner.as_raw()) }.unwrap();
+        let (block, guard) = import(&home);
+        home.disown();
+        sim.fail_call(function, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        drop(block);
+        assert_eq!(sim.struck().len(), 1, "{function}");
+        context.driver().reclaim();
+        context.synchronize().unwrap();
+        assert_eq!((context.driver().reclaim(), Arc::strong_count(&guard)), (0, 1), "{function}");
+        assert_eq!(context.driver().release_failures(), 0, "{function}");
+    }
+}
+
 /// A refusal is no free of what this process has allocated, whatever its code.
 #[test]
 fn a_block_of_our_own_that_the_driver_refuses_to_free_is_counted() {
