@@ -21,7 +21,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
-use crate::background::drop_behind_uses;
+use crate::background::{drop_behind_uses, until};
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::primitive::lock;
@@ -183,22 +183,25 @@ impl Drop for Slab {
                 drop_behind_uses((block, slabs), |(block, _)| block.have_uses_passed());
             }
             Some(Block::Imported(block, told)) => {
-                let own = WaitedFor(block.stream().clone());
-                drop_behind_uses((block, told, own), |(block, ..)| block.have_uses_passed());
+                let (stream, mut owner) = (block.stream().clone(), Some((block, told)));
+                until(move || {
+                    if let Some((block, _)) = &mut owner
+                        && matches!(block.have_uses_passed(), Ok(false))
+                    {
+                        return false;
+                    }
+                    owner = None;
+                    // Nobody else uses the stream. It ends when the free behind which the pool went was waited for: on hardware nothing is
+                    // known to be left behind of a pool of host memory in that order.
+                    let is_over = !matches!(stream.is_idle(), Ok(false));
+                    if is_over {
+                        // An error is that of a context that is lost, and the memory with it.
+                        let _ = stream.synchronize();
+                    }
+                    is_over
+                });
             }
             None => {}
         }
-    }
-}
-
-/// The stream of an imported block, which has no other work. It is not destroyed before the free was reached: on hardware that order alone,
-/// free, end of the pool, wait, was seen to leave nothing behind of a pool on a node of the host.
-#[derive(Debug)]
-struct WaitedFor(Stream);
-
-impl Drop for WaitedFor {
-    fn drop(&mut self) {
-        // An error is that of a context that is lost, and the memory with it.
-        let _ = self.0.synchronize();
     }
 }
