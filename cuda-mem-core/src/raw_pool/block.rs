@@ -214,17 +214,13 @@ impl Release for Block {
         if !self.guards.is_empty() {
             let guards = std::mem::take(&mut self.guards);
             let mut uses = std::mem::take(&mut self.uses);
-            let reached = match freed {
-                Free::Ordered => Fence::record(&self.home).ok(),
-                Free::Lost => None,
-            };
-            let is_over = match freed {
+            let mut reached = None;
+            if let Free::Ordered = freed {
+                reached = Fence::record(&self.home).ok();
                 // Without a point to ask for, the stream is waited for: the free was behind them all.
-                Free::Ordered => reached.is_none() && self.home.drain().result().is_ok(),
-                Free::Lost => false,
-            };
-            if is_over {
-                uses = Uses::new();
+                if reached.is_none() && self.home.drain().result().is_ok() {
+                    uses = Uses::new();
+                }
             }
             self.home.driver().release_or_defer(Freed { freed: reached, uses, _guards: guards });
         }
