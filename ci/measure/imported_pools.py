@@ -72,7 +72,7 @@ def access():
 
 
 def export(channel, node, order):
-    """Sends the blocks, and waits until the importer is gone or killed, or this process is; with an order it does that then."""
+    """Sends the blocks and waits for the importer's end; then it follows an order of its own, if that is one."""
     context()
     own, properties = stream(), driver.CUmemPoolProps()
     properties.allocType, properties.handleTypes = PINNED, POSIX

@@ -78,9 +78,9 @@ pub(super) struct Block {
     guards: Guards,
     /// Whether the loss of its context counts as the free: what is here of another process's memory goes with it.
     is_freed_with_context: bool,
-    /// Let go when the driver has taken the free, with no call between. An imported pool cannot be destroyed earlier, for the driver refuses
-    /// it while blocks are alive. And where an imported pool of host memory is destroyed after a thread has waited for the free, the driver
-    /// refuses every mapping at the block's addresses from then on, whosever it is, with code 208 (both seen on hardware).
+    /// Let go right after the driver has taken the free. Not before: the driver refuses to destroy an imported pool while a block of it is
+    /// not freed (code 1). And not later: once a thread has waited for the last free, the end of an imported pool of host memory leaves
+    /// addresses where nothing can be mapped any more, whosever it is (code 208). Both were seen on hardware.
     pool: Option<Arc<MemoryPool>>,
 }
 
@@ -239,7 +239,7 @@ impl Block {
         // SAFETY: allocated or imported once by this value and freed once, on a stream that is behind every use or when none runs.
         match unsafe { free(self.address, &self.home) } {
             Ok(()) => {
-                // Nothing comes between, see the field.
+                // No call comes between: see the field.
                 self.pool = None;
                 Ok(Free::Ordered)
             }

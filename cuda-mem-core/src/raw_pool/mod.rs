@@ -347,7 +347,8 @@ impl MemoryPool {
         })
     }
 
-    /// Ends the pool of a block that was not freed, because its context was lost: of an imported pool the driver may refuse it.
+    /// Ends the pool of a block that could not be freed because its context was lost. The driver may refuse to destroy an imported pool
+    /// then, which is not counted.
     fn go_with_context(mut self) {
         if self.destroy().is_err() {
             owned::abandon(self.driver, self.raw.raw().addr());

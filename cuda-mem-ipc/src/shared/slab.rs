@@ -191,8 +191,8 @@ impl Drop for Slab {
                         return false;
                     }
                     owner = None;
-                    // Nobody else uses the stream. It ends when the free behind which the pool went was waited for: on hardware nothing is
-                    // known to be left behind of a pool of host memory in that order.
+                    // Nobody else uses the stream, and it is destroyed only after a wait for the free. In the order of free, end of the
+                    // pool, and wait, hardware was seen to leave nothing behind of a pool of host memory.
                     let is_over = !matches!(stream.is_idle(), Ok(false));
                     if is_over {
                         // An error is that of a context that is lost, and the memory with it.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Driver, Error as CoreError, Stream};
+use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{
     Asleep, Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag, TagState,
 };
@@ -42,6 +42,14 @@ fn once_of(allocator: &CachingAllocator, tag: &Tag) -> MempoolId {
     allocator.release_pool(id).unwrap();
     allocator.empty_cache().unwrap();
     id
+}
+
+/// A tag with the name of a pool that it had.
+fn weights_and_old_name(context: &Context) -> (CachingAllocator, Tag, MempoolId, Stream) {
+    let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+    let tag = allocator.tag("weights").unwrap();
+    let id = once_of(&allocator, &tag);
+    (allocator, tag, id, Stream::new(context).unwrap())
 }
 
 #[test]
@@ -215,9 +223,7 @@ fn a_tag_s_own_pool_is_neither_released_nor_routed_by_its_name() {
 #[test]
 fn a_pool_that_is_given_to_its_tag_again_is_saved_once() {
     on_simulator(|_, context| {
-        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
-        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let id = once_of(&allocator, &tag);
+        let (allocator, tag, id, stream) = weights_and_old_name(context);
         tag.add_pool(id).unwrap();
         let block = routed(&allocator, id, 12 * MIB, &stream).unwrap();
         assert_eq!(tag.prepare().unwrap(), 12 * MIB);
@@ -232,9 +238,7 @@ fn a_pool_that_is_given_to_its_tag_again_is_saved_once() {
 #[test]
 fn a_pool_without_a_tag_does_not_sleep_with_one_that_had_its_name() {
     on_simulator(|_, context| {
-        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
-        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let id = once_of(&allocator, &tag);
+        let (allocator, tag, id, stream) = weights_and_old_name(context);
         allocator.create_or_incref_pool(id, None).unwrap();
         let block = {
             let _scope = tag.enter().unwrap();

@@ -195,27 +195,29 @@ impl Histories {
         lock(&self.0).histories.clone()
     }
 
-    pub(super) fn attach(&self, tracker: &TraceTracker) {
+    /// Changes what every history gets that is made from now on; with those that there are already.
+    fn change<T>(&self, change: impl FnOnce(&mut Devices) -> T) -> (T, BTreeMap<i32, Arc<History>>) {
         let mut devices = lock(&self.0);
-        devices.trackers.push(Arc::clone(tracker));
-        // Those that are made from now on have it already.
-        let known = devices.histories.clone();
-        drop(devices);
+        (change(&mut devices), devices.histories.clone())
+    }
+
+    pub(super) fn attach(&self, tracker: &TraceTracker) {
+        let ((), known) = self.change(|devices| devices.trackers.push(Arc::clone(tracker)));
         for history in known.values() {
             attach(history, tracker);
         }
     }
 
     pub(super) fn record(&self, options: Option<&HistoryOptions>) {
-        let before = std::mem::replace(&mut lock(&self.0).recording, options.cloned());
-        for history in self.all().values() {
+        // With the last of what was recorded before goes a closure of others.
+        let (_before, known) =
+            self.change(|devices| std::mem::replace(&mut devices.recording, options.cloned()));
+        for history in known.values() {
             match options {
                 Some(options) => history.start(options),
                 None => history.stop(),
             }
         }
-        // With the last of it goes a closure of others.
-        drop(before);
     }
 
     /// Tells of something that happened to an allocation.
