@@ -154,8 +154,7 @@ impl State {
         }
     }
 
-    /// Ends a pool of the program: at once if nothing of it is in use, else with its last block. An imported pool cannot be ended before all
-    /// its blocks are freed (seen on hardware).
+    /// Ends a pool of the program: at once if nothing of it is in use, else with its last block. An imported one is refused before that.
     pub(crate) fn destroy_pool(&mut self, id: PoolId) -> Outcome<()> {
         let pool = self.pool(id)?;
         if pool.made_by.is_none() || (pool.is_imported() && pool.used.current != 0) {
