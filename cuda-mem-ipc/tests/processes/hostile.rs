@@ -18,7 +18,7 @@ use cuda_mem_ipc::transport::Connection;
 use crate::common::World;
 use crate::common::gate::Gate;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{accept, accepted, both_ends, generation, hand, heard, offer, release, say, segment, write};
+use crate::raw::{accept, accepted, both_ends, generation, hand, heard, offer, release, ring, say, segment, write};
 
 /// Something that a peer says.
 #[derive(Debug, Clone)]
@@ -408,14 +408,14 @@ fn what_no_importer_writes_into_the_ring_ends_its_leases() {
         let (exporter, hostile, words) = exporter(&world, &pool);
         write(&words, FIRST_OF_RELEASES + 3, &entry);
         write(&words, FIRST_OF_RELEASES, &[tail]);
-        say(&hostile, Message::Ring, &[]);
+        ring(&hostile);
         eventually(what, || exporter.leases() == 0);
         assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
     }
     // And what one does write ends its lease alone.
     let (exporter, hostile, words) = exporter(&world, &pool);
     write(&words, FIRST_OF_RELEASES, &[1]);
-    say(&hostile, Message::Ring, &[]);
+    ring(&hostile);
     eventually("it goes back", || exporter.leases() == 0);
     let stream = world.new_stream();
     let buffer = pool.allocate(1000, &stream).unwrap();

@@ -56,7 +56,14 @@ pub(crate) fn wake(words: &SharedWords) {
 /// Gives a buffer back, as an importer does.
 pub(crate) fn release(connection: &Connection, words: &SharedWords, release: Release) {
     put(words, FIRST_OF_RELEASES, &release.to_entry());
-    say(connection, Message::Ring, &[]);
+    ring(connection);
+}
+
+/// Says that something is in the ring of releases. An exporter that looked before may have ended the connection over it.
+pub(crate) fn ring(connection: &Connection) {
+    let (kind, payload) = Message::Ring.encode();
+    let sent = connection.send(kind, &payload, &[], LIMIT);
+    assert!(sent.as_ref().err().is_none_or(cuda_mem_ipc::Error::is_gone), "{sent:?}");
 }
 
 fn put(words: &SharedWords, first: usize, entry: &[u64]) {
