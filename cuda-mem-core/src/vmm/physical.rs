@@ -24,6 +24,8 @@ pub struct CreateOptions {
     pub fabric: bool,
     /// Whether network adapters may reach it directly (`gpuDirectRDMACapable`).
     pub gpu_direct_rdma: bool,
+    /// The node of the host's memory that it lies on instead of the device, which reaches it where it is mapped for it.
+    pub node: Option<i32>,
 }
 
 impl CreateOptions {
@@ -39,13 +41,18 @@ impl CreateOptions {
             gpu_direct_rdma: device
                 .supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
             fabric: false,
+            node: None,
         })
+    }
+
+    fn location(self, device: Device) -> MemoryLocation {
+        self.node.map_or(MemoryLocation::Device(device.as_raw()), MemoryLocation::HostNuma)
     }
 
     pub(super) fn properties(self, device: Device) -> CUmemAllocationProp_v1 {
         let mut properties = CUmemAllocationProp_v1 {
             type_: AllocationType::Pinned.as_raw(),
-            location: MemoryLocation::Device(device.as_raw()).as_raw(),
+            location: self.location(device).as_raw(),
             ..CUmemAllocationProp_v1::default()
         };
         let mut types = HandleTypes::empty();
@@ -57,7 +64,7 @@ impl CreateOptions {
     }
 }
 
-/// A device's memory, by its handle. It has no address until it is [mapped](super::AddressRange::map).
+/// Memory of a device or of a node of the host, by its handle. It has no address until it is [mapped](super::AddressRange::map).
 ///
 /// What is mapped when this is dropped stays until it is unmapped. The [module](super) has an example.
 pub struct PhysicalMemory {
@@ -67,14 +74,14 @@ pub struct PhysicalMemory {
 }
 
 impl PhysicalMemory {
-    /// New memory of a device. What is in it is undefined.
+    /// New memory of a device, or of the [node](CreateOptions::node) that is named. What is in it is undefined.
     ///
     /// Wraps [`cuMemCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Needs no context.
     ///
     /// # Errors
     ///
     /// [`Error::NotGranular`] for a size that is 0 or no multiple of the [`granularity`]; [`Error::Unsupported`] if it is to have fabric
-    /// handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than the device has left.
+    /// handles and they are not there (code 800 or 801); [`Error::Driver`]: code 2 for more than there is, code 1 for a node that does not exist.
     pub fn create(device: Device, bytes: usize, options: &CreateOptions) -> Result<Self> {
         refuse_forked()?;
         let driver = device.driver();

@@ -177,6 +177,58 @@ fn fabric_handles_are_there_or_said_not_to_be() {
     PhysicalMemory::import_fabric(device, &FabricHandle::from_bytes([0; 64]), page).unwrap_err();
 }
 
+/// None where the host has no nodes, or the driver no memory on them.
+fn on_a_node(world: &World, bytes: usize) -> Option<ShareableMemory> {
+    let options = CreateOptions { node: Some(0), ..CreateOptions::default() };
+    let made = ShareableMemory::create(world.context.device(), bytes, &options);
+    let lacks = made.as_ref().err().and_then(Error::code).map(|code| code.0);
+    assert!(matches!(lacks, None | Some(1 | 801)), "{made:?}");
+    made.ok()
+}
+
+fn importer_of_a_node(first: &Channel) {
+    let world = World::new();
+    let device = world.context.device();
+    let message = first.receive();
+    let bytes = usize::try_from(message.words()[0]).unwrap();
+    let [host, of_device] = <[OwnedFd; 2]>::try_from(message.descriptors).unwrap();
+    let as_a_device_s = PhysicalMemory::import_posix_fd(device, host.as_fd(), bytes);
+    let as_a_node_s = ImportedMapping::import_posix_fd_of_node(device, 0, of_device.as_fd(), bytes);
+    let as_another_s = ImportedMapping::import_posix_fd_of_node(device, 1, host.as_fd(), bytes);
+    for refused in [as_a_device_s.map(drop), as_a_node_s.map(drop), as_another_s.map(drop)] {
+        assert!(matches!(refused, Err(Error::NotAsDeclared { .. })), "{refused:?}");
+    }
+    let theirs = ImportedMapping::import_posix_fd_of_node(device, 0, host.as_fd(), bytes).unwrap();
+    let address = theirs.on(&world.stream).unwrap().address();
+    assert_eq!(download(&world.stream, address, 10_000), pattern(10_000, 5));
+    upload(&world.stream, address, &pattern(10_000, 6));
+    theirs.close().unwrap();
+    // Other memory can be mapped afterwards, wherever it was.
+    let others = (0..20).map(|_| Mapped::new(device, shareable(&world).memory())).collect::<Vec<_>>();
+    drop(others);
+    assert_eq!(world.driver.release_failures(), 0);
+}
+
+#[test]
+fn memory_on_a_node_of_the_host_is_mapped_by_another_process() {
+    pair::play(test_name!(), &[("importer", importer_of_a_node)], |cast| {
+        let world = World::new();
+        let device = world.context.device();
+        let of_device = shareable(&world);
+        let bytes = of_device.memory().bytes();
+        let Some(host) = on_a_node(&world, bytes) else { return };
+        let (host, of_device) = (host.export_posix_fd().unwrap(), of_device.export_posix_fd().unwrap());
+        let ours = ImportedMapping::import_posix_fd_of_node(device, 0, host.as_fd(), bytes).unwrap();
+        let address = ours.on(&world.stream).unwrap().address();
+        upload(&world.stream, address, &pattern(10_000, 5));
+        let importer = cast.start("importer");
+        importer.send(&(bytes as u64).to_le_bytes(), &[host.as_fd(), of_device.as_fd()]);
+        importer.finish();
+        assert_eq!(download(&world.stream, address, 10_000), pattern(10_000, 6));
+        assert_eq!(world.driver.release_failures(), 0);
+    });
+}
+
 fn second_device(first: &Channel) {
     let world = World::new();
     let devices = world.driver.devices().unwrap();

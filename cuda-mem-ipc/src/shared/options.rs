@@ -33,9 +33,8 @@ pub enum MemoryKind {
     /// On that device, in blocks of a driver pool, as `cuMemAllocFromPoolAsync` gives them. A trimmed segment is given back to the pool
     /// when every importer has unmapped it.
     DevicePool,
-    /// On a node of the host's memory, in blocks of a driver pool that devices reach; the driver has such pools from CUDA 12.6 on.
-    /// Given back as those of [`DevicePool`](Self::DevicePool).
-    HostNumaPool(i32),
+    /// On a node of the host's memory, mapped for devices.
+    HostNuma(i32),
     /// On the host, in memory files that are registered with the driver.
     Host,
 }

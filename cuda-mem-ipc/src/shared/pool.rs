@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
-use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses, vmm};
+use cuda_mem_pool::cuda_mem_core::vmm::{self, ShareableMemory};
+use cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, Uses};
 
 use super::buffer::SharedBuffer;
 use super::exporter::ExportLink;
 use super::free::Last;
 use super::options::{MemoryKind, SharedPoolOptions};
-use super::segment::Segment;
+use super::segment::{Segment, on_node};
 use super::slab::Slabs;
 use crate::error::Result;
 use crate::free_list::FreeList;
@@ -76,21 +76,23 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that has no pools to share.
+    /// [`core::Error::NotAccepted`] for segments of no bytes; [`core::Error::Driver`]: code 1 for a node that does not exist or has no memory to share.
     pub fn new(context: &Context, options: &SharedPoolOptions) -> Result<Self> {
         refuse_forked()?;
         expect_bytes("the size of a segment", options.segment_bytes)?;
-        let location = match options.kind {
-            MemoryKind::DevicePool => Some(MemoryLocation::Device(context.device().as_raw())),
-            MemoryKind::HostNumaPool(node) => Some(MemoryLocation::HostNuma(node)),
-            MemoryKind::Device | MemoryKind::Host => None,
-        };
         let page = match options.kind {
-            MemoryKind::Device => vmm::granularity(context.device())?,
+            MemoryKind::Device | MemoryKind::HostNuma(_) => vmm::granularity(context.device())?,
             // Files and blocks have whole pages by themselves.
-            _ => GRANULE,
+            MemoryKind::DevicePool | MemoryKind::Host => GRANULE,
         };
-        let slabs = location.map(|location| Slabs::new(context, location)).transpose()?.map(Arc::new);
+        let slabs = match options.kind {
+            MemoryKind::DevicePool => Some(Arc::new(Slabs::new(context)?)),
+            _ => None,
+        };
+        if let MemoryKind::HostNuma(node) = options.kind {
+            // Whether there is such a node, and the driver has memory of it that can be shared.
+            ShareableMemory::create(context.device(), page, &on_node(node))?;
+        }
         let (context, options) = (context.clone(), *options);
         let (state, attached) = (Mutex::default(), Mutex::default());
         Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state, attached }) })

@@ -57,7 +57,7 @@ pub(super) struct Segment {
 #[derive(Debug)]
 enum Memory {
     /// A handle of this process, or handles of a peer, whose descriptors are not kept.
-    Device { descriptor: Option<OwnedFd>, mapping: ImportedMapping },
+    Handles { descriptor: Option<OwnedFd>, mapping: ImportedMapping },
     /// Of a caching allocator of this process, and where.
     Lent(Pinned, CUdeviceptr),
     /// A block of a driver pool.
@@ -96,6 +96,11 @@ impl SegmentInfo {
     }
 }
 
+/// What handles of a node of the host are made with.
+pub(super) fn on_node(node: i32) -> CreateOptions {
+    CreateOptions { node: Some(node), ..CreateOptions::default() }
+}
+
 impl Drop for SegmentInfo {
     fn drop(&mut self) {
         if forked() {
@@ -123,23 +128,25 @@ impl Segment {
         let device = context.device();
         let made = if let Some(slabs) = slabs {
             let slab = Slab::allocate(context, slabs, bytes)?;
-            let block = slab.export;
-            let place = match kind {
-                MemoryKind::HostNumaPool(node) => Place::NodePool { node: node.cast_unsigned(), block },
-                _ => Place::DevicePool { uuid: device.uuid()?, block },
-            };
+            let place = Place::DevicePool { uuid: device.uuid()?, block: slab.export };
             Self::pooled(bytes, place, slab)
         } else if kind == MemoryKind::Host {
             let file = SharedMapping::create(bytes)?;
             let info = SegmentInfo::new(file.bytes(), Place::Host);
             Self::register(context, info, (file, None), (), None)?
         } else {
-            let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;
-            let descriptor = memory.export_posix_fd()?;
-            let info = SegmentInfo::new(bytes, Place::Device(device.uuid()?));
-            announce(&info, &[descriptor.as_fd()])?;
-            let mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), bytes, &[device])?;
-            return Ok(Self::new(info, Memory::Device { descriptor: Some(descriptor), mapping }));
+            let (options, place) = match kind {
+                MemoryKind::HostNuma(node) => (on_node(node), Place::Node(node.cast_unsigned())),
+                _ => (CreateOptions::supported_by(device)?, Place::Device(device.uuid()?)),
+            };
+            let descriptor = ShareableMemory::create(device, bytes, &options)?.export_posix_fd()?;
+            let (info, handle) = (SegmentInfo::new(bytes, place), descriptor.as_fd());
+            announce(&info, &[handle])?;
+            let mapping = match options.node {
+                Some(node) => ImportedMapping::import_posix_fd_of_node(device, node, handle, bytes)?,
+                None => ImportedMapping::import_posix_fd(device, handle, bytes, &[device])?,
+            };
+            return Ok(Self::new(info, Memory::Handles { descriptor: Some(descriptor), mapping }));
         };
         // Behind the registration: an importer takes only what is there.
         made.with_handles(|handles| announce(&made.info, handles))?;
@@ -165,6 +172,7 @@ impl Segment {
         let bytes = size(&said.bytes)?;
         let info = SegmentInfo::new(bytes, said.place.clone());
         let handles = descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>();
+        let one = handles.first().copied().ok_or(Error::DescriptorCount { declared: 1, received: 0 });
         match &said.place {
             Place::Device(uuid) | Place::Parts { uuid, .. } => {
                 let sizes = match &said.place {
@@ -176,11 +184,16 @@ impl Segment {
                 let parts = handles.into_iter().zip(sizes).collect::<Vec<_>>();
                 let mut mapping = ImportedMapping::import_posix_fds(device, &parts, &[context.device()])?;
                 mapping.drop_after_unmap(departure);
-                Ok(Self::new(info, Memory::Device { descriptor: None, mapping }))
+                Ok(Self::new(info, Memory::Handles { descriptor: None, mapping }))
             }
-            Place::DevicePool { block, .. } | Place::NodePool { block, .. } => {
-                let handle = handles.first().ok_or(Error::DescriptorCount { declared: 1, received: 0 })?;
-                let slab = Slab::import(context, *handle, *block, bytes, departure)?;
+            Place::Node(node) => {
+                let (device, node) = (context.device(), node.cast_signed());
+                let mut mapping = ImportedMapping::import_posix_fd_of_node(device, node, one?, bytes)?;
+                mapping.drop_after_unmap(departure);
+                Ok(Self::new(info, Memory::Handles { descriptor: None, mapping }))
+            }
+            Place::DevicePool { block, .. } => {
+                let slab = Slab::import(context, one?, *block, bytes, departure)?;
                 Ok(Self::pooled(bytes, said.place.clone(), slab))
             }
             Place::Host => {
@@ -221,7 +234,7 @@ impl Segment {
 
     pub(super) fn address(&self, offset: usize) -> CUdeviceptr {
         let first = match &self.memory {
-            Some(Memory::Device { mapping, .. }) => mapping.as_raw(),
+            Some(Memory::Handles { mapping, .. }) => mapping.as_raw(),
             Some(Memory::Lent(_, address) | Memory::Host { address, .. }) => *address,
             Some(Memory::Slab(slab)) => slab.address(),
             None => 0,
@@ -232,7 +245,7 @@ impl Segment {
     /// Gives somebody what peers map it by.
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
         let descriptor = match &self.memory {
-            Some(Memory::Device { descriptor, .. }) => descriptor.as_ref().map(AsFd::as_fd),
+            Some(Memory::Handles { descriptor, .. }) => descriptor.as_ref().map(AsFd::as_fd),
             Some(Memory::Slab(slab)) => slab.descriptor(),
             Some(Memory::Host { file, .. }) => Some(file.as_fd()),
             Some(Memory::Lent(pinned, _)) => {
@@ -253,7 +266,7 @@ impl Segment {
     /// Takes over the uses of a buffer whose owner is gone: unmapping waits for them too.
     pub(super) fn absorb(&self, uses: Uses) {
         match &self.memory {
-            Some(Memory::Device { mapping, .. }) => mapping.absorb_uses(uses),
+            Some(Memory::Handles { mapping, .. }) => mapping.absorb_uses(uses),
             Some(Memory::Slab(slab)) => slab.absorb(uses),
             Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
             // The allocator knows who uses its blocks.
@@ -276,7 +289,7 @@ impl Drop for Segment {
             return;
         }
         match self.memory.take() {
-            Some(Memory::Device { mapping, .. }) => {
+            Some(Memory::Handles { mapping, .. }) => {
                 drop_behind_uses(mapping, ImportedMapping::have_uses_passed);
             }
             Some(Memory::Host { registered, _departure: departure, .. }) => {

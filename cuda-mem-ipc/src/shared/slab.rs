@@ -21,7 +21,7 @@ use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, Uses, forked};
 
 use super::importer::ImportLink;
-use crate::background::{drop_behind_uses, until};
+use crate::background::drop_behind_uses;
 use crate::error::{Error, Result};
 use crate::import::Departure;
 use crate::primitive::lock;
@@ -90,7 +90,8 @@ impl Drop for Only {
 }
 
 impl Slabs {
-    pub(super) fn new(context: &Context, location: MemoryLocation) -> Result<Self> {
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        let location = MemoryLocation::Device(context.device().as_raw());
         let allocation_type = AllocationType::Pinned;
         let properties = PoolProperties { allocation_type, location, shareable: true, max_size: 0 };
         let pool = MemoryPool::create(context.driver(), &properties)?;
@@ -101,7 +102,7 @@ impl Slabs {
     }
 }
 
-/// Lets the context's device reach the memory, if it does not: of pools of the host it has to be let in by each process.
+/// Lets the context's device reach the memory, if it does not.
 fn reach(pool: &MemoryPool, context: &Context) -> Result<()> {
     if !pool.is_accessible_from(context.device())? {
         pool.set_access(&[context.device()], true)?;
@@ -183,23 +184,7 @@ impl Drop for Slab {
                 drop_behind_uses((block, slabs), |(block, _)| block.have_uses_passed());
             }
             Some(Block::Imported(block, told)) => {
-                let (stream, mut owner) = (block.stream().clone(), Some((block, told)));
-                until(move || {
-                    if let Some((block, _)) = &mut owner
-                        && matches!(block.have_uses_passed(), Ok(false))
-                    {
-                        return false;
-                    }
-                    owner = None;
-                    // Nobody else uses the stream, and it is destroyed only after a wait for the free. In the order of free, end of the
-                    // pool, and wait, hardware was seen to leave nothing behind of a pool of host memory.
-                    let is_over = !matches!(stream.is_idle(), Ok(false));
-                    if is_over {
-                        // An error is that of a context that is lost, and the memory with it.
-                        let _ = stream.synchronize();
-                    }
-                    is_over
-                });
+                drop_behind_uses((block, told), |(block, _)| block.have_uses_passed());
             }
             None => {}
         }

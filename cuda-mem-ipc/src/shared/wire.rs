@@ -22,7 +22,7 @@ pub const RING: u16 = FIRST_KIND + 4;
 pub const LET_GO: u16 = FIRST_KIND + 5;
 
 /// The version of this protocol.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// How many lines of fences each side writes. Those of the exporter come first.
 pub const LINES: u32 = 32;
@@ -85,8 +85,8 @@ pub enum Place {
     Host,
     /// In a pool of the device with this UUID; what the driver exports the block as.
     DevicePool { uuid: [u8; 16], block: [u8; 64] },
-    /// In a pool of a node of the host.
-    NodePool { node: u32, block: [u8; 64] },
+    /// On a node of the host, one handle.
+    Node(u32),
     /// On the device with this UUID, several handles side by side of these sizes: two at the least, [`MOST_HANDLES`] at the most.
     Parts { uuid: [u8; 16], sizes: Vec<u64> },
 }
@@ -185,7 +185,7 @@ impl Segment {
             Place::Device(uuid) => (0, *uuid, &[]),
             Place::Host => (1, none, &[]),
             Place::DevicePool { uuid, block } => (2, *uuid, block),
-            Place::NodePool { node, block } => (3, u128::from(*node).to_le_bytes(), block),
+            Place::Node(node) => (3, u128::from(*node).to_le_bytes(), &[]),
             Place::Parts { uuid, .. } => (4, *uuid, &[]),
         };
         let (segment, generation) = (self.segment.into(), self.generation.into());
@@ -203,16 +203,16 @@ impl Segment {
         };
         let (bytes, uuid) = (head.bytes.get(), head.home);
         check("size", bytes, bytes > 0 && bytes <= isize::MAX as u64)?;
-        let block = || whole::<[u8; 64]>(rest).copied();
         let place = match head.place.get() {
             0 => whole::<[u8; 0]>(rest).map(|_| Place::Device(uuid))?,
             1 if uuid == [0; 16] => whole::<[u8; 0]>(rest).map(|_| Place::Host)?,
-            2 => Place::DevicePool { uuid, block: block()? },
+            2 => Place::DevicePool { uuid, block: *whole::<[u8; 64]>(rest)? },
             3 => {
                 let node = u128::from_le_bytes(uuid);
                 let value = u64::try_from(node).unwrap_or(u64::MAX);
                 let wrong = |_| MessageError::Value { field: "node", value };
-                Place::NodePool { node: u32::try_from(node).map_err(wrong)?, block: block()? }
+                whole::<[u8; 0]>(rest)?;
+                Place::Node(u32::try_from(node).map_err(wrong)?)
             }
             4 => {
                 let wrong = MessageError::Length { found: rest.len(), expected: 8 * (rest.len() / 8) };
@@ -234,7 +234,7 @@ impl Segment {
 impl Place {
     /// Whether its exporter has to hear of its end.
     pub(in crate::shared) fn is_in_a_pool(&self) -> bool {
-        matches!(self, Self::DevicePool { .. } | Self::NodePool { .. })
+        matches!(self, Self::DevicePool { .. })
     }
 }
 

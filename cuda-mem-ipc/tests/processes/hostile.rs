@@ -18,7 +18,9 @@ use cuda_mem_ipc::transport::Connection;
 use crate::common::World;
 use crate::common::gate::Gate;
 use crate::link::{LIMIT, SHORT, eventually};
-use crate::raw::{accept, accepted, both_ends, generation, hand, heard, offer, release, ring, say, segment, write};
+use crate::raw::{
+    accept, accepted, both_ends, generation, hand, heard, offer, release, ring, say, segment, write,
+};
 
 /// Something that a peer says.
 #[derive(Debug, Clone)]
@@ -176,13 +178,11 @@ fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
     let uuid = world.context.device().uuid().unwrap();
     let longer = Place::Parts { uuid, sizes: vec![said.bytes, 3 * said.bytes] };
     let two = Place::Parts { uuid, sizes: vec![said.bytes; 2] };
-    let cases: [(&str, wire::Segment, Vec<OwnedFd>); 9] = [
-        ("memory and no pool", wire::Segment { place: pool, ..said.clone() }, vec![device()]),
-        (
-            "no pool",
-            wire::Segment { place: Place::NodePool { node: 0, block: [0; 64] }, ..said.clone() },
-            vec![host()],
-        ),
+    let cases: [(&str, wire::Segment, Vec<OwnedFd>); 11] = [
+        ("memory and no pool", wire::Segment { place: pool.clone(), ..said.clone() }, vec![device()]),
+        ("no pool", wire::Segment { place: pool.clone(), ..said.clone() }, vec![host()]),
+        ("a device's and no node's", wire::Segment { place: Place::Node(0), ..said.clone() }, vec![device()]),
+        ("no node's", wire::Segment { place: Place::Node(0), ..said.clone() }, vec![host()]),
         (
             "a part that is none",
             wire::Segment { place: two, bytes: 2 * said.bytes, ..said.clone() },
@@ -217,7 +217,7 @@ fn memory_that_is_not_what_it_was_said_to_be_is_not_mapped() {
             assert_eq!(released(&words), sequence, "{what}");
         }
         say(&hostile, Message::Retire { segment: number }, &[]);
-        if matches!(said.place, Place::DevicePool { .. } | Place::NodePool { .. }) {
+        if matches!(said.place, Place::DevicePool { .. }) {
             assert!(matches!(importer.recv(SHORT), Err(Error::Timeout { .. })));
             assert_eq!(heard(&hostile), Message::LetGo { segment: number }, "{what}");
         }

@@ -153,7 +153,7 @@ fn isolated_memory_goes_when_its_buffer_does() {
     });
 }
 
-/// Takes a buffer of each pool and waits for the end of its segments.
+/// Takes buffers and waits for the end of its segments.
 fn importer_of_pools(first: &Channel) {
     let world = World::new();
     let importer = import_from(&world, first);
@@ -176,24 +176,19 @@ fn pools_of_the_driver_have_their_memory_back_when_importers_have_let_go() {
     pair::play(test_name!(), &[("importer", importer_of_pools)], |cast| {
         let world = World::new();
         let stream = world.new_stream();
-        let pools = kinds(&world)
-            .into_iter()
-            .filter(|kind| matches!(kind, MemoryKind::DevicePool | MemoryKind::HostNumaPool(_)));
-        for kind in pools {
-            let importer = cast.start("importer");
-            let exporter = export_to(&world, &importer);
-            let pool = SharedPool::new(&world.context, &options(kind, 4 << 20)).unwrap();
-            for seed in 0..20 {
-                let buffer = pool.allocate_isolated(3 << 20, &stream).unwrap();
-                upload(&stream, buffer.as_raw(), &pattern(LEN, seed));
-                exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
-                assert_eq!(importer.receive().words(), [checksum(&pattern(LEN, seed))], "{kind:?} {seed}");
-            }
-            eventually("the segments are gone", || exporter.leases() == 0 && pool.reserved_bytes() == 0);
-            // It ends when the importer has let go of them all.
-            drop(exporter);
-            importer.finish();
+        let importer = cast.start("importer");
+        let exporter = export_to(&world, &importer);
+        let pool = SharedPool::new(&world.context, &options(MemoryKind::DevicePool, 4 << 20)).unwrap();
+        for seed in 0..20 {
+            let buffer = pool.allocate_isolated(3 << 20, &stream).unwrap();
+            upload(&stream, buffer.as_raw(), &pattern(LEN, seed));
+            exporter.hand_over(buffer.range(0..LEN).unwrap(), &stream, LIMIT).unwrap();
+            assert_eq!(importer.receive().words(), [checksum(&pattern(LEN, seed))], "{seed}");
         }
+        eventually("the segments are gone", || exporter.leases() == 0 && pool.reserved_bytes() == 0);
+        // It ends when the importer has let go of them all.
+        drop(exporter);
+        importer.finish();
         assert_eq!(world.driver.release_failures(), 0);
     });
 }
@@ -213,7 +208,7 @@ fn owner(first: &Channel) {
     let stream = world.new_stream();
     let kind = match first.receive().words()[..] {
         [0] => MemoryKind::DevicePool,
-        _ => MemoryKind::HostNumaPool(0),
+        _ => MemoryKind::HostNuma(0),
     };
     let exporter = Exporter::new(&world.context, invited(first), LIMIT).unwrap();
     let pool = SharedPool::new(&world.context, &options(kind, 4 << 20)).unwrap();
@@ -227,12 +222,12 @@ fn owner(first: &Channel) {
 }
 
 #[test]
-fn pools_of_the_driver_outlive_either_end() {
+fn memory_outlives_either_end() {
     pair::play(test_name!(), &[("keeper", keeper), ("owner", owner)], |cast| {
         let world = World::new();
         let stream = world.new_stream();
         let all = kinds(&world);
-        for (number, kind) in (0..).zip([MemoryKind::DevicePool, MemoryKind::HostNumaPool(0)]) {
+        for (number, kind) in (0..).zip([MemoryKind::DevicePool, MemoryKind::HostNuma(0)]) {
             if !all.contains(&kind) {
                 continue;
             }

@@ -32,10 +32,10 @@ pub(crate) fn invited(first: &Channel) -> Connection {
 
 /// The kinds of memory that a shared pool has, as far as the driver knows them.
 pub(crate) fn kinds(world: &World) -> Vec<MemoryKind> {
-    let all = [MemoryKind::Device, MemoryKind::DevicePool, MemoryKind::HostNumaPool(0), MemoryKind::Host];
+    let all = [MemoryKind::Device, MemoryKind::DevicePool, MemoryKind::HostNuma(0), MemoryKind::Host];
     let is_known = |kind: &MemoryKind| {
         let made = SharedPool::new(&world.context, &options(*kind, 2 << 20));
-        let is_old = matches!(kind, MemoryKind::HostNumaPool(_)) && world.driver.version() < 12060;
+        let is_old = matches!(kind, MemoryKind::HostNuma(_)) && world.driver.version() < 12020;
         assert!(made.is_ok() || is_old, "{kind:?}: {made:?}");
         made.is_ok()
     };

@@ -10,7 +10,7 @@ fn message() -> impl Strategy<Value = Message> {
         uuid().prop_map(Place::Device),
         Just(Place::Host),
         (uuid(), block()).prop_map(|(uuid, block)| Place::DevicePool { uuid, block }),
-        (any::<u32>(), block()).prop_map(|(node, block)| Place::NodePool { node, block }),
+        any::<u32>().prop_map(Place::Node),
         (uuid(), sizes).prop_map(|(uuid, sizes)| Place::Parts { uuid, sizes }),
     ];
     let segment = (any::<u64>(), any::<u64>(), 1..=isize::MAX as u64, place);
