@@ -162,6 +162,9 @@ impl PinnedMemoryResource {
     /// devices of this process are granted access. The descriptor stays the caller's, who names a number by
     /// [`BorrowedFd::borrow_raw`](std::os::fd::BorrowedFd::borrow_raw).
     ///
+    /// Drop its last buffer and the pool before anything waits for that buffer's stream: on hardware, a wait between the last free and the end
+    /// of an imported pool left addresses where nothing can be mapped any more (code 208). `docs/ipc.md` says more.
+    ///
     /// Wraps [`cuMemPoolImportFromShareableHandle` and `cuMemPoolSetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
     pub fn from_allocation_handle(
         context: &Context,
