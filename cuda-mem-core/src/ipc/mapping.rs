@@ -15,7 +15,7 @@ use crate::driver::deferred::{Guards, Held, Owned, Release};
 use crate::driver::{Device, Driver, lock, refuse_forked};
 use crate::error::{Error, Refused, Result, expect_lost};
 use crate::uses::Uses;
-use crate::vmm::{Access, AddressRange, MemoryLocation, PhysicalMemory};
+use crate::vmm::{Access, AddressRange, PhysicalMemory};
 
 /// Memory of another process's `cuMemCreate`, mapped as a whole. It stays when that process is gone. Memory of this process can be
 /// had in the same way ([`ImportedMapping::reserve`] and [`wake`](ImportedMapping::wake)).
@@ -99,13 +99,13 @@ impl ImportedMapping {
         // SAFETY: whoever gets it gets it with memory; if anything is wrong it ends here, and what is mapped is unmapped.
         let mapping = unsafe { Self::reserve(device, total) }?;
         for &(descriptor, bytes) in parts {
-            mapping.wake_posix_fd_of(MemoryLocation::Device(device.as_raw()), descriptor, bytes, devices)?;
+            mapping.wake(PhysicalMemory::import_unchecked(device, None, descriptor, bytes)?, devices)?;
         }
         Ok(mapping)
     }
 
-    /// As [`ImportedMapping::import_posix_fd`], for memory that lies on a [node](crate::vmm::CreateOptions::node) of the host, and for
-    /// one device. Errors: as there.
+    /// As [`ImportedMapping::import_posix_fd`], for memory that lies on a [node](crate::vmm::CreateOptions::node) of the host, for one
+    /// device and for the host: the driver copies between memory of the host by itself. Errors: as there.
     pub fn import_posix_fd_of_node(
         device: Device,
         node: i32,
@@ -114,7 +114,8 @@ impl ImportedMapping {
     ) -> Result<Self> {
         // SAFETY: as for memory of a device.
         let mapping = unsafe { Self::reserve(device, bytes) }?;
-        mapping.wake_posix_fd_of(MemoryLocation::HostNuma(node), descriptor, bytes, &[device])?;
+        mapping.wake(PhysicalMemory::import_unchecked(device, Some(node), descriptor, bytes)?, &[device])?;
+        mapping.mapped.range.as_ref().map_or(Ok(()), |range| range.let_host_in(node))?;
         Ok(mapping)
     }
 
@@ -169,19 +170,7 @@ impl ImportedMapping {
 
     /// As [`ImportedMapping::wake`], with the memory behind a descriptor: [`ImportedMapping::import_posix_fd`] has the errors.
     pub fn wake_posix_fd(&self, descriptor: BorrowedFd<'_>, devices: &[Device]) -> Result<()> {
-        let place = MemoryLocation::Device(self.device().as_raw());
-        self.wake_posix_fd_of(place, descriptor, self.bytes(), devices)
-    }
-
-    fn wake_posix_fd_of(
-        &self,
-        place: MemoryLocation,
-        descriptor: BorrowedFd<'_>,
-        bytes: usize,
-        devices: &[Device],
-    ) -> Result<()> {
-        let driver = self.device().driver();
-        self.wake(PhysicalMemory::import_unchecked(driver, place, descriptor, bytes)?, devices)
+        self.wake(PhysicalMemory::import_unchecked(self.device(), None, descriptor, self.bytes())?, devices)
     }
 
     /// Whether all of its addresses have memory.

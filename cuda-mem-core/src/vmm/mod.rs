@@ -145,6 +145,11 @@ pub enum MemoryLocation {
 }
 
 impl MemoryLocation {
+    /// A device's, or a node's if one is named.
+    fn of(device: Device, node: Option<i32>) -> Self {
+        node.map_or(Self::Device(device.as_raw()), Self::HostNuma)
+    }
+
     /// What the driver says; none for places that are not known here.
     pub(crate) fn from_raw(raw: CUmemLocation) -> Option<Self> {
         match raw.type_ {

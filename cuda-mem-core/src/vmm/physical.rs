@@ -45,14 +45,10 @@ impl CreateOptions {
         })
     }
 
-    fn location(self, device: Device) -> MemoryLocation {
-        self.node.map_or(MemoryLocation::Device(device.as_raw()), MemoryLocation::HostNuma)
-    }
-
     pub(super) fn properties(self, device: Device) -> CUmemAllocationProp_v1 {
         let mut properties = CUmemAllocationProp_v1 {
             type_: AllocationType::Pinned.as_raw(),
-            location: self.location(device).as_raw(),
+            location: MemoryLocation::of(device, self.node).as_raw(),
             ..CUmemAllocationProp_v1::default()
         };
         let mut types = HandleTypes::empty();

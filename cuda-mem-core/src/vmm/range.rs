@@ -9,9 +9,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUmemAccessDesc_v1};
 
-use super::{Access, PhysicalMemory, access_of, expect_granular, granularity};
+use super::{Access, MemoryLocation, PhysicalMemory, access_of, expect_granular, granularity};
 use crate::driver::{Device, Driver, fork, refuse_forked};
 use crate::error::{Error, Refused, Result, WithBytes, call};
 
@@ -119,6 +119,14 @@ impl AddressRange {
         // SAFETY: as many entries as said, read during the call; addresses of this reservation.
         unsafe { call!(self.driver, cuMemSetAccess(address, bytes, table.as_ptr(), table.len())) }
             .with_bytes(bytes)
+    }
+
+    /// Lets the host read and write all of the range, which memory on a node of it is mapped in.
+    pub(crate) fn let_host_in(&self, node: i32) -> Result<()> {
+        let location = MemoryLocation::HostNuma(node).as_raw();
+        let entry = CUmemAccessDesc_v1 { location, flags: Access::ReadWrite.as_raw() };
+        // SAFETY: one entry, read during the call; the addresses of this reservation.
+        unsafe { call!(self.driver, cuMemSetAccess(self.address, self.bytes, &entry, 1)) }
     }
 
     /// Unmaps what is mapped in a range of addresses. Mappings of the same memory at other addresses stay.

@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use bitflags::bitflags;
-use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUmemLocationType, CUresult};
+use cuda_mem_sys::{CUmemAllocationHandleType, CUmemAllocationProp_v1, CUresult};
 
 use super::physical::without_fabric;
 use super::{AddressRange, CreateOptions, MemoryLocation, PhysicalMemory, expect_granular, granularity};
-use crate::driver::{Device, Driver, Relaxed, opaque, refuse_forked};
+use crate::driver::{Device, Relaxed, opaque, refuse_forked};
 use crate::error::{Error, Refused, Result, call};
 
 const DESCRIPTOR: CUmemAllocationHandleType =
@@ -129,16 +129,15 @@ impl PhysicalMemory {
     /// Nothing is imported then.
     pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         expect_granular(bytes, granularity(device)?)?;
-        let place = MemoryLocation::Device(device.as_raw());
-        let memory = Self::import_unchecked(device.driver(), place, descriptor, bytes)?;
+        let memory = Self::import_unchecked(device, None, descriptor, bytes)?;
         memory.expect_whole(device)?;
         Ok(memory)
     }
 
-    /// As [`PhysicalMemory::import_posix_fd`], for callers who map it and so find out whether it has `bytes` bytes.
+    /// As [`PhysicalMemory::import_posix_fd`], or of a node of the host, for callers who map it and so find out whether it has `bytes` bytes.
     pub(crate) fn import_unchecked(
-        driver: Driver,
-        place: MemoryLocation,
+        device: Device,
+        node: Option<i32>,
         descriptor: BorrowedFd<'_>,
         bytes: usize,
     ) -> Result<Self> {
@@ -146,7 +145,7 @@ impl PhysicalMemory {
         // The driver takes the number of the descriptor in place of a pointer.
         let handle = ptr::without_provenance_mut(number);
         // SAFETY: an open descriptor, as this kind of handle is given.
-        unsafe { import(driver, place, handle, DESCRIPTOR, bytes) }
+        unsafe { import(device, node, handle, DESCRIPTOR, bytes) }
     }
 
     /// As [`PhysicalMemory::import_posix_fd`], by a fabric handle.
@@ -157,9 +156,8 @@ impl PhysicalMemory {
     pub fn import_fabric(device: Device, handle: &FabricHandle, bytes: usize) -> Result<Self> {
         expect_granular(bytes, granularity(device)?)?;
         let mut raw = handle.bytes;
-        let (place, raw) = (MemoryLocation::Device(device.as_raw()), raw.as_mut_ptr().cast());
         // SAFETY: 64 bytes that live until the call returns, as this kind of handle is given.
-        let imported = unsafe { import(device.driver(), place, raw, FABRIC, bytes) };
+        let imported = unsafe { import(device, None, raw.as_mut_ptr().cast(), FABRIC, bytes) };
         let memory = imported.map_err(|error| without_fabric(device, error))?;
         memory.expect_whole(device)?;
         Ok(memory)
@@ -193,18 +191,20 @@ impl PhysicalMemory {
 ///
 /// `handle` is what the driver takes for this kind of handle.
 unsafe fn import(
-    driver: Driver,
-    place: MemoryLocation,
+    device: Device,
+    node: Option<i32>,
     handle: *mut c_void,
     kind: CUmemAllocationHandleType,
     bytes: usize,
 ) -> Result<PhysicalMemory> {
+    let driver = device.driver();
     let _relaxed = Relaxed::enter(driver)?;
     let mut raw = 0;
     // SAFETY: one handle to write; the caller's promise.
     unsafe { call!(driver, cuMemImportFromShareableHandle(&mut raw, handle, kind)) }?;
     // From here on it is released if anything is wrong.
     let memory = PhysicalMemory::imported(driver, raw, bytes);
+    let place = MemoryLocation::of(device, node);
     let found = memory.properties()?.location;
     if found == Some(place) {
         return Ok(memory);
@@ -212,8 +212,7 @@ unsafe fn import(
     // A place of another kind has no number among those that were declared.
     let (place, found) = (place.as_raw(), found.map(MemoryLocation::as_raw));
     let found = found.filter(|found| found.type_ == place.type_).map_or(-1, |found| found.id);
-    let is_device = place.type_ == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    let what = if is_device { "the device" } else { "the node of the host" };
+    let what = if node.is_none() { "the device" } else { "the node of the host" };
     let (declared, found) = (place.id.cast_unsigned().into(), found.cast_unsigned().into());
     Err(Error::NotAsDeclared { what, declared, found })
 }
