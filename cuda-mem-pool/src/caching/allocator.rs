@@ -217,8 +217,7 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        let shared = self.shared();
-        shared.set_limits((fraction, shared.limits().1))
+        self.shared().set_limits(|limits| limits.0 = fraction)
     }
 
     /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
@@ -229,7 +228,7 @@ impl CachingAllocator {
     /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
         let shared = self.shared();
-        shared.set_limits((shared.limits().0, bytes))?;
+        shared.set_limits(|limits| limits.1 = bytes)?;
         shared.trim_to(shared.source.limit())
     }
 

@@ -82,7 +82,7 @@ impl DeviceCache {
             maps,
             limits: Mutex::new((options.memory_fraction, options.max_bytes)),
         };
-        shared.source.set_limit(limit)?;
+        shared.source.set_limit(|| Ok(limit))?;
         shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold);
         Ok(shared)
     }
@@ -100,11 +100,17 @@ impl DeviceCache {
         *lock(&self.limits)
     }
 
-    pub(super) fn set_limits(&self, limits: (f64, usize)) -> Result<()> {
-        let options = CachingOptions::default().with_memory_fraction(limits.0).with_max_bytes(limits.1);
-        self.source.set_limit(options.limit(self.total)?)?;
-        *lock(&self.limits) = limits;
-        Ok(())
+    /// Changes the fraction or the bytes that may be held.
+    pub(super) fn set_limits(&self, change: impl FnOnce(&mut (f64, usize))) -> Result<()> {
+        // Under the page source's lock: of two threads, one that changes the other half sees what the first has set.
+        self.source.set_limit(|| {
+            let mut limits = self.limits();
+            change(&mut limits);
+            let options = CachingOptions::default().with_memory_fraction(limits.0).with_max_bytes(limits.1);
+            let limit = options.limit(self.total)?;
+            *lock(&self.limits) = limits;
+            Ok(limit)
+        })
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {

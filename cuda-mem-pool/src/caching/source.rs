@@ -78,9 +78,10 @@ impl SourceCell {
         self.limit.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_limit(&self, limit: usize) -> Result<()> {
+    /// Sets the limit that is found while nobody else sets one.
+    pub(super) fn set_limit(&self, limit: impl FnOnce() -> Result<usize>) -> Result<()> {
         let mut source = self.lock()?;
-        self.limit.store(limit, Ordering::Relaxed);
+        self.limit.store(limit()?, Ordering::Relaxed);
         source.set_segments(self.segments());
         Ok(())
     }

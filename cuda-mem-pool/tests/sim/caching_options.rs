@@ -1,5 +1,8 @@
 //! Options of the caching allocator that say how much it may hold, and giving memory back down to a size.
 
+use std::sync::Barrier;
+use std::thread;
+
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Hold};
 use cuda_mem_pool::{Error, MemoryResource};
@@ -31,6 +34,30 @@ fn what_may_be_held_is_the_smaller_of_the_bytes_and_the_fraction() {
         assert_eq!(refused(33 * MIB), Some(32 * MIB));
         allocator.set_memory_fraction(1.0).unwrap();
         assert_eq!(refused(65 * MIB), Some(64 * MIB));
+    });
+}
+
+/// Each is the one that was set, though another thread sets the other half at the same time.
+#[test]
+fn a_limit_that_is_set_beside_a_fraction_is_not_lost() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        for _ in 0..1000 {
+            allocator.set_memory_fraction(1.0).unwrap();
+            allocator.set_limit(usize::MAX).unwrap();
+            let begins = Barrier::new(2);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    begins.wait();
+                    allocator.set_limit(2 * MIB).unwrap();
+                });
+                begins.wait();
+                allocator.set_memory_fraction(0.5).unwrap();
+            });
+            assert!(allocator.memory_fraction() == 0.5);
+            allocator.allocate(3 * MIB, &stream).unwrap_err();
+        }
     });
 }
 
