@@ -137,9 +137,9 @@ impl CachingAllocator {
         if forked() {
             return;
         }
-        let shared = self.shared();
-        shared.count_all_frees();
-        let figures = &shared.figures;
+        // What is counted only when somebody looks is counted now.
+        let _ = self.statistics();
+        let figures = &self.shared().figures;
         figures.counter.reset_peak();
         let mut counts = lock(&figures.counts);
         figures.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
@@ -152,11 +152,11 @@ impl CachingAllocator {
         if forked() {
             return;
         }
-        let shared = self.shared();
-        shared.count_all_frees();
-        shared.figures.counter.reset_accumulated();
-        lock(&shared.figures.counts).reset_accumulated();
-        lock(&shared.figures.small).reset_accumulated();
+        let _ = self.statistics();
+        let figures = &self.shared().figures;
+        figures.counter.reset_accumulated();
+        lock(&figures.counts).reset_accumulated();
+        lock(&figures.small).reset_accumulated();
     }
 
     /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.

@@ -313,6 +313,31 @@ fn what_is_free_beside_blocks_of_private_pools_is_an_inactive_split() {
     assert_eq!((split.current, split.peak), (0, (2 << 20) - 512));
 }
 
+/// What is counted only by who looks is counted by who resets, too: nobody may have looked in between.
+#[test]
+fn what_was_there_before_a_reset_is_in_no_figure_after_it() {
+    let world = World::new();
+    let (allocator, pool) = (allocator(&world), MempoolId::for_user());
+    let large = allocator.allocate(30 << 20, &world.stream).unwrap();
+    let small = allocator.allocate(512, &world.new_stream()).unwrap();
+    allocator.begin_allocate_to_pool(pool, Filter::this_thread()).unwrap();
+    let split = allocator.allocate(512, &world.stream).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
+    let figures = || {
+        let statistics = allocator.statistics();
+        [statistics.inactive_split.all, statistics.reserved_bytes.small_pool]
+    };
+    assert!(figures().iter().all(|stat| stat.current > 0));
+    drop((small, split));
+    allocator.release_pool(pool).unwrap();
+    world.context.synchronize().unwrap();
+    allocator.empty_cache().unwrap();
+    allocator.reset_accumulated_statistics();
+    allocator.reset_peak_statistics();
+    assert_eq!(figures(), [Stat::default(); 2]);
+    drop(large);
+}
+
 #[test]
 fn memory_that_moves_is_unmapped_and_mapped() {
     let world = World::new();
