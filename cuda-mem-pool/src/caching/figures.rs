@@ -159,7 +159,8 @@ impl CachingAllocator {
         lock(&figures.small).reset_accumulated();
     }
 
-    /// The largest free block of all pools and streams, in bytes: what some request would get without the driver.
+    /// The largest free block of all pools and streams, in bytes: what some request would get without the driver. Released pools and those
+    /// that sleep hand nothing out.
     pub fn largest_free_block(&self) -> Result<usize> {
         let shared = self.shared();
         drop(shared.source.lock()?);
@@ -169,7 +170,11 @@ impl CachingAllocator {
             let free = runs.filter(|run| is_free(&run[0]));
             free.map(|run| run.iter().map(|block| block.size).sum::<u64>()).max().unwrap_or(0)
         };
-        Ok(shared.all_segments(false).0.iter().map(of_segment).max().unwrap_or(0) as usize)
+        let segments = shared.all_segments(false).0;
+        let serving = segments
+            .iter()
+            .filter(|segment| segment.is_expandable || shared.private.serves(segment.segment_pool_id));
+        Ok(serving.map(of_segment).max().unwrap_or(0) as usize)
     }
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are

@@ -8,7 +8,7 @@ use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
-use crate::blocks::free;
+use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::kernels::Kernels;
 use crate::rig::{on, on_simulator};
@@ -39,6 +39,28 @@ pub(crate) fn byte(stream: &Stream, address: u64) -> u8 {
 pub(crate) fn sleep(tag: &Tag, backup: Backup) -> Slept {
     // SAFETY: tests queue nothing that uses what sleeps.
     unsafe { Tag::sleep(&[tag], backup) }.unwrap()
+}
+
+/// Neither a pool that sleeps nor one that was released hands out what is free in it.
+#[test]
+fn the_largest_free_block_is_one_that_can_be_had() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 3 * MIB, &stream);
+        assert_eq!(allocator.largest_free_block().unwrap(), 17 * MIB);
+        sleep(&tag, Backup::Discard);
+        assert_eq!(allocator.largest_free_block().unwrap(), 0);
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        assert_eq!(allocator.largest_free_block().unwrap(), 17 * MIB);
+        let id = MempoolId::for_user();
+        let other = routed(&allocator, id, MIB / 2, &stream).unwrap();
+        [block, other].into_iter().for_each(|block| free(&allocator, block));
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.largest_free_block().unwrap(), 2 * MIB);
+        allocator.release_pool(id).unwrap();
+        assert_eq!(allocator.largest_free_block().unwrap(), 0);
+    });
 }
 
 #[test]

@@ -191,6 +191,11 @@ impl Private {
         all.into_iter().map(cached).collect()
     }
 
+    /// Whether a pool hands memory out.
+    pub(super) fn serves(&self, id: MempoolId) -> bool {
+        lock(&self.state).pools.get(id).is_ok_and(|pool| !pool.is_asleep && !pool.is_freeable())
+    }
+
     /// The block that begins at an address, and the first address and the bytes of its segment.
     pub(super) fn block_at(&self, address: u64) -> Option<(Block, u64, usize)> {
         let state = lock(&self.state);
