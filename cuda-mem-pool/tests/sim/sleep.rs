@@ -10,6 +10,7 @@ use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
 use crate::rig::{on, on_simulator};
 
@@ -39,6 +40,26 @@ pub(crate) fn byte(stream: &Stream, address: u64) -> u8 {
 pub(crate) fn sleep(tag: &Tag, backup: Backup) -> Slept {
     // SAFETY: tests queue nothing that uses what sleeps.
     unsafe { Tag::sleep(&[tag], backup) }.unwrap()
+}
+
+/// It never left: its stream was busy when free memory was given back.
+#[test]
+fn a_segment_that_was_put_back_is_the_one_of_its_checkpoint() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 3 * MIB, &stream);
+        let checkpoint = allocator.checkpoint_pool(tag.pools()[0]).unwrap();
+        free(&allocator, block);
+        let gate = Gate::before(&stream);
+        let (went, serial) = (allocator.empty_cache(), allocator.segments()[0].serial);
+        gate.open();
+        assert_eq!((went.unwrap(), serial), (0, Some(0)));
+        // SAFETY: nothing uses the block that comes back.
+        let restored = unsafe { allocator.restore_pool(tag.pools()[0], &checkpoint) }.unwrap();
+        assert_eq!(restored.allocated, [block]);
+        free(&allocator, block);
+    });
 }
 
 /// Neither a pool that sleeps nor one that was released hands out what is free in it.

@@ -61,6 +61,8 @@ pub(crate) struct FreeSegment {
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
     pub(crate) kind: PoolSize,
+    /// It keeps the number, by which checkpoints know it, if it is put back.
+    serial: u64,
 }
 
 /// The blocks of all segments of a pool at one moment.
@@ -141,7 +143,9 @@ impl SegmentHeap {
     /// Adds the segment that a request missed, and serves the request from it. Errors as for [`SegmentHeap::put_back`].
     pub(crate) fn add_segment(&mut self, wanted: &SegmentRequest, address: u64) -> Result<Block, PoolError> {
         let SegmentRequest { bytes, stream, size, .. } = *wanted;
-        let free = self.put_back(&FreeSegment { address, bytes, stream, kind: kind_of(size) })?;
+        let serial = self.segments_added;
+        let free = self.put_back(&FreeSegment { address, bytes, stream, kind: kind_of(size), serial })?;
+        self.segments_added = serial.wrapping_add(1);
         Ok(self.take(free, wanted))
     }
 
@@ -396,7 +400,7 @@ impl SegmentHeap {
     /// [`PoolError::BadSegment`] unless the address is a multiple of 512 other than 0; [`PoolError::Overlap`] with a segment of this heap.
     /// The segment is still the caller's then.
     pub(crate) fn put_back(&mut self, segment: &FreeSegment) -> Result<Block, PoolError> {
-        let FreeSegment { address, bytes, stream, kind } = *segment;
+        let FreeSegment { address, bytes, stream, kind, serial } = *segment;
         let aligned = address.is_multiple_of(MIN_BLOCK_SIZE) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
         let end = address.checked_add(bytes);
         let (Some(end), true) = (end, aligned && address > 0 && bytes > 0 && bytes <= MOST) else {
@@ -407,8 +411,7 @@ impl SegmentHeap {
         {
             return Err(PoolError::Overlap { address, bytes, other });
         }
-        self.segments.insert(address, Segment { bytes, stream, kind, serial: self.segments_added });
-        self.segments_added = self.segments_added.wrapping_add(1);
+        self.segments.insert(address, Segment { bytes, stream, kind, serial });
         let block = Block { address, size: bytes, requested: 0, stream, state: BlockState::Inactive, kind };
         self.enter_free(block);
         Ok(block)
@@ -418,8 +421,8 @@ impl SegmentHeap {
     fn take_out(&mut self, address: u64) -> Option<FreeSegment> {
         let block = self.blocks.get(&address).copied()?;
         self.leave_free(&block);
-        let Segment { bytes, stream, kind, .. } = self.segments.remove(&address)?;
-        Some(FreeSegment { address, bytes, stream, kind })
+        let Segment { bytes, stream, kind, serial } = self.segments.remove(&address)?;
+        Some(FreeSegment { address, bytes, stream, kind, serial })
     }
 }
 
