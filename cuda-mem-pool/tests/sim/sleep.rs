@@ -42,6 +42,29 @@ pub(crate) fn sleep(tag: &Tag, backup: Backup) -> Slept {
     unsafe { Tag::sleep(&[tag], backup) }.unwrap()
 }
 
+#[test]
+fn a_range_is_kept_over_segments_and_refused_from_where_it_leaves_the_tag() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let blocks = [(); 2].map(|()| allocate_in(&tag, &allocator, 12 * MIB, &stream));
+        let (first, last) = (blocks[0].min(blocks[1]), blocks[0].max(blocks[1]));
+        let refused = |address: u64, bytes: usize| match tag.keep(address, bytes, "a registration") {
+            Err(Error::Sleep(SleepError::NotOfTag { address, .. })) => address,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(last, 13 * MIB), last + (12 << 20));
+        assert_eq!(refused(u64::MAX, usize::MAX), u64::MAX);
+        // The simulator's addresses lie one behind the other.
+        assert_eq!(last - first, 12 << 20);
+        let keep = tag.keep(first, 24 * MIB, "a registration").unwrap();
+        assert_eq!(sleep(&tag, Backup::Discard).kept[0].bytes, 24 * MIB);
+        drop(keep);
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        blocks.into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
 /// It never left: its stream was busy when free memory was given back.
 #[test]
 fn a_segment_that_was_put_back_is_the_one_of_its_checkpoint() {

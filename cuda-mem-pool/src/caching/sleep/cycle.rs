@@ -283,12 +283,18 @@ impl TagShared {
 
     /// Refuses a range of which a part is no memory of the tag, or sleeps.
     pub(super) fn expect_awake(&self, range: &Range<CUdeviceptr>) -> Result<()> {
-        let Some(segment) = self.memory.segment_of(range) else {
-            return Err(SleepError::NotOfTag { tag: Some(self.name.clone()), address: range.start }.into());
-        };
-        match segment.pieces(false).iter().any(|piece| overlap(piece, range)) {
-            true => Err(SleepError::Asleep { tag: self.name.clone() }.into()),
-            false => Ok(()),
+        let mut address = range.start;
+        loop {
+            let Some(segment) = self.memory.segment_of(address) else {
+                return Err(SleepError::NotOfTag { tag: Some(self.name.clone()), address }.into());
+            };
+            if segment.pieces(false).iter().any(|piece| overlap(piece, range)) {
+                return Err(SleepError::Asleep { tag: self.name.clone() }.into());
+            }
+            address = segment.end();
+            if address >= range.end {
+                return Ok(());
+            }
         }
     }
 

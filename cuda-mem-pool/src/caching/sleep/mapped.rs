@@ -67,10 +67,10 @@ impl MappedSegments {
         lock(&self.segments).values().cloned().collect()
     }
 
-    pub(super) fn segment_of(&self, range: &Range<CUdeviceptr>) -> Option<Arc<Segment>> {
+    pub(super) fn segment_of(&self, address: CUdeviceptr) -> Option<Arc<Segment>> {
         let segments = lock(&self.segments);
-        let (_, segment) = segments.range(..=range.start).next_back()?;
-        (range.end <= segment.range.address() + segment.range.bytes() as u64).then(|| Arc::clone(segment))
+        let (_, segment) = segments.range(..=address).next_back()?;
+        (address < segment.end()).then(|| Arc::clone(segment))
     }
 
     /// Lets a peer reach all that is mapped.
@@ -104,6 +104,10 @@ impl Segment {
 
     pub(super) fn bytes(&self) -> usize {
         self.range.bytes()
+    }
+
+    pub(super) fn end(&self) -> CUdeviceptr {
+        self.address() + self.bytes() as u64
     }
 
     fn at(&self, piece: &Piece) -> Range<CUdeviceptr> {

@@ -289,7 +289,7 @@ impl Tag {
     /// Whether memory of the tag is there.
     #[must_use]
     pub fn has(&self, address: CUdeviceptr) -> bool {
-        !forked() && self.shared.memory.segment_of(&(address..address.saturating_add(1))).is_some()
+        !forked() && self.shared.memory.segment_of(address).is_some()
     }
 
     /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: of those of the allocator's tags the innermost
