@@ -43,6 +43,27 @@ pub(crate) fn sleep(tag: &Tag, backup: Backup) -> Slept {
 }
 
 #[test]
+fn a_backup_of_bytes_that_were_put_to_sleep_in_two_parts_is_read_as_one() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 160 * MIB, &stream);
+        fill(&stream, block, 160 * MIB, 7);
+        // The piece in the middle goes last.
+        let keep = tag.keep(block + (100 << 20), 1, "a while").unwrap();
+        sleep(&tag, Backup::Pinned);
+        let mut read = vec![0; 161 * MIB];
+        assert_eq!(tag.read_backup(block, &mut read).unwrap(), 64 * MIB);
+        drop(keep);
+        sleep(&tag, Backup::Pinned);
+        assert_eq!(tag.read_backup(block, &mut read).unwrap(), 160 * MIB);
+        assert!(read[..160 * MIB].iter().all(|byte| *byte == 7));
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        free(&allocator, block);
+    });
+}
+
+#[test]
 fn a_range_is_kept_over_segments_and_refused_from_where_it_leaves_the_tag() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();

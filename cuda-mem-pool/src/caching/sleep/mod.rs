@@ -399,11 +399,16 @@ impl Tag {
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
         let backups = lock_over_calls(&self.shared.backups);
-        // What was saved last comes first.
-        for backup in backups.iter().rev() {
-            let read = backup.read(address, target)?;
-            if read > 0 {
-                return Ok(read);
+        let mut done = 0;
+        // Each has what was put to sleep at one time: bytes in a row may be in several.
+        loop {
+            let before = done;
+            for backup in backups.iter() {
+                let rest = target.get_mut(done..).unwrap_or_default();
+                done += backup.read(address.saturating_add(done as u64), rest)?;
+            }
+            if done == before {
+                return Ok(done);
             }
         }
         Ok(0)
