@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, StreamId};
+use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, StreamId, forked};
 
 use super::adaptor;
 use crate::error::Result;
@@ -84,13 +84,17 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     /// The bytes that were asked for.
     #[must_use]
     pub fn bytes(&self) -> Stat {
-        lock(&self.inner.counted)[0]
+        self.counted()[0]
     }
 
     /// The number of allocations.
     #[must_use]
     pub fn allocations(&self) -> Stat {
-        lock(&self.inner.counted)[1]
+        self.counted()[1]
+    }
+
+    fn counted(&self) -> [Stat; 2] {
+        if forked() { Default::default() } else { *lock(&self.inner.counted) }
     }
 
     /// What is allocated, by address.

@@ -235,7 +235,7 @@ impl CachingAllocator {
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        self.shared().limits().0
+        if forked() { 0.0 } else { self.shared().limits().0 }
     }
 
     /// The physical memory that is held now, in bytes, that of private pools included.

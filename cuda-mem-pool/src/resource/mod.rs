@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream};
+use cuda_mem_core::{Context, DeviceBuffer, MemorySource, Stream, forked};
 
 pub use self::allocation::Allocation;
 use crate::error::{Error, Result, refuse_forked};
@@ -229,6 +229,10 @@ impl<T> ByAddress<T> {
     }
 
     pub(crate) fn list<R>(&self, mut row: impl FnMut(CUdeviceptr, usize, &T) -> R) -> Vec<R> {
+        // Those of the parent are none of a forked child's.
+        if forked() {
+            return Vec::new();
+        }
         lock(&self.0).iter().map(|(address, (bytes, value))| row(*address, *bytes, value)).collect()
     }
 }

@@ -11,8 +11,8 @@ use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallObserver, Dri
 use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::Action;
-use cuda_mem_pool::statistics::DeviceStatistics;
-use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_pool::statistics::{DeviceStatistics, Stat};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, GLOBAL};
@@ -282,7 +282,12 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
         let (allocator, stream) = (allocator(&context), Stream::new(&context).unwrap());
         let block = allocator.allocate(MIB, &stream).unwrap();
         let address = allocator.allocate_by_address(MIB, &stream).unwrap();
+        let tracked = TrackingAdaptor::new(allocator.clone(), false);
+        let known = tracked.allocate(MIB, &stream).unwrap();
         child::forked(|| {
+            if tracked.bytes() != Stat::default() || !tracked.outstanding_allocations().is_empty() {
+                return Err("allocations of the parent's in a forked child".to_owned());
+            }
             let forked = |error: Error| matches!(error, Error::Core(CoreError::Forked));
             if !allocator.allocate_by_address(MIB, &stream).is_err_and(forked) {
                 return Err("memory in a forked child".to_owned());
@@ -296,7 +301,7 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
             }
             Ok(())
         });
-        drop(block);
+        drop((block, known));
         // SAFETY: allocated above, and not used.
         unsafe { allocator.free_by_address(address) }.unwrap();
         assert_eq!(allocator.statistics().active.all.current, 0);
@@ -358,6 +363,7 @@ fn in_a_forked_child(
     ];
     if sizes != [0; 5]
         || allocator.driver_calls() > 0
+        || allocator.memory_fraction() != 0.0
         || allocator.statistics() != DeviceStatistics::default()
     {
         return Err("figures of the parent's in a forked child\n".to_owned());

@@ -301,16 +301,18 @@ fn a_forked_child_waits_for_no_lock_of_who_puts_tags_to_sleep() {
                     other.release_backup().map(drop),
                     tag.read_backup(block, &mut [0]).map(drop),
                     Tag::wake(&[&tag], Restore::Nothing).map(drop),
+                    Asleep::new(&allocator, Vec::new(), Backup::Discard)
+                        .map(drop)
+                        .map_err(|refused| refused.0),
                 ];
                 for (call, result) in refused.into_iter().enumerate() {
                     if !result.is_err_and(forked) {
                         return Err(format!("call {call} in a forked child"));
                     }
                 }
-                match (tag.state(), tag.pools(), tag.has(block), tag.is_asleep_at(block)) {
-                    (state, pools, false, false) if state == TagState::default() && pools.is_empty() => {
-                        Ok(())
-                    }
+                let told = (tag.state(), tag.has(block), tag.is_asleep_at(block));
+                match (tag.pools().len(), allocator.tags().len(), told) {
+                    (0, 0, told) if told == (TagState::default(), false, false) => Ok(()),
                     told => Err(format!("{told:?} in a forked child")),
                 }
             });

@@ -270,7 +270,7 @@ impl Tag {
     }
 
     pub(super) fn all(allocator: &CachingAllocator) -> Vec<Self> {
-        let tags = allocator.shared().tags.all();
+        let tags = if forked() { Vec::new() } else { allocator.shared().tags.all() };
         tags.into_iter().map(|shared| Self { allocator: allocator.clone(), shared }).collect()
     }
 
@@ -411,7 +411,6 @@ impl Tag {
                 return Ok(done);
             }
         }
-        Ok(0)
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use super::{Backup, Restore, Slept, Tag};
 use crate::caching::CachingAllocator;
-use crate::error::{Error, SleepError};
+use crate::error::{Error, SleepError, refuse_forked};
 use crate::resource::{Allocation, DeviceAccessible};
 
 /// Allocations whose tags sleep.
@@ -68,6 +68,7 @@ impl Asleep {
         buffers: &[Allocation<DeviceAccessible>],
         backup: Backup,
     ) -> Result<(Vec<Tag>, Slept), Error> {
+        refuse_forked()?;
         let addresses = buffers.iter().map(Allocation::address);
         // Those of no bytes have none.
         let owned: HashSet<u64> = addresses.filter(|address| *address != 0).collect();
