@@ -117,12 +117,16 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
     if pending > 0 && pending >= missing {
         advice.push(Advice::AwaitStreams { bytes: pending });
     }
-    let private = report.cached.iter().filter(|cached| cached.pool != MempoolId::NONE);
-    let private: usize = private.map(|cached| cached.bytes).sum();
+    let free_in = |is_counted: fn(MempoolId) -> bool| {
+        let counted = report.cached.iter().filter(|cached| is_counted(cached.pool));
+        counted.map(|cached| cached.bytes).sum::<usize>()
+    };
+    // Nobody can release a tag's own.
+    let private = free_in(|pool| pool != MempoolId::NONE && !pool.is_tag_s_own());
     if private > 0 && private >= missing {
         advice.push(Advice::ReleasePools { bytes: private });
     }
-    let cached = report.cached_bytes() - private;
+    let cached = free_in(|pool| pool == MempoolId::NONE);
     if cached >= requested {
         advice.push(match report.pinned {
             _ if !moves => Advice::AllowMoves,

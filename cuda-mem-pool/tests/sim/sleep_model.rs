@@ -5,7 +5,10 @@ use cuda_mem_core::copy::{memcpy_async, memset_async};
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Stream};
 use cuda_mem_pool::Error;
-use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Keep, Restore, SleepError, Tag};
+use cuda_mem_pool::caching::{
+    Advice, Backup, CachingAllocator, CachingOptions, Keep, OutOfMemoryReport, Restore, SleepError, Tag,
+};
+use cuda_mem_pool::statistics::Stat;
 use cuda_mem_sim::Sim;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -44,6 +47,9 @@ enum Step {
     },
     Limit(usize),
     EmptyCache,
+    /// Host memory for the next sleep, or none.
+    Prepare(usize, bool),
+    ResetFigures,
 }
 
 #[derive(Debug, Clone)]
@@ -98,6 +104,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(tags, restore, nothing, fault)| Step::Wake { tags, restore, nothing, fault }),
         1 => select(vec![60 * MIB, 120 * MIB, usize::MAX]).prop_map(Step::Limit),
         1 => Just(Step::EmptyCache),
+        1 => (0..2usize, any::<bool>()).prop_map(|(tag, makes)| Step::Prepare(tag, makes)),
+        1 => Just(Step::ResetFigures),
     ]
 }
 
@@ -155,7 +163,38 @@ impl World<'_> {
             Step::Wake { tags, restore, nothing, fault } => self.wake(*tags, *restore, *nothing, *fault),
             Step::Limit(bytes) => drop(self.allocator.set_limit(*bytes).unwrap()),
             Step::EmptyCache => drop(self.allocator.empty_cache().unwrap()),
+            Step::Prepare(tag, makes) => {
+                let (tag, state) = (&self.tags[*tag], self.tags[*tag].state());
+                let made = if *makes { tag.prepare() } else { tag.release_backup() };
+                match made {
+                    Ok(bytes) if *makes => assert_eq!(tag.state().backup_bytes, bytes),
+                    Ok(bytes) => assert_eq!((bytes, tag.state().backup_bytes), (state.backup_bytes, 0)),
+                    Err(error) => assert!(state.is_asleep, "{error}"),
+                }
+            }
+            Step::ResetFigures => {
+                self.allocator.reset_peak_statistics();
+                self.allocator.reset_accumulated_statistics();
+                let statistics = self.allocator.statistics();
+                let (split, active) = (statistics.inactive_split_bytes, statistics.active_bytes);
+                // Of large blocks it is what was held for any, cut up since or not.
+                let reserved = [statistics.reserved_bytes.all, statistics.reserved_bytes.small_pool];
+                for stat in
+                    [split.all, split.small_pool, active.all, active.large_pool].iter().chain(&reserved)
+                {
+                    assert_eq!(*stat, Stat { peak: stat.current, current: stat.current, ..Stat::default() });
+                }
+            }
         }
+    }
+
+    /// The report's figures are those of the allocator, which has nothing under way.
+    fn check_report(&self, report: &OutOfMemoryReport) {
+        assert_eq!(report.reserved, self.allocator.reserved_bytes());
+        assert_eq!(report.free, Some(self.context.memory_info().unwrap().free));
+        assert!(report.cached_bytes() + report.live + report.pending <= report.reserved, "{report}");
+        let is_own = |advice: &Advice| matches!(advice, Advice::ReleasePools { .. });
+        assert!(!report.advice.iter().any(is_own), "the only pools are tags' own: {report}");
     }
 
     fn pick(&self, index: &Index) -> Option<usize> {
@@ -176,7 +215,7 @@ impl World<'_> {
                 let tag = &self.tags[tag.unwrap()];
                 assert!(tag.state().is_asleep && tag.name() == name);
             }
-            Err(Error::DeviceOutOfMemory(_)) => {}
+            Err(Error::DeviceOutOfMemory(report)) => self.check_report(&report),
             Err(error) => panic!("{error}"),
         }
         drop(entered);
@@ -262,6 +301,17 @@ impl World<'_> {
         let asleep = states.iter().map(|state| state.asleep_bytes as u64).sum::<u64>();
         assert_eq!(statistics.asleep_bytes, asleep);
         let reserved = statistics.reserved_bytes;
+        for stat in [statistics.inactive_split, statistics.inactive_split_bytes, statistics.allocated_bytes] {
+            assert_eq!(stat.small_pool.current + stat.large_pool.current, stat.all.current);
+        }
+        let largest = self.allocator.largest_free_block().unwrap() as u64;
+        assert!(
+            largest
+                <= reserved
+                    .all
+                    .current
+                    .saturating_sub(statistics.active_bytes.all.current.saturating_sub(asleep))
+        );
         assert_eq!(self.allocator.reserved_bytes() as u64, reserved.all.current);
         assert_eq!(reserved.small_pool.current + reserved.large_pool.current, reserved.all.current);
         let snapshot: u64 = self.allocator.snapshot().segments.iter().map(|segment| segment.total_size).sum();
@@ -272,7 +322,16 @@ impl World<'_> {
         assert!(states.iter().all(|state| state.is_asleep || state.asleep_bytes == 0));
         for block in &self.blocks {
             let Some(value) = block.value else { continue };
-            if self.asleep(block).0 == 0 {
+            let (sleeping, pages) = self.asleep(block);
+            if sleeping == pages {
+                let mut read = vec![!value; block.bytes];
+                assert_eq!(
+                    self.tags[block.tag.unwrap()].read_backup(block.address, &mut read).unwrap(),
+                    block.bytes
+                );
+                assert!(read.iter().all(|byte| *byte == value), "the backup of {block:?}");
+            }
+            if sleeping == 0 {
                 let last = block.address + block.bytes as u64 - 1;
                 for at in (block.address..last).step_by(PAGE as usize).chain([last]) {
                     assert_eq!(self.byte(at), value, "of {block:?} at {at:#x}");
