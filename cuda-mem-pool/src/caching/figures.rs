@@ -171,10 +171,8 @@ impl CachingAllocator {
             free.map(|run| run.iter().map(|block| block.size).sum::<u64>()).max().unwrap_or(0)
         };
         let segments = shared.all_segments(false).0;
-        let serving = segments
-            .iter()
-            .filter(|segment| segment.is_expandable || shared.private.serves(segment.segment_pool_id));
-        Ok(serving.map(of_segment).max().unwrap_or(0) as usize)
+        let serves = |of: &&SegmentInfo| of.is_expandable || shared.private.serves(of.segment_pool_id);
+        Ok(segments.iter().filter(serves).map(of_segment).max().unwrap_or(0) as usize)
     }
 
     /// The mapped bytes of the default pool, by stream and size class; PyTorch's expandable segments. Streams without memory are
