@@ -10,7 +10,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::buffer::{DeviceRange, Enqueued};
 use crate::driver::{Context, fork, lock};
@@ -72,7 +72,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 #[derive(Debug, Default)]
 struct State {
     /// The point behind the last copy on each stream.
-    copies: Vec<Marker>,
+    copies: Vec<Arc<Marker>>,
     registrations: Vec<Registration>,
 }
 
@@ -166,15 +166,15 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Enqueues a copy and puts the stream's point behind it.
     fn copy(&self, stream: &Stream, call: &'static str, enqueue: impl FnOnce() -> Enqueued) -> Result<()> {
         stream.refuse_capturing(call)?;
-        let mut state = lock(&self.state);
-        // Under the lock, so that the point of one copy is not set before another's.
-        if let Some(known) = state.copies.iter().find(|marker| marker.stream().ends_with(stream)) {
-            return enqueue().mark(known).or_abort(call);
-        }
-        let marker = Marker::new(stream)?;
+        let known = lock(&self.state).copies.iter().find(|known| known.stream().ends_with(stream)).cloned();
+        // Without the lock: what the memory waits for besides is the program's to say, which may copy here. Of two threads that copy on one
+        // stream each sets a point behind its own copy, and whichever point comes last is behind both.
+        let marker = known.clone().map_or_else(|| Marker::new(stream).map(Arc::new), Ok)?;
         // Kept only behind a copy: until then its event, which others had before, may stand for whatever they recorded.
         enqueue().mark(&marker).or_abort(call)?;
-        state.copies.push(marker);
+        if known.is_none() {
+            lock(&self.state).copies.push(marker);
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Code of the program that runs inside a call, and calls back.
 
+use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,7 +13,10 @@ use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered, SharedMapping}
 use cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_core::{Context, DeviceBuffer, Driver, FenceLine, LateReports, PinnedBuffer, Stream, Transfer};
+use cuda_mem_core::{
+    Context, DeviceBuffer, Driver, FenceLine, LateReports, PinnedBuffer, Stream, Transfer, UsedElsewhere,
+    copy,
+};
 use cuda_mem_sim::Sim;
 
 use crate::common::capture::{Capture, RELAXED};
@@ -158,6 +162,44 @@ fn who_hears_of_a_handle_that_stays_wakes_its_mapping() {
         unsafe { mapping.sleep() }.unwrap();
         sim.clear_faults();
         assert!(mapping.is_awake());
+    });
+}
+
+/// Memory that others use who are waited for by a copy of the same scope.
+struct Copies<'s, 'e> {
+    scope: &'s copy::Scope<'s, 'e>,
+    source: &'e [u8],
+    target: &'e DeviceBuffer<u8>,
+}
+
+impl fmt::Debug for Copies<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Copies")
+    }
+}
+
+impl UsedElsewhere for Copies<'_, '_> {
+    fn order(&self, stream: &Stream) -> cuda_mem_core::Result<()> {
+        self.scope.upload(stream, self.source, &self.target.whole())
+    }
+}
+
+#[test]
+fn what_a_copy_waits_for_besides_copies_in_the_same_scope() {
+    within_limit(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let source = vec![7; 100_000];
+        let [first, second] = [(); 2].map(|()| DeviceBuffer::<u8>::zeroed(&stream, source.len()).unwrap());
+        copy::scope(context, |scope| {
+            let copies = Copies { scope, source: &source, target: &second };
+            // Without a point of the stream, and with one.
+            scope.upload(&stream, &source, &first.whole().behind(&copies))?;
+            scope.upload(&stream, &source, &first.whole().behind(&copies))
+        })
+        .unwrap();
+        for buffer in [first, second] {
+            assert_eq!(buffer.to_vec(&stream).unwrap(), source);
+        }
     });
 }
 
