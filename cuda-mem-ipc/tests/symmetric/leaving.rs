@@ -1,12 +1,13 @@
 //! Ranks that go in good order.
 
-use cuda_mem_core::{Error as CoreError, Stream};
+use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream};
 use cuda_mem_ipc::symmetric::{Error, SymmetricBackend};
 
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
 use crate::common::pair::{self, Channel, test_name};
-use crate::rank::{Crew, SOON, Seat, culprit, until_broken, until_idle};
+use crate::rank::{Crew, Rank, SOON, Seat, culprit, until_broken, until_idle};
 
 const LEFT: u64 = 2;
 
@@ -176,6 +177,36 @@ fn a_forked_child_has_nothing_and_its_parent_keeps_all() {
         drop(copies);
         rank.meet(&*memory);
         rank.meet(&*rank.memory(2000));
+        crew.finish();
+    });
+}
+
+/// What a stream was given before its capture began is waited for, also when the group goes with what it has allocated.
+#[test]
+fn a_group_that_ends_beside_a_capture_waits_for_the_work_before_it() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        let buffer = memory.get_buffer(0, 0..1000).unwrap();
+        rank.upload(&buffer, &[5; 1000]);
+        let (stream, target) =
+            (Stream::new(&rank.context).unwrap(), DeviceBuffer::<u8>::zeroed(&rank.stream, 1000).unwrap());
+        rank.stream.synchronize().unwrap();
+        let gate = Gate::before(&stream);
+        target.whole().copy_from(&stream, &buffer.as_range().unwrap()).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        drop((buffer, memory));
+        // The turn that is in it ends with the test, and sees whether the memory was there.
+        let Rank { native, group, stream: own, context, _turn } = rank;
+        drop((native, group, own));
+        // Long enough for what must not be done.
+        std::thread::sleep(SOON);
+        capture.end().unwrap();
+        gate.open();
+        assert_eq!(target.to_vec(&stream).unwrap(), [5; 1000]);
+        context.driver().reclaim();
+        assert_eq!(context.driver().release_failures(), 0);
         crew.finish();
     });
 }

@@ -28,7 +28,7 @@ pub(crate) struct Rank {
     pub(crate) stream: Stream,
     pub(crate) context: Context,
     /// One test at a time in a process.
-    _turn: Option<World>,
+    pub(crate) _turn: Option<World>,
 }
 
 /// What a process needs to be a rank.

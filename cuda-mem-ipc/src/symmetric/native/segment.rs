@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
-use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, Uses, copy};
+use cuda_mem_pool::cuda_mem_core::{Context, Error as CoreError, Result, Stream, Uses, copy, forked};
 
 use super::SIGNAL_PAD_BYTES;
 use super::announced::{Announced, Came};
@@ -199,6 +199,18 @@ impl OwnSegment {
             inner.clearing.push(block.pad);
         } else {
             inner.parked.push((block, uses));
+        }
+    }
+}
+
+impl Drop for OwnSegment {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        // Their captures cannot be waited for, but what the streams were given before can.
+        for (_, uses) in lock(&self.inner).parked.drain(..) {
+            self.segment.mapping.absorb_uses(uses);
         }
     }
 }
