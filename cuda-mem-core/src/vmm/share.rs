@@ -129,9 +129,7 @@ impl PhysicalMemory {
     /// Nothing is imported then.
     pub fn import_posix_fd(device: Device, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         expect_granular(bytes, granularity(device)?)?;
-        let memory = Self::import_unchecked(device, None, descriptor, bytes)?;
-        memory.expect_whole(device)?;
-        Ok(memory)
+        Self::import_unchecked(device, None, descriptor, bytes)?.expect_whole(device)
     }
 
     /// As [`PhysicalMemory::import_posix_fd`], or of a node of the host, for callers who map it and so find out whether it has `bytes` bytes.
@@ -158,9 +156,7 @@ impl PhysicalMemory {
         let mut raw = handle.bytes;
         // SAFETY: 64 bytes that live until the call returns, as this kind of handle is given.
         let imported = unsafe { import(device, None, raw.as_mut_ptr().cast(), FABRIC, bytes) };
-        let memory = imported.map_err(|error| without_fabric(device, error))?;
-        memory.expect_whole(device)?;
-        Ok(memory)
+        imported.map_err(|error| without_fabric(device, error))?.expect_whole(device)
     }
 
     /// Maps the memory in a range, from an offset on where nothing is mapped: [`Error::NotWhole`] if it has another size.
@@ -175,7 +171,7 @@ impl PhysicalMemory {
     }
 
     /// Memory is as large as was said if it can be mapped so.
-    fn expect_whole(&self, device: Device) -> Result<()> {
+    fn expect_whole(self, device: Device) -> Result<Self> {
         let range = AddressRange::reserve(device, self.bytes(), 0)?;
         self.map_whole(&range, 0)?;
         device.driver().attempt(|| {
@@ -183,7 +179,7 @@ impl PhysicalMemory {
             unsafe { range.unmap(0, self.bytes()) }
         })?;
         range.close()?;
-        Ok(())
+        Ok(self)
     }
 }
 
@@ -204,16 +200,17 @@ unsafe fn import(
     unsafe { call!(driver, cuMemImportFromShareableHandle(&mut raw, handle, kind)) }?;
     // From here on it is released if anything is wrong.
     let memory = PhysicalMemory::imported(driver, raw, bytes);
-    let place = MemoryLocation::of(device, node);
-    let found = memory.properties()?.location;
-    if found == Some(place) {
-        return Ok(memory);
-    }
-    // A place of another kind has no number among those that were declared.
-    let (place, found) = (place.as_raw(), found.map(MemoryLocation::as_raw));
-    let found = found.filter(|found| found.type_ == place.type_).map_or(-1, |found| found.id);
-    let what = if node.is_none() { "the device" } else { "the node of the host" };
-    let (declared, found) = (place.id.cast_unsigned().into(), found.cast_unsigned().into());
+    let kind = |place: MemoryLocation| place.as_raw().type_.0.cast_signed();
+    let (what, declared, found) = match (MemoryLocation::of(device, node), memory.properties()?.location) {
+        (place, Some(found)) if place == found => return Ok(memory),
+        (MemoryLocation::Device(place), Some(MemoryLocation::Device(found))) => ("the device", place, found),
+        (MemoryLocation::HostNuma(place), Some(MemoryLocation::HostNuma(found))) => {
+            ("the node", place, found)
+        }
+        // A place of another kind has no number among those that were declared.
+        (place, found) => ("the kind of place (CUmemLocationType)", kind(place), found.map_or(0, kind)),
+    };
+    let (declared, found) = (declared.cast_unsigned().into(), found.cast_unsigned().into());
     Err(Error::NotAsDeclared { what, declared, found })
 }
 

@@ -195,8 +195,14 @@ fn importer_of_a_node(first: &Channel) {
     let as_a_device_s = PhysicalMemory::import_posix_fd(device, host.as_fd(), bytes);
     let as_a_node_s = ImportedMapping::import_posix_fd_of_node(device, 0, of_device.as_fd(), bytes);
     let as_another_s = ImportedMapping::import_posix_fd_of_node(device, 1, host.as_fd(), bytes);
-    for refused in [as_a_device_s.map(drop), as_a_node_s.map(drop), as_another_s.map(drop)] {
-        assert!(matches!(refused, Err(Error::NotAsDeclared { .. })), "{refused:?}");
+    let kinds = "the kind of place (CUmemLocationType)";
+    for (refused, expected) in [
+        (as_a_device_s.map(drop), (kinds, 1, 3)),
+        (as_a_node_s.map(drop), (kinds, 3, 1)),
+        (as_another_s.map(drop), ("the node", 1, 0)),
+    ] {
+        let Err(Error::NotAsDeclared { what, declared, found }) = refused else { panic!("{refused:?}") };
+        assert_eq!((what, declared, found), expected);
     }
     let theirs = ImportedMapping::import_posix_fd_of_node(device, 0, host.as_fd(), bytes).unwrap();
     let address = theirs.on(&world.stream).unwrap().address();
