@@ -161,6 +161,23 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
 }
 
 #[test]
+fn a_tag_that_is_named_twice_counts_once() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 40 * MIB, &stream);
+        fill(&stream, block, 40 * MIB, 7);
+        let again = allocator.tag("weights").unwrap();
+        // SAFETY: nothing is queued that uses what sleeps.
+        let slept = unsafe { Tag::sleep(&[&tag, &again, &tag], Backup::Pinned) }.unwrap();
+        assert_eq!((slept.freed, slept.saved), (40 * MIB, 40 * MIB));
+        Tag::wake(&[&again, &tag], Restore::Backup).unwrap();
+        assert_eq!((tag.state().awake_bytes, byte(&stream, block)), (40 * MIB, 7));
+        free(&allocator, block);
+    });
+}
+
+#[test]
 fn free_memory_of_a_tag_goes_back_but_for_what_a_graph_may_use() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();

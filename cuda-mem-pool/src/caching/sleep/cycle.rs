@@ -79,7 +79,7 @@ impl Tag {
                 Err(error) => return Err(error.into()),
             }
         }
-        let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
+        let mut cycles = Self::begin_all(tags, shared)?;
         cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.memory, true));
         shared.context.synchronize()?;
         for peer in shared.private.memory.peers() {
@@ -134,7 +134,7 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Vec::new()) };
         let shared = allocator.shared();
-        let mut cycles = tags.iter().map(|tag| tag.shared.begin(shared)).collect::<Result<Vec<_>>>()?;
+        let mut cycles = Self::begin_all(tags, shared)?;
         cycles.retain(|cycle| cycle.began == ASLEEP);
         if cycles.is_empty() {
             return Ok(Vec::new());
@@ -164,6 +164,13 @@ impl Tag {
             Some(tag) => Err(SleepError::OtherAllocator { tag: tag.name().to_owned() }.into()),
             None => Ok(Some(&first.allocator)),
         }
+    }
+
+    /// Makes these tags busy, each once however often it is named.
+    fn begin_all<'t>(tags: &[&'t Self], shared: &'t DeviceCache) -> Result<Vec<Cycle<'t>>> {
+        let mut seen = HashSet::new();
+        let each = tags.iter().filter(|tag| seen.insert(Arc::as_ptr(&tag.shared)));
+        each.map(|tag| tag.shared.begin(shared)).collect()
     }
 }
 
