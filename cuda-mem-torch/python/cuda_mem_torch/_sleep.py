@@ -218,7 +218,7 @@ def sleep(tags: Tags = None, backup: str = "pinned", device: Device = None) -> S
     """Puts tags to sleep, all that the device has unless some are named: their memory goes back to the driver, their addresses stay.
     ``backup`` is ``"pinned"`` or ``"discard"``. Waits for the device first; nothing that uses the memory may be queued before
     :func:`wake`. What has to stay is named in the result."""
-    if backup not in _BACKUPS:
+    if backup not in tuple(_BACKUPS):
         raise ValueError(f"backup is {backup!r}; accepted: {', '.join(map(repr, _BACKUPS))}")
     number, words = _device(device), _words(tags)
     kept: list[Kept] = []
@@ -389,7 +389,7 @@ def _device(device: Device) -> int:
 def _words(tags: Tags) -> Any:
     if not (tags is None or isinstance(tags, Iterable)):
         raise TypeError(f"tags is {tags!r}; {_TAGS}")
-    names = [] if tags is None else [tags] if isinstance(tags, str) else list(tags)
+    names = [] if tags is None else [tags] if isinstance(tags, (str, bytes)) else list(tags)
     if tags is not None and not names:
         raise ValueError(f"tags is empty; {_TAGS}")
     return (ctypes.c_char_p * len(names))(*(_word("a tag", name) for name in names))

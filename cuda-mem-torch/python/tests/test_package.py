@@ -610,8 +610,8 @@ class Sleep(unittest.TestCase):
         woken = cuda_mem_torch.wake((name for name in ["inner", "python"]), restore=False)
         self.assertEqual((sorted(woken.tags.items()), woken), ([("inner", 12 << 20), ("python", 80 << 20)], []))
         self.assertRegex(str(woken), r"\Awoke 92\.00 MiB of (inner, python|python, inner)\Z")
-        self.assertEqual(str(cuda_mem_torch.wake("inner")), "woke 0 bytes: no tag slept")
-        cuda_mem_torch.sleep("inner", backup="discard")
+        self.assertEqual(str(cuda_mem_torch.wake(["inner", "inner"])), "woke 0 bytes: no tag slept")
+        cuda_mem_torch.sleep(["inner", "inner"], backup="discard")
         self.assertEqual(str(cuda_mem_torch.wake(restore=False)), "woke 12.00 MiB of inner", "and not of what was awake")
         self.assertEqual(len(heard), 2)
         self.assertEqual(tag.release_backup(), 80 << 20)
@@ -751,9 +751,12 @@ class Sleep(unittest.TestCase):
             (lambda: cuda_mem_torch.sleep([]), "tags is empty"),
             (lambda: cuda_mem_torch.tag("a\0b"), "null byte"),
             (lambda: cuda_mem_torch.set_limit(-1), "size is -1"),
+            (lambda: cuda_mem_torch.sleep(backup=["pinned"]), r"backup is \['pinned'\]; accepted: 'pinned', 'discard'"),
         ):
             with self.assertRaisesRegex(ValueError, error):
                 call()
+        with self.assertRaisesRegex(TypeError, "a tag is b'python'; accepted: text"):
+            cuda_mem_torch.wake(b"python")
         with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "is no memory of any tag"), cuda_mem_torch.keep(self.tensor(100)):
             pass
         with mock.patch.object(_install, "is_enabled", return_value=False):
