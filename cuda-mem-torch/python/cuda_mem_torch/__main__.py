@@ -16,16 +16,21 @@ def main() -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)
-    arguments = parser.parse_args()
-    return run(arguments) if hasattr(arguments, "run") else _doctor.diagnose()
+    parser.set_defaults(run=lambda _arguments: _doctor.diagnose())
+    return run(parser.parse_args())
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs a command. What it cannot do is a line, and 1; what it was not meant to meet is a traceback."""
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        # What was printed and cannot be written fails here, and not when the interpreter ends.
+        print(end="", flush=True)
+        return code
     except (CudaMemError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        # Where that was the output, the interpreter would try it again.
+        sys.stdout = sys.stderr
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out
     if out is None and arguments.perfetto is None and arguments.folded is None:
         # As a.html, of a.pickle and of a.pickle.gz alike.
-        out = arguments.recordings[0].with_name(arguments.recordings[0].name.split(".")[0] + ".html")
+        out = arguments.recordings[0].parent / (arguments.recordings[0].name.split(".")[0] + ".html")
     inputs = [*arguments.recordings, *([arguments.before] if arguments.before else [])]
     outputs = [path for path in (out, arguments.perfetto, arguments.folded) if path is not None]
     for path in outputs:

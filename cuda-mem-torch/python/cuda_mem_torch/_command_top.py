@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import sys
 
@@ -33,10 +34,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 3600 seconds")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0.1 <= (seconds := float(text)) <= 3600:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 3600 seconds")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,7 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(library: ctypes.CDLL) -> int:
-    def write(_data: int | None, text: bytes) -> None:
-        print(text.decode(errors="replace"), end="")
+    parts: list[str] = []
 
-    return int(library.cuda_mem_torch_top_table(None, _library.NOTE(write)))
+    def told(_data: int | None, text: bytes) -> None:
+        parts.append(text.decode(errors="replace"))
+
+    code = int(library.cuda_mem_torch_top_table(None, _library.NOTE(told)))
+    # Here an output that is closed raises; within a call of the library it could not.
+    print("".join(parts), end="")
+    return code

@@ -90,6 +90,8 @@ class Report(InAFolder):
             self.assertEqual(len(said.splitlines()), 1, said)
             self.assertFalse((self.folder / name).with_suffix(".html").exists())
         self.assertIn("nothere.pickle", command("report", self.folder / "nothere.pickle", code=1))
+        for nameless in ("", "/"):
+            self.assertRegex(command("report", nameless, code=1), r"\Aerror: cannot read [./]: it is a folder\n\Z")
 
     def test_what_is_read_is_not_written_over(self):
         path = self.snapshot()
@@ -167,7 +169,19 @@ class Top(unittest.TestCase):
         self.assertRegex(done.stderr, r"^error: no GPU can be seen: .*libnvidia-ml.*Is the driver installed, and passed into this container\?\n$")
 
     def test_an_interval_is_a_number_of_seconds(self):
-        self.assertIn("0.001 is not from 0.1 to 3600", command("top", "--interval", "0.001", code=2))
+        for text in ("0.001", "soon", "nan"):
+            self.assertIn(f"{text} is not from 0.1 to 3600", command("top", "--interval", text, code=2))
+
+
+class Output(InAFolder):
+    def test_what_cannot_be_written_is_a_line(self):
+        snapshot = self.snapshot()
+        for words in ([], ["report", snapshot], ["top", "--once"]):
+            with open("/dev/full", "w") as full:
+                run = [sys.executable, "-m", "cuda_mem_torch", *map(str, words)]
+                done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True)
+            if words != ["top", "--once"] or done.returncode != _command_top._NO_GPU:
+                self.assertEqual((done.returncode, done.stderr), (1, "error: [Errno 28] No space left on device\n"), words)
 
 
 class Demo(InAFolder):
