@@ -64,6 +64,29 @@ fn a_backup_of_bytes_that_were_put_to_sleep_in_two_parts_is_read_as_one() {
 }
 
 #[test]
+fn a_backup_is_read_as_it_was_saved_last() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 160 * MIB, &stream);
+        fill(&stream, block, 160 * MIB, 7);
+        // Saved, but the piece in the middle stays awake, and changes.
+        sim.fail_call("cuMemUnmap", 2, UNKNOWN);
+        assert_eq!(sleep(&tag, Backup::Pinned).freed, 96 * MIB);
+        fill(&stream, block + (64 << 20), 64 * MIB, 9);
+        assert_eq!(sleep(&tag, Backup::Pinned).freed, 64 * MIB);
+        let mut read = vec![0; 160 * MIB];
+        assert_eq!(tag.read_backup(block, &mut read).unwrap(), 160 * MIB);
+        for (part, byte) in read.chunks(32 * MIB).zip([7, 7, 9, 9, 7]) {
+            assert!(part.iter().all(|found| *found == byte), "{} for {byte}", part[0]);
+        }
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!([63, 64, 127, 128].map(|at| byte(&stream, block + (at << 20))), [7, 9, 9, 7]);
+        free(&allocator, block);
+    });
+}
+
+#[test]
 fn a_range_is_kept_over_segments_and_refused_from_where_it_leaves_the_tag() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();

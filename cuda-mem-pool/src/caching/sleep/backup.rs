@@ -94,21 +94,18 @@ impl BackupMemory {
         Ok(())
     }
 
-    /// Copies what it has of the bytes from an address on to `target`; how many, up to the first that it does not have.
-    pub(super) fn read(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
+    /// Copies what it has of the bytes from an address on to their places in `target`. The ranges that it has.
+    pub(super) fn read(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<Vec<Range<CUdeviceptr>>> {
         let bytes = self.memory.memory()?.as_slice();
-        let (mut next, mut done) = (address, 0);
+        let mut had = Vec::new();
         for (part, at) in self.parts(&(address..address.saturating_add(target.len() as u64))) {
-            if part.start != next {
-                break;
-            }
-            let from = bytes.get(at..at + len(&part)).unwrap_or_default();
-            if let Some(target) = target.get_mut(done..done + from.len()) {
+            let (to, size) = ((part.start - address) as usize, len(&part));
+            if let (Some(target), Some(from)) = (target.get_mut(to..to + size), bytes.get(at..at + size)) {
                 target.copy_from_slice(from);
+                had.push(part);
             }
-            (next, done) = (part.end, done + from.len());
         }
-        Ok(done)
+        Ok(had)
     }
 
     /// The parts of a range that it has, each with its place.

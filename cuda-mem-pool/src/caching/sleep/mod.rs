@@ -391,7 +391,8 @@ impl Tag {
         Ok(spare.map_or(0, |spare| spare.bytes()))
     }
 
-    /// Copies what the backup has of the bytes from an address on, as many as it has in a row; how many.
+    /// Copies what the backup has of the bytes from an address on; how many, up to the first that it does not have. Bytes of `target` behind
+    /// that may have changed.
     ///
     /// # Errors
     ///
@@ -399,18 +400,12 @@ impl Tag {
     pub fn read_backup(&self, address: CUdeviceptr, target: &mut [u8]) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), ASLEEP)?;
         let backups = lock_over_calls(&self.shared.backups);
-        let mut done = 0;
-        // Each has what was put to sleep at one time: bytes in a row may be in several.
-        loop {
-            let before = done;
-            for backup in backups.iter() {
-                let rest = target.get_mut(done..).unwrap_or_default();
-                done += backup.read(address.saturating_add(done as u64), rest)?;
-            }
-            if done == before {
-                return Ok(done);
-            }
-        }
+        // Each has what was put to sleep at one time. What was saved again, since it had stayed awake, is in the last of those that have it.
+        let had: Result<Vec<_>> = backups.iter().map(|backup| backup.read(address, target)).collect();
+        let mut had = had?.concat();
+        had.sort_unstable_by_key(|part| part.start);
+        let until = had.iter().fold(address, |end, it| if it.start <= end { end.max(it.end) } else { end });
+        Ok((until - address) as usize)
     }
 }
 
