@@ -104,15 +104,15 @@ impl ImportedMapping {
         Ok(mapping)
     }
 
-    /// As [`ImportedMapping::import_posix_fd`], for memory that lies on a [node](crate::vmm::CreateOptions::node) of the host, for one
-    /// device and for the host: the driver copies between memory of the host by itself. Errors: as there.
+    /// As [`ImportedMapping::import_posix_fd`], for memory that lies on a [node](crate::vmm::CreateOptions::node) of the host. One device may
+    /// use it, and the host: the driver may have a processor do copies between two places of the host's memory. Errors: as there.
     pub fn import_posix_fd_of_node(
         device: Device,
         node: i32,
         descriptor: BorrowedFd<'_>,
         bytes: usize,
     ) -> Result<Self> {
-        // SAFETY: as for memory of a device.
+        // SAFETY: whoever gets it gets it with memory; if anything is wrong it ends here, and what is mapped is unmapped.
         let mapping = unsafe { Self::reserve(device, bytes) }?;
         mapping.wake(PhysicalMemory::import_unchecked(device, Some(node), descriptor, bytes)?, &[device])?;
         mapping.mapped.range.as_ref().map_or(Ok(()), |range| range.let_host_in(node))?;

@@ -121,7 +121,7 @@ impl AddressRange {
             .with_bytes(bytes)
     }
 
-    /// Lets the host read and write all of the range, which memory on a node of it is mapped in.
+    /// Lets the host read and write all of the range, in which memory is mapped that lies on this node of the host.
     pub(crate) fn let_host_in(&self, node: i32) -> Result<()> {
         let location = MemoryLocation::HostNuma(node).as_raw();
         let entry = CUmemAccessDesc_v1 { location, flags: Access::ReadWrite.as_raw() };

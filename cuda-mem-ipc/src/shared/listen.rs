@@ -8,7 +8,8 @@ use crate::transport::{Address, Connection, Deadline, Listener, PeerPolicy};
 
 impl Exporter {
     /// Waits at a name for one importer of this user, which calls [`Importer::connect`]: at [`Address::of_user`]. Who comes and is not
-    /// admitted is not waited for; who is, and says nothing, is, until the deadline. For several importers, other users or other places, make connections with a [`Listener`].
+    /// admitted is turned away. Who is admitted and says nothing is waited for until the deadline. For several importers, other users or
+    /// other places, make connections with a [`Listener`].
     ///
     /// ```
     /// use std::thread;
