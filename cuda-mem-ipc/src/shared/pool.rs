@@ -85,10 +85,8 @@ impl SharedPool {
             // Files and blocks have whole pages by themselves.
             MemoryKind::DevicePool | MemoryKind::Host => GRANULE,
         };
-        let slabs = match options.kind {
-            MemoryKind::DevicePool => Some(Arc::new(Slabs::new(context)?)),
-            _ => None,
-        };
+        let has_slabs = options.kind == MemoryKind::DevicePool;
+        let slabs = has_slabs.then(|| Slabs::new(context)).transpose()?.map(Arc::new);
         if let MemoryKind::HostNuma(node) = options.kind {
             // Whether there is such a node, and the driver has memory of it that can be shared.
             ShareableMemory::create(context.device(), page, &on_node(node))?;
