@@ -173,7 +173,7 @@ impl Group {
     }
 
     /// Memory for `count` values on every rank. Every rank calls it, with the same count, and it returns when all have. What is in it is
-    /// undefined.
+    /// undefined. A rank whose call fails may call again while the others wait; once theirs fail too, end the group: ranks count calls.
     ///
     /// # Errors
     ///
