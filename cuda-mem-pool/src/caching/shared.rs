@@ -130,9 +130,9 @@ impl DeviceCache {
 
     /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. An error if that cannot be known.
     fn wait(&self) -> cuda_mem_core::Result<()> {
-        let private = self.private.streams.all();
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
-        let of_private = private.iter().map(|stream| wait_for(stream).or_else(|_| wait_for(stream)));
+        let private = self.private.streams.all().into_iter();
+        let of_private = private.map(|stream| wait_for(&stream).or_else(|_| wait_for(&stream)));
         let of_streams: Vec<_> = of_slots.chain(of_private).collect();
         let mut is_named = true;
         for wait in of_streams.into_iter().chain(self.pending.wait()).chain(self.private.wait()) {
