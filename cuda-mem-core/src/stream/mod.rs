@@ -132,18 +132,28 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Thread(u64);
 
+thread_local! {
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// Whether the driver may have left the thread, which is at its end: its default stream is another one then.
+    static IS_ENDING: Cell<bool> = const { Cell::new(false) };
+    static END: End = const { End };
+}
+
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        IS_ENDING.set(true);
+    }
+}
+
 impl Thread {
     fn current() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
-        thread_local! {
-            static NUMBER: Cell<u64> = const { Cell::new(0) };
+        if NUMBER.get() == 0 {
+            NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
         }
-        NUMBER.with(|number| {
-            if number.get() == 0 {
-                number.set(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
-            }
-            Self(number.get())
-        })
+        Self(NUMBER.get())
     }
 }
 
@@ -196,6 +206,8 @@ impl Stream {
     pub fn per_thread(context: &Context) -> Result<Self> {
         let _bound = context.bind()?;
         let id = identify(context.driver(), CU_STREAM_PER_THREAD, "Stream::per_thread")?;
+        // Behind a call: destructors run from the last to the first, and so before the driver's.
+        let _ = END.try_with(|_| ());
         Ok(Self::wrap(context, CU_STREAM_PER_THREAD, id, Kind::PerThread(Thread::current())))
     }
 
@@ -468,12 +480,14 @@ impl Stream {
     }
 
     /// Refuses what cannot be asked of it here: anything in a forked child, and of a thread's default stream in any other thread.
-    /// No driver call.
+    /// No driver call, but while a thread ends.
     #[inline]
     pub fn refuse_other_threads(&self) -> Result<()> {
         refuse_forked()?;
+        let is_another =
+            || IS_ENDING.get() && !Self::per_thread(self.context()).is_ok_and(|now| now == *self);
         match self.inner.kind {
-            Kind::PerThread(owner) if owner != Thread::current() => Err(Error::WrongThread),
+            Kind::PerThread(owner) if owner != Thread::current() || is_another() => Err(Error::WrongThread),
             _ => Ok(()),
         }
     }

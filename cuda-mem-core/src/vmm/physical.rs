@@ -54,7 +54,7 @@ impl CreateOptions {
         let mut types = HandleTypes::empty();
         types.set(HandleTypes::POSIX_FD, self.shareable);
         types.set(HandleTypes::FABRIC, self.fabric);
-        properties.requestedHandleTypes = types.as_raw();
+        properties.requestedHandleTypes.0 = types.bits();
         properties.allocFlags.gpuDirectRDMACapable = self.gpu_direct_rdma.into();
         properties
     }

@@ -36,12 +36,6 @@ bitflags! {
     }
 }
 
-impl HandleTypes {
-    pub(super) fn as_raw(self) -> CUmemAllocationHandleType {
-        CUmemAllocationHandleType(self.bits())
-    }
-}
-
 /// What the driver says of memory. [`PhysicalMemory::properties`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -65,4 +65,5 @@ mod rig;
 mod rules;
 mod sources;
 mod stager;
+mod thread_ends;
 mod vmm;

@@ -224,7 +224,7 @@ impl DeviceCache {
         let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
         let lost: Vec<_> =
             of_slots.chain(self.private.streams.owners()).filter(|owner| owner.is_lost()).collect();
-        let is_done = !lost.is_empty() && self.wait_for_context();
+        let is_done = !lost.is_empty() && self.wait_for_context().is_ok();
         if is_done {
             lost.iter().for_each(|owner| owner.found_done());
         }

@@ -138,12 +138,8 @@ impl Owner {
     /// beside a free that waits for the device (docs/measurements.md), which a record of an event is not. The memory of a stream that is
     /// busy, or cannot be asked, serves others once somebody has waited for the context.
     pub(super) fn end_with_thread(&self, id: u64) {
-        self.end(id, |stream| {
-            // Not while it captures, which it does by this thread's doing alone: no capture begins between the two. A driver that has
-            // left the thread might mean another stream.
-            let is_it = Stream::per_thread(stream.context()).is_ok_and(|own| own == *stream);
-            Some(if is_it && stream.is_idle().unwrap_or(false) { End::Done } else { End::Lost })
-        });
+        // Where the driver may have left the thread already it cannot be asked.
+        self.end(id, |stream| Some(if is_done(stream) { End::Done } else { End::Lost }));
     }
 
     /// Ends the stream if it is done and `is_left` says of its handles, while one is here, that nobody but the allocator has any.

@@ -128,27 +128,27 @@ impl DeviceCache {
             + self.private.metadata_bytes()
     }
 
-    /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. False if that cannot be known.
-    fn wait(&self) -> bool {
-        let private = self.private.streams.all();
+    /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. An error if that cannot be known.
+    fn wait(&self) -> cuda_mem_core::Result<()> {
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
-        let of_private = private.iter().map(|stream| wait_for(stream).or_else(|_| wait_for(stream)));
-        let mut waits: Vec<_> = of_slots.chain(of_private).collect();
-        waits.extend(self.pending.wait());
-        if waits.iter().any(|wait| matches!(wait, Err(CoreError::Capturing { .. }))) {
-            return false;
+        let private = self.private.streams.all().into_iter();
+        let of_private = private.map(|stream| wait_for(&stream).or_else(|_| wait_for(&stream)));
+        let of_streams: Vec<_> = of_slots.chain(of_private).collect();
+        let mut is_named = true;
+        for wait in of_streams.into_iter().chain(self.pending.wait()).chain(self.private.wait()) {
+            match wait {
+                Err(error @ CoreError::Capturing { .. }) => return Err(error),
+                wait => is_named &= !matches!(wait, Err(CoreError::WrongThread | CoreError::Disowned)),
+            }
         }
-        let is_unnamed = |wait: &cuda_mem_core::Result<()>| {
-            matches!(wait, Err(CoreError::WrongThread | CoreError::Disowned))
-        };
-        !waits.iter().any(is_unnamed) || self.wait_for_context()
+        if is_named { Ok(()) } else { self.wait_for_context() }
     }
 
     /// Waits for all work of the context: that of another thread's default stream, which nobody else can name, or of one that was disowned,
     /// which nobody can. Beside any capture the driver refuses, and that stream runs on.
-    pub(super) fn wait_for_context(&self) -> bool {
+    pub(super) fn wait_for_context(&self) -> cuda_mem_core::Result<()> {
         // Once more, because the driver reports older errors of others in any call.
-        self.context.synchronize().or_else(|_| self.context.synchronize()).is_ok()
+        self.context.synchronize().or_else(|_| self.context.synchronize())
     }
 }
 
@@ -159,9 +159,9 @@ impl Drop for DeviceCache {
         if forked() {
             return;
         }
-        if !self.wait() {
-            self.tags.leak();
-            return;
+        if let Err(error) = self.wait() {
+            self.private.memory.leak();
+            return self.context.driver().report_release_failure(&error);
         }
         self.private.memory.close();
         // What the driver refuses is counted there.

@@ -1,5 +1,8 @@
 //! Private pools of `CachingAllocator` on small machines, and what they ask of the driver.
 
+use std::thread;
+use std::time::Duration;
+
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
@@ -151,7 +154,7 @@ fn a_full_pool_looks_again_after_it_has_waited() {
         let gate = Gate::before(&other);
         allocator.record_stream(block, &other).unwrap();
         free(&allocator, block);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| gate.open());
             let again = routed(&allocator, id, 200 * MIB, stream).unwrap();
             assert_eq!(again, block);
@@ -258,5 +261,31 @@ fn an_allocator_of_segments_is_no_source_of_its_own() {
         free(&allocator, kept);
         allocator.release_pool(id).unwrap();
         allocator.empty_cache().unwrap();
+    });
+}
+
+/// Memory of a pool that was released can be had once its stream is done, which somebody else has too, and which has no heap.
+#[test]
+fn streams_of_private_pools_alone_are_waited_for() {
+    on(Sim::builder(), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let id = MempoolId::for_user();
+        let block = routed(&allocator, id, 20 << 20, &stream).unwrap();
+        let freed = routed(&allocator, id, 20 << 20, &stream).unwrap();
+        let gates = [&stream, &other].map(Gate::before);
+        allocator.record_stream(freed, &other).unwrap();
+        [block, freed].into_iter().for_each(|block| free(&allocator, block));
+        (0..2).for_each(|_| allocator.release_pool(id).unwrap());
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                for gate in &gates {
+                    thread::sleep(Duration::from_millis(20));
+                    gate.open();
+                }
+            });
+            allocator.wait_for_streams().unwrap();
+        });
+        assert_eq!(allocator.empty_cache().unwrap(), 40 << 20);
     });
 }

@@ -314,7 +314,8 @@ fn what_is_freed_while_a_thread_ends_is_waited_for() {
     on_small(|_, context| {
         let (allocator, gate) = (allocator(context), Arc::new(Gate::new(context)));
         in_a_thread(|| {
-            // Entered before anything of the allocator is, it goes after that.
+            // Entered before anything of the allocator is, it goes after that, and before the driver leaves the thread.
+            context.synchronize().unwrap();
             LATE.with(|late| assert!(late.borrow().is_empty()));
             let own = Stream::per_thread(context).unwrap();
             let mut block = allocator.allocate(40 * MIB, &own).unwrap();

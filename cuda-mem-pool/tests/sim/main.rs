@@ -22,6 +22,7 @@ mod caching_pools_meanwhile;
 mod caching_threads;
 mod caching_watchers;
 mod capture_reuse;
+mod endings;
 mod extremes;
 mod faults;
 mod foreign;

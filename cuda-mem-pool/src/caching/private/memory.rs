@@ -181,6 +181,11 @@ impl SegmentMemory {
         lock(&self.peers).clone()
     }
 
+    /// Keeps all of it until the process ends, and with it the sources that it came from: their end would take it back.
+    pub(in crate::caching) fn leak(&self) {
+        let _ = ManuallyDrop::new(std::mem::take(&mut *lock(&self.segments)));
+    }
+
     pub(in crate::caching) fn close(&self) {
         let addresses: Vec<u64> = lock(&self.segments).keys().copied().collect();
         for address in addresses {

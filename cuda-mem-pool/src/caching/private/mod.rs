@@ -174,6 +174,12 @@ impl Private {
         state.segments().map(info).collect()
     }
 
+    /// Waits for what other streams do with blocks; what each wait said.
+    pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
+        let of_pools: Vec<_> = lock(&self.state).pools.iter().map(|(_, pool)| pool.notes.clone()).collect();
+        of_pools.iter().flat_map(|notes| notes.pending.wait()).collect()
+    }
+
     /// What each pool has free, and each stream of the default pool, of those that have any and do not sleep.
     pub(super) fn cached(&self) -> Vec<CachedMemory> {
         let state = lock(&self.state);

@@ -92,20 +92,20 @@ impl PrivatePools<'_> {
         }
     }
 
-    /// Waits for all streams but those that capture, and for what others, which may have no heap, do with freed blocks.
+    /// Waits for all streams but those that capture, and for what others, which may have no memory, do with freed blocks.
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         for slot in self.shared.slots.iter() {
             // Whatever else it fails with, the events tell what is done.
             unless_lost(slot.owner.wait().map_err(Error::Core))?;
         }
-        // Those that have no heap, and that nobody else has any more: their memory can be had once they are done.
-        for stream in self.private.streams.with_at_most(1) {
+        for stream in self.private.streams.all() {
             unless_lost(wait_for(&stream).map_err(Error::Core))?;
         }
         for point in self.shared.pending.points() {
             unless_lost(point.wait().map_err(Error::Core))?;
         }
+        self.wait_for_uses();
         self.shared.poll();
         Ok(())
     }
@@ -269,7 +269,6 @@ impl Climb for Climber<'_> {
 
     fn wait(&mut self) -> Result<bool> {
         self.pools.wait_for_streams()?;
-        self.pools.wait_for_uses();
         self.found = self.pools.make_room(self.routed, true)?;
         Ok(true)
     }

@@ -11,7 +11,6 @@ mod owned;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,13 +182,6 @@ impl Tags {
         let source = source.map(|source| Arc::as_ptr(&source).addr());
         let tag = self.all().into_iter().find(|tag| source == Some(Arc::as_ptr(&tag.memory).addr()));
         SleepError::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }.into()
-    }
-
-    /// Keeps the memory of all tags until the process ends.
-    pub(super) fn leak(&self) {
-        for tag in self.all() {
-            let _ = ManuallyDrop::new(Arc::clone(&tag.memory));
-        }
     }
 }
 

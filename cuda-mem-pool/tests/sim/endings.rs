@@ -1,0 +1,76 @@
+//! Allocators that end while work uses their memory.
+
+use std::thread;
+use std::time::Duration;
+
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
+use cuda_mem_pool::MemoryResource;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_sim::Sim;
+
+use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
+use crate::rig::expect_clean;
+
+const MIB: usize = 1 << 20;
+
+fn machine() -> (Sim, Context) {
+    let sim = Sim::builder().build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    (sim, context)
+}
+
+/// What streams do that were recorded for a block of a private pool is waited for, as with any other block.
+#[test]
+fn an_allocator_that_ends_waits_for_streams_that_used_freed_blocks_of_tags() {
+    let (sim, context) = machine();
+    let [stream, other] = [(); 2].map(|()| Stream::new(&context).unwrap());
+    for is_freed in [false, true] {
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        let scope = allocator.tag("tag").unwrap().enter().unwrap();
+        let address = allocator.allocate_by_address(4 * MIB, &stream).unwrap();
+        drop(scope);
+        let gate = Gate::before(&other);
+        // SAFETY: the block's bytes; the stream is recorded.
+        unsafe { copy::memset_async(&other, address, 1, 4 * MIB) }.unwrap();
+        allocator.record_stream(address, &other).unwrap();
+        if is_freed {
+            // SAFETY: who uses it was recorded.
+            unsafe { allocator.free_by_address(address) }.unwrap();
+        }
+        thread::scope(|threads| {
+            threads.spawn(move || drop(allocator));
+            thread::sleep(Duration::from_millis(50));
+            gate.open();
+        });
+        other.synchronize().unwrap();
+    }
+    drop((stream, other, context));
+    expect_clean(&sim);
+}
+
+/// The memory of a pool's source stays with what could not be waited for, which is counted.
+#[test]
+fn an_allocator_that_ends_beside_a_capture_keeps_its_sources() {
+    let (sim, context) = machine();
+    let [source, allocator] =
+        [(); 2].map(|()| CachingAllocator::new(&context, &CachingOptions::default()).unwrap());
+    let [stream, home] = [(); 2].map(|()| Stream::new(&context).unwrap());
+    let target = DeviceBuffer::<u8>::zeroed(&home, 4 * MIB).unwrap();
+    home.synchronize().unwrap();
+    let pool = allocator.private_pool(Some(source.raw())).unwrap();
+    let route = pool.route_this_thread().unwrap();
+    let block = allocator.allocate(4 * MIB, &stream).unwrap();
+    drop((route, source));
+    block.whole().fill_bytes(&stream, 5).unwrap();
+    let gate = Gate::before(&stream);
+    target.whole().copy_from(&stream, &block.whole()).unwrap();
+    drop(block);
+    let capture = Capture::begin(&stream, RELAXED);
+    drop((pool, allocator));
+    assert_eq!(context.driver().release_failures(), 1);
+    capture.end().unwrap();
+    gate.open();
+    assert_eq!(target.to_vec(&stream).unwrap(), [5; 4 * MIB]);
+    assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
