@@ -93,8 +93,8 @@ impl CapturePast {
     pub unsafe fn advance(&mut self, place: &CapturePoint) -> Result<()> {
         let before = self.place.take();
         let before = before.filter(|before| is_same_capture(before, place));
-        let nodes = |of: &CapturePoint| of.nodes.iter().copied().map(address).collect::<Vec<_>>();
-        if before.as_ref().is_some_and(|before| nodes(before) == nodes(place)) {
+        let now = || place.nodes.iter().copied().map(address);
+        if before.as_ref().is_some_and(|before| before.nodes.iter().copied().map(address).eq(now())) {
             self.place = before;
             return Ok(());
         }
