@@ -1457,8 +1457,8 @@ int cuda_mem_torch_attach_backing_change(cuda_mem_torch_backing_change change,
 int cuda_mem_torch_detach_backing_change(uint64_t registrant);
 
 /*
- Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
- segments; the history is that of all pools, whose entries name them.
+ Tells of all segments of a device or of all, of their blocks, and of the history, in which it leaves an entry; without traces it leaves
+ none. A pool other than zeros limits it to its segments; the history is that of all pools, whose entries name them.
 
  # Safety
 

@@ -264,8 +264,14 @@ void install(const std::string& version) {
     ours->enable(ours->isEnabled());
   }
   put(ours);
-  // The native allocator would go by it where its own pools grow.
-  say_expandable(!late);
+  try {
+    // The native allocator would go by it where its own pools grow.
+    say_expandable(!late);
+  } catch (...) {
+    // PyTorch does not accept what the environment says.
+    put(before);
+    throw;
+  }
 }
 
 void uninstall() {

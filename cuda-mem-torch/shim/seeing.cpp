@@ -405,9 +405,8 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
   }
   const Found found = find(pointer);
   if (found.in.device < 0) {
-    if (native_.is_late()) {
-      native_->annotateMemory(pointer, metadata);
-    }
+    TORCH_CHECK(native_.is_late(), "annotateMemory: no live allocation found at pointer ", pointer);
+    native_->annotateMemory(pointer, metadata);
     return;
   }
   TraceEntry entry(

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import mmap
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,32 @@ def settings_tell_of_expandable_segments():
     torch.cuda.empty_cache()
     cuda_mem_torch.disable()
     assert not setting()
+
+
+def what_pytorch_refuses_changes_nothing():
+    """A value that this package takes and this version of PyTorch does not, before CUDA is used, after it, and when it is enabled already."""
+    import cuda_mem_torch
+
+    def refuses(backend):
+        refused(ValueError, "has to be power of 2", lambda: cuda_mem_torch.enable(roundup_power2_divisions=0, max_split_size_mb=64))
+        assert cuda_mem_torch.is_enabled() == (backend == "cuda-mem") and torch.cuda.get_allocator_backend() == backend
+
+    def settings():
+        return torch.cuda.memory._snapshot()["allocator_settings"]
+
+    refuses("native")
+    refuses("native")
+    early = block()
+    was = settings()
+    refuses("native")
+    assert settings() == was, settings()
+    cuda_mem_torch.enable(expandable_segments=True)
+    was = settings()
+    refuses("cuda-mem")
+    assert settings()["max_split_size"] == was["max_split_size"], settings()
+    cuda_mem_torch.disable()
+    assert not settings()["expandable_segments"], "the environment does not say so"
+    del early
 
 
 def segments_stay_while_the_setting_is_off():
@@ -276,6 +303,21 @@ def a_failed_request_says_what_there_was():
     refused((ValueError, cuda_mem_torch.CudaMemError), "7", lambda: cuda_mem_torch.report("there.html", device=7))
     refused(cuda_mem_torch.CudaMemError, "delete them first", cuda_mem_torch.disable)
     refused(TypeError, "accepted: a number", lambda: cuda_mem_torch.enable(max_split_size_mb="64"))
+
+
+def a_request_that_hardly_fails_says_so():
+    """Memory has the granularity of handles: what is left of a device that is nearly full is no block, and nobody is told to ask again."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    kept = [block(1 << 30) for _ in range(7)]
+    refused(torch.OutOfMemoryError, "What would help: free ", lambda: kept.append(block(1 << 30)))
+    try:
+        block(1 << 30)
+    except torch.OutOfMemoryError as error:
+        (most,) = re.findall(r"largest block that would have fitted has ([0-9.]+) MiB", str(error))
+    kept.append(block(int(float(most) * MIB)))
+    assert len(kept) == 8
 
 
 def mistakes_with_tags_are_named():
@@ -649,6 +691,9 @@ def tensors_are_annotated():
     assert torch.cuda.memory._memory_metadata_supported()
     torch.cuda.memory._annotate_tensor(tensor, "the keys")
     entries = torch.cuda.memory._snapshot()["device_traces"][0]
+    # It looks for the block without a trace.
+    assert not [entry for entry in entries if entry["action"] == "snapshot"], entries
+    refused(RuntimeError, "no live allocation found", lambda: torch.cuda.memory._annotate_tensor(torch.empty(0, device="cuda"), "nobody's"))
     noted = [entry for entry in entries if entry["action"] == "annotate"]
     assert [(entry["addr"], entry["user_metadata"]) for entry in noted] == [(tensor.data_ptr(), "the keys")], noted
 
@@ -678,9 +723,9 @@ print(torch.cuda.get_allocator_backend())
 
 
 PROGRAMS = [
-    options_add_up, settings_tell_of_expandable_segments, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
-    mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
+    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
     pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, tensors_are_annotated, later_settings_are_accepted,
 ]

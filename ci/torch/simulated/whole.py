@@ -28,6 +28,16 @@ IMPORTED = {
     "required_with_a_bad_option": (
         {"CUDA_MEM_TORCH": "require", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}, BACKEND, 1, "max_split_size_mb"
     ),
+    # PyTorch ends at its first allocation then, whoever allocates.
+    "asked_with_an_option_that_pytorch_refuses": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "pinned_num_register_threads:3"}, BACKEND, 0, "native\nexit status"
+    ),
+    "required_with_an_option_that_pytorch_refuses": (
+        {"CUDA_MEM_TORCH": "require", "PYTORCH_CUDA_ALLOC_CONF": "pinned_num_register_threads:3"}, BACKEND, 1, "has to be power of 2"
+    ),
+    "asked_with_spellings_that_pytorch_accepts": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512MB,roundup_power2_divisions:[256:1,>:4,]"}, BACKEND, 0, "cuda-mem\nexit status"
+    ),
     "asked_beside_the_asynchronous_backend": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_CUDA_ALLOC_CONF"
     ),

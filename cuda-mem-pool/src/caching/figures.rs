@@ -1,7 +1,5 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
-use std::collections::HashMap;
-
 use cuda_mem_core::{StreamId, forked, nvml};
 
 use super::CachingAllocator;
@@ -223,8 +221,8 @@ impl CachingAllocator {
         Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
     }
 
-    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without stacks and without the history, in which this
-    /// leaves nothing. For who asks again and again.
+    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without the history, in which this leaves nothing. For who
+    /// asks again and again.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         if forked() { Vec::new() } else { self.shared().all_segments(false).0 }
@@ -257,14 +255,14 @@ impl DeviceCache {
         u32::try_from(self.context.device().as_raw()).unwrap_or_default()
     }
 
-    /// All segments, and for a snapshot the stacks of blocks and the history, which are those of a time at which no memory comes, goes or moves.
+    /// All segments, and for a snapshot the history, which are those of a time at which no memory comes, goes or moves.
     /// Ranges of small blocks are segments of their own.
     fn all_segments(&self, for_snapshot: bool) -> (Vec<SegmentInfo>, Vec<TraceEntry>) {
         self.count_all_frees();
         // A watcher's thread has it.
         let source = (!is_watching()).then(|| self.source.lock_unchecked());
         let (device, pending) = (self.device_number(), self.pending.freed());
-        let stacks = if for_snapshot { self.record.stacks() } else { HashMap::new() };
+        let stacks = self.record.stacks();
         let block = |&Piece { address, size, requested, .. }: &Piece| {
             let state = match requested {
                 None => BlockState::Inactive,
@@ -334,12 +332,13 @@ impl DeviceCache {
         let device_free =
             unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);
         let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
+        let unit = self.source.lock()?.handle_bytes(reserved.saturating_add(room));
         let movable = if self.moves { movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
         let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
         let (together, largest) = match pool {
             MempoolId::NONE => {
-                let together = own.max(movable.saturating_add(room));
+                let together = own.max(movable.saturating_add(room / unit * unit));
                 (together, together.max(of_private))
             }
             _ => (room, of_private),

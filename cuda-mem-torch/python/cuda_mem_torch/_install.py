@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -69,15 +70,23 @@ def enable(
     pins = options.get("pinned", True)
     if not isinstance(pins, bool):
         raise TypeError(f"pinned is {pins!r}; accepted: True, False")
-    text = _settings.merge(_settings.from_environment(), {key: value for key, value in options.items() if key != "pinned"})
+    text = _text(options)
     # Before PyTorch is touched: a bad value changes nothing.
     _library.set_settings(text, lambda note: _log.info("%s", note))
     torch = _torch.load()
     was = _shim.state(torch)
     _shim.install(torch)
-    if text:
-        torch._C._accelerator_setAllocatorSettings(text)
-    (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
+    try:
+        if text:
+            torch._C._accelerator_setAllocatorSettings(text)
+        (_shim.install_pinned if pins else _shim.uninstall_pinned)(torch)
+    except Exception:
+        # Of PyTorch's settings each version accepts others.
+        with contextlib.suppress(Exception):
+            torch._C._accelerator_setAllocatorSettings(_text(_options))
+        if was == 0:
+            _shim.uninstall(torch)
+        raise
     _options.update(options)
     if per_process_memory_fraction is not None and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
@@ -89,6 +98,11 @@ def enable(
     if was == 0 and state == 2:
         _announce_lost()
     return Enabled(_library.version(), torch.__version__, torch.version.cuda, state == 2, text)
+
+
+def _text(options: Mapping[str, object]) -> str:
+    """PyTorch's settings, with these in the place of the environment's."""
+    return _settings.merge(_settings.from_environment(), {key: value for key, value in options.items() if key != "pinned"})
 
 
 def _announce_lost() -> None:
@@ -128,6 +142,9 @@ def disable() -> None:
         if pins:
             _shim.install_pinned(torch)
         raise
+    if "expandable_segments" in _options:
+        # PyTorch keeps this one until something else is said.
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     if _options:
         torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
         _options.clear()

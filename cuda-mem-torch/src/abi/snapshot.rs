@@ -117,8 +117,8 @@ pub struct cuda_mem_torch_visitor {
     >,
 }
 
-/// Tells of all segments of a device or of all, of their blocks, and of the history. A pool other than zeros limits it to its
-/// segments; the history is that of all pools, whose entries name them.
+/// Tells of all segments of a device or of all, of their blocks, and of the history, in which it leaves an entry; without traces it leaves
+/// none. A pool other than zeros limits it to its segments; the history is that of all pools, whose entries name them.
 ///
 /// # Safety
 ///
@@ -135,16 +135,15 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
         let visitor = *unsafe { read(visitor, "visitor") }?;
         let wanted = MempoolId(pool.first, pool.second);
         for device in some(device)? {
-            let snapshot = device.caching.snapshot();
-            let of_pool =
-                |segment: &&SegmentInfo| wanted == MempoolId::NONE || segment.segment_pool_id == wanted;
-            let mut segments: Vec<_> = snapshot.segments.iter().filter(of_pool).collect();
-            segments.sort_by_key(|segment| segment.address);
-            segments.into_iter().for_each(|segment| visitor.tell_segment(device, segment));
-            if include_traces {
-                snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
-                snapshot.tags.iter().for_each(|(_, id, name)| visitor.tell_tag(device, *id, name));
-            }
+            let mut snapshot = match include_traces {
+                true => device.caching.snapshot(),
+                false => Snapshot { segments: device.caching.segments(), ..Snapshot::default() },
+            };
+            snapshot.segments.retain(|one| wanted == MempoolId::NONE || one.segment_pool_id == wanted);
+            snapshot.segments.sort_by_key(|segment| segment.address);
+            snapshot.segments.iter().for_each(|segment| visitor.tell_segment(device, segment));
+            snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
+            snapshot.tags.iter().for_each(|(_, id, name)| visitor.tell_tag(device, *id, name));
         }
         // Once nothing is recorded any more nobody else looks for those of blocks that were freed since.
         contexts::release_unused();

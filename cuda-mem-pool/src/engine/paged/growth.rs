@@ -234,7 +234,7 @@ impl<B: Backend> PageSource<B> {
         self.asked.insert(heap, self.round);
         let headroom = self.headroom(wanted);
         // Handles have one size, unless there was more memory, or less, when others were made.
-        let unit = self.handle_bytes(headroom);
+        let unit = self.handle_bytes(headroom.room);
         let others: BTreeSet<usize> =
             self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
         for unit in [unit].into_iter().chain(others.into_iter().rev()) {
@@ -332,9 +332,9 @@ impl<B: Backend> PageSource<B> {
         Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
     }
 
-    /// The bytes of new handles: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
-    fn handle_bytes(&self, headroom: Headroom) -> usize {
-        let fit = Policy::for_memory(headroom.room.min(self.limit)).handle_bytes;
+    /// The bytes of new handles where there is room for so much: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
+    pub(crate) fn handle_bytes(&self, room: usize) -> usize {
+        let fit = Policy::for_memory(room.min(self.limit)).handle_bytes;
         if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
     }
 

@@ -108,7 +108,7 @@ impl Settings {
                     truth(key, value)?;
                 }
                 Does::Number => {
-                    number::<u64>(key, value)?;
+                    number::<i64>(key, value)?;
                 }
                 Does::Host(why) => notes.push(format!(
                     "{key}:{value} is for PyTorch's own pinned memory (pinned=False): here {why}"
@@ -125,10 +125,9 @@ impl Settings {
 }
 
 fn apply(options: &mut Options, key: &str, value: &str) -> Result<(), Failure> {
-    let bytes = || {
-        let mib: u64 = number(key, value)?;
-        mib.checked_mul(MIB).ok_or_else(|| refused(key, value, "MiB below 16 EiB"))
-    };
+    // As for PyTorch a number below 0 is more than there is.
+    let mib = || Ok::<_, Failure>(u64::try_from(number::<i64>(key, value)?).unwrap_or(u64::MAX));
+    let bytes = || Ok::<_, Failure>(mib()?.saturating_mul(MIB));
     match key {
         "large_segment_size_mb" => options.large_segment_size = bytes()?,
         "max_split_size_mb" => options.max_split_size = Some(bytes()?),
@@ -147,7 +146,7 @@ fn divisions(key: &str, value: &str) -> Result<[u64; 16], Failure> {
     let accepted = "[SIZE:STEPS,…,>:STEPS], SIZE a power of two in MiB";
     let mut divisions = [0; 16];
     let mut next = 0;
-    for (at, entry) in list.split(',').enumerate() {
+    for (at, entry) in list.split_terminator(',').enumerate() {
         let (size, steps) = entry.split_once(':').ok_or_else(|| refused(key, value, accepted))?;
         let steps: u64 = number(key, steps)?;
         if size == ">" {
@@ -168,8 +167,10 @@ fn divisions(key: &str, value: &str) -> Result<[u64; 16], Failure> {
     Ok(divisions)
 }
 
+/// As PyTorch reads it, whatever follows the number: `512MB` is 512.
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Failure> {
-    value.parse().map_err(|_| refused(key, value, "a number"))
+    let mut ends = (1..=value.len()).rev();
+    ends.find_map(|end| value.get(..end)?.parse().ok()).ok_or_else(|| refused(key, value, "a number"))
 }
 
 fn truth(key: &str, value: &str) -> Result<bool, Failure> {
@@ -258,10 +259,29 @@ mod tests {
         let reuse = |text| Settings::parse(text).unwrap().reuse;
         assert!(reuse("graph_capture_record_stream_reuse:True"));
         assert!(!reuse("graph_capture_record_stream_reuse:False") && !reuse(""));
-        assert_eq!(
-            Settings::parse("roundup_power2_divisions:4").unwrap().options.roundup_power2_divisions,
-            [4; 16]
-        );
+        let divisions = |text| Settings::parse(text).unwrap().options.roundup_power2_divisions;
+        assert_eq!(divisions("roundup_power2_divisions:4"), [4; 16]);
+    }
+
+    #[test]
+    fn spellings_that_pytorch_accepts_are_understood() {
+        let options = |text| Settings::parse(text).unwrap().options;
+        for text in ["max_split_size_mb:64MB", "max_split_size_mb:64.5", "max_split_size_mb:+64,"] {
+            assert_eq!(options(text).max_split_size, Some(64 << 20), "{text}");
+        }
+        for text in ["max_split_size_mb:-1", "max_split_size_mb:18446744073709551615"] {
+            assert_eq!(options(text).max_split_size, Some(u64::MAX), "{text}");
+        }
+        assert_eq!(options("garbage_collection_threshold:0.5f").garbage_collection_threshold, Some(0.5));
+        assert_eq!(Settings::parse("per_process_memory_fraction:.5x").unwrap().memory_fraction, Some(0.5));
+        let divisions = options("roundup_power2_divisions:[2:4,8:2,>:1,]").roundup_power2_divisions;
+        assert_eq!(divisions[..6], [4, 4, 0, 2, 1, 1]);
+        assert_eq!(options("roundup_power2_divisions:[]").roundup_power2_divisions, [0; 16]);
+        assert!(Settings::parse("pinned_max_cached_size_mb:-1").is_ok());
+        for text in ["max_split_size_mb:MB64", "max_split_size_mb:", "roundup_power2_divisions:[4:2,,8:2]"] {
+            assert!(error(text).contains("accepted: "), "{text}");
+        }
+        assert!(error("large_segment_size_mb:-20").contains("large_segment_size_mb is invalid"));
     }
 
     #[test]
