@@ -263,15 +263,10 @@ void install(const std::string& version) {
   } else {
     ours->enable(ours->isEnabled());
   }
+  // Before it is in place, since PyTorch may refuse what the environment says. If late, the native allocator would go by it where its own
+  // pools grow.
+  say_expandable(!late);
   put(ours);
-  try {
-    // The native allocator would go by it where its own pools grow.
-    say_expandable(!late);
-  } catch (...) {
-    // PyTorch does not accept what the environment says.
-    put(before);
-    throw;
-  }
 }
 
 void uninstall() {
