@@ -257,7 +257,7 @@ impl PartialEq for Context {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
-            || (self.inner.raw.raw() == other.inner.raw.raw() && self.driver() == other.driver())
+            || (self.inner.raw == other.inner.raw && self.driver() == other.driver())
     }
 }
 

@@ -31,6 +31,14 @@ impl<T> Clone for Handle<T> {
 
 impl<T> Copy for Handle<T> {}
 
+impl<T> PartialEq for Handle<T> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl<T> Eq for Handle<T> {}
+
 // SAFETY: the pointer is a name that only the driver looks behind, and the driver's functions are thread-safe
 // (CUDA driver API, "Multi-threading": handles may be used by any thread of the process).
 unsafe impl<T> Send for Handle<T> {}

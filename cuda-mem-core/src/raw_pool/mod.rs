@@ -405,7 +405,7 @@ impl Drop for MemoryPool {
 impl PartialEq for MemoryPool {
     /// Whether both are the same pool of the same driver.
     fn eq(&self, other: &Self) -> bool {
-        self.driver == other.driver && self.raw.raw() == other.raw.raw()
+        self.driver == other.driver && self.raw == other.raw
     }
 }
 

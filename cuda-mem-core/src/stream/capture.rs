@@ -93,8 +93,7 @@ impl CapturePast {
     pub unsafe fn advance(&mut self, place: &CapturePoint) -> Result<()> {
         let before = self.place.take();
         let before = before.filter(|before| is_same_capture(before, place));
-        let now = || place.nodes.iter().copied().map(address);
-        if before.as_ref().is_some_and(|before| before.nodes.iter().copied().map(address).eq(now())) {
+        if before.as_ref().is_some_and(|before| before.nodes == place.nodes) {
             self.place = before;
             return Ok(());
         }

@@ -134,17 +134,8 @@ struct Thread(u64);
 
 thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
-    /// Whether the driver may have left the thread, which is at its end: its default stream is another one then.
-    static IS_ENDING: Cell<bool> = const { Cell::new(false) };
-    static END: End = const { End };
-}
-
-struct End;
-
-impl Drop for End {
-    fn drop(&mut self) {
-        IS_ENDING.set(true);
-    }
+    /// Gone once the thread's destructors run, when the driver may have left it: its default stream is another one then.
+    static ALIVE: Vec<()> = const { Vec::new() };
 }
 
 impl Thread {
@@ -207,7 +198,7 @@ impl Stream {
         let _bound = context.bind()?;
         let id = identify(context.driver(), CU_STREAM_PER_THREAD, "Stream::per_thread")?;
         // Behind a call: destructors run from the last to the first, and so before the driver's.
-        let _ = END.try_with(|_| ());
+        let _ = ALIVE.try_with(|_| ());
         Ok(Self::wrap(context, CU_STREAM_PER_THREAD, id, Kind::PerThread(Thread::current())))
     }
 
@@ -484,8 +475,8 @@ impl Stream {
     #[inline]
     pub fn refuse_other_threads(&self) -> Result<()> {
         refuse_forked()?;
-        let is_another =
-            || IS_ENDING.get() && !Self::per_thread(self.context()).is_ok_and(|now| now == *self);
+        let is_ending = || ALIVE.try_with(|_| ()).is_err();
+        let is_another = || is_ending() && !Self::per_thread(self.context()).is_ok_and(|now| now == *self);
         match self.inner.kind {
             Kind::PerThread(owner) if owner != Thread::current() || is_another() => Err(Error::WrongThread),
             _ => Ok(()),

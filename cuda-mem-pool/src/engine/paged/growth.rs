@@ -332,7 +332,8 @@ impl<B: Backend> PageSource<B> {
         Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
     }
 
-    /// The bytes of new handles where there is room for so much: fewer than the policy says where neighbours leave so little that large ones would strand a part of it.
+    /// The bytes of new handles where there is room for so much: fewer than the policy says where neighbours leave so little that large ones
+    /// would strand a part of it.
     pub(crate) fn handle_bytes(&self, room: usize) -> usize {
         let fit = Policy::for_memory(room.min(self.limit)).handle_bytes;
         if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
