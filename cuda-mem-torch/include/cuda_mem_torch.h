@@ -1034,9 +1034,10 @@ int cuda_mem_torch_cache_info(int device,
                               size_t *largest);
 
 /*
- Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit.
+ Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit. A device that is made later finds it.
  */
-int cuda_mem_torch_set_memory_fraction(int device, double fraction);
+int cuda_mem_torch_set_memory_fraction(int device,
+                                       double fraction);
 
 /*
  The share of the device's memory that may be held.
@@ -1508,6 +1509,19 @@ void cuda_mem_torch_source_failed(const char *reason);
  `stats` is a place for them.
  */
 int cuda_mem_torch_stats(int device, struct cuda_mem_torch_device_stats *stats);
+
+/*
+ Tells of the bytes of the segments of each private pool that ever had one: PyTorch's `reserved_bytes_by_private_pools`.
+
+ # Safety
+
+ `reserved` may be called.
+ */
+int cuda_mem_torch_reserved_by_private_pools(int device,
+                                             void *data,
+                                             void (*reserved)(void *data,
+                                                              struct cuda_mem_torch_pool_id pool,
+                                                              struct cuda_mem_torch_stat_array bytes));
 
 /*
  Has the peaks of a device, or of all, start anew from what there is now.

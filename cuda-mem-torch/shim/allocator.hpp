@@ -56,6 +56,12 @@ inline void add(c10::CachingAllocator::Stat& to, const cuda_mem_torch_stat& from
   to.freed += from.freed;
 }
 
+inline void add(c10::CachingAllocator::StatArray& to, const cuda_mem_torch_stat_array& from) {
+  add(to[0], from.all);
+  add(to[1], from.small_pool);
+  add(to[2], from.large_pool);
+}
+
 /// Has PyTorch take an allocator, by `set` with a priority; whether `is_there` says so. Who registered with a priority has to be outbid.
 template <class Set, class IsThere>
 bool put_in_place(const Set& set, const IsThere& is_there) {

@@ -11,7 +11,6 @@
 namespace cuda_mem {
 
 using c10::GatheredContext;
-using c10::CachingAllocator::StatArray;
 using c10::CachingDeviceAllocator::AnnotationEntry;
 using c10::CachingDeviceAllocator::BlockInfo;
 using c10::CachingDeviceAllocator::DeviceStats;
@@ -19,14 +18,6 @@ using c10::CachingDeviceAllocator::SegmentInfo;
 using c10::CachingDeviceAllocator::TraceEntry;
 
 namespace {
-
-using cuda_mem::add;
-
-void add(StatArray& to, const cuda_mem_torch_stat_array& from) {
-  add(to[0], from.all);
-  add(to[1], from.small_pool);
-  add(to[2], from.large_pool);
-}
 
 /// What the program says of a call, as the library keeps it.
 using Context = std::shared_ptr<GatheredContext>;
@@ -209,6 +200,12 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 #if CUDA_MEM_HAS_OOM_REJECTION
   stats.num_oom_rejections += rejections().counts[device];
 #endif
+#if CUDA_MEM_HAS_STATS_OF_POOLS
+  const auto note = [](void* data, cuda_mem_torch_pool_id id, cuda_mem_torch_stat_array bytes) noexcept {
+    add(static_cast<DeviceStats*>(data)->reserved_bytes_by_private_pools[{id.first, id.second}], bytes);
+  };
+  check(cuda_mem_torch_reserved_by_private_pools(device, &stats, note), device);
+#endif
   return stats;
 }
 
@@ -233,15 +230,14 @@ void Allocator::resetPeakStats(DeviceIndex device) {
 
 std::vector<native::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
   std::vector<native::StreamSegmentSize> sizes;
+  if (native_.is_late()) {
+    sizes = native_->getExpandableSegmentSizes(device);
+  }
   const auto note = [](void* data, void* stream, bool is_small, uint64_t bytes) noexcept {
     static_cast<std::vector<native::StreamSegmentSize>*>(data)->emplace_back(
         static_cast<cudaStream_t>(stream), is_small, bytes);
   };
   check(cuda_mem_torch_expandable_segment_sizes(device, &sizes, note), device);
-  if (native_.is_late()) {
-    const auto before = native_->getExpandableSegmentSizes(device);
-    sizes.insert(sizes.end(), before.begin(), before.end());
-  }
   return sizes;
 }
 

@@ -678,6 +678,39 @@ def allocations_have_a_traceback():
     assert "experiments.py" in str(found) and "allocations_have_a_traceback" in str(found), found
 
 
+def statistics_name_private_pools():
+    """2.13: what each private pool has reserved, which stays when the pool goes, as natively."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    key = "reserved_bytes_by_private_pools"
+
+    def of(pool):
+        # A pool that has had no segment is not among them.
+        return torch.cuda.memory_stats_as_nested_dict().get(key, {}).get(pool)
+
+    outside, pool = block(64), torch.cuda.MemPool()
+    number, before = pool.id, torch.cuda.memory_stats()["reserved_bytes.all.current"]
+    with torch.cuda.use_mem_pool(pool):
+        small, large = torch.empty(1000, device="cuda"), block(30)
+    if not since(13):
+        assert not [name for name in torch.cuda.memory_stats() if name.startswith(key)]
+        return
+    grown = torch.cuda.memory_stats()["reserved_bytes.all.current"] - before
+    assert of(number)["all"] == {"current": grown, "peak": grown, "allocated": grown, "freed": 0}, of(number)
+    assert of(number)["small_pool"]["current"] == 2 * MIB and of(number)["large_pool"]["current"] == grown - 2 * MIB
+    assert torch.cuda.memory_stats()[f"{key}.{number[0]}_{number[1]}.all.current"] == grown
+    del small, large, pool
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert of(number)["all"] == {"current": 0, "peak": grown, "allocated": grown, "freed": grown}, of(number)
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    assert of(number)["all"] == dict.fromkeys(("current", "peak", "allocated", "freed"), 0), of(number)
+    del outside
+
+
 def tensors_are_annotated():
     """2.14: words about memory that was allocated before."""
     import cuda_mem_torch
@@ -727,5 +760,5 @@ PROGRAMS = [
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
     pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
-    pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, tensors_are_annotated, later_settings_are_accepted,
+    pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, later_settings_are_accepted,
 ]

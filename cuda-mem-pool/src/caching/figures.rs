@@ -1,5 +1,7 @@
 //! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
 
+use std::collections::BTreeMap;
+
 use cuda_mem_core::{StreamId, forked, nvml};
 
 use super::CachingAllocator;
@@ -27,6 +29,8 @@ pub(super) struct Figures {
     small: Mutex<Stat>,
     /// The most bytes that were held up to the last reset of the peaks.
     most_reserved: AtomicU64,
+    /// The bytes of the segments of each private pool that ever had one.
+    of_pools: Mutex<BTreeMap<MempoolId, PoolStat>>,
 }
 
 impl Figures {
@@ -35,8 +39,15 @@ impl Figures {
         change(&mut lock(&self.counts));
     }
 
+    fn count_of_pool(&self, id: MempoolId, change: impl FnOnce(&mut PoolStat)) {
+        if id != MempoolId::NONE {
+            change(lock(&self.of_pools).entry(id).or_default());
+        }
+    }
+
     /// Counts a segment or a handle that the driver gave.
-    pub(super) fn add_segment(&self, pool: PoolSize, bytes: u64) {
+    pub(super) fn add_segment(&self, id: MempoolId, pool: PoolSize, bytes: u64) {
+        self.count_of_pool(id, |reserved| reserved.increase(pool, bytes));
         let mut counts = lock(&self.counts);
         counts.segment.increase(pool, 1);
         counts.reserved_bytes.increase(pool, bytes);
@@ -44,7 +55,8 @@ impl Figures {
     }
 
     /// Counts a segment or a handle that went back.
-    pub(super) fn remove_segment(&self, pool: PoolSize, bytes: u64) {
+    pub(super) fn remove_segment(&self, id: MempoolId, pool: PoolSize, bytes: u64) {
+        self.count_of_pool(id, |reserved| reserved.decrease(pool, bytes));
         let mut counts = lock(&self.counts);
         counts.segment.decrease(pool, 1);
         counts.reserved_bytes.decrease(pool, bytes);
@@ -143,6 +155,7 @@ impl CachingAllocator {
         figures.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
         counts.reset_peak();
         lock(&figures.small).reset_peak();
+        lock(&figures.of_pools).values_mut().for_each(PoolStat::reset_peak);
     }
 
     /// Has the sums and counts start anew from nothing.
@@ -155,6 +168,14 @@ impl CachingAllocator {
         figures.counter.reset_accumulated();
         lock(&figures.counts).reset_accumulated();
         lock(&figures.small).reset_accumulated();
+        lock(&figures.of_pools).values_mut().for_each(PoolStat::reset_accumulated);
+    }
+
+    /// The bytes of the segments of each private pool that ever had one, asleep or not. Of a pool that is gone, the peak and the sums stay until
+    /// they are reset.
+    #[must_use]
+    pub fn reserved_bytes_by_private_pool(&self) -> BTreeMap<MempoolId, PoolStat> {
+        if forked() { BTreeMap::new() } else { lock(&self.shared().figures.of_pools).clone() }
     }
 
     /// The largest free block of all pools and streams, in bytes: what some request would get without the driver. Released pools and those

@@ -59,16 +59,6 @@ impl CachingOptions {
         let share = if fraction < 1.0 { (total as f64 * fraction).round() as usize } else { usize::MAX };
         Ok(share.min(self.max_bytes))
     }
-
-    /// [`Error::InvalidOverPeak`] if [`Hold::Tight`] would hold less than is in use.
-    pub(super) fn check_hold(&self) -> Result<()> {
-        match self.hold {
-            Hold::Tight { over_peak } if !(1.0..f64::INFINITY).contains(&over_peak) => {
-                Err(Error::InvalidOverPeak { over_peak })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// [`Options::roundup_power2_divisions`], to be read without a lock: each allocation needs one of them.

@@ -19,8 +19,8 @@ use super::slot::{Slots, StreamSlot};
 use super::source::SourceCell;
 use super::streams::Streams;
 use super::vmm::{Vmm, can_map};
-use crate::engine::paged::{BlockIndex, BlockNumber, Heaps, PageSource, Policy, StreamHeap, Tier};
-use crate::error::Result;
+use crate::engine::paged::{BlockIndex, BlockNumber, Heaps, Hold, PageSource, Policy, StreamHeap, Tier};
+use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock};
 
 pub(super) struct DeviceCache {
@@ -47,7 +47,11 @@ pub(super) struct DeviceCache {
 impl DeviceCache {
     pub(super) fn new(context: &Context, options: &CachingOptions, observer: CallWatch) -> Result<Self> {
         let total = context.device().total_memory()?;
-        options.check_hold()?;
+        if let Hold::Tight { over_peak } = options.hold
+            && !(1.0..f64::INFINITY).contains(&over_peak)
+        {
+            return Err(Error::InvalidOverPeak { over_peak });
+        }
         options.segments.check()?;
         let limit = options.limit(total)?;
         let reserve = options.reserve_bytes.unwrap_or((total / 100).clamp(256 << 20, 1 << 30));

@@ -21,6 +21,7 @@ use super::figures::Figures;
 use super::owner::End;
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, SLAB, Segment};
+use crate::mempool_id::MempoolId;
 use crate::statistics::PoolSize;
 
 /// Memory of a device by the calls for virtual memory management.
@@ -90,16 +91,6 @@ impl Vmm {
         Ok(((address - start) as usize, range))
     }
 
-    /// Maps memory that nobody is let in to.
-    fn map_alone(&self, address: CUdeviceptr, bytes: usize, memory: u64) -> Result<()> {
-        let (offset, range) = self.range(address)?;
-        let handle = self.handle(memory, bytes);
-        self.observer.watch(
-            || range.map(offset, &handle),
-            |()| DriverCall::Map { address, memory, bytes: bytes as u64 },
-        )
-    }
-
     /// Takes away what nobody was let in to, as far as the driver does so now.
     fn unmap_shut(&mut self) {
         for (address, bytes) in std::mem::take(&mut self.shut) {
@@ -148,7 +139,7 @@ impl Backend for Vmm {
         )?;
         if made.is_some() {
             // Each may serve blocks of all sizes: the slabs for small ones are counted when somebody asks.
-            self.figures.add_segment(PoolSize::Large, bytes as u64);
+            self.figures.add_segment(MempoolId::NONE, PoolSize::Large, bytes as u64);
         }
         Ok(made)
     }
@@ -169,8 +160,11 @@ impl Backend for Vmm {
     fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<()>) {
         self.unmap_shut();
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
-        for memory in row {
-            outcome = self.map_alone(end, bytes, *memory);
+        for &memory in row {
+            let call = DriverCall::Map { address: end, memory, bytes: bytes as u64 };
+            let map =
+                |(offset, range): (usize, &AddressRange)| range.map(offset, &self.handle(memory, bytes));
+            outcome = self.range(end).and_then(|found| self.observer.watch(|| map(found), |()| call));
             if outcome.is_err() {
                 break;
             }
@@ -207,7 +201,7 @@ impl Backend for Vmm {
             let _ = refused.owner.into_raw();
             refused.error
         })?;
-        self.figures.remove_segment(PoolSize::Large, bytes as u64);
+        self.figures.remove_segment(MempoolId::NONE, PoolSize::Large, bytes as u64);
         Ok(())
     }
 

@@ -148,13 +148,12 @@ impl DriverPool {
     }
 
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
-        let mut devices = Vec::new();
-        for device in self.pool.driver().devices()? {
-            if self.pool.is_accessible_from(device)? {
-                devices.push(device);
-            }
-        }
-        Ok(devices)
+        let devices = self.pool.driver().devices()?.into_iter();
+        devices
+            .filter_map(|device| {
+                self.pool.is_accessible_from(device).map(|is| is.then_some(device)).transpose()
+            })
+            .collect()
     }
 
     /// Turns "invalid value", the driver's answer where only a pool's own process may ask, into [`Error::Mapped`].

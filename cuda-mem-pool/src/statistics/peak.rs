@@ -44,7 +44,7 @@ pub(super) struct Inner {
     /// The sums of what all shards have published. A shard that is not active has published all that it has.
     sums: AtomicFigures,
     /// The most that `sums` were; in the serial tier without what the active shard has reached since.
-    peaks: AtomicFigures,
+    pub(super) peaks: AtomicFigures,
     /// The most active bytes before the last reset of the peaks.
     most_active: AtomicI64,
     /// Who has published last.
@@ -205,11 +205,6 @@ impl Inner {
         self.peaks.raise(sums);
     }
 
-    /// Whether a peak rises if the shard publishes these.
-    pub(super) fn would_rise(&self, cells: &Cells, figures: Figures) -> bool {
-        self.others(cells).plus(figures).exceeds(self.peaks.load())
-    }
-
     /// By how much each figure of a shard may be above what it has published. What both pools have follows from each.
     pub(super) fn quantum(&self) -> Figures {
         let [all, ..] = self.peaks.load().0;
@@ -233,7 +228,7 @@ impl Inner {
         times >= ALONE
     }
 
-    fn others(&self, cells: &Cells) -> Figures {
+    pub(super) fn others(&self, cells: &Cells) -> Figures {
         self.sums.load().minus(cells.published.load())
     }
 

@@ -287,7 +287,7 @@ impl Cells {
         let after = self.now().plus(block);
         let quantum = counter.quantum();
         let published = after.behind(quantum, self.published.load());
-        if !may_rise && counter.would_rise(self, published) {
+        if !may_rise && counter.others(self).plus(published).exceeds(counter.peaks.load()) {
             return false;
         }
         counter.is_alone(self);

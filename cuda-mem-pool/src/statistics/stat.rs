@@ -103,16 +103,11 @@ impl PoolStat {
 
     /// There is so much now in pools of small blocks and in those of large ones.
     pub(crate) fn set(&mut self, small: u64, large: u64) {
-        let now = [(PoolSize::Small, small), (PoolSize::Large, large)];
+        let kinds = [(PoolSize::Small, small), (PoolSize::Large, large)];
+        let kinds = kinds.map(|(pool, now)| (pool, self.of(pool).current, now));
         // First what is gone: both together never were what one had before and the other has now.
-        for (pool, now) in now {
-            let before = self.of(pool).current;
-            self.decrease(pool, before.saturating_sub(now));
-        }
-        for (pool, now) in now {
-            let before = self.of(pool).current;
-            self.increase(pool, now.saturating_sub(before));
-        }
+        kinds.iter().for_each(|&(pool, before, now)| self.decrease(pool, before.saturating_sub(now)));
+        kinds.iter().for_each(|&(pool, before, now)| self.increase(pool, now.saturating_sub(before)));
     }
 
     /// Has the peaks start anew from what there is now.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_mem_core::Stream;
-use cuda_mem_pool::MempoolId;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::{Action, Frame};
+use cuda_mem_pool::statistics::PoolStat;
+use cuda_mem_pool::{MemoryResource, MempoolId};
 
 use crate::common::World;
 
@@ -115,4 +116,35 @@ fn a_segment_that_goes_back_has_its_own_stack_where_frees_have_none() {
         seen.at(2);
         assert_eq!(seen.empty(), [line], "{context:?}");
     }
+}
+
+#[test]
+fn statistics_have_what_each_private_pool_reserved() {
+    let world = World::new();
+    let seen = Seen::new(&world);
+    let (one, other) = (MempoolId::for_user(), MempoolId::for_user());
+    let of = |id| seen.allocator.reserved_bytes_by_private_pool().get(&id).copied();
+    let outside = seen.allocator.allocate(40 * MIB, &seen.stream).unwrap();
+    assert!(seen.allocator.reserved_bytes_by_private_pool().is_empty(), "the default pool is none of them");
+
+    let (first, second) = (seen.allocate(one), seen.allocate(other));
+    let segment = 20 * MIB as u64;
+    let all = |stat: PoolStat| [stat.all.current, stat.all.peak, stat.all.allocated, stat.all.freed];
+    assert_eq!(of(one).map(all), Some([segment, segment, segment, 0]));
+    assert_eq!(of(one).unwrap().large_pool, of(one).unwrap().all);
+    assert_eq!(of(other).map(all), Some([segment, segment, segment, 0]));
+    seen.allocator.reset_accumulated_statistics();
+    assert_eq!(of(one).map(all), Some([segment, segment, 0, 0]));
+
+    seen.free(first);
+    world.stream.synchronize().unwrap();
+    seen.allocator.empty_cache().unwrap();
+    // The pool is gone: its peak and its sums stay until they are reset.
+    assert_eq!(of(one).map(all), Some([0, segment, 0, segment]));
+    assert_eq!(of(other).map(all), Some([segment, segment, 0, 0]));
+    seen.allocator.reset_peak_statistics();
+    seen.allocator.reset_accumulated_statistics();
+    assert_eq!(of(one).map(all), Some([0; 4]));
+    seen.free(second);
+    drop(outside);
 }

@@ -61,7 +61,9 @@ pub(super) fn gather(
         let mut table = lock(&TABLE);
         let table = table.get_or_insert_default();
         table.by_frames.insert(frames.as_ptr().addr(), entry);
-        table.sweep()
+        // Now and then.
+        let is_due = table.by_frames.len() >= table.sweep_at.max(1024);
+        if is_due { table.take_unused() } else { Vec::new() }
     };
     // Without the lock: it is the program's code.
     drop(gone);
@@ -84,12 +86,7 @@ pub(super) fn release_unused() {
 }
 
 impl Table {
-    /// Takes out those that nobody has any more, now and then.
-    fn sweep(&mut self) -> Vec<Context> {
-        const LEAST: usize = 1024;
-        if self.by_frames.len() < self.sweep_at.max(LEAST) { Vec::new() } else { self.take_unused() }
-    }
-
+    /// Takes out those that nobody has any more.
     fn take_unused(&mut self) -> Vec<Context> {
         let is_gone = |entry: &(Weak<[Frame]>, Context)| entry.0.strong_count() == 0;
         let gone: Vec<usize> =

@@ -156,15 +156,6 @@ pub(super) fn check_fraction(ordinal: c_int, fraction: f64) -> Result<usize, Fai
     number_of(ordinal)
 }
 
-/// Sets the share of a device's memory, which one that is made later finds.
-pub(super) fn set_fraction(ordinal: c_int, fraction: f64) -> Result<(), Failure> {
-    let number = check_fraction(ordinal, fraction)?;
-    set_up(|setup| {
-        setup.fractions[number] = Some(fraction);
-        made(ordinal).map_or(Ok(()), |device| Ok(device.caching.set_memory_fraction(fraction)?))
-    })
-}
-
 pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
     let number = number_of(ordinal)?;
     set_up(|setup| match made(ordinal) {

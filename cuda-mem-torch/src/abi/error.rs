@@ -165,7 +165,9 @@ fn code_of(error: &CoreError) -> c_int {
         CoreError::NotAllocated { .. } => CUDA_MEM_TORCH_NOT_OURS,
         CoreError::Driver(_) => CUDA_MEM_TORCH_DRIVER,
         CoreError::TooLarge { .. } | CoreError::OutOfHostMemory { .. } => CUDA_MEM_TORCH_OUT_OF_MEMORY,
-        CoreError::Io { source, .. } if SourceFailed::is_in(source) => CUDA_MEM_TORCH_SOURCE_FAILED,
+        CoreError::Io { source, .. } if source.get_ref().is_some_and(|cause| cause.is::<SourceFailed>()) => {
+            CUDA_MEM_TORCH_SOURCE_FAILED
+        }
         CoreError::Load(_) | CoreError::Io { .. } | CoreError::LockLimit { .. } => CUDA_MEM_TORCH_SYSTEM,
         CoreError::Missing(_) | CoreError::Unsupported { .. } => CUDA_MEM_TORCH_UNSUPPORTED,
         _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,

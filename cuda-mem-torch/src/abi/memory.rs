@@ -202,10 +202,16 @@ pub unsafe extern "C" fn cuda_mem_torch_cache_info(device: c_int, largest: *mut 
     })
 }
 
-/// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit.
+/// Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit. A device that is made later finds it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f64) -> c_int {
-    entry(|| devices::set_fraction(device, fraction))
+    entry(|| {
+        let number = devices::check_fraction(device, fraction)?;
+        devices::set_up(|setup| {
+            setup.fractions[number] = Some(fraction);
+            devices::made(device).map_or(Ok(()), |device| Ok(device.caching.set_memory_fraction(fraction)?))
+        })
+    })
 }
 
 /// The share of the device's memory that may be held.

@@ -9,7 +9,6 @@
 
 use std::alloc::Layout;
 use std::cell::RefCell;
-use std::error::Error as StdError;
 use std::ffi::{CStr, c_char, c_void};
 use std::io;
 use std::sync::Arc;
@@ -83,13 +82,6 @@ fn keep(reason: Option<SourceFailed>) -> Option<SourceFailed> {
 #[derive(Debug, thiserror::Error)]
 #[error("the pool's allocator failed: {0}")]
 pub(super) struct SourceFailed(String);
-
-impl SourceFailed {
-    /// Whether this is why something failed.
-    pub(super) fn is_in(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<Self>)
-    }
-}
 
 impl From<SourceFailed> for Error {
     fn from(failed: SourceFailed) -> Self {

@@ -6,10 +6,11 @@
 
 #![allow(unsafe_code, reason = "writes where C points to")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
+use super::cuda_mem_torch_pool_id;
 use super::devices::{if_made, set_up, some};
 use super::error::{Failure, entry};
 use super::pointers::write;
@@ -93,16 +94,42 @@ pub unsafe extern "C" fn cuda_mem_torch_stats(
     entry(|| {
         let found = match if_made(device)? {
             Some(device) => device.caching.statistics(),
-            None => DeviceStatistics { max_split_size: option()?, ..DeviceStatistics::default() },
+            None => DeviceStatistics {
+                max_split_size: set_up(|setup| Ok(setup.options.max_split_size))?,
+                ..DeviceStatistics::default()
+            },
         };
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }
     })
 }
 
-/// What a device that is made later finds.
-fn option() -> Result<Option<u64>, Failure> {
-    set_up(|setup| Ok(setup.options.max_split_size))
+/// Tells of the bytes of the segments of each private pool that ever had one: PyTorch's `reserved_bytes_by_private_pools`.
+///
+/// # Safety
+///
+/// `reserved` may be called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_reserved_by_private_pools(
+    device: c_int,
+    data: *mut c_void,
+    reserved: Option<
+        unsafe extern "C" fn(
+            data: *mut c_void,
+            pool: cuda_mem_torch_pool_id,
+            bytes: cuda_mem_torch_stat_array,
+        ),
+    >,
+) -> c_int {
+    entry(|| {
+        let reserved = reserved.ok_or_else(|| Failure::argument("reserved is null"))?;
+        let Some(device) = if_made(device)? else { return Ok(()) };
+        for (id, bytes) in device.caching.reserved_bytes_by_private_pool() {
+            // SAFETY: the caller's promise.
+            unsafe { reserved(data, cuda_mem_torch_pool_id { first: id.0, second: id.1 }, bytes.into()) };
+        }
+        Ok(())
+    })
 }
 
 /// Has the peaks of a device, or of all, start anew from what there is now.

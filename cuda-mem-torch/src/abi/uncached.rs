@@ -13,7 +13,7 @@ use super::{out_of_memory, streams};
 use crate::lock::lock;
 use crate::uncached::{Block, Uncached};
 
-static OFF: AtomicBool = AtomicBool::new(false);
+pub(super) static OFF: AtomicBool = AtomicBool::new(false);
 /// With their own devices first, and those of which streams were recorded: handles of streams may end before the memory does.
 static BOOKS: Uncached<Vec<&'static Device>> = Uncached::new();
 /// What was freed while a stream captured, so that it could not be waited for: nobody would free it again.
@@ -21,11 +21,6 @@ static LEAVING: Mutex<Vec<Block<Vec<&'static Device>>>> = Mutex::new(Vec::new())
 
 pub(super) fn is_caching() -> bool {
     !OFF.load(Ordering::Relaxed)
-}
-
-pub(super) fn set_caching(caching: bool) {
-    OFF.store(!caching, Ordering::Relaxed);
-    streams::forget_all();
 }
 
 /// Memory for a stream. One that captures gets none: a graph would outlive it.

@@ -75,10 +75,6 @@ impl Caches {
     }
 
     /// An allocation that came straight from the driver: its address and bytes.
-    pub(crate) fn uncached_base(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
-        self.uncached.base(address)
-    }
-
     pub(crate) fn empty_cache(&self, id: MempoolId) -> Result<usize> {
         let mut bytes = 0usize;
         for device in self.all()? {
@@ -100,7 +96,7 @@ impl Caches {
     ///
     /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
     pub(crate) unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
-        if let Some((address, bytes)) = self.uncached_base(address) {
+        if let Some((address, bytes)) = self.uncached.base(address) {
             let device = self.context_of(address)?;
             // SAFETY: the caller's promise.
             return Ok(unsafe { legacy(&device, address, bytes) }?);

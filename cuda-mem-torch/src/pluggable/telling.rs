@@ -22,11 +22,6 @@ impl Inner {
         }))
     }
 
-    /// Notes the peaks of both together, after an allocation: between two of them figures only fall.
-    pub(super) fn note_peaks(&self, device: Device) -> Result<()> {
-        self.device_stats(device).map(drop)
-    }
-
     /// Each allocation is a segment of one block.
     pub(super) fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
         let mut snapshot = self.native.caches.snapshot(id)?;

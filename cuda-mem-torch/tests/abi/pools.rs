@@ -52,6 +52,44 @@ fn a_filter_sees_the_handle_of_the_stream() {
 }
 
 #[test]
+fn what_a_pool_reserved_is_told() {
+    type Told = Vec<(cuda_mem_torch_pool_id, cuda_mem_torch_stat_array)>;
+    unsafe extern "C" fn note(
+        data: *mut c_void,
+        pool: cuda_mem_torch_pool_id,
+        bytes: cuda_mem_torch_stat_array,
+    ) {
+        // SAFETY: the list that is passed below.
+        unsafe { &mut *data.cast::<Told>() }.push((pool, bytes));
+    }
+    let told = |device| {
+        let mut told = Told::new();
+        // SAFETY: a list, and a function that may be called with it.
+        succeed(unsafe {
+            cuda_mem_torch_reserved_by_private_pools(device, (&raw mut told).cast(), Some(note))
+        });
+        told
+    };
+    let _turn = turn();
+    let (pool, stream) = (user_pool(), new_stream().as_raw());
+    // SAFETY: no filter.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    let block = allocate(3 * MIB, stream);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let of = |pool| told(0).into_iter().find(|(id, _)| *id == pool).map(|(_, bytes)| bytes).unwrap();
+    assert_eq!((of(pool).all.current, of(pool).large_pool.peak), (20 << 20, 20 << 20));
+    delete(block);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(empty_cache(pool), 20 << 20);
+    assert_eq!((of(pool).all.current, of(pool).all.freed), (0, 20 << 20));
+    // The last device is used by none.
+    assert!(told(2).is_empty());
+    // SAFETY: nothing is called.
+    let refused = unsafe { cuda_mem_torch_reserved_by_private_pools(0, null_mut(), None) };
+    assert_eq!(refused, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+}
+
+#[test]
 fn entries_of_the_history_name_their_pool() {
     static SEEN: Mutex<Vec<(c_int, u64, cuda_mem_torch_pool_id)>> = Mutex::new(Vec::new());
     unsafe extern "C" fn track(_: *mut c_void, entry: *const cuda_mem_torch_trace_entry) {

@@ -165,7 +165,7 @@ impl<'s> PrivatePools<'s> {
         }
         drop(state);
         claim.keep();
-        self.shared.figures.add_segment(block.kind, bytes as u64);
+        self.shared.figures.add_segment(id, block.kind, bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, Some(stream));

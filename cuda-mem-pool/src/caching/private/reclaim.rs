@@ -195,7 +195,7 @@ impl PrivatePools<'_> {
             return kept.and(Err(refusal));
         }
         self.shared.source.unclaim(bytes as usize);
-        self.shared.figures.remove_segment(kind, bytes);
+        self.shared.figures.remove_segment(pool, kind, bytes);
         let over = lock(&self.private.state).pools.given_back(&leaving.taken);
         drop(over);
         Ok(bytes as usize)

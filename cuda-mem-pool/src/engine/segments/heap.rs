@@ -202,9 +202,7 @@ impl SegmentHeap {
     }
 
     pub(crate) fn check_live_allocations(&self, addresses: &HashSet<u64>) -> bool {
-        let mut count = 0usize;
-        self.allocated().inspect(|_| count += 1).all(|block| addresses.contains(&block.address))
-            && count == addresses.len()
+        *addresses == self.allocated().map(|block| block.address).collect()
     }
 
     /// The largest block for the stream: a free one, or of a new segment of at most `room` bytes in whole pages of 2 MiB.

@@ -9,6 +9,7 @@
 mod text;
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
@@ -16,7 +17,7 @@ use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 use self::text::Settings;
 use super::devices::{all, set_up};
 use super::error::{Failure, entry};
-use super::{pointers, uncached};
+use super::{pointers, streams, uncached};
 
 /// What private pools do. Its rounding and its threshold count for the default pool too.
 #[repr(C)]
@@ -143,7 +144,8 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
 /// call while a stream captures; what was cached stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_enable(caching: bool) {
-    uncached::set_caching(caching);
+    uncached::OFF.store(!caching, Ordering::Relaxed);
+    streams::forget_all();
 }
 
 /// How many blocks there are that were made while it was off, which are in no statistics. Those that were freed while a stream captured are
