@@ -161,10 +161,10 @@ impl Backend for Vmm {
         self.unmap_shut();
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
         for &memory in row {
-            let call = DriverCall::Map { address: end, memory, bytes: bytes as u64 };
-            let map =
-                |(offset, range): (usize, &AddressRange)| range.map(offset, &self.handle(memory, bytes));
-            outcome = self.range(end).and_then(|found| self.observer.watch(|| map(found), |()| call));
+            outcome = self.range(end).and_then(|(offset, range)| {
+                let call = DriverCall::Map { address: end, memory, bytes: bytes as u64 };
+                self.observer.watch(|| range.map(offset, &self.handle(memory, bytes)), |()| call)
+            });
             if outcome.is_err() {
                 break;
             }

@@ -148,12 +148,9 @@ impl DriverPool {
     }
 
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
-        let devices = self.pool.driver().devices()?.into_iter();
-        devices
-            .filter_map(|device| {
-                self.pool.is_accessible_from(device).map(|is| is.then_some(device)).transpose()
-            })
-            .collect()
+        let reached =
+            |device| self.pool.is_accessible_from(device).map(|is| is.then_some(device)).transpose();
+        self.pool.driver().devices()?.into_iter().filter_map(reached).collect()
     }
 
     /// Turns "invalid value", the driver's answer where only a pool's own process may ask, into [`Error::Mapped`].

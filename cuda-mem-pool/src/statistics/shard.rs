@@ -287,7 +287,8 @@ impl Cells {
         let after = self.now().plus(block);
         let quantum = counter.quantum();
         let published = after.behind(quantum, self.published.load());
-        if !may_rise && counter.others(self).plus(published).exceeds(counter.peaks.load()) {
+        let rises = || counter.others(self).plus(published).exceeds(counter.peaks.load());
+        if !may_rise && rises() {
             return false;
         }
         counter.is_alone(self);
