@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 namespace cuda_mem {
 
@@ -250,7 +251,7 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace, &visit_tag};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor));
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
-    return one.address < other.address;
+    return std::tie(one.device, one.address) < std::tie(other.device, other.address);
   });
   // NCCL registers a pool's segments in this order, which has to be the same in all processes: as they came, and ranges of the
   // default pool, which do not come once, by their addresses.

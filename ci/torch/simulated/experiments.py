@@ -412,6 +412,39 @@ def captures_beside_threads():
     assert not errors, errors
 
 
+def a_capture_that_begins_twice_ends_with_its_graph():
+    """What a beginning that failed leaves of a pool ends with the pool's last use: the graph's end may throw nothing."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        inside = block()
+        refused(RuntimeError, "", graph.capture_begin)
+        graph.capture_end()
+    del graph, inside
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() == 0 and start(block()) is not None
+
+
+def snapshots_go_from_device_to_device():
+    """Segments of a device follow each other, wherever they lie."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    kept = []
+    for n in range(6):
+        with torch.cuda.device(1 - n % 2):
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):
+                kept.append((pool, block()))
+    devices = [segment["device"] for segment in torch.cuda.memory_snapshot()]
+    assert devices == sorted(devices) and set(devices) == {0, 1}, devices
+
+
 def threads_that_outlive_the_program():
     """Daemon threads that allocate, with the history on, end with the process: no hang."""
     words = """
@@ -758,7 +791,7 @@ print(torch.cuda.get_allocator_backend())
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
-    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, threads_that_outlive_the_program, new_streams_each_step,
-    pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
+    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
+    threads_that_outlive_the_program, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, later_settings_are_accepted,
 ]

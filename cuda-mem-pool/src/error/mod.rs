@@ -229,11 +229,6 @@ pub enum PoolError {
         "no allocations go to the private pool {id}; begin_allocate_to_pool has not been called, or was ended"
     )]
     NotRouted { id: MempoolId },
-    /// The last use of a private pool cannot end while allocations go to it.
-    #[error(
-        "the private pool {id} cannot be released while allocations go to it; call end_allocate_to_pool first"
-    )]
-    StillRouted { id: MempoolId },
     /// A tag's own pool is the tag's as long as there is an allocator.
     #[error(
         "the private pool {id} is a tag's own: it lives as long as the allocator, and the tag's scopes alone begin and end there"

@@ -164,25 +164,27 @@ impl PinnedCachingAllocator {
     }
 
     /// Ends one use of a private pool. With the last one, when the graphs that captured its blocks were reset, its memory
-    /// goes back to the system: what is in blocks that still exist, when they are dropped.
+    /// goes back to the system: what is in blocks that still exist, when they are dropped. Nothing goes to it then, whatever was begun.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown), [`PoolError::StillRouted`](crate::segments::PoolError::StillRouted).
+    /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
-        let mut pools = lock(&self.live()?.pools);
-        let is_routed = pools.position(id).is_some();
+        let shared = self.live()?;
+        let mut pools = lock(&shared.pools);
         match pools.uses.get_mut(&id) {
             None => return Err(PoolError::Unknown { id }.into()),
             Some(uses) if *uses > 1 => {
                 *uses -= 1;
                 return Ok(());
             }
-            Some(_) if is_routed => return Err(PoolError::StillRouted { id }.into()),
             Some(_) => pools.uses.remove(&id),
         };
+        let route = pools.position(id).map(|position| pools.routes.remove(position));
+        shared.routes.store(pools.routes.len(), Ordering::Release);
         let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
         drop(pools);
+        drop(route);
         released.iter().for_each(|(_, arena)| arena.close());
         Ok(())
     }

@@ -165,13 +165,12 @@ fn what_cannot_be_right_is_refused() {
         pool(allocator.begin_allocate_to_pool(id, Filter::this_thread())),
         PoolError::AlreadyRouted { id }
     );
-    assert_eq!(pool(allocator.release_pool(id)), PoolError::StillRouted { id });
     let source = Some(device(&world).raw());
     assert_eq!(pool(allocator.create_or_incref_pool(id, source)), PoolError::SourceIsSet { id });
     let large = allocator.allocate_by_address(usize::MAX, &world.stream).unwrap_err();
     assert!(matches!(large, Error::TooLarge { bytes: usize::MAX }), "{large}");
-    allocator.end_allocate_to_pool(id).unwrap();
     allocator.release_pool(id).unwrap();
+    assert_eq!(pool(allocator.end_allocate_to_pool(id)), PoolError::NotRouted { id });
     assert_eq!(pool(allocator.create_or_incref_pool(id, None)), PoolError::Released { id });
     let unknown = allocator.base_allocation(0x1000).unwrap_err();
     assert!(matches!(unknown, Error::UnknownAddress { address: 0x1000 }), "{unknown}");

@@ -124,10 +124,11 @@ impl Bench<'_> {
             Op::Release(pool) => {
                 let id = POOLS[pool];
                 let last = model.uses.get(&id) == Some(&1);
-                let possible = model.in_use(id) && !(last && model.is_routed(id));
+                let possible = model.in_use(id);
                 assert_eq!(allocator.release_pool(id).is_ok(), possible);
                 if possible {
                     *model.uses.entry(id).or_default() -= 1;
+                    model.routes.retain(|&(routed, _)| !last || routed != id);
                 }
             }
             Op::Allocate { stream, bytes } => {

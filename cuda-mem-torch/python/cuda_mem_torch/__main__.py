@@ -28,7 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(end="", flush=True)
         return code
     except (CudaMemError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # A reader that has left, as `head` does, has what it wanted.
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: {error}", file=sys.stderr)
         # Where that was the output, the interpreter would try it again.
         sys.stdout = sys.stderr
         return 1

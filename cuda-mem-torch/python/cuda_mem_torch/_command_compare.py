@@ -146,13 +146,13 @@ def rows(runs: dict[str, list[Run]], limits: dict[str, int]) -> list[list[str]]:
     table = [titles + ["RUNS IN"] * bool(limits)]
     for name, of_one in runs.items():
         if not any(done.has_figures for done in of_one):
-            cells = [name] + ["–"] * (len(titles) - 1)
+            cells = [name] + ["-"] * (len(titles) - 1)
         else:
             live, reserved, steps, seconds, retries, failed = _medians(of_one)
-            cells = [name, _terminal.size(live), _terminal.size(reserved), f"{reserved / live:.3f}" if live else "–"]
-            cells += ["–" if steps is None else f"{steps:.4f}", f"{seconds:.1f}", f"{retries:.0f}", f"{failed:.0f}"]
+            cells = [name, _terminal.size(live), _terminal.size(reserved), f"{reserved / live:.3f}" if live else "-"]
+            cells += ["-" if steps is None else f"{steps:.4f}", f"{seconds:.1f}", f"{retries:.0f}", f"{failed:.0f}"]
         if limits:
-            cells.append(_terminal.size(limits[name]) if name in limits else "–")
+            cells.append(_terminal.size(limits[name]) if name in limits else "-")
         ends = [_ENDS[done.end] for done in of_one if done.end in _ENDS]
         # The last one, also where a later round went well.
         table.append(cells + ends[-1:])

@@ -183,6 +183,13 @@ class Output(InAFolder):
             if words != ["top", "--once"] or done.returncode != _command_top._NO_GPU:
                 self.assertEqual((done.returncode, done.stderr), (1, "error: [Errno 28] No space left on device\n"), words)
 
+    def test_a_reader_that_leaves_is_no_error(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([sys.executable, "-m", "cuda_mem_torch"], stdout=writer, stderr=subprocess.PIPE, text=True)
+        os.close(writer)
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+
 
 class Demo(InAFolder):
     def test_the_page_names_the_line(self):
@@ -312,7 +319,7 @@ class Compare(InAFolder):
         why = "native round 1 of 2: the program ended with exit code 7 and left no result"
         said = self.compare("--no-page", "--rounds", "2", program=("3", "leave_native"), code=1)
         rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.startswith(("native  ", "expandable"))}
-        self.assertEqual((rows["native"], rows["expandable"][:4]), (["–"] * 7 + ["crashed"], ["120.00", "MiB", "120.00", "MiB"]))
+        self.assertEqual((rows["native"], rows["expandable"][:4]), (["-"] * 7 + ["crashed"], ["120.00", "MiB", "120.00", "MiB"]))
         self.assertIn("PyTorch 2.11.0+played   a played device   3 steps\n", said)
         self.assertIn("Not every run came to its end", said)
         self.assertIn(f"\nerror: 2 of 4 runs failed: {why}; native round 2 of 2: ", said)

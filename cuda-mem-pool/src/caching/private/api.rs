@@ -131,30 +131,36 @@ impl CachingAllocator {
     }
 
     pub(in crate::caching) fn end_route(&self, id: MempoolId) -> Result<()> {
-        let shared = self.shared();
         let ended = self.pool_state()?.pools.end_allocate(id);
-        // Dropped without the lock.
-        let filter = ended?;
-        shared.private.routes.fetch_sub(1, Ordering::Relaxed);
-        shared.private.captures.forget();
-        drop(filter);
+        self.forget_route(ended?);
         Ok(())
     }
 
-    /// Ends one use of the pool. After the last one nothing is allocated from it any more, and its memory goes back with
+    /// Without the lock.
+    fn forget_route(&self, filter: Filter) {
+        let private = &self.shared().private;
+        private.routes.fetch_sub(1, Ordering::Relaxed);
+        private.captures.forget();
+        drop(filter);
+    }
+
+    /// Ends one use of the pool. After the last one nothing is allocated from it any more, whatever was begun, and its memory goes back with
     /// [`CachingAllocator::empty_cache`], or when there is no other; blocks that still exist stay valid until they are freed.
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`] if there is no such pool, it was released before, allocations go to it, or it is a tag's own, which lives as long as the
-    /// allocator.
+    /// [`Error::Pool`] if there is no such pool, it was released before, or it is a tag's own, which lives as long as the allocator.
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
         refuse_tag_s(id)?;
         self.release_use(id)
     }
 
     pub(in crate::caching) fn release_use(&self, id: MempoolId) -> Result<()> {
-        Ok(self.pool_state()?.pools.release_pool(id)?)
+        let released = self.pool_state()?.pools.release_pool(id);
+        if let Some(filter) = released? {
+            self.forget_route(filter);
+        }
+        Ok(())
     }
 
     /// Sets whether the pool's free memory may serve requests of its streams that would else be out of memory. It serves none once the

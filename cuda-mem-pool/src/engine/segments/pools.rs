@@ -207,15 +207,12 @@ impl<S, N: Default> PoolTable<S, N> {
         &self.routes
     }
 
-    /// Ends one use of the pool. [`PoolError::Unknown`], [`PoolError::Released`], [`PoolError::StillRouted`] for the last use.
-    pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<(), PoolError> {
-        let is_routed = self.routes.has(id);
+    /// Ends one use of the pool. The last one ends its route, if it has one still: its filter, to be dropped where no lock is held.
+    /// [`PoolError::Unknown`], [`PoolError::Released`].
+    pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<Option<Filter>, PoolError> {
         let pool = self.in_use(id)?;
-        if pool.uses == 1 && is_routed {
-            return Err(PoolError::StillRouted { id });
-        }
         pool.uses -= 1;
-        Ok(())
+        Ok(if pool.is_freeable() { self.end_allocate(id).ok() } else { None })
     }
 
     /// A free block of one of the pools that lend, for a request of none. The block stays that pool's.

@@ -81,8 +81,7 @@ impl Settings {
             let (key, value) = pair
                 .split_once(':')
                 .ok_or_else(|| Failure::argument(format!("{pair:?} is no setting; accepted: key:value")))?;
-            let found = KEYS.iter().find(|(known, _)| *known == key);
-            let Some((key, does)) = found else {
+            let Some((key, does)) = KEYS.iter().find(|(known, _)| *known == key) else {
                 let keys = KEYS.map(|(key, _)| key).join(", ");
                 return Err(Failure::argument(format!(
                     "there is no setting {key:?}; the settings are {keys}"
@@ -90,11 +89,11 @@ impl Settings {
             };
             match does {
                 Does::Counts if *key == "per_process_memory_fraction" => {
-                    let accepted = (0.0..=1.0).contains(&number::<f64>(key, value)?);
-                    if !accepted {
+                    let fraction = number(key, value)?;
+                    if !(0.0..=1.0).contains(&fraction) {
                         return Err(refused(key, value, "a number from 0 to 1"));
                     }
-                    memory_fraction = Some(number(key, value)?);
+                    memory_fraction = Some(fraction);
                 }
                 Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, value)?,
                 Does::Counts if *key == "expandable_segments" => expandable = truth(key, value)?,
@@ -126,8 +125,8 @@ impl Settings {
 
 fn apply(options: &mut Options, key: &str, value: &str) -> Result<(), Failure> {
     // As for PyTorch a number below 0 is more than there is.
-    let mib = || Ok::<_, Failure>(u64::try_from(number::<i64>(key, value)?).unwrap_or(u64::MAX));
-    let bytes = || Ok::<_, Failure>(mib()?.saturating_mul(MIB));
+    let mib = || number::<u64>(key, value).or_else(|_| number::<i64>(key, value).map(|_| u64::MAX));
+    let bytes = || mib().map(|mib| mib.saturating_mul(MIB));
     match key {
         "large_segment_size_mb" => options.large_segment_size = bytes()?,
         "max_split_size_mb" => options.max_split_size = Some(bytes()?),
@@ -167,9 +166,10 @@ fn divisions(key: &str, value: &str) -> Result<[u64; 16], Failure> {
     Ok(divisions)
 }
 
-/// As PyTorch reads it, whatever follows the number: `512MB` is 512.
+/// As PyTorch reads it, whatever follows the number: `512MB` is 512. No digit does, as of one that is too large.
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, Failure> {
-    let mut ends = (1..=value.len()).rev();
+    let is_end = |&end: &usize| !value.as_bytes().get(end).is_some_and(u8::is_ascii_digit);
+    let mut ends = (1..=value.len()).rev().filter(is_end);
     ends.find_map(|end| value.get(..end)?.parse().ok()).ok_or_else(|| refused(key, value, "a number"))
 }
 
@@ -292,6 +292,7 @@ mod tests {
         assert!(error("throw_on_cudamalloc_oom:1").contains("\"1\"; accepted: True, False"));
         assert!(error("expandable_segments:yes").contains("\"yes\"; accepted: True, False"));
         assert!(error("max_split_size_mb:x").contains("accepted: a number"));
+        assert!(error("max_split_size_mb:18446744073709551616").contains("accepted: a number"));
         let least = "accepted: at least large_segment_size_mb, which is";
         assert_eq!(error("max_split_size_mb:1"), format!("max_split_size_mb is invalid: \"1\"; {least} 20"));
         let both = error("large_segment_size_mb:40,max_non_split_rounding_mb:30");

@@ -87,12 +87,12 @@ impl Machine {
                 let expected = match uses {
                     None => Err(PoolError::Unknown { id }),
                     Some(0) => Err(PoolError::Released { id }),
-                    Some(1) if routed => Err(PoolError::StillRouted { id }),
-                    Some(_) => Ok(()),
+                    Some(uses) => Ok(uses == 1 && routed),
                 };
-                assert_eq!(self.pools.release_pool(id), expected);
-                if expected.is_ok() {
+                assert_eq!(self.pools.release_pool(id).map(|ended| ended.is_some()), expected);
+                if let Ok(ends) = expected {
                     self.model.get_mut(&pool).unwrap().uses -= 1;
+                    self.routes.retain(|&(routed, _)| !ends || routed != pool);
                 }
             }
             Step::Allocate(stream, bytes) => self.allocate(stream, bytes),
