@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
-use crate::driver::{Relaxed, lock, refuse_forked};
+use crate::driver::{Relaxed, fork, lock, refuse_forked};
 use crate::error::{Error, Result};
 use crate::stream::{Mark, Stream, poll, until_quiet};
 
@@ -118,6 +118,9 @@ impl Uses {
 
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
     pub(crate) fn absorb(&self, other: Self) {
+        if fork::forked() {
+            return;
+        }
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut entries = lock(&self.entries);
         let mut forgotten = entries.forget_done_readers();
