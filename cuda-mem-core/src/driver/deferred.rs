@@ -20,8 +20,9 @@ use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
 pub(crate) trait Release: Send {
-    /// Gives it back. After an error it is still there; if that is [`Error::Timeout`] too, it is only not yet the time.
-    fn release(&mut self) -> Result<()>;
+    /// Gives it back. After an error it is still there; if that is [`Error::Timeout`] too, it is only not yet the time. Who drops or closes it
+    /// `waits` for its uses, and who comes upon it later does not: that caller has other work, which the uses may be waiting for.
+    fn release(&mut self, waits: bool) -> Result<()>;
 }
 
 /// Memory of an owner, which goes back to the driver when the owner is dropped: now if possible, and later if not.
@@ -100,7 +101,7 @@ impl Driver {
     pub(crate) fn release_or_defer<R: Release + 'static>(self, mut owned: R) {
         let deferred = self.deferred();
         deferred.reclaim(self);
-        match self.attempt(|| owned.release()) {
+        match self.attempt(|| owned.release(true)) {
             Ok(()) => {}
             Err(error) if error.may_pass() => {
                 deferred.count.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +131,7 @@ impl Deferred {
         // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
-            match catch_panic(|| driver.attempt(|| owned.release())) {
+            match catch_panic(|| driver.attempt(|| owned.release(false))) {
                 Some(Err(error)) if error.may_pass() => {
                     still.push(owned);
                     continue;

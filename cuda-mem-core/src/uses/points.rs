@@ -7,7 +7,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
 use crate::driver::{Relaxed, fork, lock, refuse_forked};
-use crate::error::{Error, Result};
+use crate::error::{Result, expect_lost};
 use crate::stream::{Mark, Stream, poll, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
@@ -192,10 +192,7 @@ impl UsePoint {
     ///
     /// After an error nothing is known.
     pub fn is_reached(&self) -> Result<bool> {
-        match self.mark.event().is_complete() {
-            Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
-            answer => answer,
-        }
+        self.mark.event().is_complete().or_else(|error| expect_lost(error).map(|()| true))
     }
 
     /// Orders `stream` behind the point. The host waits for nothing, and nothing is called for the point's own stream.
