@@ -85,7 +85,8 @@ pub(crate) struct Deferred {
 
 impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
-    /// memory still waits, or is released by another thread right now. A panic of an owner's own drop is nobody's here.
+    /// memory still waits, or is released by another thread right now. Uses that run yet are not waited for: their memory waits on. A panic of
+    /// an owner's own drop is nobody's here.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), and for what

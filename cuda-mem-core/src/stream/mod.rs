@@ -87,7 +87,7 @@ pub struct StreamId {
 }
 
 impl StreamId {
-    /// The number that `cuStreamGetId` gives.
+    /// The number that `cuStreamGetId` gives. Streams of other drivers have the same ones.
     #[inline]
     #[must_use]
     pub fn as_raw(self) -> u64 {
