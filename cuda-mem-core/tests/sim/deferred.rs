@@ -64,7 +64,7 @@ fn who_comes_upon_what_was_put_off_does_not_wait_for_its_uses() {
         let gate = Gate::before(&busy);
         let registered = Registered::new(context, vec![0u8; 100], RegisterFlags::MAPPED).unwrap();
         let uses = Uses::new();
-        [&busy, &captures].map(|stream| uses.record_stream(stream).unwrap());
+        [&busy, &captures].into_iter().for_each(|stream| uses.record_stream(stream).unwrap());
         registered.absorb_uses(uses);
         let capture = Capture::begin(&captures, RELAXED);
         drop(registered);
