@@ -13,12 +13,6 @@ pub(crate) fn refuse_forked() -> core::Result<()> {
     if core::forked() { Err(core::Error::Forked) } else { Ok(()) }
 }
 
-/// Streams of another driver cannot reach the memory, whatever device they say they are on.
-pub(crate) fn expect_driver(driver: core::Driver, stream: &core::Stream) -> core::Result<()> {
-    let is_its = stream.context().driver() == driver;
-    if is_its { Ok(()) } else { Err(core::Error::ForeignContext { what: "the stream" }) }
-}
-
 /// Locks a mutex, also after a panic elsewhere: nothing here panics while it holds one, and what is behind each lock is right after every
 /// statement.
 #[allow(unused_qualifications, reason = "in models the names above are the model checker's")]

@@ -275,7 +275,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// [`MemorySource`] that it came from.
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.block.release().map_err(|error| Refused::new(error, self))
+        self.block.release(true).map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -291,14 +291,14 @@ impl Held for Block {
 
 impl Release for Block {
     /// Frees the memory behind all its uses, in stream order where that is possible.
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
         if self.address == 0 {
             return Ok(());
         }
         match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
             // Another thread's default stream has no name here, nor one that its owner may have destroyed.
-            Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
+            Err(Error::WrongThread | Error::Disowned) => self.free_waited(waits)?,
             freed => freed?,
         }
         self.address = 0;
@@ -319,8 +319,8 @@ impl Block {
     }
 
     /// Waits until nothing uses the memory any more, and frees it: without a stream, or on any that its source may take.
-    fn free_waited(&self) -> Result<()> {
-        self.uses.wait()?;
+    fn free_waited(&mut self, waits: bool) -> Result<()> {
+        self.uses.settle(waits)?;
         if self.source.is_some() {
             let stream = Stream::per_thread(self.home.context())?;
             // SAFETY: memory that this value owns, freed once; no use of it runs any more.

@@ -20,8 +20,9 @@ use crate::error::{Error, Result};
 
 /// Something to give back to the driver.
 pub(crate) trait Release: Send {
-    /// Gives it back. After an error it is still there; if that is [`Error::Timeout`] too, it is only not yet the time.
-    fn release(&mut self) -> Result<()>;
+    /// Gives it back. After an error it is still there; if that is [`Error::Timeout`] too, it is only not yet the time. Who drops or closes it
+    /// `waits` for its uses, and who comes upon it later does not: that caller has other work, which the uses may be waiting for.
+    fn release(&mut self, waits: bool) -> Result<()>;
 }
 
 /// Memory of an owner, which goes back to the driver when the owner is dropped: now if possible, and later if not.
@@ -84,7 +85,8 @@ pub(crate) struct Deferred {
 
 impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
-    /// memory still waits, or is released by another thread right now. A panic of an owner's own drop is nobody's here.
+    /// memory still waits, or is released by another thread right now. Uses that run yet are not waited for: their memory waits on. A panic of
+    /// an owner's own drop is nobody's here.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), and for what
@@ -100,7 +102,7 @@ impl Driver {
     pub(crate) fn release_or_defer<R: Release + 'static>(self, mut owned: R) {
         let deferred = self.deferred();
         deferred.reclaim(self);
-        match self.attempt(|| owned.release()) {
+        match self.attempt(|| owned.release(true)) {
             Ok(()) => {}
             Err(error) if error.may_pass() => {
                 deferred.count.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +132,7 @@ impl Deferred {
         // Without the lock: a release that fails runs the program's hook, which may drop owners of its own.
         let (mut still, mut ended) = (Vec::new(), 0);
         for mut owned in taken {
-            match catch_panic(|| driver.attempt(|| owned.release())) {
+            match catch_panic(|| driver.attempt(|| owned.release(false))) {
                 Some(Err(error)) if error.may_pass() => {
                     still.push(owned);
                     continue;

@@ -42,12 +42,11 @@ impl Driver {
     ///
     /// The hook must not panic: a panic in it is swallowed, because it would come out of a `Drop`.
     pub fn on_release_failure(self, hook: impl Fn(&Error) + Send + Sync + 'static) {
-        let hook: Arc<ReleaseFailureHook> = Arc::new(hook);
-        let mut slot = self.state.failures.hook.write().unwrap_or_else(PoisonError::into_inner);
-        let replaced = slot.replace(hook);
-        drop(slot);
-        // Outside the lock: what the old hook has captured may release something, and fail.
-        drop(replaced);
+        if !fork::forked() {
+            let there = &self.state.failures.hook;
+            // Dropped without the lock: what the old hook has captured may release something, and fail.
+            let _replaced = there.write().unwrap_or_else(PoisonError::into_inner).replace(Arc::new(hook));
+        }
     }
 
     /// Counts a release that failed, and tells the hook: for owners above this crate, whose `Drop` has nobody to return an error

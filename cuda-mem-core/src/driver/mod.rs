@@ -258,9 +258,9 @@ impl Driver {
         released.is_ok()
     }
 
-    /// Refuses what belongs to another driver.
+    /// [`Error::ForeignContext`] for `what` if that belongs to another driver, whose memory and streams mean nothing here.
     #[inline]
-    pub(crate) fn expect_same(self, other: Self, what: &'static str) -> Result<()> {
+    pub fn expect_same(self, other: Self, what: &'static str) -> Result<()> {
         if self == other { Ok(()) } else { Err(Error::ForeignContext { what }) }
     }
 

@@ -252,7 +252,7 @@ struct LettingGo<W> {
 }
 
 impl<W: LineWords> Release for LettingGo<W> {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, _waits: bool) -> Result<()> {
         self.words.poison();
         // Not waited for: between the poison and the wait a writer may move the word back.
         self.uses.expect_over()

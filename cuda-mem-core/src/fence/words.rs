@@ -147,7 +147,7 @@ impl SharedWords {
     /// them writes a word any more.
     #[must_use]
     pub fn uses(&self) -> Uses {
-        self.page.slots.registered.uses().copied()
+        if fork::forked() { Uses::new() } else { self.page.slots.registered.uses().copied() }
     }
 
     /// The memory, which other code may map without a driver: [`poison_word`].

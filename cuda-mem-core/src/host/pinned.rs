@@ -164,7 +164,7 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// Wraps [`cuMemFreeHost`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// The buffer comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.block.release().map_err(|error| Refused::new(error, self))
+        self.block.release(true).map_err(|error| Refused::new(error, self))
     }
 }
 

@@ -247,7 +247,7 @@ impl<M: HostMemory> Registered<M> {
     /// the registration.
     /// The value comes back with the error, still registered.
     pub fn close(mut self) -> Result<M, Refused<Self>> {
-        if let Err(error) = self.parts.unregister() {
+        if let Err(error) = self.parts.unregister(true) {
             return Err(Refused::new(error, self));
         }
         let mut this = ManuallyDrop::new(self);
@@ -264,16 +264,16 @@ impl<M: HostMemory> Parts<M> {
         unsafe { self.memory.assume_init_ref() }
     }
 
-    fn unregister(&mut self) -> Result<()> {
+    fn unregister(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
-        self.uses.wait()?;
+        self.uses.settle(waits)?;
         self.registration.release()
     }
 }
 
 impl<M: HostMemory> Release for Parts<M> {
-    fn release(&mut self) -> Result<()> {
-        self.unregister()?;
+    fn release(&mut self, waits: bool) -> Result<()> {
+        self.unregister(waits)?;
         // SAFETY: initialised in `Registered::new` and dropped once: after a success nobody calls again.
         unsafe { self.memory.assume_init_drop() };
         Ok(())
@@ -284,10 +284,10 @@ impl<M: HostMemory> Release for Parts<M> {
 struct Shared<M: HostMemory>(Option<Parts<M>>);
 
 impl<M: HostMemory> Release for Shared<M> {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
-        if let Some(parts) = &self.0 {
-            parts.uses.wait()?;
+        if let Some(parts) = &mut self.0 {
+            parts.uses.settle(waits)?;
         }
         if let Some(mut parts) = self.0.take() {
             // What waits keeps no stream.
@@ -305,7 +305,7 @@ struct WhenIdle<M: HostMemory> {
 }
 
 impl<M: HostMemory> Release for WhenIdle<M> {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, _waits: bool) -> Result<()> {
         self.parts.registration.release()?;
         self.is_unregistered = true;
         Ok(())

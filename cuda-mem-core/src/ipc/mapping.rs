@@ -224,7 +224,7 @@ impl ImportedMapping {
     ///
     /// The mapping comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.mapped.release().map_err(|error| Refused::new(error, self))
+        self.mapped.release(true).map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -246,14 +246,10 @@ impl Held for Mapped {
 }
 
 impl Release for Mapped {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
         let Some(range) = &self.range else { return Ok(()) };
-        if let Err(error) = self.uses.wait() {
-            expect_lost(error)?;
-            // What ran in a lost context is gone. What runs in others was waited for, unless it is another thread's.
-            self.uses.expect_over()?;
-        }
+        self.uses.settle(waits)?;
         let mapped = range.mapped_bytes();
         // SAFETY: the mappings of these addresses, side by side from the first on, of which no use runs any more.
         let unmap = || unsafe { range.unmap(0, mapped) };

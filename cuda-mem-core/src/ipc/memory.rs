@@ -161,7 +161,7 @@ impl DeviceAllocation {
     /// Wraps [`cuMemFree`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// The memory comes back with the error.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.block.release().map_err(|error| Refused::new(error, self))
+        self.block.release(true).map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -261,7 +261,7 @@ impl OpenedMemory {
     /// Wraps [`cuIpcCloseMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     /// The memory comes back with the error, still open.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.opened.release().map_err(|error| Refused::new(error, self))
+        self.opened.release(true).map_err(|error| Refused::new(error, self))
     }
 }
 

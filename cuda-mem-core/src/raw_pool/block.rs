@@ -172,7 +172,7 @@ impl ImportedBlock {
     /// The block comes back with the error. [`Error::Timeout`] if a context was lost, so that the free cannot be ordered behind uses that
     /// run in others.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        self.block.release().map_err(|error| Refused::new(error, self))
+        self.block.release(true).map_err(|error| Refused::new(error, self))
     }
 }
 
@@ -197,14 +197,14 @@ impl Held for Block {
 }
 
 impl Release for Block {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
         if self.address == 0 {
             return Ok(());
         }
         let freed = match self.home.refuse_other_threads().and_then(|()| self.free_in_order()) {
             // Another thread's default stream has no name here, nor one that its owner may have destroyed.
-            Err(Error::WrongThread | Error::Disowned) => self.free_waited()?,
+            Err(Error::WrongThread | Error::Disowned) => self.free_waited(waits)?,
             freed => freed?,
         };
         self.address = 0;
@@ -249,16 +249,13 @@ impl Block {
     }
 
     /// Waits until it is not used any more, frees it on a stream of its own, and waits for that.
-    fn free_waited(&mut self) -> Result<Free> {
+    fn free_waited(&mut self, waits: bool) -> Result<Free> {
         if !self.home.is_per_thread() {
             // What its own stream was given, if there is a point behind that: the waits for its allocation are there. Those of a
             // thread's default stream came to its uses in that thread.
             self.uses.absorb(Uses::starting_on(&self.home)?);
         }
-        if let Err(error) = self.uses.wait() {
-            self.expect_lost(error)?;
-            self.uses.expect_over()?;
-        }
+        self.uses.settle(waits)?;
         match Stream::new(self.home.context()) {
             Ok(own) => self.home = own,
             Err(error) => return self.expect_lost(error).map(|()| Free::Lost),
@@ -279,7 +276,7 @@ struct Freed {
 }
 
 impl Release for Freed {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, _waits: bool) -> Result<()> {
         if let Some(freed) = &self.freed {
             let reached = freed.synchronize(Some(Duration::ZERO));
             if reached.is_ok() {

@@ -173,7 +173,7 @@ impl WhenIdle {
                     break;
                 }
                 let Some(mut owned) = self.pop() else { break };
-                match driver.attempt(|| owned.release()) {
+                match driver.attempt(|| owned.release(false)) {
                     Ok(()) => done.push(owned),
                     Err(error) if error.may_pass() => lock(&self.waiting).push(owned),
                     Err(error) => refused.push((owned, error)),

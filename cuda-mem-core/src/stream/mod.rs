@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_mem_sys::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream, CUstream_flags, CUstream_st,
-    CUstreamCaptureStatus,
+    CUstreamCaptureStatus, LibraryId,
 };
 
 use crate::driver::{Bound, Context, Driver, Event, Handle, destroy_stream, fork, refuse_forked};
@@ -80,14 +80,18 @@ pub struct Stream {
 /// What names a stream for the life of the process. Handles are used again after a stream is destroyed; these are not.
 /// [`Stream`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamId(u64);
+pub struct StreamId {
+    raw: u64,
+    /// Each driver counts for itself.
+    library: LibraryId,
+}
 
 impl StreamId {
-    /// The number that `cuStreamGetId` gives.
+    /// The number that `cuStreamGetId` gives. Streams of other drivers have the same ones.
     #[inline]
     #[must_use]
     pub fn as_raw(self) -> u64 {
-        self.0
+        self.raw
     }
 
     /// Calls `body`, in which this thread may name the [guest](Stream::guest) of this name. Of other streams it means nothing.
@@ -525,7 +529,7 @@ fn identify(driver: Driver, raw: CUstream, call: &'static str) -> Result<StreamI
     let mut id = 0;
     // SAFETY: one number to write; callers pass a live stream of the current context.
     unsafe { call!(driver, cuStreamGetId(raw, &mut id)) }?;
-    Ok(StreamId(id))
+    Ok(StreamId { raw: id, library: driver.table().library() })
 }
 
 fn is_capturing(driver: Driver, raw: CUstream) -> Result<bool> {
@@ -554,10 +558,10 @@ impl Drop for Inner {
 impl PartialEq for Stream {
     /// Whether both are handles to the same stream.
     fn eq(&self, other: &Self) -> bool {
-        self.id() == other.id() && self.driver() == other.driver()
+        self.id() == other.id()
     }
 }
 
 impl Eq for Stream {}
 
-shown!(Stream, |it| id: it.inner.id.0, kind: it.inner.kind);
+shown!(Stream, |it| id: it.inner.id.raw, kind: it.inner.kind);

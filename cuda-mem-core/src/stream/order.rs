@@ -98,7 +98,7 @@ impl Stream {
     /// [`Error::Capturing`] if either stream captures: this one would be drawn into the graph of `other`, or its own graph
     /// would fail. Inside a capture, streams are joined with [`Stream::record`] and [`Stream::join_capture`].
     pub fn wait_stream(&self, other: &Self) -> Result<()> {
-        if self.id() == other.id() && self.context() == other.context() {
+        if self == other {
             return Ok(());
         }
         self.driver().expect_same(other.driver(), "the other stream")?;

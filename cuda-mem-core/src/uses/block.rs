@@ -59,12 +59,12 @@ impl Held for Block {
 }
 
 impl Release for Block {
-    fn release(&mut self) -> Result<()> {
+    fn release(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
         if self.address == 0 {
             return Ok(());
         }
-        self.uses.wait()?;
+        self.uses.settle(waits)?;
         let (_relaxed, _bound) = self.context.bind_relaxed()?;
         let driver = self.context.driver();
         match self.free {

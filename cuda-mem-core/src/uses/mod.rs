@@ -17,7 +17,7 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use crate::driver::{Event, Relaxed, fork, lock, refuse_forked};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, expect_lost};
 use crate::stream::{Mark, Stream, until_quiet};
 
 /// What a stream that captures refuses.
@@ -216,11 +216,17 @@ impl Uses {
 
     /// [`Error::Timeout`] while [`Uses::have_passed`] says no, for which a use that was lost with its context has passed too.
     pub(crate) fn expect_over(&mut self) -> Result<()> {
-        let is_over = self.all(|entry| match entry.has_passed() {
-            Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
-            answer => answer,
-        })?;
-        if is_over { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+        let has_passed =
+            |entry: &mut Use| entry.has_passed().or_else(|error| expect_lost(error).map(|()| true));
+        if self.all(has_passed)? { Ok(()) } else { Err(Error::Timeout(Duration::ZERO)) }
+    }
+
+    /// As [`Uses::wait`] for who `waits`, and [`Uses::expect_over`] for others. What ran in a lost context is gone.
+    pub(crate) fn settle(&mut self, waits: bool) -> Result<()> {
+        if !waits {
+            return self.expect_over();
+        }
+        self.wait().or_else(|error| expect_lost(error).and_then(|()| self.expect_over()))
     }
 
     fn entries_mut(&mut self) -> &mut Entries {

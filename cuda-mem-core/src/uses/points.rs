@@ -6,8 +6,8 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
-use crate::driver::{Relaxed, lock, refuse_forked};
-use crate::error::{Error, Result};
+use crate::driver::{Relaxed, fork, lock, refuse_forked};
+use crate::error::{Result, expect_lost};
 use crate::stream::{Mark, Stream, poll, until_quiet};
 
 /// A point in a stream behind the uses of a piece of memory: who has all of them knows when the memory is quiet.
@@ -118,6 +118,9 @@ impl Uses {
 
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
     pub(crate) fn absorb(&self, other: Self) {
+        if fork::forked() {
+            return;
+        }
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut entries = lock(&self.entries);
         let mut forgotten = entries.forget_done_readers();
@@ -189,10 +192,7 @@ impl UsePoint {
     ///
     /// After an error nothing is known.
     pub fn is_reached(&self) -> Result<bool> {
-        match self.mark.event().is_complete() {
-            Err(Error::Driver(error)) if error.context_is_lost() => Ok(true),
-            answer => answer,
-        }
+        self.mark.event().is_complete().or_else(|error| expect_lost(error).map(|()| true))
     }
 
     /// Orders `stream` behind the point. The host waits for nothing, and nothing is called for the point's own stream.

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use cuda_mem_core::Stream;
 use cuda_mem_core::host::{RegisterFlags, Registered};
+use cuda_mem_core::{Stream, Uses};
 
 use crate::common::capture::{Capture, RELAXED};
+use crate::common::gate::Gate;
 use crate::interrupted::{LIMIT, meanwhile, on_interrupted};
 use crate::panicking::Panicking;
 use crate::rig::on_simulator;
@@ -50,5 +52,31 @@ fn what_a_thread_releases_right_now_still_waits_for_the_others() {
         meanwhile(move || tell.send(driver.reclaim()).unwrap());
         assert_eq!(driver.reclaim(), 0);
         assert_eq!(told.recv_timeout(LIMIT).unwrap(), 1);
+    });
+}
+
+/// That caller has other work, which the stream may be waiting for.
+#[test]
+fn who_comes_upon_what_was_put_off_does_not_wait_for_its_uses() {
+    on_simulator(|sim, context| {
+        let driver = context.driver();
+        let [busy, captures] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let gate = Gate::before(&busy);
+        let registered = Registered::new(context, vec![0u8; 100], RegisterFlags::MAPPED).unwrap();
+        let uses = Uses::new();
+        [&busy, &captures].into_iter().for_each(|stream| uses.record_stream(stream).unwrap());
+        registered.absorb_uses(uses);
+        let capture = Capture::begin(&captures, RELAXED);
+        drop(registered);
+        capture.end().unwrap();
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || tell.send(driver.reclaim()).unwrap());
+            let left = told.recv_timeout(Duration::from_secs(5));
+            gate.open();
+            assert_eq!(left, Ok(1));
+        });
+        busy.synchronize().unwrap();
+        assert_eq!((driver.reclaim(), sim.log().count("cuMemHostUnregister")), (0, 1));
     });
 }

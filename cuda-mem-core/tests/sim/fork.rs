@@ -10,7 +10,7 @@ use cuda_mem_core::host::{
 };
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::vmm::{AddressRange, CreateOptions, PhysicalMemory};
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream, nvml};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error, ManagedBuffer, PinnedBuffer, Stream, Uses, nvml};
 use cuda_mem_sim::Sim;
 
 use crate::common::child;
@@ -145,6 +145,29 @@ fn during_a_wait_under_the_lock_of_a_buffers_uses() {
         let pinned = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::MAPPED).unwrap();
         drop(pinned.on(&stream).unwrap());
         assert_eq!(pinned.as_slice().unwrap(), [0; 100]);
+    });
+}
+
+/// The lock of the uses is held while the driver has a stream wait for another one's.
+#[test]
+fn during_an_order_under_the_lock_of_a_buffers_uses() {
+    on_simulator(|sim, context| {
+        let [first, second] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let pinned = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::MAPPED).unwrap();
+        let registered = Registered::new(context, vec![0u8; 5000], RegisterFlags::MAPPED).unwrap();
+        drop((pinned.on(&first).unwrap(), registered.on(&first).unwrap()));
+        sim.delay("cuStreamWaitEvent", SLOW);
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(pinned.on(&second).unwrap()));
+            scope.spawn(|| drop(registered.on(&second).unwrap()));
+            std::thread::sleep(SLOW / 3);
+            child::forked(|| {
+                pinned.absorb_uses(Uses::new());
+                registered.absorb_uses(Uses::new());
+                Ok(())
+            });
+        });
+        sim.clear_faults();
     });
 }
 

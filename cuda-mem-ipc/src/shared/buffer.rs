@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_pool::cuda_mem_core::{
-    self as core, DeviceCopy, DeviceRange, Stream, StreamUse, UsedElsewhere, Uses,
+    self as core, DeviceCopy, DeviceRange, Driver, Stream, StreamUse, UsedElsewhere, Uses,
 };
 
 use super::free::Past;
@@ -21,7 +21,7 @@ use super::segment::Segment;
 use super::words::ReleaseFence;
 use super::{expect_host, until_unused};
 use crate::error::Result;
-use crate::primitive::{expect_driver, refuse_forked};
+use crate::primitive::refuse_forked;
 use crate::transport::Deadline;
 
 /// Memory of a [`SharedPool`](super::SharedPool), owned. Clones are handles to the same memory.
@@ -76,7 +76,7 @@ impl SharedBuffer {
     /// writes while a receiver has it writes under its eyes.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
-        expect_driver(self.block.pool.context.driver(), stream)?;
+        self.block.pool.context.driver().expect_same(stream.context().driver(), "the stream")?;
         self.block.last.order(stream)?;
         Ok(self.block.uses.on(self.as_raw(), stream)?)
     }
@@ -124,8 +124,8 @@ impl SharedBuffer {
 impl From<&SharedBuffer> for Share {
     fn from(buffer: &SharedBuffer) -> Self {
         let block = &buffer.block;
-        let segment = Arc::clone(&block.segment);
-        Self { segment, offset: block.offset, len: block.len, holder: Arc::<Block>::clone(block) }
+        let (driver, segment) = (block.pool.context.driver(), Arc::clone(&block.segment));
+        Self { driver, segment, offset: block.offset, len: block.len, holder: Arc::<Block>::clone(block) }
     }
 }
 
@@ -174,6 +174,7 @@ crate::shown!(SharedBuffer, |it| address: format_args!("{:#x}", it.as_raw()), le
 /// ```
 #[derive(Clone)]
 pub struct Share {
+    pub(super) driver: Driver,
     pub(super) segment: Arc<Segment>,
     /// In the segment.
     pub(super) offset: usize,

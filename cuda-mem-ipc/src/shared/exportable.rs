@@ -20,7 +20,7 @@ use super::wire::{MOST_HANDLES, Place};
 use super::words::ReleaseFence;
 use crate::background;
 use crate::error::{Error, Result};
-use crate::primitive::{expect_driver, lock, refuse_forked};
+use crate::primitive::{lock, refuse_forked};
 
 /// A block of a [`CachingAllocator`] that other processes can be given: its type says so, because it was looked at. Clones are
 /// handles to the same block.
@@ -125,7 +125,7 @@ impl Exportable {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let Exported { block, last, .. } = &*self.exported;
-        expect_driver(block.context().driver(), stream)?;
+        block.context().driver().expect_same(stream.context().driver(), "the stream")?;
         last.order(stream)?;
         Ok(block.on(stream)?)
     }
@@ -177,14 +177,13 @@ impl From<&Exportable> for Share {
     fn from(buffer: &Exportable) -> Self {
         let (exported, segment) = (&buffer.exported, &buffer.exported.segment);
         let offset = usize::try_from(buffer.as_raw().wrapping_sub(segment.address(0))).unwrap_or(usize::MAX);
-        let holder = Arc::<Exported>::clone(exported);
-        Self { segment: Arc::clone(segment), offset, len: buffer.len(), holder }
+        let (holder, driver) = (Arc::<Exported>::clone(exported), exported.block.context().driver());
+        Self { driver, segment: Arc::clone(segment), offset, len: buffer.len(), holder }
     }
 }
 
 impl Holder for Exported {
     fn order(&self, stream: &Stream) -> Result<()> {
-        expect_driver(self.block.context().driver(), stream)?;
         self.last.order(stream)?;
         Ok(self.block.order_behind_uses(stream)?)
     }

@@ -21,7 +21,7 @@ use super::wire::{self, HandOver, Point};
 use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
-use crate::primitive::{expect_driver, lock, lock_over_calls, refuse_forked};
+use crate::primitive::{lock, lock_over_calls, refuse_forked};
 use crate::transport::{Connection, Deadline, Peer};
 use serve::Leases;
 
@@ -151,7 +151,8 @@ impl Exporter {
         refuse_forked()?;
         let (share, link, deadline) = (buffer.into(), &self.link, deadline.into());
         link.expect_open("handing over")?;
-        expect_driver(link.driver, stream)?;
+        link.driver.expect_same(stream.context().driver(), "the stream")?;
+        link.driver.expect_same(share.driver, "the buffer")?;
         // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
         let was_woken = link.wake_early();
         link.announce(&share.segment, deadline)?;
@@ -178,6 +179,7 @@ impl Exporter {
     pub fn attach(&self, pool: &SharedPool) -> Result<()> {
         refuse_forked()?;
         self.link.expect_open("attaching a pool")?;
+        self.link.driver.expect_same(pool.pool.context.driver(), "the pool")?;
         pool.attach(&self.link);
         Ok(())
     }
@@ -195,6 +197,7 @@ impl Exporter {
         refuse_forked()?;
         let share = buffer.into();
         self.link.expect_open("announcing a segment")?;
+        self.link.driver.expect_same(share.driver, "the buffer")?;
         share.segment.with_handles(|handles| self.link.announce_ahead(&share.segment.info, handles))
     }
 

@@ -13,7 +13,7 @@ use super::segment::{Segment, on_node};
 use super::slab::Slabs;
 use crate::error::Result;
 use crate::free_list::FreeList;
-use crate::primitive::{expect_driver, lock, lock_over_calls, refuse_forked};
+use crate::primitive::{lock, lock_over_calls, refuse_forked};
 
 /// What buffers begin at and are made up to, in bytes.
 const GRANULE: usize = 512;
@@ -31,7 +31,7 @@ const GRANULE: usize = 512;
 /// [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Debug, Clone)]
 pub struct SharedPool {
-    pool: Arc<Pool>,
+    pub(super) pool: Arc<Pool>,
 }
 
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl SharedPool {
     /// [`core::Error::NotAccepted`] for 0 bytes, [`core::Error::ForeignContext`] for another driver's stream; those of
     /// [`ShareableMemory::create`](vmm::ShareableMemory::create) when a new segment is needed.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
-        expect_driver(self.pool.context.driver(), stream)?;
+        self.pool.context.driver().expect_same(stream.context().driver(), "the stream")?;
         let room = self.pool.room(bytes)?;
         let cut = match self.pool.cut(room, stream) {
             Some(cut) => cut,
@@ -121,7 +121,7 @@ impl SharedPool {
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
-        expect_driver(self.pool.context.driver(), stream)?;
+        self.pool.context.driver().expect_same(stream.context().driver(), "the stream")?;
         let room = self.pool.room(bytes)?;
         let cut = self.pool.grow(room, room, true)?;
         SharedBuffer::new(&self.pool, cut, bytes, stream)

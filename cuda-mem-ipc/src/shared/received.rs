@@ -19,7 +19,7 @@ use super::segment::Segment;
 use super::wire::HandOver;
 use super::{expect_host, until, until_unused};
 use crate::error::Result;
-use crate::primitive::{expect_driver, refuse_forked};
+use crate::primitive::refuse_forked;
 use crate::transport::Deadline;
 
 /// Memory of another process that was handed over. Clones are handles to the same memory.
@@ -80,7 +80,7 @@ impl ReceivedBuffer {
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>> {
         refuse_forked()?;
         let received = &*self.received;
-        expect_driver(received.link.context.driver(), stream)?;
+        received.link.context.driver().expect_same(stream.context().driver(), "the stream")?;
         received.order(stream)?;
         Ok(received.uses.on(self.as_raw(), stream)?)
     }

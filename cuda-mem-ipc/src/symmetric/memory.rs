@@ -17,7 +17,6 @@ use cuda_mem_pool::cuda_mem_core::{
 };
 
 use super::{CHANNELS, Error, Result, SIGNAL_PAD_BYTES};
-use crate::primitive::expect_driver;
 
 /// An allocation on every rank of a group. The [module](crate::symmetric) has an example.
 ///
@@ -180,7 +179,7 @@ impl Layout {
             let accepted = 0..=channels - 1;
             return Err(Error::NotAccepted { what: "the channel", value: channel, accepted });
         }
-        expect_driver(self.device.driver(), stream)?;
+        self.device.driver().expect_same(stream.context().driver(), "the stream")?;
         if stream.is_capturing()? { Err(core::Error::Capturing { call }.into()) } else { Ok(()) }
     }
 }
@@ -272,7 +271,7 @@ impl PeerBuffer {
     ///
     /// As [`Uses::on`]; [`ForeignContext`](core::Error::ForeignContext) for another driver's stream.
     pub fn on<'m>(&'m self, stream: &'m Stream) -> Result<StreamUse<'m>, core::Error> {
-        expect_driver(self.owner.driver(), stream)?;
+        self.owner.driver().expect_same(stream.context().driver(), "the stream")?;
         self.owner.uses(self.rank).on(self.address, stream)
     }
 }

@@ -16,6 +16,7 @@ mod calls;
 mod corpus;
 mod death;
 mod descriptors;
+mod drivers;
 mod fork;
 mod hello;
 mod hostile;

@@ -1,8 +1,12 @@
 //! Ranks that go in good order.
 
-use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream};
-use cuda_mem_ipc::symmetric::{Error, SymmetricBackend};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use cuda_mem_core::{DeviceBuffer, Error as CoreError, Stream};
+use cuda_mem_ipc::symmetric::{Error, NativeBackend, SymmetricBackend};
+
+use crate::common::World;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
@@ -178,6 +182,30 @@ fn a_forked_child_has_nothing_and_its_parent_keeps_all() {
         rank.meet(&*memory);
         rank.meet(&*rank.memory(2000));
         crew.finish();
+    });
+}
+
+/// Another thread may have the lock of the groups when the process is forked.
+#[test]
+fn a_forked_child_shows_a_backend_without_its_lock() {
+    let (native, over) = (NativeBackend::new(), AtomicBool::new(false));
+    let world = World::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                assert!(native.alloc(1, world.context.device(), Some("none")).is_err());
+            }
+        });
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..300 {
+                child::forked(|| match format!("{native:?}").contains("groups: []") {
+                    true => Ok(()),
+                    false => Err("groups in a forked child\n".to_owned()),
+                });
+            }
+        }));
+        over.store(true, Ordering::Relaxed);
+        ended.unwrap();
     });
 }
 

@@ -151,9 +151,7 @@ impl CachingAllocator {
     pub fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
-        if stream.context().driver() != shared.context.driver() {
-            return Err(cuda_mem_core::Error::ForeignContext { what: "the stream" }.into());
-        }
+        shared.context.driver().expect_same(stream.context().driver(), "the stream")?;
         let Some(found) = shared.map.find(address) else {
             return shared.pools().record_stream(address, stream);
         };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Device, Error as CoreError, forked};
+use cuda_mem_core::{Device, forked};
 
 use super::allocator::{CachingAllocator, Inner};
 use super::shared::number_of;
@@ -210,9 +210,7 @@ impl CachingAllocator {
         refuse_forked()?;
         let shared = self.shared();
         let owner = shared.context.device();
-        if peer.driver() != owner.driver() {
-            return Err(CoreError::ForeignContext { what: "the peer device" }.into());
-        }
+        owner.driver().expect_same(peer.driver(), "the peer device")?;
         let mut source = shared.source.lock()?;
         if source.backend().reached_by().contains(&peer) {
             return Ok(());

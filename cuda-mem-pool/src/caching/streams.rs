@@ -144,13 +144,13 @@ const REMEMBERED: usize = 32;
 #[derive(Debug, Clone, Copy)]
 struct Known {
     allocator: u64,
-    stream: u64,
+    stream: Option<StreamId>,
     slot: u32,
 }
 
 thread_local! {
     static KNOWN: [Cell<Known>; REMEMBERED] =
-        const { [const { Cell::new(Known { allocator: 0, stream: 0, slot: 0 }) }; REMEMBERED] };
+        const { [const { Cell::new(Known { allocator: 0, stream: None, slot: 0 }) }; REMEMBERED] };
     static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
 }
 
@@ -172,8 +172,8 @@ impl Drop for Own {
 }
 
 #[inline]
-fn place(allocator: u64, stream: u64) -> usize {
-    (allocator.wrapping_add(stream) as usize) % REMEMBERED
+fn place(allocator: u64, stream: StreamId) -> usize {
+    (allocator.wrapping_add(stream.as_raw()) as usize) % REMEMBERED
 }
 
 /// Names the calling thread among those that run, with the address of something of its own.
@@ -186,15 +186,14 @@ pub(super) fn token() -> usize {
 /// The slot that a stream had in an allocator, if this thread remembers it.
 #[inline]
 fn recall(allocator: u64, stream: StreamId) -> Option<u32> {
-    let stream = stream.as_raw();
     let known = KNOWN.try_with(|known| known[place(allocator, stream)].get()).ok()?;
-    (known.allocator == allocator && known.stream == stream).then_some(known.slot)
+    (known.allocator == allocator && known.stream == Some(stream)).then_some(known.slot)
 }
 
 fn remember(allocator: u64, stream: StreamId, slot: u32) {
-    let stream = stream.as_raw();
+    let known = Known { allocator, stream: Some(stream), slot };
     // A thread at its end remembers nothing.
-    let _ = KNOWN.try_with(|known| known[place(allocator, stream)].set(Known { allocator, stream, slot }));
+    let _ = KNOWN.try_with(|all| all[place(allocator, stream)].set(known));
 }
 
 /// Has the slot of this thread's default stream given back when the thread ends. One that is made while it ends stays.

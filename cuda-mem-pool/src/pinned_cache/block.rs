@@ -145,9 +145,7 @@ impl PinnedBlock {
     /// What there is for `stream` to use, if it may.
     pub(super) fn admit(&self, stream: &Stream, call: &'static str) -> Result<&Body> {
         let arena = self.block.arena();
-        if stream.context().driver() != arena.shared.context.driver() {
-            return Err(Error::ForeignContext { what: "the stream" });
-        }
+        arena.shared.context.driver().expect_same(stream.context().driver(), "the stream")?;
         let captures = match stream.is_capturing() {
             // What it was given before it was lost sight of is waited for.
             Err(Error::Disowned) => false,

@@ -64,6 +64,17 @@ fn no_resource_takes_a_stream_of_another_driver() {
             (0..2).for_each(|_| allocator.release_pool(id).unwrap());
             let block = allocator.allocate(1000, &stream).unwrap();
             refused("record_stream", allocator.record_stream(block.address(), &there));
+            // One that has the number of a stream that the allocator serves: each driver counts for itself.
+            let (mut mine, mut theirs) = (stream, there);
+            while mine.id().as_raw() != theirs.id().as_raw() {
+                let is_behind = mine.id().as_raw() < theirs.id().as_raw();
+                let (behind, context) = if is_behind { (&mut mine, one) } else { (&mut theirs, two) };
+                *behind = Stream::new(context).unwrap();
+            }
+            let served = allocator.allocate(1000, &mine).unwrap();
+            refused("a stream of the same number", allocator.allocate(1000, &theirs));
+            refused("of_stream", allocator.of_stream(&theirs));
+            drop((served, block));
         });
     });
 }

@@ -16,7 +16,7 @@ use crate::uncached::Uncached;
 
 /// The devices' allocators, and what goes around them.
 pub(crate) struct Caches {
-    driver: Driver,
+    pub(crate) driver: Driver,
     options: CachingOptions,
     devices: Devices,
     /// Held while devices are made, and while what holds for all of them changes.
@@ -68,9 +68,7 @@ impl Caches {
     #[inline]
     pub(crate) fn of(&self, device: Device) -> Result<&PerDevice> {
         refuse_forked()?;
-        if device.driver() != self.driver {
-            return Err(core::Error::ForeignContext { what: "the device" }.into());
-        }
+        self.driver.expect_same(device.driver(), "the device")?;
         let count = || self.devices.all().count();
         self.devices.get(device.as_raw()).ok_or_else(|| Error::NotInitialized { device, count: count() })
     }

@@ -134,9 +134,6 @@ impl Delete for Caches {
 
 /// Memory of a device is for streams of that device.
 pub(crate) fn expect_stream_of(device: Device, stream: &Stream) -> Result<()> {
-    if stream.context().device() == device {
-        Ok(())
-    } else {
-        Err(core::Error::ForeignContext { what: "the stream" }.into())
-    }
+    let is_its = stream.context().device() == device;
+    if is_its { Ok(()) } else { Err(core::Error::ForeignContext { what: "the stream" }.into()) }
 }

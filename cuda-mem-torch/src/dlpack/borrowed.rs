@@ -193,8 +193,9 @@ impl Borrowed {
     ///
     /// # Errors
     ///
-    /// As [`Uses::on`].
+    /// As [`Uses::on`]; `ForeignContext` in [`DlpackError::Core`] for another driver's stream.
     pub fn on<'b>(&'b self, stream: &'b Stream) -> Result<StreamUse<'b>, DlpackError> {
+        self.lent.driver.expect_same(stream.context().driver(), "the stream")?;
         if let Some(ready) = &self.lent.stream {
             stream.wait_stream(ready)?;
         }

@@ -206,6 +206,7 @@ impl CudaAllocator for PluggableAllocator {
         if address == 0 {
             return Ok(());
         }
+        self.inner.native.caches.driver.expect_same(stream.context().driver(), "the stream")?;
         let record = read(&self.inner.functions).record_stream.clone();
         if let Some(record) = record {
             record(address, stream);

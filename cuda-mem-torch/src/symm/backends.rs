@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver};
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricBuffer};
 
 use super::mempool::{MempoolAllocator, SymmetricMempool};
@@ -58,6 +58,7 @@ struct Registered {
 /// An allocation whose address is kept, and what it was asked for as.
 struct Kept {
     buffer: Arc<SymmetricBuffer>,
+    driver: Driver,
     asked: String,
 }
 
@@ -202,13 +203,18 @@ impl Backends {
         let asked = format!("{size} bytes on device {} for {group_name}", device.as_raw());
         let is_there = |kept: &Kept| Arc::ptr_eq(kept.buffer.backend(), &backend) && !kept.buffer.is_freed();
         let (made, kept) = match kept.filter(is_there) {
-            Some(kept) if kept.asked == asked => (Ok(Arc::clone(&kept.buffer)), Some(kept)),
+            Some(kept) if kept.asked == asked => {
+                let is_its = kept.driver.expect_same(device.driver(), "the device");
+                (is_its.map(|()| Arc::clone(&kept.buffer)).map_err(Into::into), Some(kept))
+            }
             Some(kept) => {
                 let was = kept.asked.clone();
                 (Err(RegistryError::PersistentDiffers { id, was, asked }.into()), Some(kept))
             }
             None => match SymmetricBuffer::new(&backend, size, device, group).map(Arc::new) {
-                Ok(buffer) => (Ok(Arc::clone(&buffer)), Some(Kept { buffer, asked })),
+                Ok(buffer) => {
+                    (Ok(Arc::clone(&buffer)), Some(Kept { buffer, driver: device.driver(), asked }))
+                }
                 Err(error) => (Err(error.into()), None),
             },
         };

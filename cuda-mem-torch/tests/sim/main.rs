@@ -5,5 +5,6 @@
 #[path = "../../../cuda-mem-core/tests/common/child.rs"]
 mod child;
 mod current;
+mod drivers;
 mod reentry;
 mod sharing;

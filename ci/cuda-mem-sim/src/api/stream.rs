@@ -35,10 +35,9 @@ pub(crate) fn cuStreamCreateWithPriority(
         return Err(INVALID_VALUE);
     }
     let priority = priority.clamp(GREATEST_PRIORITY, 0);
-    let new = Stream::new(context, Kind::Created, flags & non_blocking != 0, priority, Some(call.site()));
-    let handle = new.handle;
-    call.driver.runtime.lock().add_stream(new);
-    call.put(stream, ptr::without_provenance_mut(handle))
+    let (non_blocking, made) = (flags & non_blocking != 0, Some(call.site()));
+    let new = call.driver.runtime.lock().make_stream(context, Kind::Created, non_blocking, priority, made);
+    call.put(stream, ptr::without_provenance_mut(new.handle))
 }
 
 /// Streams that wait and are destroyed at once. The next one holds up its caller and, as a free does, others: measured, see

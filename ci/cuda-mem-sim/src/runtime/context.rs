@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use cuda_mem_sys::CUresult;
 
 use super::op::Outcome;
-use super::queue::{Mark, Queue};
+use super::queue::Mark;
 use super::stream::{Kind, Stream};
 use super::{HandleKind, Runtime, State, new_handle};
 use crate::call::Call;
@@ -234,11 +234,8 @@ impl State {
     }
 
     fn add_context(&mut self, context: Arc<Context>) {
-        let legacy = Stream::new(Arc::clone(&context), Kind::Legacy, false, 0, None);
-        let whole = Stream::new(Arc::clone(&context), Kind::Whole, true, 0, None);
-        for stream in [&legacy, &whole] {
-            self.queues.insert(stream.id, Queue::new(Arc::clone(stream)));
-        }
+        let legacy = self.make_stream(Arc::clone(&context), Kind::Legacy, false, 0, None);
+        let whole = self.make_stream(Arc::clone(&context), Kind::Whole, true, 0, None);
         let home = Home {
             legacy,
             whole,

@@ -71,6 +71,8 @@ pub(crate) struct State {
     host: Clock,
     host_moment: u64,
     last_ticket: u64,
+    /// The id of the stream that was made last.
+    last_stream: u64,
     workers: workers::Count,
 }
 
@@ -128,6 +130,7 @@ impl Runtime {
             host: Clock::default(),
             host_moment: 0,
             last_ticket: 0,
+            last_stream: 0,
             workers: workers::Count::default(),
         };
         Self {

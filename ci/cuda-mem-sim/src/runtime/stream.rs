@@ -1,7 +1,6 @@
 //! Streams: which one a handle means, and how they are made and destroyed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_sys::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
 
@@ -14,7 +13,7 @@ use crate::site::Site;
 /// A stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Never used twice in a process.
+    /// Never used twice in a simulator. Others count for themselves, as other libraries do.
     pub(crate) id: u64,
     /// 1 for a legacy stream, 2 for a per-thread one.
     pub(crate) handle: usize,
@@ -40,23 +39,6 @@ pub(crate) enum Kind {
 }
 
 impl Stream {
-    pub(crate) fn new(
-        context: Arc<Context>,
-        kind: Kind,
-        non_blocking: bool,
-        priority: i32,
-        made: Option<Site>,
-    ) -> Arc<Self> {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let handle = match kind {
-            Kind::Legacy | Kind::Whole => CU_STREAM_LEGACY.addr(),
-            Kind::PerThread => CU_STREAM_PER_THREAD.addr(),
-            Kind::Created => new_handle(HandleKind::Stream),
-        };
-        let id = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(Self { id, handle, context, kind, non_blocking, priority, made })
-    }
-
     /// Whether it waits for the legacy stream and is waited for by it.
     pub(crate) fn is_blocking(&self) -> bool {
         !self.non_blocking && matches!(self.kind, Kind::PerThread | Kind::Created)
@@ -101,21 +83,39 @@ impl Runtime {
 impl State {
     /// The legacy stream of a context, or the default stream that a thread has in it.
     fn default_stream(&mut self, context: &Arc<Context>, thread: Option<u64>) -> Outcome<Arc<Stream>> {
-        let home =
-            self.contexts.get_mut(&context.handle()).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        let home = self.contexts.get(&context.handle()).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         let Some(thread) = thread else { return Ok(Arc::clone(&home.legacy)) };
         if let Some(stream) = home.per_thread.get(&thread) {
             return Ok(Arc::clone(stream));
         }
-        let stream = Stream::new(Arc::clone(context), Kind::PerThread, false, 0, None);
-        home.per_thread.insert(thread, Arc::clone(&stream));
-        self.queues.insert(stream.id, Queue::new(Arc::clone(&stream)));
+        let stream = self.make_stream(Arc::clone(context), Kind::PerThread, false, 0, None);
+        if let Some(home) = self.contexts.get_mut(&context.handle()) {
+            home.per_thread.insert(thread, Arc::clone(&stream));
+        }
         Ok(stream)
     }
 
-    pub(crate) fn add_stream(&mut self, stream: Arc<Stream>) {
-        self.queues.insert(stream.id, Queue::new(Arc::clone(&stream)));
-        self.streams.insert(stream.handle, stream);
+    pub(crate) fn make_stream(
+        &mut self,
+        context: Arc<Context>,
+        kind: Kind,
+        non_blocking: bool,
+        priority: i32,
+        made: Option<Site>,
+    ) -> Arc<Stream> {
+        let handle = match kind {
+            Kind::Legacy | Kind::Whole => CU_STREAM_LEGACY.addr(),
+            Kind::PerThread => CU_STREAM_PER_THREAD.addr(),
+            Kind::Created => new_handle(HandleKind::Stream),
+        };
+        self.last_stream += 1;
+        let id = self.last_stream;
+        let stream = Arc::new(Stream { id, handle, context, kind, non_blocking, priority, made });
+        self.queues.insert(id, Queue::new(Arc::clone(&stream)));
+        if kind == Kind::Created {
+            self.streams.insert(handle, Arc::clone(&stream));
+        }
+        stream
     }
 
     /// Takes a stream's handle away; what it was given already is still done.

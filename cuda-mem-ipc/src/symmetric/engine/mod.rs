@@ -254,6 +254,7 @@ unsafe impl SymmetricBackend for EngineBackend {
             return Err(Error::GroupRefused { backend, group });
         }
         let accepted = self.shared.context.device();
+        accepted.driver().expect_same(device.driver(), "the device")?;
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
             return Err(Error::WrongDevice { group: self.exchange.name().to_owned(), device, accepted });

@@ -261,6 +261,7 @@ impl Group {
 impl Inner {
     pub(super) fn alloc(&self, size: usize, device: Device) -> Result<Arc<Allocation>> {
         let accepted = self.context.device();
+        accepted.driver().expect_same(device.driver(), "the device")?;
         if device != accepted {
             let (device, accepted) = (device.as_raw(), accepted.as_raw());
             return Err(Error::WrongDevice { group: self.state.group.clone(), device, accepted });

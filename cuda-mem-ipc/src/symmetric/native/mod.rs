@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use cuda_mem_pool::cuda_mem_core::Device;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_pool::cuda_mem_core::{Device, forked};
 
 use super::{Allocated, Error, Exchange, Result, SymmetricBackend, SymmetricMemory, Why};
 use crate::primitive::{lock, refuse_forked};
@@ -205,7 +205,8 @@ unsafe impl SymmetricBackend for NativeBackend {
     }
 }
 
-crate::shown!(NativeBackend, |it| groups: it.names());
+// In a forked child a thread of the parent may have the lock.
+crate::shown!(NativeBackend, |it| groups: if forked() { Vec::new() } else { it.names() });
 
 /// The n-th message of a rank belongs to the n-th of every other.
 // SAFETY: the n-th call takes the n-th message of every rank's own connection.
