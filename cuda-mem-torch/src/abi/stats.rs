@@ -92,12 +92,10 @@ pub unsafe extern "C" fn cuda_mem_torch_stats(
     stats: *mut cuda_mem_torch_device_stats,
 ) -> c_int {
     entry(|| {
+        let option = || set_up(|setup| Ok(setup.options.max_split_size));
         let found = match if_made(device)? {
             Some(device) => device.caching.statistics(),
-            None => DeviceStatistics {
-                max_split_size: set_up(|setup| Ok(setup.options.max_split_size))?,
-                ..DeviceStatistics::default()
-            },
+            None => DeviceStatistics { max_split_size: option()?, ..DeviceStatistics::default() },
         };
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }

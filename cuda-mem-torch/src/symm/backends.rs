@@ -200,11 +200,12 @@ impl Backends {
             },
         };
         let group_name = group.unwrap_or("no group");
+        let driver = device.driver();
         let asked = format!("{size} bytes on device {} for {group_name}", device.as_raw());
         let is_there = |kept: &Kept| Arc::ptr_eq(kept.buffer.backend(), &backend) && !kept.buffer.is_freed();
         let (made, kept) = match kept.filter(is_there) {
             Some(kept) if kept.asked == asked => {
-                let is_its = kept.driver.expect_same(device.driver(), "the device");
+                let is_its = kept.driver.expect_same(driver, "the device");
                 (is_its.map(|()| Arc::clone(&kept.buffer)).map_err(Into::into), Some(kept))
             }
             Some(kept) => {
@@ -212,9 +213,7 @@ impl Backends {
                 (Err(RegistryError::PersistentDiffers { id, was, asked }.into()), Some(kept))
             }
             None => match SymmetricBuffer::new(&backend, size, device, group).map(Arc::new) {
-                Ok(buffer) => {
-                    (Ok(Arc::clone(&buffer)), Some(Kept { buffer, driver: device.driver(), asked }))
-                }
+                Ok(buffer) => (Ok(Arc::clone(&buffer)), Some(Kept { buffer, driver, asked })),
                 Err(error) => (Err(error.into()), None),
             },
         };
