@@ -49,7 +49,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Disowned`].
+    /// [`Error::Disowned`](crate::Error::Disowned).
     pub fn on<'u>(&'u self, address: CUdeviceptr, stream: &'u Stream) -> Result<StreamUse<'u>> {
         StreamUse::begin(address, self, stream, Access::Write)
     }
@@ -97,7 +97,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`]; as [`Uses::have_passed`].
+    /// [`Error::Timeout`](crate::Error::Timeout); as [`Uses::have_passed`].
     pub fn wait_for(&self, limit: Duration) -> Result<()> {
         refuse_forked()?;
         // Of a copy, for others may have to use the memory for the wait to end.
@@ -111,7 +111,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongThread`] for a per-thread stream whose use was never ended. The uses stay as they were.
+    /// [`Error::WrongThread`](crate::Error::WrongThread) for a per-thread stream whose use was never ended. The uses stay as they were.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
         self.entries_mut().iter().map(Use::point).collect()
     }
@@ -201,7 +201,7 @@ impl UsePoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Disowned`].
+    /// [`Error::Disowned`](crate::Error::Disowned).
     pub fn order(&self, stream: &Stream) -> Result<()> {
         if stream.follows(&self.stream)? {
             return Ok(());
@@ -216,7 +216,7 @@ impl UsePoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`] if the
+    /// [`Error::Driver`](crate::Error::Driver) if a wait failed at first or the context was lost: nothing runs any more either. [`Error::StillInUse`](crate::Error::StillInUse) if the
     /// driver kept refusing.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
