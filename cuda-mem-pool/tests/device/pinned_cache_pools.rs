@@ -106,7 +106,11 @@ fn uses_of_a_pool_are_counted_and_its_memory_goes_with_the_last() {
     allocator.release_pool(POOL).unwrap();
     assert_eq!(allocator.statistics().allocations.current, 2);
     allocator.release_pool(POOL).unwrap();
-    assert!(allocator.end_allocate_to_pool(POOL).is_err(), "the last use ends what goes to it");
+    let ended = allocator.end_allocate_to_pool(POOL).unwrap_err();
+    assert!(
+        matches!(ended, Error::Pool(PoolError::NotRouted { id: POOL })),
+        "the last use ended it: {ended}"
+    );
     assert_eq!(allocator.statistics().allocations.current, 1, "all but what is in use goes back");
     block.as_mut_slice().unwrap().fill(1);
     drop(block);
