@@ -35,11 +35,14 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
         expect(address, "address")?;
         let recently = if bytes == 0 { None } else { streams::allocate(device, stream, bytes) };
         let found = match recently {
-            None | Some(Err(Error::StreamEnded)) => look_up_and_allocate(device, bytes, stream),
-            Some(found) => found.map_err(|error| failure(device, bytes, error)),
+            Some(Ok(found)) => found,
+            Some(Err(error)) if !matches!(*error, Error::StreamEnded) => {
+                return Err(failure(device, bytes, *error));
+            }
+            _ => look_up_and_allocate(device, bytes, stream)?,
         };
         // SAFETY: the caller's promise.
-        unsafe { write(address, pointer(found?), "address") }
+        unsafe { write(address, pointer(found), "address") }
     })
 }
 

@@ -71,17 +71,19 @@ fn place(raw: usize) -> usize {
 /// A block of the stream's, if this thread has allocated on it: all that is asked before most allocations. A guest's handle is taken at its
 /// word there, as natively: that another stream has it by now is seen by threads that come to it anew.
 #[inline]
-pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<Result<u64, Error>> {
+pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<Result<u64, Box<Error>>> {
     let (raw, turn) = (raw.addr(), TURN.load(Ordering::Relaxed));
     let recent = RECENT.try_with(|recent| recent[place(raw)].get()).ok()?;
     if recent.raw != raw || recent.device != device || recent.turn != turn {
         return None;
     }
     let allocator = recent.allocator?;
+    // In a box the error leaves the address in a register.
+    let allocate = || allocator.allocate_by_address(bytes).map_err(Box::new);
     Some(match recent.guest {
-        None => allocator.allocate_by_address(bytes),
+        None => allocate(),
         // SAFETY: the caller's promise for the handle.
-        Some(guest) => unsafe { guest.visit(|| allocator.allocate_by_address(bytes)) },
+        Some(guest) => unsafe { guest.visit(allocate) },
     })
 }
 
