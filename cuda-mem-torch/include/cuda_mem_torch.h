@@ -458,7 +458,7 @@ typedef struct cuda_mem_torch_options {
    */
   uint64_t roundup_power2_divisions[16];
   /*
-   Which part of the limit may be held before what has long been free goes; 0 for none.
+   Which part of the limit may be held before all that is free goes when more is needed; 0 for none.
    */
   double garbage_collection_threshold;
 } cuda_mem_torch_options;
@@ -696,11 +696,11 @@ typedef struct cuda_mem_torch_device_stats {
    */
   struct cuda_mem_torch_stat_array requested_bytes;
   /*
-   Blocks larger than `max_split_size`.
+   Blocks that somebody has of `max_split_size` bytes and more.
    */
   struct cuda_mem_torch_stat oversize_allocations;
   /*
-   Segments that are.
+   Segments of as many.
    */
   struct cuda_mem_torch_stat oversize_segments;
   /*
@@ -858,11 +858,6 @@ void cuda_mem_torch_free_checkpoint(struct cuda_mem_torch_checkpoint *checkpoint
  Says how many devices the program may use. Nothing is made on them yet, and it may be called again.
  */
 int cuda_mem_torch_init(int device_count);
-
-/*
- How many devices [`cuda_mem_torch_init`] was told of; 0 before.
- */
-int cuda_mem_torch_device_count(void);
 
 /*
  What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty
@@ -1024,14 +1019,13 @@ int cuda_mem_torch_record_stream(void *address,
 int cuda_mem_torch_base_allocation(void *address, void **base, size_t *bytes);
 
 /*
- The largest free block of the device's allocator; with 0 in `largest` at first, what the device has free if that is more.
+ Raises `largest` to the largest free block of the device's allocator; a 0 there stands for what the device has free.
 
  # Safety
 
  `largest` points to a size.
  */
-int cuda_mem_torch_cache_info(int device,
-                              size_t *largest);
+int cuda_mem_torch_cache_info(int device, size_t *largest);
 
 /*
  Sets the share of the device's memory that may be held, from 0 to 1; 1 is no limit. A device that is made later finds it.

@@ -40,19 +40,16 @@ fn every_unsafe_module_is_listed_and_says_what_it_relies_on() {
         let mut found = BTreeSet::new();
         for file in files.iter().filter(|file| !file.ends_with("tests.rs")) {
             let text = fs::read_to_string(file).unwrap();
-            if is_unsafe(&text) {
+            let lifts = text.contains("#![allow(unsafe_code");
+            assert!(lifts || !is_unsafe(&text), "{} lifts the ban by another's word", file.display());
+            if lifts {
                 assert!(text.contains("//! # Safety\n"), "{} does not say what it relies on", file.display());
-                assert!(
-                    text.contains("#![allow(unsafe_code"),
-                    "{} lifts the ban by another's word",
-                    file.display()
-                );
                 found.insert(file.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned());
             }
         }
         let missing = found.difference(&listed).collect::<Vec<_>>();
         assert!(missing.is_empty(), "docs/soundness.md does not list {missing:?} of {package}");
         let stale = listed.difference(&found).collect::<Vec<_>>();
-        assert!(stale.is_empty(), "docs/soundness.md lists what has no unsafe code in {package}: {stale:?}");
+        assert!(stale.is_empty(), "docs/soundness.md lists what may have no unsafe code in {package}: {stale:?}");
     }
 }

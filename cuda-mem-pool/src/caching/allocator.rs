@@ -256,7 +256,8 @@ impl CachingAllocator {
         if forked() { 0 } else { self.shared().metadata_bytes() }
     }
 
-    /// How many calls of the driver were made for memory, mappings and order.
+    /// How many calls of the driver were made for memory and mappings of the default pool, and for the order of its handles; and queries of
+    /// what other streams used.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
         if forked() { 0 } else { self.shared().observer.calls.load(Ordering::Relaxed) }

@@ -135,7 +135,7 @@ pub enum DriverCall {
     StreamWait { stream: StreamId, of: StreamId, event: Option<u64> },
 }
 
-/// Hears of each call of the driver that an allocator makes for memory, mappings and order, right after it returned.
+/// Hears of the driver's calls for memory and mappings of the default pool and for order, right after they succeeded.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -128,9 +128,9 @@ pub enum Error {
     /// The resource is not for other processes.
     #[error("this memory resource is not IPC-enabled: create it with ipc_enabled")]
     NotIpcEnabled,
-    /// An address that this resource did not hand out without a stream.
+    /// No block begins at an address, or no memory is there.
     #[error(
-        "no block that was allocated by its address here begins at {address:#x}: freed already, or another's"
+        "no block begins at {address:#x}, or no memory of this resource is there: freed already, or another's"
     )]
     UnknownAddress { address: u64 },
     /// No resource is registered under the UUID.

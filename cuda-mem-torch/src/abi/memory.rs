@@ -187,7 +187,7 @@ pub unsafe extern "C" fn cuda_mem_torch_base_allocation(
     })
 }
 
-/// The largest free block of the device's allocator; with 0 in `largest` at first, what the device has free if that is more.
+/// Raises `largest` to the largest free block of the device's allocator; a 0 there stands for what the device has free.
 ///
 /// # Safety
 ///

@@ -63,9 +63,9 @@ pub struct cuda_mem_torch_device_stats {
     pub inactive_split_bytes: cuda_mem_torch_stat_array,
     /// Bytes of `active`, as they were asked for.
     pub requested_bytes: cuda_mem_torch_stat_array,
-    /// Blocks larger than `max_split_size`.
+    /// Blocks that somebody has of `max_split_size` bytes and more.
     pub oversize_allocations: cuda_mem_torch_stat,
-    /// Segments that are.
+    /// Segments of as many.
     pub oversize_segments: cuda_mem_torch_stat,
     /// Requests for which cached memory went back to the driver first.
     pub num_alloc_retries: i64,

@@ -97,8 +97,8 @@ fn copy_parts(board: &Board<Task>) {
 }
 
 impl Stager {
-    /// A stager with the usual number of threads and slots: 9 threads, or as many as the machine has
-    /// processors, and 8 slots of 4 MiB.
+    /// A stager with the usual number of threads and slots: 9 threads, or as many as the process may run at
+    /// once if that is less, and 8 slots of 4 MiB.
     /// Errors: those of [`StagerBuilder::build`].
     pub fn new(context: &Context) -> Result<Self> {
         Self::builder(context).build()

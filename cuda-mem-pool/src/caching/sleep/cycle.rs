@@ -124,7 +124,7 @@ impl Tag {
     }
 
     /// Wakes tags: their memory comes back at the same addresses, for all devices that had it, all of them or none. Takes what the allocator has
-    /// free first. What registrants did, who are told when all of it is there. [`Tag`] has an example.
+    /// free if there is no other. What registrants did, who are told when all of it is there. [`Tag`] has an example.
     ///
     /// # Errors
     ///

@@ -99,7 +99,7 @@ fn a_block_that_another_thread_frees_comes_back() {
 }
 
 /// Two threads that raise the peak, each with what the other one left to its heap: neither waits for the other for ever, and all is
-/// counted. Each has its own heap meanwhile, as the allocator does (`count.rs`).
+/// counted. Each has its own heap meanwhile, as the allocator does (`hot.rs`).
 #[test]
 fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
     loom::model(|| {

@@ -31,7 +31,7 @@ pub struct cuda_mem_torch_options {
     pub max_non_split_rounding_size: u64,
     /// Into how many steps sizes are rounded between powers of two, from 1 MiB on.
     pub roundup_power2_divisions: [u64; 16],
-    /// Which part of the limit may be held before what has long been free goes; 0 for none.
+    /// Which part of the limit may be held before all that is free goes when more is needed; 0 for none.
     pub garbage_collection_threshold: f64,
 }
 
