@@ -114,9 +114,9 @@ impl Table {
 
     /// A driver behind a closure that gives the address of an exported symbol, or null.
     ///
-    /// The closure is asked for `cuGetProcAddress_v2` first, and for the rest through that function. If it has none, it is
-    /// asked for each function under its exported name ([`FunctionInfo::export`]). Tables whose `cuInit` has the same address are
-    /// of the same library ([`Table::library`]).
+    /// The closure is asked for `cuGetProcAddress_v2` and `cuInit` first, and for the rest through that function. What that does not
+    /// know, or all if there is none, the closure is asked for by its exported name ([`FunctionInfo::export`]). Tables whose `cuInit`
+    /// has the same address are of the same library ([`Table::library`]).
     ///
     /// # Safety
     ///
