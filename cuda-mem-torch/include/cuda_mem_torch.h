@@ -855,7 +855,7 @@ int cuda_mem_torch_restore_pool(int device,
 void cuda_mem_torch_free_checkpoint(struct cuda_mem_torch_checkpoint *checkpoint);
 
 /*
- Says how many devices the program may use. Nothing is made on them yet, and it may be called again.
+ Refuses more devices than the driver has. Nothing is made on them yet, and it may be called again.
  */
 int cuda_mem_torch_init(int device_count);
 

@@ -72,7 +72,7 @@ impl PinnedCachingAllocator {
     /// Allocates a block of at least `len` bytes on the allocator's own node, of the default pool unless a private pool's filter takes
     /// it.
     ///
-    /// A block of this size that the calling thread has freed is taken without a lock or a driver call. Otherwise blocks whose streams
+    /// A block of this size that the calling thread has freed is taken without waiting or a driver call. Otherwise blocks whose streams
     /// are done come back, and memory is pinned only if nothing free fits. When the system has no more, free memory is given
     /// back first, for which the driver waits for all work of the context.
     ///

@@ -147,5 +147,5 @@ def _limits(about: str) -> Iterator[Finding]:
         yield Finding("note", about, f"ulimit -v is {addresses >> 20} MiB: addresses are reserved for far more memory than is used")
     if files != resource.RLIM_INFINITY and files <= _DESCRIPTORS:
         yield Finding("note", about, f"ulimit -n is {files}: each piece of memory that is shared with another process takes a descriptor")
-    else:
+    elif addresses == resource.RLIM_INFINITY:
         yield Finding("ok", about, "descriptors and addresses suffice")
