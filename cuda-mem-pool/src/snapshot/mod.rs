@@ -239,7 +239,7 @@ impl Action {
 /// How an allocator is set up, under PyTorch's names. [`Snapshot`] has an example.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AllocatorSettings {
-    /// Blocks larger than this are not cut up, in bytes.
+    /// Blocks of this many bytes and more are not cut up.
     pub max_split_size: Option<u64>,
     /// The share of the device's memory above which cached memory is given back; 0 is never.
     pub garbage_collection_threshold: f64,

@@ -175,7 +175,7 @@ crate::shown!(SymmetricMempool, |it|
 );
 
 /// Symmetric memory of `size` bytes for a memory pool, on `device`, whatever device is current: of the program's chosen backend
-/// ([`Backends::global`]), which is looked up by the first call and kept. No group is passed.
+/// ([`Backends::global`]), which is looked up by the first call and kept until it has ended. No group is passed.
 ///
 /// # Errors
 ///

@@ -65,7 +65,7 @@ pub(super) struct Inner {
     watch: Option<JoinHandle<()>>,
     /// Held while ranks are waited for; the order of allocations is the order of this lock.
     pub(super) making: Mutex<Making>,
-    /// What is found by address. Held for a moment, also by who has `making`.
+    /// What is found by address. Held for a moment, never with `making`.
     own: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
     words: Arc<OwnWords>,
     /// What the group's own barrier signals by, once there was one.
