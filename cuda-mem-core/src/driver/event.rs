@@ -218,8 +218,7 @@ impl EventPool {
     }
 
     pub(crate) fn destroy_all(&self, driver: Driver) {
-        for event in std::mem::take(&mut *lock(&self.idle)) {
-            destroy_raw(driver, event);
-        }
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        idle.into_iter().for_each(|event| destroy_raw(driver, event));
     }
 }

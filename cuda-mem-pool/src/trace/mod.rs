@@ -34,7 +34,7 @@ pub const MAX_SIZE: u64 = 1 << 60;
 /// The most events that [`Trace::read`] takes, so that a small compressed file cannot fill the memory.
 pub const MAX_EVENTS: usize = 50_000_000;
 
-/// The most bytes of a line. The first one is the longest, with some tens of pairs; an event has under 100.
+/// The most bytes of a line. The first one is the longest, with some tens of pairs; an event has 105 at most.
 const LONGEST: usize = 16 << 10;
 
 /// The names of all columns; the last two may be missing.

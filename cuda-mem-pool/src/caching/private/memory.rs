@@ -19,7 +19,7 @@ use cuda_mem_core::{Context, Device, Error as CoreError, Stream, catch_panic};
 use super::blocks::in_foreign_code;
 use crate::caching::source::Claim;
 use crate::error::{Error, Result};
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
 
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl SegmentMemory {
         address: u64,
         bytes: usize,
     ) -> Result<MemoryHandle> {
-        match lock(&self.segments).get(&segment) {
+        match lock_over_calls(&self.segments).get(&segment) {
             Some(Segment::Device(memory)) => {
                 let offset = (address - segment) as usize;
                 // SAFETY: the caller's promise.

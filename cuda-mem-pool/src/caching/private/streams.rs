@@ -14,7 +14,7 @@ use crate::caching::streams::end_with_thread;
 use crate::error::Result;
 use crate::primitive::{Arc, Mutex, lock, lock_over_calls};
 
-/// Streams by id, behind a lock in which no other is taken: who ends the stream of a heap asks for them too.
+/// Streams by id, behind a lock in which only owners of threads' streams are locked: who ends the stream of a heap asks for them too.
 #[derive(Debug, Default)]
 pub(in crate::caching) struct PoolStreams {
     known: Mutex<HashMap<u64, KnownStream>>,
