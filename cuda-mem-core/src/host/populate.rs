@@ -41,7 +41,7 @@ pub(super) struct Population {
     bytes: Range<usize>,
     pieces: Pieces,
     /// First by a write every so many bytes, from this address on. A fault takes the lock of one mapping, the advice that of
-    /// the address space: with huge pages, touching them is 1.7 times as fast (docs/measurements.md).
+    /// the address space: with huge pages, touching them was 1.7 times as fast (`ci/measure/populate.cpp`).
     touch: Option<Touch>,
     /// Then by this advice, whatever is not there yet.
     advice: Option<libc::c_int>,
@@ -85,7 +85,7 @@ impl Population {
     }
 
     /// Brings all pages in, then calls `register`. Beside the last pages it would end no sooner: both want the same locks
-    /// (docs/measurements.md).
+    /// (`ci/measure/populate.cpp`).
     pub(super) fn populate_and(
         &self,
         options: &RegisterOptions<'_>,

@@ -1,6 +1,6 @@
 //! Every figure that was chosen, in one place.
 //!
-//! They are for a link of 55 GB/s and host threads that copy 11 GB/s each (docs/measurements.md). The ring is small
+//! They are for a link of 55 GB/s (docs/measurements.md) and host threads that copy 11 GB/s each. The ring is small
 //! enough for the last-level cache of a server, from which the device then reads; a slot is large enough that the three
 //! microseconds that each copy costs the link are 4 % of it.
 
