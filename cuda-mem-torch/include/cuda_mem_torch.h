@@ -855,14 +855,9 @@ int cuda_mem_torch_restore_pool(int device,
 void cuda_mem_torch_free_checkpoint(struct cuda_mem_torch_checkpoint *checkpoint);
 
 /*
- Says how many devices the program may use. Nothing is made on them yet, and it may be called again.
+ Says how many devices the program may use: no more than there are. Nothing is made on them yet, and it may be called again.
  */
 int cuda_mem_torch_init(int device_count);
-
-/*
- How many devices [`cuda_mem_torch_init`] was told of; 0 before.
- */
-int cuda_mem_torch_device_count(void);
 
 /*
  What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty

@@ -9,7 +9,6 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
@@ -43,7 +42,6 @@ pub(super) struct Setup {
 
 static DEVICES: Devices = Devices::new();
 static DRIVER: OnceLock<Driver> = OnceLock::new();
-static COUNT: AtomicI32 = AtomicI32::new(0);
 static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
 
 /// Has the functions for C work on a driver other than the system's; whether they do. Only before any of them has used one.
@@ -207,7 +205,7 @@ impl Default for Setup {
     }
 }
 
-/// Says how many devices the program may use. Nothing is made on them yet, and it may be called again.
+/// Says how many devices the program may use: no more than there are. Nothing is made on them yet, and it may be called again.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_init(device_count: c_int) -> c_int {
     entry(|| {
@@ -215,13 +213,6 @@ pub extern "C" fn cuda_mem_torch_init(device_count: c_int) -> c_int {
         if usize::try_from(device_count).map_or(true, |count| count > there) {
             return Err(Failure::argument(format!("device_count is {device_count}; there are {there}")));
         }
-        COUNT.fetch_max(device_count, Ordering::Relaxed);
         Ok(())
     })
-}
-
-/// How many devices [`cuda_mem_torch_init`] was told of; 0 before.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuda_mem_torch_device_count() -> c_int {
-    COUNT.load(Ordering::Relaxed)
 }
