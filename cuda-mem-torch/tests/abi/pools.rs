@@ -116,7 +116,8 @@ fn entries_of_the_history_name_their_pool() {
     delete(outside);
     succeed(cuda_mem_torch_release_pool(0, pool));
     succeed(cuda_mem_torch_release_pool(0, pool));
-    assert_eq!(empty_cache(pool), 20 << 20);
+    let waited = stats().num_sync_all_streams;
+    assert_eq!((empty_cache(pool), stats().num_sync_all_streams), (20 << 20, waited + 1));
     let seen = SEEN.lock().unwrap();
     let actions = |address: *mut c_void, pool| {
         let of = seen.iter().filter(|entry| (entry.1, entry.2) == (address.addr() as u64, pool));
