@@ -257,8 +257,8 @@ class Allocator final : public native::CUDAAllocator {
 #endif
 
   /// Takes over PyTorch's settings as they are now. Whether segments are expandable is the native allocator's alone if that came first, unless
-  /// the program has named it since.
-  void apply_settings(bool names_expandable = false);
+  /// the program has named it since; the share of memory is theirs at first, and while they have requests beyond it rejected.
+  void apply_settings(bool names_expandable = false, bool sets_limit = false);
   /// Sets the share of a device's memory that this allocator and the native one may have together.
   void set_limit(double fraction, DeviceIndex device);
   Native& native_allocator() {

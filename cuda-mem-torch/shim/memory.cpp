@@ -275,11 +275,7 @@ void Allocator::copy_data(void* target, const void* source, std::size_t bytes) c
 }
 
 void* Allocator::raw_alloc(size_t bytes) {
-  if (bytes == 0) {
-    return nullptr;
-  }
-  const DeviceIndex device = current_device();
-  return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
+  return bytes == 0 ? nullptr : raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream(current_device()));
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
@@ -304,18 +300,13 @@ void Allocator::init(int device_count) {
     return;
   }
   // Each time: they may have changed while PyTorch allocated itself.
-  apply_settings();
-  if (!first) {
-    return;
+  apply_settings(false, first);
+  if (first) {
+    check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
   }
-  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-  for (int device = 0; fraction < 1.0 && device < device_count; ++device) {
-    set_limit(fraction, static_cast<DeviceIndex>(device));
-  }
-  check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
 }
 
-void Allocator::apply_settings(bool names_expandable) {
+void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   cuda_mem_torch_options options{};
   options.large_segment_size = Config::large_segment_size();
@@ -335,6 +326,15 @@ void Allocator::apply_settings(bool names_expandable) {
 #if CUDA_MEM_HAS_HOST_LIMITS
   cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
 #endif
+#if CUDA_MEM_HAS_OOM_REJECTION
+  // PyTorch's own looks at the settings' share then, as they are.
+  sets_limit |= native::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
+#endif
+  const double fraction = sets_limit ? native::CUDAAllocatorConfig::per_process_memory_fraction() : 1.0;
+  for (int index = 0; fraction < 1.0 && index < device_count_.load(); ++index) {
+    const auto device = static_cast<DeviceIndex>(index);
+    set_limit(std::min(fraction, getMemoryFraction(device)), device);
+  }
 }
 
 void Allocator::emptyCache(MempoolId_t id) {
@@ -404,7 +404,7 @@ void Allocator::enable(bool value) {
   // As PyTorch's own allocator reads it: once, and nobody turns caching on then.
   static const bool is_forced_off = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING").value_or(false) ||
       c10::utils::check_env("PYTORCH_NO_HIP_MEMORY_CACHING").value_or(false);
-  enabled_.store(value);
+  enabled_.store(value && !(is_forced_off && says_forced_off));
   cuda_mem_torch_enable(value && !is_forced_off);
   if (native_.is_late()) {
     native_->enable(value);

@@ -199,12 +199,7 @@ class PinnedAllocator final : public at::HostAllocator {
  private:
   /// In the context that there is, as PyTorch's own does it: memory is pinned for all.
   void open() {
-    DeviceIndex device = 0;
-    if (const auto used = c10::cuda::getDeviceIndexWithPrimaryContext()) {
-      device = *used;
-    } else {
-      device = c10::cuda::current_device();
-    }
+    const DeviceIndex device = c10::cuda::getDeviceIndexWithPrimaryContext().value_or(c10::cuda::current_device());
     check(cuda_mem_torch_pinned_open(device), device);
     open_.store(true, std::memory_order_release);
   }

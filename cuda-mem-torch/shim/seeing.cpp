@@ -2,7 +2,6 @@
 #include "allocator.hpp"
 #include "thrown.hpp"
 
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/ApproximateClock.h>
 
 #include <algorithm>
@@ -24,6 +23,9 @@ namespace {
 using Context = std::shared_ptr<GatheredContext>;
 
 std::atomic<native::CreateContextFn> recorder{nullptr};
+/// Of what is said of memory after it was allocated; and the actions that are not recorded, a bit for each.
+std::atomic<native::CreateContextFn> note_recorder{nullptr};
+std::atomic<uint32_t> skipped_actions{0};
 
 void* gather() noexcept {
   const auto create = recorder.load();
@@ -261,8 +263,8 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
       segment.registration_counter = range++;
     }
   }
+  const std::lock_guard<std::mutex> lock(annotations_mutex_);
   if (include_traces) {
-    const std::lock_guard<std::mutex> lock(annotations_mutex_);
     for (const TraceEntry& entry : notes_) {
       info.device_traces[static_cast<size_t>(entry.device_)].push_back(entry);
     }
@@ -272,6 +274,9 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     std::stable_sort(trace.begin(), trace.end(), [](const TraceEntry& one, const TraceEntry& other) {
       return one.time_.t_ < other.time_.t_;
     });
+    if (!notes_.empty() && trace.size() > most_annotations_) {
+      trace.erase(trace.begin(), trace.end() - static_cast<ptrdiff_t>(most_annotations_));
+    }
   }
   return info;
 }
@@ -285,15 +290,13 @@ void Allocator::recordHistory(
     const std::vector<std::string>& skip_actions) {
   uint32_t skipped = 0;
   for (const auto& action : skip_actions) {
-    const auto parsed = c10::CachingDeviceAllocator::parseTraceEntryAction(action);
-    // Later ones are not the library's.
-    if (parsed <= TraceEntry::Action::OOM) {
-      skipped |= 1U << static_cast<unsigned>(parsed);
-    }
+    skipped |= 1U << static_cast<unsigned>(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
   }
   TORCH_CHECK(
       when == native::RecordContext::NEVER || create != nullptr, "a context recorder is needed to record contexts");
   recorder.store(enabled ? create : nullptr);
+  note_recorder.store(enabled && when >= native::RecordContext::ALLOC ? create : nullptr);
+  skipped_actions.store(skipped);
   if (enabled) {
     cuda_mem_torch_history_options options{};
     options.max_entries = std::max<size_t>(max_entries, 1);
@@ -325,11 +328,7 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
   if (!isHistoryEnabled()) {
     return;
   }
-  DeviceIndex device = 0;
-  if (c10::cuda::GetDevice(&device) != cudaSuccess) {
-    return;
-  }
-  AnnotationEntry entry(device, c10::getApproximateTime());
+  AnnotationEntry entry(current_device(), c10::getApproximateTime());
   entry.time_.t_ = c10::getTime() / 1000;
   for (const auto& [key, value] : metadata) {
     entry.recordUserMetadata(key, value);
@@ -397,24 +396,30 @@ bool Allocator::supportsUserMetadata() {
 }
 
 void Allocator::annotateMemory(const void* pointer, const std::string& metadata) {
-  if (!isHistoryEnabled()) {
+  size_t bytes = 0;
+  if (cuda_mem_torch_block_bytes(pointer, &bytes) != CUDA_MEM_TORCH_OK || bytes == 0) {
+    // It refuses what it does not know, also while nothing is recorded.
+    return native_->annotateMemory(pointer, metadata);
+  }
+  if (!isHistoryEnabled() || (skipped_actions.load() >> TraceEntry::ANNOTATE & 1U) != 0) {
     return;
   }
+  const auto create = note_recorder.load();
+  Context context = create == nullptr ? nullptr : create();
   const Found found = find(pointer);
   if (found.in.device < 0) {
-    TORCH_CHECK(native_.is_late(), "annotateMemory: no live allocation found at pointer ", pointer);
-    native_->annotateMemory(pointer, metadata);
+    // Another thread has freed it.
     return;
   }
   TraceEntry entry(
       TraceEntry::Action::ANNOTATE,
       static_cast<DeviceIndex>(found.in.device),
       reinterpret_cast<size_t>(found.block.address),
-      found.block.size,
+      found.block.requested_size,
       found.in.stream,
       pool_id(found.in.pool),
       c10::getApproximateTime(),
-      found.context_when_allocated,
+      std::move(context),
       "N/A",
       metadata);
   entry.time_.t_ = c10::getTime() / 1000;

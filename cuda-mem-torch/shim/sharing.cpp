@@ -2,9 +2,6 @@
 #include "allocator.hpp"
 #include "versions.hpp"
 
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
-
 namespace cuda_mem {
 
 native::ShareableHandle Allocator::shareIpcHandle(void* pointer) {
@@ -22,8 +19,7 @@ native::ShareableHandle Allocator::shareIpcHandle(void* pointer) {
 }
 
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const DeviceIndex device = current_device();
   void* base = nullptr;
   const auto* bytes = reinterpret_cast<const uint8_t*>(handle.data());
   const int code = cuda_mem_torch_ipc_open(device, bytes, handle.size(), &base);

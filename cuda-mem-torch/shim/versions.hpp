@@ -12,6 +12,7 @@
 // CUDA_MEM_HAS_CONTEXT_FOR_POINTER  2.12           getContextForPointer
 // handle_version                    2.13           the version of handles for other processes
 // CUDA_MEM_HAS_STATS_OF_POOLS       2.13           DeviceStats::reserved_bytes_by_private_pools
+// says_forced_off                   2.13           isEnabled is false where the environment has turned caching off
 // CUDA_MEM_HAS_HOST_LIMITS          2.13           pinned_max_cached_size, pinned_max_round_threshold
 // CUDA_MEM_HAS_HOST_HISTORY         2.14           of HostAllocator: record_history, is_history_enabled, get_segments, get_traces,
 //                                                  record_external_register, record_external_unregister
@@ -29,5 +30,6 @@ namespace cuda_mem {
 
 /// The version of the handles that PyTorch's own allocator makes and opens for other processes.
 constexpr unsigned char handle_version = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
+constexpr bool says_forced_off = TORCH_VERSION_MINOR >= 13;
 
 } // namespace cuda_mem

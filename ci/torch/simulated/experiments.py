@@ -695,6 +695,11 @@ def requests_are_rejected_first():
     assert torch.cuda.memory_stats()["num_oom_rejections"] == 1
     torch.cuda.reset_accumulated_memory_stats()
     assert torch.cuda.memory_stats()["num_oom_rejections"] == 0
+    # A share that the settings get later holds with it, too.
+    block(torch.cuda.mem_get_info()[1] // 6)
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:0.125,{option}")
+    refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 6))
 
 
 def allocations_have_a_traceback():
@@ -750,18 +755,39 @@ def tensors_are_annotated():
 
     cuda_mem_torch.enable()
     torch.cuda.memory._record_memory_history()
-    tensor = block()
+    tensor = torch.empty(1000, dtype=torch.uint8, device="cuda")
     if not since(14):
         assert not hasattr(torch.cuda.memory, "_annotate_tensor")
         return
     assert torch.cuda.memory._memory_metadata_supported()
-    torch.cuda.memory._annotate_tensor(tensor, "the keys")
+    refused(RuntimeError, "no live allocation found", lambda: torch._C._cuda_annotateMemory(tensor.data_ptr() + 512, "within"))
+
+    def annotate():
+        torch.cuda.memory._annotate_tensor(tensor, "the keys")
+
+    annotate()
     entries = torch.cuda.memory._snapshot()["device_traces"][0]
     # It looks for the block without a trace.
     assert not [entry for entry in entries if entry["action"] == "snapshot"], entries
     refused(RuntimeError, "no live allocation found", lambda: torch.cuda.memory._annotate_tensor(torch.empty(0, device="cuda"), "nobody's"))
     noted = [entry for entry in entries if entry["action"] == "annotate"]
-    assert [(entry["addr"], entry["user_metadata"]) for entry in noted] == [(tensor.data_ptr(), "the keys")], noted
+    assert [(entry["addr"], entry["size"], entry["user_metadata"]) for entry in noted] == [(tensor.data_ptr(), 1000, "the keys")], noted
+    assert "annotate" in [frame["name"] for frame in noted[0]["frames"]], noted
+
+    def recorded(**options):
+        torch.cuda.memory._record_memory_history(clear_history=True, **options)
+        annotate()
+        annotate()
+        tensors = [torch.empty_like(tensor), torch.empty_like(tensor)]
+        entries = torch.cuda.memory._snapshot()["device_traces"][0]
+        del tensors
+        return [(entry["action"], "frames" in entry) for entry in entries if entry["action"] in ("alloc", "annotate")]
+
+    assert recorded(max_entries=3) == [("annotate", True), ("alloc", True), ("alloc", True)]
+    assert recorded(skip_actions=["annotate"]) == [("alloc", True)] * 2
+    assert recorded(context="state") == [("annotate", False)] * 2 + [("alloc", False)] * 2
+    torch.cuda.memory._record_memory_history(None)
+    refused(RuntimeError, "no live allocation found", lambda: torch._C._cuda_annotateMemory(0, "nobody's"))
 
 
 def later_settings_are_accepted():

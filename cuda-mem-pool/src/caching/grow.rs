@@ -11,7 +11,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, Climb, GrowError, SLAB, Wanted, climb};
 use crate::engine::segments::MOST;
 use crate::error::{Error, Result};
-use crate::history::RecordContext;
+use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::snapshot::Action;
 
@@ -126,7 +126,7 @@ impl DeviceCache {
             // Taken before the driver is asked: the stack is the request's. A driver that does not even tell what is free has none.
             let frames = record.history.frames(RecordContext::Alloc);
             let free = self.context.memory_info().map_or(0, |memory| memory.free as u64);
-            record.tell(event(Action::Oom, slot.handle(), free, request.size), frames);
+            record.tell(Event { pool, ..event(Action::Oom, slot.handle(), free, request.size) }, frames);
         }
         self.callbacks.observe(&report);
         Err(Error::DeviceOutOfMemory(Box::new(report)))

@@ -106,19 +106,25 @@ fn entries_of_the_history_name_their_pool() {
     // SAFETY: the function may be called with the handle.
     succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, Some(of_stream), stream, None) });
     let inside = allocate(3 * MIB, stream);
+    let mut nothing = null_mut();
+    // SAFETY: a stream of the device, and a place for an address.
+    let code = unsafe { cuda_mem_torch_malloc(0, 1 << 40, stream, &raw mut nothing) };
+    assert_eq!(code, CUDA_MEM_TORCH_OUT_OF_MEMORY);
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
     let outside = allocate(3 * MIB, stream);
     delete(inside);
     delete(outside);
     succeed(cuda_mem_torch_release_pool(0, pool));
     succeed(cuda_mem_torch_release_pool(0, pool));
-    assert_eq!(empty_cache(pool), 20 << 20);
+    let waited = stats().num_sync_all_streams;
+    assert_eq!((empty_cache(pool), stats().num_sync_all_streams), (20 << 20, waited + 1));
     let seen = SEEN.lock().unwrap();
     let actions = |address: *mut c_void, pool| {
         let of = seen.iter().filter(|entry| (entry.1, entry.2) == (address.addr() as u64, pool));
         of.map(|entry| entry.0).collect::<Vec<_>>()
     };
-    let (alloc, requested, completed, segment_alloc, segment_free) = (0, 1, 2, 3, 4);
+    let (alloc, requested, completed, segment_alloc, segment_free, oom) = (0, 1, 2, 3, 4, 8);
+    assert_eq!(seen.iter().filter(|entry| entry.0 == oom).map(|entry| entry.2).collect::<Vec<_>>(), [pool]);
     assert_eq!(actions(inside, pool), [segment_alloc, alloc, requested, completed, segment_free]);
     assert!(actions(inside, NO_POOL).is_empty() && actions(outside, pool).is_empty());
     assert_eq!(

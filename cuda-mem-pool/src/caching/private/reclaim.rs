@@ -123,6 +123,7 @@ impl PrivatePools<'_> {
             state.pools.get(id).ok().filter(|pool| pool.is_freeable()).map(|pool| pool.notes.clone())
         };
         if let Some(pending) = pending {
+            self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
             // What cannot be waited for waits on.
             let _ = self.end_all(&pending);
         }
