@@ -1,9 +1,10 @@
 //! `PinnedCachingAllocator`: which driver calls it makes, and what it does when one fails.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, Transfer};
+use cuda_mem_core::{Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, StreamId, Transfer};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{Error, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
@@ -299,4 +300,19 @@ fn a_block_that_cannot_be_waited_for_is_not_given_back() {
     gate.open();
     stream.synchronize().unwrap();
     assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
+
+/// A block may outlive its allocator, and a filter may have it: what has nobody to ask it any more keeps nothing.
+#[test]
+fn a_filter_that_has_a_block_goes_with_the_allocator() {
+    on_simulator(|_, context| {
+        let allocator = allocator(context);
+        let block = allocator.allocate(MIB).unwrap();
+        let held = Arc::new(block);
+        let left = Arc::downgrade(&held);
+        let filter = move |_: Option<StreamId>| held.is_empty();
+        allocator.begin_allocate_to_pool(MempoolId::for_user(), filter).unwrap();
+        drop(allocator);
+        assert!(left.upgrade().is_none(), "nobody can end the route any more");
+    });
 }
