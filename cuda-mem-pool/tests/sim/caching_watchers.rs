@@ -351,6 +351,9 @@ fn a_watcher_that_ends_itself_may_panic_as_it_goes() {
         all.free(&[block]);
         all.free(&all.kept);
         all.allocator.empty_cache().unwrap();
-        assert_eq!((all.allocator.reserved_bytes(), all.allocator.statistics().active_bytes.all.current), (0, 0));
+        assert_eq!(
+            (all.allocator.reserved_bytes(), all.allocator.statistics().active_bytes.all.current),
+            (0, 0)
+        );
     });
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, StreamId, Transfer};
+use cuda_mem_core::{
+    Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, StreamId, Transfer,
+};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{Error, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
