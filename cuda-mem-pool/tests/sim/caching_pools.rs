@@ -14,6 +14,7 @@ use cuda_mem_pool::{DeviceMemoryResource, Error, LimitingAdaptor, MemoryResource
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
+use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, GLOBAL};
 use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
@@ -290,6 +291,24 @@ fn streams_of_private_pools_alone_are_waited_for() {
             allocator.wait_for_streams().unwrap();
         });
         assert_eq!(allocator.empty_cache().unwrap(), 40 << 20);
+    });
+}
+
+/// The route's use of the pool ends all the same.
+#[test]
+fn a_filter_that_panics_as_it_goes_keeps_no_pool_in_use() {
+    small(|_, context, stream| {
+        let allocator = allocator(context);
+        let pool = allocator.private_pool(None).unwrap();
+        let bomb = Bomb(Arc::default());
+        let route = pool.route(Filter::new(move |_| Arc::strong_count(&bomb.0) > 0)).unwrap();
+        free(&allocator, allocator.allocate_by_address(4 * MIB, stream).unwrap());
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(route)));
+        assert_eq!(allocator.pool_use_count(pool.id()), 1);
+        drop(pool);
+        stream.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.reserved_bytes(), 0);
     });
 }
 
