@@ -131,6 +131,9 @@ pub enum RegistryError {
     /// The persistent allocation is another one.
     #[error("persistent allocation {id} is {was}, and was asked for as {asked}")]
     PersistentDiffers { id: u64, was: String, asked: String },
+    /// The process was forked.
+    #[error("{}", core::Error::Forked)]
+    Forked,
 }
 
 /// A request that failed for lack of memory, as PyTorch tells its observers. Its text begins as that of PyTorch's error.

@@ -38,12 +38,13 @@ impl<W: Clone> Uncached<W> {
         address
     }
 
-    /// Looks at an allocation; nothing if it is none of these.
+    /// Looks at an allocation; nothing if it is none of these. The program's hook hears of what fails meanwhile after the unlock.
     #[inline]
     pub(crate) fn look<R>(&self, address: CUdeviceptr, at: impl FnOnce(&mut Block<W>) -> R) -> Option<R> {
         if self.count.load(Ordering::Acquire) == 0 {
             None
         } else {
+            let _reports = core::LateReports::new();
             lock(&self.books).get_mut(&address).map(at)
         }
     }

@@ -58,7 +58,8 @@ impl Driver {
             return;
         }
         self.state.failures.count.fetch_add(1, Ordering::Relaxed);
-        if !put_off(self, error) {
+        let keep = |untold: &RefCell<VecDeque<_>>| untold.borrow_mut().push_back((self, error.clone()));
+        if !are_late() || UNTOLD.try_with(keep).is_err() {
             self.tell_release_failure(error);
         }
     }
@@ -132,9 +133,4 @@ impl Drop for LateReports {
 /// Whether the calling thread has [`LateReports`].
 pub(crate) fn are_late() -> bool {
     HELD.try_with(Cell::get).unwrap_or(0) > 0
-}
-
-/// Keeps a failure for later if that is how the calling thread tells of them; whether it is.
-fn put_off(driver: Driver, error: &Error) -> bool {
-    are_late() && UNTOLD.try_with(|untold| untold.borrow_mut().push_back((driver, error.clone()))).is_ok()
 }

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use crate::buffer::{Borrowed, used_memory};
 use crate::driver::deferred::{Guards, Held, Owned, Release};
-use crate::driver::{Device, Driver, lock, refuse_forked};
+use crate::driver::{Device, Driver, LateReports, lock, refuse_forked};
 use crate::error::{Error, Refused, Result, expect_lost};
 use crate::uses::Uses;
 use crate::vmm::{Access, AddressRange, PhysicalMemory};
@@ -141,6 +141,7 @@ impl ImportedMapping {
     /// As for [`AddressRange::unmap`], of all its addresses, and from then on as for [`ImportedMapping::reserve`].
     pub unsafe fn sleep(&self) -> Result<()> {
         refuse_forked()?;
+        let _reports = LateReports::new();
         let mut handles = lock(&self.mapped.handles);
         self.mapped.uses.wait()?;
         if let Some(range) = self.mapped.range.as_ref().filter(|range| range.mapped_bytes() > 0) {

@@ -166,6 +166,7 @@ impl WhenIdle {
 
     fn attempt(&self, driver: Driver, points: bool) -> usize {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
+        let reports = LateReports::new();
         let alone = self.alone();
         if alone.is_some() {
             for _ in 0..self.count.load(Ordering::SeqCst) {
@@ -180,8 +181,9 @@ impl WhenIdle {
                 }
             }
         }
-        drop(alone);
         // Alone no longer: a hook of the program's may have streams wait for words, and so may a drop.
+        drop(alone);
+        drop(reports);
         let ended = done.len().saturating_add(refused.len());
         for owned in done {
             catch_panic(|| drop(owned));

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_sys::{CUresult, CUstream_st};
 
 use super::{Inner, Kind, StreamId, is_capturing};
-use crate::driver::{Context, Driver, Event, Handle, Relaxed, lock, try_lock};
+use crate::driver::{Context, Driver, Event, Handle, LateReports, Relaxed, lock, try_lock};
 use crate::error::{Error, Result, call, query};
 
 /// All streams of a driver that are known here, but for the default streams of threads, which no other thread can ask about, and guests.
@@ -118,6 +118,7 @@ impl KnownStreams {
 
     /// Waits until the streams of a context have done what they were given by now.
     pub(super) fn wait_in(&self, context: &Context, call: &'static str) -> Result<()> {
+        let _reports = LateReports::new();
         let _relaxed = Relaxed::enter(context.driver())?;
         let capturing = || Error::Capturing { call };
         let mut points = Vec::new();
@@ -145,6 +146,7 @@ impl KnownStreams {
 
     /// Whether a stream has no work; None if it was lent, or is not here.
     pub(super) fn is_idle(&self, stream: &Inner) -> Result<Option<bool>> {
+        let _reports = LateReports::new();
         let _relaxed = Relaxed::enter(stream.context.driver())?;
         match lock(&self.streams).get(&place(stream)) {
             Some(entry) if !entry.is_lent => entry.is_idle().map(Some),
@@ -160,6 +162,7 @@ impl KnownStreams {
     /// Records a point behind what each stream was given that was lent, and tells whether there are such streams. The driver makes the
     /// record wait while somebody frees or unregisters memory: not for a thread that others wait for.
     pub(super) fn record_points(&self, driver: Driver) -> bool {
+        let _reports = LateReports::new();
         let Ok(_relaxed) = Relaxed::enter(driver) else { return false };
         let lent = self.known(|entry| entry.is_lent);
         lent.iter().for_each(|known| known.record_point());

@@ -10,7 +10,7 @@
 use super::idle::WhenIdle;
 use super::quiet::{Quiet, until_quiet};
 use super::{Stream, is_capturing};
-use crate::driver::{Context, Event, Relaxed, refuse_forked};
+use crate::driver::{Context, Event, LateReports, Relaxed, refuse_forked};
 use crate::error::{Error, Result, call, query};
 
 impl Stream {
@@ -50,6 +50,7 @@ impl Stream {
         if event.is_lent() {
             self.lend();
         }
+        let _reports = LateReports::new();
         let is_captured = event.is_captured();
         if *is_captured {
             return Err(Error::Capturing { call: "Stream::wait" });

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cuda_mem_sys::CUdeviceptr;
 
-use crate::driver::{Event, Relaxed, fork, lock, refuse_forked};
+use crate::driver::{Event, LateReports, Relaxed, fork, lock, refuse_forked};
 use crate::error::{Error, Result, expect_lost};
 use crate::stream::{Mark, Stream, until_quiet};
 
@@ -129,6 +129,7 @@ impl Uses {
     pub(crate) fn begin<'u>(&'u self, stream: &'u Stream, access: Access) -> Result<OpenUse<'u>> {
         // Refuses a forked child before the lock, and a per-thread stream in a foreign thread.
         stream.refuse_other_threads()?;
+        let _reports = LateReports::new();
         // What is left of a stream that is disowned must be behind the uses that it stands for from here on.
         let named = stream.named()?;
         let mut entries = lock(&self.entries);
@@ -144,6 +145,7 @@ impl Uses {
     /// Enters `stream` as a user without ordering it behind anything. One that was disowned counts with what it was given before.
     pub(crate) fn note<'u>(&'u self, stream: &'u Stream) -> Result<OpenUse<'u>> {
         stream.refuse_other_threads()?;
+        let _reports = LateReports::new();
         let named = stream.named();
         let forgotten = lock(&self.entries).enter(stream, Access::Read, named.is_ok());
         drop((named, forgotten));

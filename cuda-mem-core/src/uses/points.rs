@@ -6,7 +6,7 @@ use std::time::Duration;
 use cuda_mem_sys::CUdeviceptr;
 
 use super::{Access, Entries, StreamUse, Use, Uses};
-use crate::driver::{Relaxed, fork, lock, refuse_forked};
+use crate::driver::{LateReports, Relaxed, fork, lock, refuse_forked};
 use crate::error::{Result, expect_lost};
 use crate::stream::{Mark, Stream, poll, until_quiet};
 
@@ -74,6 +74,7 @@ impl Uses {
     /// Errors: as [`Uses::on`].
     pub fn order(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
+        let _reports = LateReports::new();
         lock(&self.entries).hold_up(stream, Access::Write)
     }
 
@@ -122,6 +123,7 @@ impl Uses {
             return;
         }
         let other = other.entries.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _reports = LateReports::new();
         let mut entries = lock(&self.entries);
         let mut forgotten = entries.forget_done_readers();
         // A writer stays one: later readers are ordered behind it.

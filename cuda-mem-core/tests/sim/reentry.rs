@@ -238,3 +238,65 @@ fn a_task_whose_wake_panics_keeps_no_other_one_asleep() {
         stream.synchronize().unwrap();
     });
 }
+
+/// Has the driver refuse to leave a context the next time, as often as it is asked, and `hears` told of that.
+fn refuse_to_leave(
+    sim: &Sim,
+    context: &Context,
+    hears: impl Fn() + Send + Sync + 'static,
+) -> Arc<AtomicBool> {
+    let heard = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&heard);
+    context.driver().on_release_failure(move |_| {
+        hears();
+        told.store(true, Ordering::Relaxed);
+    });
+    for call in [1, 1] {
+        sim.fail_call("cuCtxPopCurrent", call, CUresult::CUDA_ERROR_UNKNOWN);
+    }
+    heard
+}
+
+/// Asked for its work, a stream's context is made current and left again.
+#[test]
+fn who_hears_of_a_context_that_is_not_left_makes_a_stream() {
+    within_limit(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let buffer = DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap();
+        let of = context.clone();
+        let heard = refuse_to_leave(sim, context, move || drop(Stream::new(&of).unwrap()));
+        buffer.synchronize().unwrap();
+        assert!(heard.load(Ordering::Relaxed));
+    });
+}
+
+#[test]
+fn who_hears_of_a_context_that_is_not_left_waits_for_the_memory() {
+    within_limit(|sim, context| {
+        let streams: Vec<_> = (0..34).map(|_| Stream::new(context).unwrap()).collect();
+        let buffer = Arc::new(DeviceBuffer::<u8>::zeroed(&streams[0], 100).unwrap());
+        let read = |stream: &Stream| drop(buffer.on_read(stream).unwrap());
+        streams[..33].iter().for_each(read);
+        let of = Arc::clone(&buffer);
+        let heard = refuse_to_leave(sim, context, move || of.synchronize().unwrap());
+        // So many are looked at whether they have ended.
+        read(&streams[33]);
+        assert!(heard.load(Ordering::Relaxed));
+        context.driver().on_release_failure(|_| {});
+    });
+}
+
+/// Memory that other processes have too is unregistered alone, by who looks at all streams.
+#[test]
+fn who_hears_of_a_context_that_is_not_left_waits_for_a_word() {
+    within_limit(|sim, context| {
+        let (stream, line) = (Stream::new(context).unwrap(), FenceLine::new(context).unwrap());
+        let pages = SharedMapping::create(4096).unwrap().pages(());
+        let registered = Registered::new(context, pages, RegisterFlags::default()).unwrap();
+        let heard = refuse_to_leave(sim, context, move || {
+            line.record(&stream).unwrap().hold_up(&stream).unwrap();
+        });
+        drop(registered);
+        assert!(heard.load(Ordering::Relaxed));
+    });
+}

@@ -80,6 +80,8 @@ impl List<Watcher> {
         for (_, watcher) in watchers.iter() {
             let _ = catch_panic(|| watcher(segment));
         }
+        // One may have been detached meanwhile, and ends here.
+        let _ = catch_panic(|| drop(watchers));
     }
 }
 

@@ -184,8 +184,9 @@ impl PinnedCachingAllocator {
         shared.routes.store(pools.routes.len(), Ordering::Release);
         let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
         drop(pools);
-        drop(route);
         released.iter().for_each(|(_, arena)| arena.close());
+        // Last: what the filter has captured may panic as it goes.
+        drop(route);
         Ok(())
     }
 

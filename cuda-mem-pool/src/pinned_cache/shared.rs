@@ -175,9 +175,10 @@ impl Shared {
         let caches = std::mem::take(&mut *lock(&self.caches));
         put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
-        // The arenas refer to all of this: from now on only blocks keep it.
-        let arenas = std::mem::take(&mut lock(&self.pools).arenas);
+        // The arenas refer to all of this, and filters may have blocks: from now on only blocks in use keep it.
+        let Pools { arenas, routes, .. } = std::mem::take(&mut *lock(&self.pools));
         arenas.values().for_each(|arena| arena.close());
+        drop(routes);
     }
 
     fn drain_pending(&self) {

@@ -1,16 +1,20 @@
 //! Private pools of `CachingAllocator` on small machines, and what they ask of the driver.
 
+use std::alloc::Layout;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, Stream};
+use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{DeviceMemoryResource, Error, LimitingAdaptor, MemoryResource, MempoolId};
+use cuda_mem_pool::{DeviceMemoryResource, Error, LimitingAdaptor, MemoryResource, MempoolId, RawResource};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
+use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, GLOBAL};
 use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
@@ -287,5 +291,69 @@ fn streams_of_private_pools_alone_are_waited_for() {
             allocator.wait_for_streams().unwrap();
         });
         assert_eq!(allocator.empty_cache().unwrap(), 40 << 20);
+    });
+}
+
+/// The route's use of the pool ends all the same.
+#[test]
+fn a_filter_that_panics_as_it_goes_keeps_no_pool_in_use() {
+    small(|_, context, stream| {
+        let allocator = allocator(context);
+        let pool = allocator.private_pool(None).unwrap();
+        let bomb = Bomb(Arc::default());
+        let route = pool.route(Filter::new(move |_| Arc::strong_count(&bomb.0) > 0)).unwrap();
+        free(&allocator, allocator.allocate_by_address(4 * MIB, stream).unwrap());
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(route)));
+        assert_eq!(allocator.pool_use_count(pool.id()), 1);
+        drop(pool);
+        stream.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.reserved_bytes(), 0);
+    });
+}
+
+/// Memory of another resource, which is dropped with a panic.
+#[derive(Debug)]
+struct Falls(Arc<dyn RawResource>);
+
+// SAFETY: the other resource's memory, handed through.
+unsafe impl MemorySource for Falls {
+    unsafe fn deallocate(&self, address: u64, layout: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.deallocate(address, layout, stream) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl RawResource for Falls {
+    fn allocate(&self, layout: Layout, stream: &Stream) -> cuda_mem_pool::Result<u64> {
+        self.0.allocate(layout, stream)
+    }
+}
+
+impl Drop for Falls {
+    fn drop(&mut self) {
+        resume_unwind(Box::new("a source that panics as it goes"));
+    }
+}
+
+/// What goes back with it was taken out of its pools already.
+#[test]
+fn a_source_that_panics_as_it_goes_takes_no_other_pool_s_memory_along() {
+    small(|_, context, stream| {
+        let allocator = allocator(context);
+        let upstream = DeviceMemoryResource::new(context, None).unwrap();
+        for source in [Some(Arc::new(Falls(upstream.raw())) as Arc<dyn RawResource>), None] {
+            let id = MempoolId::for_user();
+            allocator.create_or_incref_pool(id, source).unwrap();
+            free(&allocator, routed(&allocator, id, 4 * MIB, stream).unwrap());
+            allocator.release_pool(id).unwrap();
+            allocator.release_pool(id).unwrap_or(());
+        }
+        stream.synchronize().unwrap();
+        let _ = catch_unwind(AssertUnwindSafe(|| allocator.empty_cache()));
+        allocator.empty_cache().unwrap();
+        let reserved = allocator.statistics().reserved_bytes.all.current;
+        assert_eq!((allocator.reserved_bytes(), reserved), (0, 0));
     });
 }

@@ -321,3 +321,39 @@ fn what_tells_stacks_may_allocate() {
         allocator.history().stop();
     });
 }
+
+/// Panics when it is dropped, as what a callback has captured may.
+pub(crate) struct Bomb(pub(crate) Arc<AtomicUsize>);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        resume_unwind(Box::new("what was captured panics as it goes"));
+    }
+}
+
+/// Detached from within, it is dropped where it was called, with the page source locked and a change half done.
+#[test]
+fn a_watcher_that_ends_itself_may_panic_as_it_goes() {
+    on_small(|context| {
+        let all = Holes::new(context);
+        let (went, own) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+        let (bomb, id, allocator) = (Bomb(Arc::clone(&went)), Arc::clone(&own), all.allocator.clone());
+        *own.lock().unwrap() = Some(all.allocator.attach_backing_watcher(move |_| {
+            let _ = &bomb;
+            if let Some(id) = id.lock().unwrap().take() {
+                assert!(allocator.detach(id));
+            }
+        }));
+        all.free(&all.holes);
+        let block = all.allocator.allocate_by_address(32 * MIB, &all.stream).unwrap();
+        assert_eq!(went.load(Ordering::SeqCst), 1);
+        all.free(&[block]);
+        all.free(&all.kept);
+        all.allocator.empty_cache().unwrap();
+        assert_eq!(
+            (all.allocator.reserved_bytes(), all.allocator.statistics().active_bytes.all.current),
+            (0, 0)
+        );
+    });
+}

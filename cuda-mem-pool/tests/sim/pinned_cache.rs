@@ -1,13 +1,19 @@
 //! `PinnedCachingAllocator`: which driver calls it makes, and what it does when one fails.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, Transfer};
+use cuda_mem_core::{
+    Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, StreamId, Transfer,
+};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::{Error, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
+use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
@@ -299,4 +305,34 @@ fn a_block_that_cannot_be_waited_for_is_not_given_back() {
     gate.open();
     stream.synchronize().unwrap();
     assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
+
+/// The pool's memory goes all the same.
+#[test]
+fn a_filter_that_panics_as_it_goes_leaves_nothing_behind() {
+    on_simulator(|_, context| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        let went = Arc::new(AtomicUsize::new(0));
+        let bomb = Bomb(Arc::clone(&went));
+        allocator.begin_allocate_to_pool(id, move |_| Arc::strong_count(&bomb.0) > 0).unwrap();
+        drop(allocator.allocate(MIB).unwrap());
+        let _ = catch_unwind(AssertUnwindSafe(|| allocator.release_pool(id)));
+        assert_eq!(went.load(Ordering::SeqCst), 1);
+        assert_eq!(allocator.statistics().allocated_bytes.current, 0);
+    });
+}
+
+/// A block may outlive its allocator, and a filter may have it: what has nobody to ask it any more keeps nothing.
+#[test]
+fn a_filter_that_has_a_block_goes_with_the_allocator() {
+    on_simulator(|_, context| {
+        let allocator = allocator(context);
+        let block = allocator.allocate(MIB).unwrap();
+        let held = Arc::new(block);
+        let left = Arc::downgrade(&held);
+        let filter = move |_: Option<StreamId>| held.is_empty();
+        allocator.begin_allocate_to_pool(MempoolId::for_user(), filter).unwrap();
+        drop(allocator);
+        assert!(left.upgrade().is_none(), "nobody can end the route any more");
+    });
 }

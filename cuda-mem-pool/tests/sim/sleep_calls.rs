@@ -1,6 +1,7 @@
 //! Tags beside calls of other threads, of trackers, and for pools whose names are used again.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
+use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::rig::on_simulator;
@@ -91,7 +93,7 @@ fn a_tracker_enters_a_tag_that_is_being_entered() {
             allocator.record_stream(block, &other).unwrap();
             free(&allocator, block);
             let (entering, entered) = (tag.clone(), mpsc::channel());
-            let told = std::sync::Mutex::new(entered.0);
+            let told = Mutex::new(entered.0);
             let tracker = allocator.history().attach(move |_| {
                 drop(entering.enter().unwrap());
                 told.lock().unwrap().send(()).unwrap();
@@ -118,7 +120,7 @@ fn a_tracker_asks_a_tag_that_gets_its_backup() {
             drop(late);
             drop(capture.end().unwrap());
             let (asking, asked) = (tag.clone(), mpsc::channel());
-            let told = std::sync::Mutex::new(asked.0);
+            let told = Mutex::new(asked.0);
             let tracker = allocator.history().attach(move |_| {
                 assert!(!asking.state().is_asleep);
                 told.lock().unwrap().send(()).unwrap();
@@ -140,7 +142,7 @@ fn who_hears_of_a_backup_that_stays_asks_its_tag() {
         let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
         let (asking, asked) = (tag.clone(), mpsc::channel());
-        let told = std::sync::Mutex::new(asked.0);
+        let told = Mutex::new(asked.0);
         driver.on_release_failure(move |_| told.lock().unwrap().send(asking.state()).unwrap());
         let small = allocate_in(&tag, &allocator, MIB, &stream);
         tag.prepare().unwrap();
@@ -319,5 +321,37 @@ fn a_forked_child_waits_for_no_lock_of_who_puts_tags_to_sleep() {
         });
         sim.clear_faults();
         [block, kept].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+/// Two tags wake together: what a registrant of the first change does keeps the second from nothing.
+#[test]
+fn a_registrant_that_ends_itself_may_panic_as_it_goes() {
+    within_limit(|| {
+        on_simulator(|_, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let stream = Stream::new(context).unwrap();
+            let tags = ["one", "two"].map(|name| allocator.tag(name).unwrap());
+            let blocks = tags.each_ref().map(|tag| allocate_in(tag, &allocator, 4 * MIB, &stream));
+            for is_leaving in [true, false] {
+                let (went, own) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+                let (bomb, id, of) = (Bomb(Arc::clone(&went)), Arc::clone(&own), allocator.clone());
+                *own.lock().unwrap() = Some(allocator.on_backing_change(move |_| {
+                    let _ = &bomb;
+                    assert!(id.lock().unwrap().take().is_none_or(|id| of.detach(id)));
+                    Ok(())
+                }));
+                let both = [&tags[0], &tags[1]];
+                let told = if is_leaving {
+                    // SAFETY: nothing uses the blocks.
+                    unsafe { Tag::sleep(&both, Backup::Discard) }.unwrap().told
+                } else {
+                    Tag::wake(&both, Restore::Nothing).unwrap()
+                };
+                assert_eq!((told.len(), went.load(Ordering::SeqCst)), (1, 1));
+                assert!(tags.iter().all(|tag| tag.state().is_asleep == is_leaving));
+            }
+            blocks.into_iter().for_each(|block| free(&allocator, block));
+        });
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
@@ -81,16 +81,7 @@ impl Caches {
 
     /// Asks each device's allocator about an address, until one knows it.
     #[inline]
-    pub(crate) fn find<R>(
-        &self,
-        mut ask: impl FnMut(&CachingAllocator) -> pool::Result<R>,
-    ) -> Result<Option<R>> {
-        self.find_device(|device| ask(&device.caching))
-    }
-
-    /// As [`find`](Self::find), of all that there is of a device.
-    #[inline]
-    pub(crate) fn find_device<R>(&self, ask: impl FnMut(&PerDevice) -> pool::Result<R>) -> Result<Option<R>> {
+    pub(crate) fn find<R>(&self, ask: impl FnMut(&PerDevice) -> pool::Result<R>) -> Result<Option<R>> {
         refuse_forked()?;
         Ok(self.devices.search(ask)?)
     }

@@ -38,7 +38,7 @@ impl Caches {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        let freed = self.find(|cache| unsafe { cache.free_by_address(address) })?;
+        let freed = self.find(|device| unsafe { device.caching.free_by_address(address) })?;
         if freed.is_none() && !self.uncached.free(address, |()| Ok::<_, Error>(()))? {
             return Err(Error::UnknownPointer { address });
         }
@@ -60,7 +60,7 @@ impl Caches {
         if address == 0 {
             return Ok(());
         }
-        let recorded = self.find(|cache| cache.record_stream(address, stream))?;
+        let recorded = self.find(|device| device.caching.record_stream(address, stream))?;
         if recorded.is_some() {
             return Ok(());
         }
@@ -69,7 +69,7 @@ impl Caches {
     }
 
     pub(crate) fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
-        let found = self.find(|cache| cache.base_allocation(address))?;
+        let found = self.find(|device| device.caching.base_allocation(address))?;
         let found = found.or_else(|| self.uncached.base(address));
         found.ok_or(Error::UnknownPointer { address })
     }
@@ -96,17 +96,18 @@ impl Caches {
     ///
     /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
     pub(crate) unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
-        if let Some((address, bytes)) = self.uncached.base(address) {
-            let device = self.context_of(address)?;
-            // SAFETY: the caller's promise.
-            return Ok(unsafe { legacy(&device, address, bytes) }?);
-        }
         let share = |device: &PerDevice| {
             let shared = device.exports.share(&device.caching, address, VERSIONS[0])?;
             // SAFETY: the caller's promise.
             shared.map_or_else(|| Ok(unsafe { private(&device.context, address) }?), Ok)
         };
-        self.find_device(share)?.ok_or(Error::UnknownPointer { address })
+        if let Some(shared) = self.find(share)? {
+            return Ok(shared);
+        }
+        let (address, bytes) = self.uncached.base(address).ok_or(Error::UnknownPointer { address })?;
+        let context = self.context_of(address)?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { legacy(&context, address, bytes) }?)
     }
 
     fn context_of(&self, address: CUdeviceptr) -> Result<Context> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, LateReports, Stream, UsePoint, Uses};
 use cuda_mem_ipc::cuda_mem_pool::history::{History, HistoryOptions, RecordContext};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frame};
@@ -74,13 +74,7 @@ impl Block {
 /// What was freed, one by one. What is not come to, because a function of the program panicked, goes back into the books.
 pub(super) struct Waiting<'b> {
     books: &'b Books,
-    freed: std::vec::IntoIter<Freed>,
-}
-
-impl Waiting<'_> {
-    pub(super) fn next(&mut self) -> Option<Freed> {
-        self.freed.next()
-    }
+    pub(super) freed: std::vec::IntoIter<Freed>,
 }
 
 impl Drop for Waiting<'_> {
@@ -90,18 +84,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl Books {
-    /// Runs `body` with the books.
+    /// Runs `body` with the books, for which the program's hook may wait: what fails meanwhile it hears of afterwards.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
+        let _reports = LateReports::new();
         body(&mut lock(&self.0))
     }
 
     /// All that was freed, to be looked at.
     pub(super) fn take_freed(&self) -> Waiting<'_> {
         Waiting { books: self, freed: self.with(|state| std::mem::take(&mut state.freed)).into_iter() }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        lock(&self.0).blocks.len()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 
 use super::PluggableAllocator;
@@ -37,14 +37,14 @@ pub(super) struct Functions {
 }
 
 /// The setters. Each hands a part of the work to the program; without it, the part is done here. No lock is held while a function
-/// is called, so it may use the allocator.
+/// is called, or dropped, so it may use the allocator.
 impl PluggableAllocator {
     /// Has `init` be called by [`init`](crate::CudaAllocator::init) with the number of devices, after the bookkeeping is ready for them.
     ///
     /// Unset: the bookkeeping alone is made ready. [`create_custom_allocator`](crate::create_custom_allocator) has called `init` with
     /// 0 by the time that a setter can be, as PyTorch's does.
     pub fn set_init_fn(&self, init: impl Fn(usize) + Send + Sync + 'static) {
-        write(&self.inner.functions).init = Some(Arc::new(init));
+        self.set(|functions| functions.init.replace(Arc::new(init)));
     }
 
     /// Has `reset` be called where the program's functions should give back what they cache: by
@@ -53,7 +53,7 @@ impl PluggableAllocator {
     /// It replaces nothing: what is cached here, freed blocks that streams used and released private pools, goes back to the
     /// program's `free` first, with it or without. For a private pool alone it is not called: its memory is known here.
     pub fn set_reset_fn(&self, reset: impl Fn() + Send + Sync + 'static) {
-        write(&self.inner.functions).reset = Some(Arc::new(reset));
+        self.set(|functions| functions.reset.replace(Arc::new(reset)));
     }
 
     /// Has `memory_fraction` be called with what [`set_memory_fraction`](crate::CudaAllocator::set_memory_fraction) is told, and answer
@@ -61,7 +61,7 @@ impl PluggableAllocator {
     ///
     /// Unset: requests beyond the fraction are out of memory, after the same ladder as others, and `alloc` is not called.
     pub fn set_memory_fraction_fn(&self, memory_fraction: impl Fn(f64, Device) + Send + Sync + 'static) {
-        write(&self.inner.functions).memory_fraction = Some(Arc::new(memory_fraction));
+        self.set(|functions| functions.memory_fraction.replace(Arc::new(memory_fraction)));
     }
 
     /// Has `base_alloc` tell the address and, in its second argument, the bytes of what an allocation lies in.
@@ -71,7 +71,7 @@ impl PluggableAllocator {
         &self,
         base_alloc: impl Fn(CUdeviceptr, &mut usize) -> CUdeviceptr + Send + Sync + 'static,
     ) {
-        write(&self.inner.functions).base_alloc = Some(Arc::new(base_alloc));
+        self.set(|functions| functions.base_alloc.replace(Arc::new(base_alloc)));
     }
 
     /// Has `record_stream` be told of streams that use an allocation, and answer for it: frees wait for nothing here then.
@@ -79,7 +79,7 @@ impl PluggableAllocator {
     /// Unset: the allocation is kept after its free, and given to the program's `free`, once the streams have passed the work that
     /// they were given by then.
     pub fn set_record_stream_fn(&self, record_stream: impl Fn(CUdeviceptr, &Stream) + Send + Sync + 'static) {
-        write(&self.inner.functions).record_stream = Some(Arc::new(record_stream));
+        self.set(|functions| functions.record_stream.replace(Arc::new(record_stream)));
     }
 
     /// Has `begin` be told that allocations which the filter accepts belong to a pool, and answer for pools: they are unknown here
@@ -92,7 +92,7 @@ impl PluggableAllocator {
         &self,
         begin: impl Fn(Device, MempoolId, Filter) + Send + Sync + 'static,
     ) {
-        write(&self.inner.functions).begin_allocate_to_pool = Some(Arc::new(begin));
+        self.set(|functions| functions.begin_allocate_to_pool.replace(Arc::new(begin)));
     }
 
     /// Has `end` be told that what [`set_begin_allocate_to_pool`](Self::set_begin_allocate_to_pool) speaks of has ended; after it has
@@ -100,13 +100,17 @@ impl PluggableAllocator {
     ///
     /// Unset: it ends here, or is an error, if pools are the program's.
     pub fn set_end_allocate_to_pool_fn(&self, end: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
-        write(&self.inner.functions).end_allocate_to_pool = Some(Arc::new(end));
+        self.set(|functions| functions.end_allocate_to_pool.replace(Arc::new(end)));
     }
 
     /// Has `release` be told that a use of a pool has ended; after it has ended here, where pools are kept here.
     ///
     /// Unset: it ends here, or is an error, if pools are the program's.
     pub fn set_release_pool(&self, release: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
-        write(&self.inner.functions).release_pool = Some(Arc::new(release));
+        self.set(|functions| functions.release_pool.replace(Arc::new(release)));
+    }
+    /// Not in a forked child, where a thread of the parent may have the lock. What was there before is dropped without it.
+    fn set<T>(&self, set: impl FnOnce(&mut Functions) -> T) {
+        let _before = (!forked()).then(|| set(&mut write(&self.inner.functions)));
     }
 }

@@ -143,7 +143,7 @@ impl Inner {
     pub(super) fn poll(&self) -> Result<()> {
         let mut waiting = self.books.take_freed();
         let mut result = Ok(());
-        while let Some(mut freed) = waiting.next() {
+        for mut freed in waiting.freed.by_ref() {
             if freed.points.is_none() {
                 freed.points = freed.block.uses.points().ok();
             }

@@ -119,5 +119,5 @@ impl Clone for PluggableAllocator {
 crate::shown!(PluggableAllocator, |it|
     initialized: it.inner.initialized.load(Ordering::Relaxed),
     // In a forked child a thread of the parent may have a lock.
-    allocations: if forked() { 0 } else { it.inner.books.len() }
+    allocations: if forked() { 0 } else { it.inner.books.with(|state| state.blocks.len()) }
 );

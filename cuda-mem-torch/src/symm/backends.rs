@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricBuffer};
 
 use super::mempool::{MempoolAllocator, SymmetricMempool};
 use crate::error::{RegistryError, Result};
+use crate::lock::lock;
 
 /// A kind of device, by the name that it has in PyTorch. The [module](super) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +63,23 @@ struct Kept {
     asked: String,
 }
 
+/// A thread's hold on an id, until it has made the allocation or not, also by a panic of the backend.
+struct Making<'b> {
+    backends: &'b Backends,
+    id: u64,
+    kept: Option<Kept>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let Ok(mut inner) = lock_here(&self.backends.inner) else { return };
+        match self.kept.take() {
+            Some(kept) => drop(inner.persistent.insert(self.id, Some(kept))),
+            None => drop(inner.persistent.remove(&self.id)),
+        }
+    }
+}
+
 impl Backends {
     /// None yet.
     #[must_use]
@@ -76,7 +94,7 @@ impl Backends {
             let backends = Backends::new();
             let native: Arc<dyn SymmetricBackend> = NativeBackend::global().clone();
             let mempool = SymmetricMempool::new(&backends, DeviceType::CUDA);
-            let mut inner = backends.lock();
+            let mut inner = lock(&backends.inner);
             let registered = Registered { backends: vec![native], ..Registered::default() };
             inner.types.insert(DeviceType::CUDA, registered);
             inner.mempools.insert(DeviceType::CUDA, Arc::new(mempool));
@@ -101,10 +119,10 @@ impl Backends {
     ) -> Result<(), RegistryError> {
         let is_named = |known: &&Arc<dyn SymmetricBackend>| known.name() == backend.name();
         // Asked without the lock.
-        let known =
-            self.lock().types.get(&device_type).and_then(|of| of.backends.iter().find(is_named).cloned());
+        let find = |of: &Registered| of.backends.iter().find(is_named).cloned();
+        let known = lock_here(&self.inner)?.types.get(&device_type).and_then(find);
         let has_ended = known.as_ref().is_some_and(|known| known.has_ended());
-        let mut inner = self.lock();
+        let mut inner = lock_here(&self.inner)?;
         let backends = &mut inner.types.entry(device_type).or_default().backends;
         let place = backends.iter().position(|there| is_named(&there));
         let is_asked =
@@ -129,7 +147,8 @@ impl Backends {
 
     /// The names of a device type's backends.
     pub fn names(&self, device_type: DeviceType) -> Vec<String> {
-        self.lock().types.get(&device_type).map_or_else(Vec::new, Registered::names)
+        let names = |inner: MutexGuard<'_, Inner>| inner.types.get(&device_type).map(Registered::names);
+        lock_here(&self.inner).ok().and_then(names).unwrap_or_default()
     }
 
     /// Chooses a backend by its name, before the first use.
@@ -138,7 +157,7 @@ impl Backends {
     ///
     /// [`RegistryError::UnknownBackend`]; [`RegistryError::BackendInUse`] once [`get_backend`](Self::get_backend) was called, by whomever.
     pub fn set_backend(&self, device_type: DeviceType, name: &str) -> Result<(), RegistryError> {
-        let mut inner = self.lock();
+        let mut inner = lock_here(&self.inner)?;
         let known = inner.types.get(&device_type).map_or_else(Vec::new, Registered::names);
         let index = known.iter().position(|known| known == name);
         let Some((registered, index)) = inner.types.get_mut(&device_type).zip(index) else {
@@ -162,7 +181,7 @@ impl Backends {
     ///
     /// [`RegistryError::NoBackend`].
     pub fn get_backend(&self, device_type: DeviceType) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
-        let mut inner = self.lock();
+        let mut inner = lock_here(&self.inner)?;
         let none = || RegistryError::NoBackend { device_type: device_type.0 };
         let registered = inner.types.get_mut(&device_type).ok_or_else(none)?;
         let backend = registered.backends.get(registered.chosen).ok_or_else(none)?;
@@ -192,37 +211,32 @@ impl Backends {
     ) -> Result<Arc<SymmetricBuffer>> {
         let backend = self.get_backend(DeviceType::CUDA)?;
         // From here on the id is this thread's, and others go on: the backend may wait for other ranks.
-        let kept = match self.lock().persistent.entry(id) {
+        let kept = match lock_here(&self.inner)?.persistent.entry(id) {
             Entry::Vacant(place) => place.insert(None).take(),
             Entry::Occupied(mut place) => match place.get_mut() {
                 Some(kept) if Arc::strong_count(&kept.buffer) == 1 => place.get_mut().take(),
                 _ => return Err(RegistryError::PersistentAlive { id }.into()),
             },
         };
-        let group_name = group.unwrap_or("no group");
-        let driver = device.driver();
+        let mut making = Making { backends: self, id, kept };
+        let (driver, group_name) = (device.driver(), group.unwrap_or("no group"));
         let asked = format!("{size} bytes on device {} for {group_name}", device.as_raw());
         let is_there = |kept: &Kept| Arc::ptr_eq(kept.buffer.backend(), &backend) && !kept.buffer.is_freed();
-        let (made, kept) = match kept.filter(is_there) {
+        making.kept = making.kept.take().filter(is_there);
+        match &making.kept {
             Some(kept) if kept.asked == asked => {
-                let is_its = kept.driver.expect_same(driver, "the device");
-                (is_its.map(|()| Arc::clone(&kept.buffer)).map_err(Into::into), Some(kept))
+                kept.driver.expect_same(driver, "the device")?;
+                Ok(Arc::clone(&kept.buffer))
             }
-            Some(kept) => {
-                let was = kept.asked.clone();
-                (Err(RegistryError::PersistentDiffers { id, was, asked }.into()), Some(kept))
+            Some(Kept { asked: was, .. }) => {
+                Err(RegistryError::PersistentDiffers { id, was: was.clone(), asked }.into())
             }
-            None => match SymmetricBuffer::new(&backend, size, device, group).map(Arc::new) {
-                Ok(buffer) => (Ok(Arc::clone(&buffer)), Some(Kept { buffer, driver, asked })),
-                Err(error) => (Err(error.into()), None),
-            },
-        };
-        let mut inner = self.lock();
-        match kept {
-            Some(kept) => drop(inner.persistent.insert(id, Some(kept))),
-            None => drop(inner.persistent.remove(&id)),
+            None => {
+                let buffer = Arc::new(SymmetricBuffer::new(&backend, size, device, group)?);
+                making.kept = Some(Kept { buffer: Arc::clone(&buffer), driver, asked });
+                Ok(buffer)
+            }
         }
-        made
     }
 
     /// Adds the allocator that memory pools of a device type are made over, unless [one is there](RegistryError::MempoolAllocatorExists).
@@ -231,7 +245,7 @@ impl Backends {
         device_type: DeviceType,
         allocator: Arc<dyn MempoolAllocator>,
     ) -> Result<(), RegistryError> {
-        let mut inner = self.lock();
+        let mut inner = lock_here(&self.inner)?;
         if inner.mempools.contains_key(&device_type) {
             return Err(RegistryError::MempoolAllocatorExists { device_type: device_type.0 });
         }
@@ -244,7 +258,7 @@ impl Backends {
         &self,
         device_type: DeviceType,
     ) -> Result<Arc<dyn MempoolAllocator>, RegistryError> {
-        let inner = self.lock();
+        let inner = lock_here(&self.inner)?;
         let known = || inner.mempools.keys().map(|kind| kind.0).collect();
         let found = inner.mempools.get(&device_type).cloned();
         found.ok_or_else(|| RegistryError::NoMempoolAllocator { device_type: device_type.0, known: known() })
@@ -257,11 +271,11 @@ impl Backends {
     pub(super) fn upgrade(inner: &Weak<Mutex<Inner>>) -> Option<Self> {
         inner.upgrade().map(|inner| Self { inner })
     }
+}
 
-    /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Locks, but not in a forked child, where a thread of the parent may have the lock.
+pub(super) fn lock_here<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, RegistryError> {
+    if forked() { Err(RegistryError::Forked) } else { Ok(lock(mutex)) }
 }
 
 impl Registered {
@@ -272,8 +286,8 @@ impl Registered {
 
 impl fmt::Debug for Backends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = self.lock();
-        let names = inner.types.iter().map(|(device_type, registered)| (device_type, registered.names()));
+        let inner = lock_here(&self.inner);
+        let names = inner.iter().flat_map(|inner| &inner.types).map(|(kind, of)| (kind, of.names()));
         f.debug_map().entries(names).finish()
     }
 }

@@ -6,13 +6,13 @@
 
 #![allow(unsafe_code, reason = "declares and implements an unsafe trait")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Stream, Uses};
 use cuda_mem_ipc::symmetric::{self, Allocated, SymmetricBackend};
 
-use super::backends::Inner;
+use super::backends::{Inner, lock_here};
 use super::{Backends, DeviceType};
 use crate::error::{RegistryError, Result};
 
@@ -88,7 +88,7 @@ impl SymmetricMempool {
 
     /// The backend, looked up by the first call that finds one and kept until it has ended, if it may serve a pool.
     fn backend(&self) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
-        let last = self.found().last().cloned();
+        let last = lock_here(&self.found)?.last().cloned();
         let backend = match last {
             Some(last) if !last.has_ended() => last,
             // With none in its place, the one that has ended says why it does not serve.
@@ -107,7 +107,7 @@ impl SymmetricMempool {
         let backends = Backends::upgrade(&self.backends)
             .ok_or(RegistryError::NoBackend { device_type: device_type.0 })?;
         let backend = backends.get_backend(device_type)?;
-        let mut found = self.found();
+        let mut found = lock_here(&self.found)?;
         if !found.last().is_some_and(|last| Arc::ptr_eq(last, &backend)) {
             found.push(Arc::clone(&backend));
         }
@@ -120,7 +120,7 @@ impl SymmetricMempool {
         serving: &dyn SymmetricBackend,
         address: CUdeviceptr,
     ) -> Result<(Arc<dyn SymmetricBackend>, Allocated)> {
-        let found = self.found().clone();
+        let found = lock_here(&self.found)?.clone();
         let mut known = found.into_iter().rev().filter_map(|backend| {
             let found = backend.find(address).ok()?;
             Some((backend, found))
@@ -130,11 +130,6 @@ impl SymmetricMempool {
         }
         serving.find(address)?;
         Err(symmetric::Error::UnknownAddress { address, backend: "a memory pool" }.into())
-    }
-
-    /// Locks, also after a panic elsewhere: what is behind the lock is right after each statement.
-    fn found(&self) -> MutexGuard<'_, Vec<Arc<dyn SymmetricBackend>>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -171,7 +166,7 @@ unsafe impl MempoolAllocator for SymmetricMempool {
 }
 
 crate::shown!(SymmetricMempool, |it|
-    device_type: it.device_type, backend: it.found().last().map(|backend| backend.name().to_owned())
+    device_type: it.device_type, backend: lock_here(&it.found).ok().and_then(|all| Some(all.last()?.name().to_owned()))
 );
 
 /// Symmetric memory of `size` bytes for a memory pool, on `device`, whatever device is current: of the program's chosen backend

@@ -1,13 +1,14 @@
 //! Which backend is asked.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cuda_mem_torch::Error;
 use cuda_mem_torch::cuda_mem_ipc::symmetric::{self, Group, GroupOptions, NativeBackend, SymmetricBackend};
-use cuda_mem_torch::symm::{Backends, DeviceType, RegistryError};
+use cuda_mem_torch::symm::{Backends, DeviceType, MempoolAllocator, RegistryError, SymmetricMempool};
 
-use crate::common::World;
+use crate::common::{World, child};
 use crate::symm_fakes::{Call, Fake, LONG};
 
 #[test]
@@ -117,6 +118,68 @@ fn others_go_on_while_a_backend_makes_a_persistent_allocation() {
     );
     assert_eq!(address.unwrap(), again.unwrap());
     assert_eq!(fake.calls(), [Call::Alloc(100, device.as_raw(), None)]);
+}
+
+#[test]
+fn a_backend_that_panics_leaves_the_id_to_whoever_comes_next() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    let panics = AtomicBool::new(true);
+    fake.on_alloc(move || match panics.swap(false, Ordering::Relaxed) {
+        true => resume_unwind(Box::new("a backend that fails")),
+        false => Ok(()),
+    });
+    let make = || backends.empty_persistent(100, device, None, 7);
+    catch_unwind(AssertUnwindSafe(make)).unwrap_err();
+    let address = make().unwrap().as_raw();
+    assert_eq!(make().unwrap().as_raw(), address);
+}
+
+/// A child that is forked while a thread has the registry's lock hears so, and does not wait.
+#[test]
+fn a_forked_child_takes_no_lock_of_the_registry() {
+    let (world, backends, over) = (World::new(), Backends::new(), AtomicBool::new(false));
+    let (device, stream) = (world.context.device(), world.new_stream());
+    backends.register(DeviceType::CUDA, Fake::new("NCCL")).unwrap();
+    let mempool = SymmetricMempool::new(&backends, DeviceType::CUDA);
+    backends.register_mempool_allocator(DeviceType::CUDA, Arc::new(mempool)).unwrap();
+    let mempool = backends.get_mempool_allocator(DeviceType::CUDA).unwrap();
+    let own = SymmetricMempool::new(&backends, DeviceType::CUDA);
+    let is_told = |result: Result<(), Error>| matches!(result, Err(Error::Registry(RegistryError::Forked)));
+    let of_registry = |result: Result<(), RegistryError>| is_told(result.map_err(Error::from));
+    let told = || {
+        [
+            of_registry(backends.register(DeviceType::CUDA, Fake::new("TWO"))),
+            of_registry(backends.set_backend(DeviceType::CUDA, "NCCL")),
+            of_registry(backends.get_backend(DeviceType::CUDA).map(drop)),
+            of_registry(backends.get_mempool_allocator(DeviceType::CUDA).map(drop)),
+            of_registry(backends.register_mempool_allocator(DeviceType::CUDA, mempool.clone())),
+            is_told(backends.empty(100, device, None).map(drop)),
+            is_told(backends.empty_persistent(100, device, None, 7).map(drop)),
+            is_told(own.alloc(100, device, &stream).map(drop)),
+            backends.names(DeviceType::CUDA).is_empty(),
+            format!("{backends:?}{own:?}").contains("backend: None"),
+        ]
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                assert_eq!(backends.names(DeviceType::CUDA), ["NCCL"]);
+                own.alloc(1, device, &stream).unwrap();
+            }
+        });
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..200 {
+                child::forked(|| match told() {
+                    told if told.iter().all(|is| *is) => Ok(()),
+                    told => Err(format!("{told:?}\n")),
+                });
+            }
+        }));
+        over.store(true, Ordering::Relaxed);
+        ended.unwrap();
+    });
 }
 
 #[test]

@@ -6,5 +6,6 @@
 mod child;
 mod current;
 mod drivers;
+mod faults;
 mod reentry;
 mod sharing;

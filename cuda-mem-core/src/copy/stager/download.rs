@@ -18,6 +18,7 @@ use super::ring::{Backoff, Flight, Ring, Waited};
 use super::task::{Host, Task};
 use super::tuning::{chunk, part};
 use crate::buffer::DeviceRange;
+use crate::driver::lock;
 use crate::error::{Error, Result};
 
 /// A copy to the host.
@@ -35,7 +36,7 @@ struct Flights<'r> {
 impl Drop for Flights<'_> {
     fn drop(&mut self) {
         if !self.flights.is_empty() {
-            self.ring.adopt(self.flights.drain(..).map(|(flight, _)| flight));
+            lock(&self.ring.flights).extend(self.flights.drain(..).map(|(flight, _)| flight));
         }
     }
 }

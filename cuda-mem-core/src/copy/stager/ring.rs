@@ -28,7 +28,7 @@ use crate::stream::{Marker, Quiet, Stream};
 pub(super) struct Ring {
     board: Shared<Task>,
     /// What the link still reads or writes though its caller has gone on. Dropped before the memory.
-    flights: Mutex<VecDeque<Flight>>,
+    pub(super) flights: Mutex<VecDeque<Flight>>,
     base: Handle<u8>,
     slot_bytes: usize,
     memory: ManuallyDrop<PinnedBuffer<u8>>,
@@ -206,11 +206,6 @@ impl Ring {
     /// Whether the link copies between the ring and memory on `stream`.
     fn is_used_by(&self, stream: &Stream) -> bool {
         lock(&self.flights).iter().any(|flight| flight.marker.stream() == stream)
-    }
-
-    /// Keeps slots until the link is done with them, for callers that are not interested any more.
-    pub(super) fn adopt(&self, flights: impl IntoIterator<Item = Flight>) {
-        lock(&self.flights).extend(flights);
     }
 
     fn address(&self, slot: &Slot<Task>) -> *mut u8 {

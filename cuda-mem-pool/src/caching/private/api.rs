@@ -10,8 +10,8 @@ use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_core::{Stream, catch_panic};
 
 use super::PoolState;
 use super::graph::Restored;
@@ -136,12 +136,12 @@ impl CachingAllocator {
         Ok(())
     }
 
-    /// Without the lock.
+    /// Without the lock. A panic of what the filter has captured is nobody's: the pool's use is yet to end.
     fn forget_route(&self, filter: Filter) {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
         private.captures.forget();
-        drop(filter);
+        let _ = catch_panic(|| drop(filter));
     }
 
     /// Ends one use of the pool. After the last one nothing is allocated from it any more, whatever was begun, and its memory goes back with

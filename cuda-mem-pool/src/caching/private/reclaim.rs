@@ -3,7 +3,7 @@
 use std::hint;
 use std::time::{Duration, Instant};
 
-use cuda_mem_core::{Stream, Uses};
+use cuda_mem_core::{Stream, Uses, catch_panic};
 
 use super::blocks::{Found, Routed};
 use super::{PoolState, PrivatePools};
@@ -198,7 +198,8 @@ impl PrivatePools<'_> {
         self.shared.source.unclaim(bytes as usize);
         self.shared.figures.remove_segment(pool, kind, bytes);
         let over = lock(&self.private.state).pools.given_back(&leaving.taken);
-        drop(over);
+        // What it panics with must not keep the next segment from going back.
+        let _ = catch_panic(|| drop(over));
         Ok(bytes as usize)
     }
 

@@ -521,7 +521,10 @@ fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<
         };
         Told { id: *id, took: began.elapsed(), error }
     };
-    registrants.iter().map(tell).collect()
+    let told = registrants.iter().map(tell).collect();
+    // One may have been detached meanwhile, and ends here.
+    let _ = catch_panic(|| drop(registrants));
+    told
 }
 
 /// Of so many bytes that were given back, those that the driver does not show as free, when it had that much before.
