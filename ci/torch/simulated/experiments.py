@@ -236,6 +236,8 @@ def a_pool_beside_the_native_allocator():
     assert sum(segment["total_size"] for segment in pool.snapshot()) >= 3 * MIB
     for asks in (cuda_mem_torch.stats, lambda: cuda_mem_torch.report("x.html")):
         refused(cuda_mem_torch.CudaMemError, "not enabled", asks)
+    # PyTorch's own takes an allocator first: by position the two would mean other things.
+    refused(TypeError, "positional argument", lambda: cuda_mem_torch.MemPool(None, True))
     tensor[:64].copy_(numbered())
     assert start(tensor) == numbered().tolist()
     del tensor, pool
@@ -465,6 +467,22 @@ print("over", flush=True)
     assert "over" in done.stdout, done
     # PyTorch itself ends so, natively too, where a thread is unwound inside of its own code.
     assert done.returncode in (0, -6), done
+
+
+def blocks_of_the_end_are_silent():
+    """Without caching the driver frees each block; what PyTorch frees when the driver has gone is no failure to tell of."""
+    import os
+
+    words = """
+import cuda_mem_torch, torch
+cuda_mem_torch.enable()
+torch.empty(9 << 20, dtype=torch.uint8, device="cuda").untyped_storage()._share_cuda_()
+print("over", flush=True)
+"""
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    done = subprocess.run([sys.executable, "-c", words], env=environment, timeout=200, capture_output=True, text=True)
+    # PyTorch keeps it for a receiver until its own end, and may crash there.
+    assert "over" in done.stdout and "cuda-mem" not in done.stderr, done
 
 
 def new_streams_each_step():
@@ -818,6 +836,6 @@ PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
-    threads_that_outlive_the_program, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
+    threads_that_outlive_the_program, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, later_settings_are_accepted,
 ]

@@ -46,7 +46,7 @@ class MemPool(metaclass=_Kind):
     """A ``torch.cuda.MemPool`` for ``torch.cuda.use_mem_pool``, whose memory comes from here: as one of the installed
     allocator's private pools, or through :func:`plain_allocator` where that is PyTorch's own."""
 
-    def __new__(cls, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:  # type: ignore[misc]
+    def __new__(cls, *, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:  # type: ignore[misc]
         torch = _torch.load()
         if _install.is_enabled():
             return torch.cuda.MemPool(use_on_oom=use_on_oom, no_split=no_split)

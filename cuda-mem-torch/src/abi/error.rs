@@ -58,7 +58,7 @@ pub const CUDA_MEM_TORCH_POOL_PENDING: c_int = 3;
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: c_int,
-    driver: c_int,
+    pub(super) driver: c_int,
     pool: c_int,
     pub(super) message: String,
 }

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream};
 
 use super::devices::{self, Device};
@@ -12,6 +13,8 @@ use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure};
 use super::{out_of_memory, streams};
 use crate::lock::lock;
 use crate::uncached::{Block, Uncached};
+
+const ENDED: c_int = CUresult::CUDA_ERROR_DEINITIALIZED.0.cast_signed();
 
 pub(super) static OFF: AtomicBool = AtomicBool::new(false);
 /// With their own devices first, and those of which streams were recorded: handles of streams may end before the memory does.
@@ -43,17 +46,14 @@ pub(super) fn free(address: u64) -> Result<bool, Failure> {
         wait_for(&devices)
     });
     match freed {
-        Err(failure) if failure.code == CUDA_MEM_TORCH_CAPTURING => Ok(leave(address)),
+        // As the process ends, too: the driver gave it back before, and nobody is left to be told.
+        Err(failure) if failure.code == CUDA_MEM_TORCH_CAPTURING || failure.driver == ENDED => {
+            let removed = BOOKS.remove(address);
+            lock(&LEAVING).extend(removed);
+            Ok(true)
+        }
         freed => freed,
     }
-}
-
-#[cold]
-fn leave(address: u64) -> bool {
-    let removed = BOOKS.remove(address);
-    let is_one = removed.is_some();
-    lock(&LEAVING).extend(removed);
-    is_one
 }
 
 /// Frees what could not be when it was given back. What cannot be now either waits for the next call.
