@@ -340,8 +340,8 @@ impl<'a> StreamAllocator<'a> {
     }
 
     /// Allocates as [`StreamAllocator::allocate_by_address`] exactly the memory from `address` on, a multiple of 512, which is cached for this
-    /// stream. A block of up to 1 MiB lies in one page of 2 MiB, whose other blocks are of up to 16 KiB if it is, or larger. Makes no call of
-    /// the driver for memory.
+    /// stream. A block up to 1 MiB has to lie in one page of 2 MiB, which is wholly free or has blocks of its size class: up to 16 KiB, or above
+    /// that. Makes no call of the driver for memory.
     ///
     /// # Errors
     ///
