@@ -971,7 +971,8 @@ int cuda_mem_torch_ipc_close(void *address);
 int cuda_mem_torch_malloc(int device, size_t bytes, void *stream, void **address);
 
 /*
- As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool.
+ As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool; none
+ for no bytes.
 
  `CUDA_MEM_TORCH_NOT_OURS` if not all of it is free there, and while caching is off or the stream's requests go to a private pool.
 

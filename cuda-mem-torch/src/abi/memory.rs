@@ -45,7 +45,8 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
     })
 }
 
-/// As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool.
+/// As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool; none
+/// for no bytes.
 ///
 /// `CUDA_MEM_TORCH_NOT_OURS` if not all of it is free there, and while caching is off or the stream's requests go to a private pool.
 ///
@@ -61,6 +62,9 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc_at(
 ) -> c_int {
     entry(|| {
         let (device, address) = (self::device(device)?, address.expose_provenance() as u64);
+        if bytes == 0 {
+            return Ok(());
+        }
         devices::bind(device)?;
         streams::with_allocator(device, stream, |_, allocator| {
             let allocator = allocator.ok_or(Error::UnknownAddress { address })?;

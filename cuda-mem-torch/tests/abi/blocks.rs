@@ -587,6 +587,8 @@ fn a_block_comes_to_the_address_that_is_named() {
     assert_eq!(at(2 * MIB, stream, middle), CUDA_MEM_TORCH_NOT_OURS);
     cuda_mem_torch_enable(true);
     assert_eq!(stats(), before);
+    succeed(at(0, stream, middle));
+    assert_eq!(stats(), before);
     let asked = calls(|| succeed(at(2 * MIB, stream, middle)));
     assert!(!asked.iter().any(|call| call.starts_with("cuMem")), "{asked:?}");
     assert_eq!(cuda_mem_torch_device_of(middle), 0);
