@@ -971,6 +971,21 @@ int cuda_mem_torch_ipc_close(void *address);
 int cuda_mem_torch_malloc(int device, size_t bytes, void *stream, void **address);
 
 /*
+ As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool; none
+ for no bytes.
+
+ `CUDA_MEM_TORCH_NOT_OURS` if not all of it is free there, and while caching is off or the stream's requests go to a private pool.
+
+ # Safety
+
+ `stream` is a stream of the device.
+ */
+int cuda_mem_torch_malloc_at(int device,
+                             size_t bytes,
+                             void *stream,
+                             void *address);
+
+/*
  Takes a block back, ordered on the stream that it was allocated for. Null is nothing.
 
  `CUDA_MEM_TORCH_NOT_OURS` leaves no message: the caller may ask another allocator.
@@ -1046,24 +1061,6 @@ int cuda_mem_torch_memory_fraction(int device, double *fraction);
  Lets `device` reach the memory of `peer`: what it has and what it gets, also of other processes.
  */
 int cuda_mem_torch_enable_peer_access(int device, int peer);
-
-/*
- Puts a copy into a stream. Between devices that do not reach each other (`p2p` is false) it is one between peers, which
- mapped memory needs.
-
- # Safety
-
- `stream` is a stream of `device` or `source_device`; until it is past the copy, the memory stays, of `bytes` bytes each, and
- nobody else writes it or reads the target.
- */
-int cuda_mem_torch_memcpy_async(void *target,
-                                int target_device,
-                                const void *source,
-                                int source_device,
-                                size_t bytes,
-                                int stream_device,
-                                void *stream,
-                                bool p2p);
 
 /*
  Makes the cache, whose memory is pinned in the context of a device and serves all. Once it is there this does nothing.

@@ -86,6 +86,12 @@ inline bool is_parents(int code) {
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
 void delete_block(void* pointer);
 
+/// Ends what the library was given of this type.
+template <class T>
+void end(void* data) noexcept {
+  delete static_cast<T*>(data);
+}
+
 /// Whether an allocation for a stream goes to a pool.
 using Filter = std::function<bool(cudaStream_t)>;
 
@@ -250,6 +256,9 @@ class Allocator final : public native::CUDAAllocator {
 #endif
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) override;
+#endif
+#if CUDA_MEM_HAS_EXACT_ADDRESSES
+  c10::DataPtr allocateWithAddress(size_t bytes, void* address) override;
 #endif
 #if CUDA_MEM_HAS_ANNOTATIONS
   bool supportsUserMetadata() override;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -27,10 +28,8 @@ std::mutex mutex;
 std::atomic<Allocator*> the_allocator{nullptr};
 
 void keep(const std::string& message, char* text, size_t capacity) {
-  if (text != nullptr && capacity > 0) {
-    const size_t length = std::min(message.size(), capacity - 1);
-    std::memcpy(text, message.data(), length);
-    text[length] = '\0';
+  if (text != nullptr) {
+    std::snprintf(text, capacity, "%s", message.c_str());
   }
 }
 
@@ -111,9 +110,9 @@ void follow_settings() {
 /// The devices that were used: others have no memory and no captures.
 std::vector<DeviceIndex> used_devices(int devices) {
   std::vector<DeviceIndex> used;
-  for (int index = 0; index < devices; ++index) {
-    if (c10::cuda::hasPrimaryContext(static_cast<DeviceIndex>(index))) {
-      used.push_back(static_cast<DeviceIndex>(index));
+  for (DeviceIndex device = 0; device < devices; ++device) {
+    if (c10::cuda::hasPrimaryContext(device)) {
+      used.push_back(device);
     }
   }
   return used;
@@ -306,10 +305,9 @@ void uninstall() {
         " were freed, and streams still use them: call disable() once their work and their captures have ended");
   }
   // The limit was shared.
-  for (int device = 0; device < ours->device_count(); ++device) {
-    const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
-    ours->native_allocator()->setMemoryFraction(
-        ours->getMemoryFraction(static_cast<DeviceIndex>(device)), static_cast<DeviceIndex>(device));
+  for (DeviceIndex device = 0; device < ours->device_count(); ++device) {
+    const c10::cuda::CUDAGuard guard(device);
+    ours->native_allocator()->setMemoryFraction(ours->getMemoryFraction(device), device);
   }
   put(ours->native_allocator().get());
   say_expandable(false);

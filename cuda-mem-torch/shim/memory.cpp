@@ -11,8 +11,6 @@
 #include <c10/util/env.h>
 
 #include <algorithm>
-#include <array>
-#include <limits>
 
 namespace cuda_mem {
 
@@ -263,12 +261,32 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, bytes < one_exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const DeviceIndex device = current_device();
-  void* pointer = nullptr;
-  if (bytes != 0) {
-    pointer = obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
-  }
+  void* pointer = bytes == 0 ? nullptr : obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device));
   return {pointer, pointer, &delete_block, c10::Device(c10::kCUDA, device)};
 }
+
+#if CUDA_MEM_HAS_EXACT_ADDRESSES
+c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* address) {
+  if (bytes == 0) {
+    return allocate(0);
+  }
+  TORCH_CHECK(
+      reinterpret_cast<uintptr_t>(address) % 512 == 0,
+      "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got ",
+      address);
+  const DeviceIndex device = current_device();
+  const int code = cuda_mem_torch_malloc_at(device, bytes, c10::cuda::getCurrentCUDAStream(device), address);
+  if (code == CUDA_MEM_TORCH_NOT_OURS && native_.is_late()) {
+    return native_->allocateWithAddress(bytes, address);
+  }
+  TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS, "Could not allocate CUDA storage at exact address ", address);
+  check(code, device);
+  if (is_watched()) {
+    tell_allocated(address, device);
+  }
+  return {address, address, &delete_block, c10::Device(c10::kCUDA, device)};
+}
+#endif
 
 void Allocator::copy_data(void* target, const void* source, std::size_t bytes) const {
   C10_CUDA_CHECK(cudaMemcpy(target, source, bytes, cudaMemcpyDeviceToDevice));
@@ -279,10 +297,7 @@ void* Allocator::raw_alloc(size_t bytes) {
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  if (bytes == 0) {
-    return nullptr;
-  }
-  return obtain(bytes, current_device(), stream);
+  return bytes == 0 ? nullptr : obtain(bytes, current_device(), stream);
 }
 
 void Allocator::init(int device_count) {
@@ -331,8 +346,7 @@ void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
   sets_limit |= native::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
 #endif
   const double fraction = sets_limit ? native::CUDAAllocatorConfig::per_process_memory_fraction() : 1.0;
-  for (int index = 0; fraction < 1.0 && index < device_count_.load(); ++index) {
-    const auto device = static_cast<DeviceIndex>(index);
+  for (DeviceIndex device = 0; fraction < 1.0 && device < device_count_.load(); ++device) {
     set_limit(std::min(fraction, getMemoryFraction(device)), device);
   }
 }
@@ -345,8 +359,8 @@ void Allocator::emptyCache(MempoolId_t id) {
   check(code);
   if (native_.is_late()) {
     native_->emptyCache(id);
-    for (int device = 0; device < device_count_.load(); ++device) {
-      share_limit(static_cast<DeviceIndex>(device));
+    for (DeviceIndex device = 0; device < device_count_.load(); ++device) {
+      share_limit(device);
     }
   }
 }
@@ -371,10 +385,7 @@ void Allocator::set_limit(double fraction, DeviceIndex device) {
     const std::lock_guard<std::mutex> lock(limits_mutex_);
     limits_[device] = fraction;
   }
-  if (!native_.is_late()) {
-    return;
-  }
-  if (fraction == 1.0) {
+  if (native_.is_late() && fraction == 1.0) {
     // It makes the device current.
     const c10::cuda::CUDAGuard guard(device);
     native_->setMemoryFraction(fraction, device);

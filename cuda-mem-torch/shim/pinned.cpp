@@ -113,10 +113,8 @@ class PinnedAllocator final : public at::HostAllocator {
     if (!open_.load(std::memory_order_acquire)) {
       open();
     }
-    auto* owned = new std::function<bool(c10::Stream)>(std::move(filter));
-    check(cuda_mem_torch_pinned_begin_allocate_to_pool(pool_id(id), &accepts, owned, [](void* data) {
-      delete static_cast<std::function<bool(c10::Stream)>*>(data);
-    }));
+    using Filter = std::function<bool(c10::Stream)>;
+    check(cuda_mem_torch_pinned_begin_allocate_to_pool(pool_id(id), &accepts, new Filter(std::move(filter)), &end<Filter>));
     pool_uses_ += 1;
   }
 

@@ -74,10 +74,6 @@ bool accepts(void* data, void* stream) noexcept {
       });
 }
 
-void release_filter(void* data) noexcept {
-  delete static_cast<std::shared_ptr<Filter>*>(data);
-}
-
 /// Another allocator, which a pool has its segments from.
 struct Source {
   std::shared_ptr<native::CUDAAllocator> allocator;
@@ -108,10 +104,6 @@ void source_free(void* data, void* pointer, size_t /*bytes*/) noexcept {
       [](const std::string& why) { TORCH_WARN("cuda-mem: the pool's allocator could not free: ", why); });
 }
 
-void source_release(void* data) noexcept {
-  delete static_cast<Source*>(data);
-}
-
 } // namespace
 
 void check_reason(int code, int reason, const char* words) {
@@ -129,7 +121,7 @@ void Allocator::createOrIncrefPool(
   if (is_native_pool(device, id)) {
     return native_->createOrIncrefPool(device, id, std::move(allocator));
   }
-  cuda_mem_torch_source source{nullptr, &source_alloc, &source_free, &source_release};
+  cuda_mem_torch_source source{nullptr, &source_alloc, &source_free, &end<Source>};
   if (allocator != nullptr && allocator.get() != this && allocator.get() != native_.get()) {
     source.data = new Source{std::move(allocator), device};
   }
@@ -155,7 +147,7 @@ void Allocator::beginAllocateToPool(
   }
   see_streams(device);
   const int code = cuda_mem_torch_begin_allocate_to_pool(
-      device, pool_id(id), &accepts, new std::shared_ptr<Filter>(shared), &release_filter);
+      device, pool_id(id), &accepts, new std::shared_ptr<Filter>(shared), &end<std::shared_ptr<Filter>>);
   check_reason(code, CUDA_MEM_TORCH_POOL_BEGUN, "beginAllocateToPool: already recording to mempool_id");
   check(code, device);
   pool_uses_.fetch_add(1);

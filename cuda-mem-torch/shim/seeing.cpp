@@ -37,10 +37,6 @@ void* gather() noexcept {
       [&]() -> void* { return new Context(create()); }, [](const std::string&) -> void* { return nullptr; });
 }
 
-void release(void* context) noexcept {
-  delete static_cast<Context*>(context);
-}
-
 Context context(void* from) {
   return from == nullptr ? nullptr : *static_cast<Context*>(from);
 }
@@ -232,10 +228,7 @@ void Allocator::resetPeakStats(DeviceIndex device) {
 }
 
 std::vector<native::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
-  std::vector<native::StreamSegmentSize> sizes;
-  if (native_.is_late()) {
-    sizes = native_->getExpandableSegmentSizes(device);
-  }
+  auto sizes = native_.is_late() ? native_->getExpandableSegmentSizes(device) : std::vector<native::StreamSegmentSize>{};
   const auto note = [](void* data, void* stream, bool is_small, uint64_t bytes) noexcept {
     static_cast<std::vector<native::StreamSegmentSize>*>(data)->emplace_back(
         static_cast<cudaStream_t>(stream), is_small, bytes);
@@ -303,7 +296,7 @@ void Allocator::recordHistory(
     options.context = static_cast<uint32_t>(when);
     options.skip_actions = skipped;
     options.gather = create == nullptr ? nullptr : &gather;
-    options.release = &release;
+    options.release = &end<Context>;
     options.clear = clear;
     check(cuda_mem_torch_record_history(&options));
   } else {
@@ -377,7 +370,6 @@ void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer
     });
   }
 }
-
 #endif
 
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER

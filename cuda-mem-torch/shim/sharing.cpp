@@ -1,6 +1,5 @@
 // Blocks between processes, in PyTorch's format.
 #include "allocator.hpp"
-#include "versions.hpp"
 
 namespace cuda_mem {
 

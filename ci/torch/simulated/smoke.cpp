@@ -134,6 +134,30 @@ struct Listening final : c10::MemoryReportingInfoBase {
   std::vector<std::pair<int64_t, size_t>> told;
 };
 
+/// Cached memory at an address that is named, of whichever allocator has it.
+static void at_addresses([[maybe_unused]] CA::CUDAAllocator* owner) {
+#if CUDA_MEM_HAS_EXACT_ADDRESSES
+  auto* block = static_cast<char*>(owner->raw_alloc(8 << 20));
+  owner->raw_delete(block);
+  char* middle = block + (3 << 20);
+  const int64_t before = allocated();
+  const std::string taken = "Could not allocate CUDA storage at exact address 0x";
+  {
+    const c10::DataPtr data = CA::allocateWithAddress((2 << 20) + 5, middle);
+    EXPECT(data.get() == middle && data.get_deleter() == owner->raw_deleter() && data.device().index() == 0);
+    EXPECT(allocated() == before + (2 << 20) + 512);
+    EXPECT(has(thrown([&] { CA::allocateWithAddress(2 << 20, middle + (1 << 20)); }), taken));
+  }
+  EXPECT(allocated() == before);
+  {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(false, 0));
+    EXPECT(has(thrown([&] { CA::allocateWithAddress(2 << 20, middle); }), taken));
+  }
+  EXPECT(has(thrown([&] { CA::allocateWithAddress(512, middle + 100); }), "must be aligned to kMinBlockSize (512 bytes), got 0x"));
+  EXPECT(CA::allocateWithAddress(0, middle + 100).get() == nullptr);
+#endif
+}
+
 /// The size of the block comes and goes, whatever was asked for. Without caching nothing is told.
 static void profiled() {
   const auto listening = std::make_shared<Listening>();
@@ -719,6 +743,8 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(allocated() == 1 << 20);
   fresh.clear();
   checkpointed_before(native);
+  at_addresses(CA::get());
+  at_addresses(native);
   // A thread that is inside of such a pool would stay there.
   const MempoolId_t routed{0, 4500};
   native->createOrIncrefPool(0, routed);
@@ -755,6 +781,7 @@ int main(int count, char** words) {
     CA::init(c10::cuda::device_count());
     EXPECT(CA::get()->initialized());
     memory();
+    at_addresses(CA::get());
     profiled();
     history();
     failing_observer();

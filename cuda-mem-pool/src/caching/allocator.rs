@@ -156,7 +156,8 @@ impl CachingAllocator {
             return shared.pools().record_stream(address, stream);
         };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
-        if !shared.is_in_use(slot, number_of(found)) {
+        // A block that is kept for the next one of its size is still found by its address.
+        if shared.with_drained(slot, |heap, _| heap.block(number_of(found)).is_none()) {
             return Err(Error::UnknownAddress { address });
         }
         if slot.owner.is(stream.id().as_raw()) {
@@ -336,6 +337,18 @@ impl<'a> StreamAllocator<'a> {
     #[inline]
     pub fn allocate_by_address(&self, bytes: usize) -> Result<CUdeviceptr> {
         self.shared.allocate_in(self.slot, self.stream, bytes)
+    }
+
+    /// Allocates as [`StreamAllocator::allocate_by_address`] exactly the memory from `address` on, a multiple of 512, which is cached for this
+    /// stream. A block up to 1 MiB has to lie in one page of 2 MiB, which is wholly free or has blocks of its size class: up to 16 KiB, or above
+    /// that. Makes no call of the driver for memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownAddress`] if not all of it is free there, and while the stream's requests go to a private pool;
+    /// [`Error::StreamEnded`].
+    pub fn allocate_at(&self, bytes: usize, address: CUdeviceptr) -> Result<CUdeviceptr> {
+        self.shared.allocate_at(self.slot, self.stream, bytes, address)
     }
 
     /// The stream.

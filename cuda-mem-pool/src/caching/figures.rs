@@ -296,10 +296,7 @@ impl DeviceCache {
         };
         let mut segments = Vec::new();
         for slot in self.slots.iter() {
-            let pieces = slot.heap.with(|heap, guard| {
-                self.drain(slot, heap, guard);
-                heap.pieces()
-            });
+            let pieces = self.with_drained(slot, |heap, _| heap.pieces());
             let joins = |one: &Piece, next: &Piece| {
                 one.in_slab == next.in_slab && one.address + one.size as u64 == next.address
             };

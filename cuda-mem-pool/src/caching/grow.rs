@@ -28,6 +28,9 @@ impl DeviceCache {
     /// A block for which the heap has nothing free.
     #[cold]
     pub(super) fn grow(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        if let Some(address) = request.at {
+            return Err(Error::UnknownAddress { address });
+        }
         refuse_watchers()?;
         if request.size > self.total {
             return self.give_up(slot, request, MempoolId::NONE);
@@ -113,7 +116,7 @@ impl DeviceCache {
         if requested as u64 >= MOST {
             return Err(Error::TooLarge { bytes: requested });
         }
-        self.give_up(slot()?, Request { requested, size: requested }, pool)
+        self.give_up(slot()?, Request { requested, size: requested, at: None }, pool)
     }
 
     /// The end: the error, which observers see first. The request was one of a private pool, or of the default pool for
@@ -137,10 +140,7 @@ impl DeviceCache {
         self.context.driver().reclaim();
         self.poll();
         for slot in self.slots.iter() {
-            slot.heap.with(|heap, guard| {
-                self.drain(slot, heap, guard);
-                heap.coalesce(&self.index(slot.number));
-            });
+            self.with_drained(slot, |heap, _| heap.coalesce(&self.index(slot.number)));
         }
     }
 
@@ -343,11 +343,6 @@ impl DeviceCache {
         }
     }
 
-    /// Whether somebody has a block: one that is kept for the next one of its size is still found by its address.
-    pub(super) fn is_in_use(&self, slot: &StreamSlot, number: BlockNumber) -> bool {
-        self.with_drained(slot, |heap, _| heap.block(number).is_some())
-    }
-
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
         for waiting in self.pending.poll(&self.observer) {
@@ -375,8 +370,7 @@ impl DeviceCache {
         }
         slot.heap.with(|heap, guard| {
             let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };
-            let requested = freed.size - freed.unused;
-            guard.complete_free(pool_of(freed.size), freed.size, requested);
+            guard.complete_free(pool_of(freed.size), freed.size, freed.size - freed.unused);
         });
     }
 }

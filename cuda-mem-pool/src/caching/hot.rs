@@ -5,7 +5,7 @@
 //! free     ─ page map ─ slot ─ lock its heap ─ quick list ─ count ─ unlock       or, if another thread has the heap, its ring
 //! ```
 //!
-//! Everything that a block on a quick list does not need is behind a named cold function: `cut_free`, `drain`, `poll_for`,
+//! Everything that a block on a quick list does not need is behind a named cold function: `cut`, `drain`, `poll_for`,
 //! [`grow`](super::grow), `free_behind`, `leave`.
 
 use cuda_mem_core::{Stream, StreamId};
@@ -22,6 +22,8 @@ pub(super) struct Request {
     /// The bytes that were asked for.
     pub(super) requested: usize,
     pub(super) size: usize,
+    /// Where it has to begin, out of what is free, if that matters.
+    pub(super) at: Option<u64>,
 }
 
 impl Request {
@@ -63,6 +65,29 @@ impl DeviceCache {
         self.allocate_by(requested, routed, || Ok(slot))
     }
 
+    /// Allocates the bytes from `address` on, for the stream that a slot had.
+    #[cold]
+    pub(super) fn allocate_at(
+        &self,
+        slot: &StreamSlot,
+        stream: StreamId,
+        requested: usize,
+        address: u64,
+    ) -> Result<u64> {
+        refuse_forked()?;
+        if !slot.owner.is(stream.as_raw()) {
+            return Err(Error::StreamEnded);
+        }
+        // Blocks there whose other streams are done with them are free too.
+        self.poll();
+        match self.request(requested) {
+            Some(request) if address.is_multiple_of(512) && self.pools().route(stream.as_raw()).is_none() => {
+                self.allocate_and_tell(slot, Request { at: Some(address), ..request })
+            }
+            _ => Err(Error::UnknownAddress { address }),
+        }
+    }
+
     /// The slot is asked for only if the block is not a private pool's.
     #[inline(always)]
     fn allocate_by<'a>(
@@ -92,7 +117,7 @@ impl DeviceCache {
     #[inline]
     pub(super) fn request(&self, requested: usize) -> Option<Request> {
         let size = block_size(self.rounding.round(requested))?;
-        Some(Request { requested, size })
+        Some(Request { requested, size, at: None })
     }
 
     /// Takes a block out of what the heap has free, or of more memory; its address.
@@ -103,22 +128,16 @@ impl DeviceCache {
             self.poll_for(slot, request.size);
         }
         let found = self.with_drained(slot, |heap, guard| {
-            let address = match heap.take_quick(request.size, request.unused()) {
-                Some(block) => block.address,
-                None => self.cut_free(slot, heap, request)?,
-            };
+            let Request { size, at, .. } = request;
+            let quick = if at.is_none() { heap.take_quick(size, request.unused()) } else { None };
+            let block = quick.or_else(|| heap.cut(size, request.unused(), at, &self.index(slot.number)))?;
             self.count(slot, heap, guard, request);
-            Some(address)
+            Some(block.address)
         });
         match found {
             Some(address) => Ok(address),
             None => self.grow(slot, request),
         }
-    }
-
-    #[inline(never)]
-    fn cut_free(&self, slot: &StreamSlot, heap: &mut StreamHeap, request: Request) -> Option<u64> {
-        heap.cut(request.size, request.unused(), &self.index(slot.number)).map(|block| block.address)
     }
 
     #[inline(always)]
@@ -127,7 +146,7 @@ impl DeviceCache {
         slot: &StreamSlot,
         heap: &mut StreamHeap,
         guard: &ShardGuard<'_>,
-        Request { requested, size }: Request,
+        Request { requested, size, .. }: Request,
     ) {
         if !guard.allocate_below_peak(pool_of(size), size, requested) {
             if slot.remote.has_any() {
@@ -217,8 +236,7 @@ impl DeviceCache {
         if slot.remote.push(number.0).is_ok() {
             return true;
         }
-        slot.heap.with(|heap, guard| {
-            self.drain(slot, heap, guard);
+        self.with_drained(slot, |heap, guard| {
             let (tier, record) = number.parts();
             self.put_back(slot, heap, guard, tier, record)
         })

@@ -55,8 +55,8 @@ impl<S> Heap<S> {
     /// if nothing free is large enough.
     pub(super) fn allocate(&mut self, size: usize) -> Option<Grant<'_, S>> {
         debug_assert!(size > 0 && size.is_multiple_of(GRANULE));
-        let number = self.spans.find(size)?;
-        let address = self.spans.take(number, size, 0)?;
+        let (span, address) = self.spans.find(size, None)?;
+        let number = self.spans.take(span, address, size, 0)?;
         self.most_used = self.most_used.max(self.spans.used_bytes());
         let (start, (_, segment)) = self.segments.range(..=address).next_back()?;
         Some(Grant { block: BlockId(number), segment, offset: (address - start) as usize })

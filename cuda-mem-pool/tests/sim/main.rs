@@ -10,6 +10,7 @@ mod begun_captures;
 mod bench_sequences;
 mod blocks;
 mod caching;
+mod caching_at;
 mod caching_model;
 mod caching_oom;
 mod caching_options;

@@ -8,7 +8,7 @@
 #include "old_system.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -235,10 +235,8 @@ int guarded(char* text, size_t capacity, const Body& body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    if (text != nullptr && capacity > 0) {
-      const size_t length = std::min(strlen(error.what()), capacity - 1);
-      std::memcpy(text, error.what(), length);
-      text[length] = '\0';
+    if (text != nullptr) {
+      std::snprintf(text, capacity, "%s", error.what());
     }
     return 1;
   }

@@ -1,4 +1,4 @@
-//! Blocks: handed out, taken back, recorded and copied.
+//! Blocks: handed out, taken back and recorded.
 //!
 //! # Safety
 //!
@@ -9,7 +9,6 @@
 use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::{memcpy_async, memcpy_peer_async};
 
 use super::devices::{self, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
@@ -43,6 +42,35 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
         };
         // SAFETY: the caller's promise.
         unsafe { write(address, pointer(found), "address") }
+    })
+}
+
+/// As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool; none
+/// for no bytes.
+///
+/// `CUDA_MEM_TORCH_NOT_OURS` if not all of it is free there, and while caching is off or the stream's requests go to a private pool.
+///
+/// # Safety
+///
+/// `stream` is a stream of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_malloc_at(
+    device: c_int,
+    bytes: usize,
+    stream: *mut c_void,
+    address: *mut c_void,
+) -> c_int {
+    entry(|| {
+        let (device, address) = (self::device(device)?, address.expose_provenance() as u64);
+        if bytes == 0 {
+            return Ok(());
+        }
+        devices::bind(device)?;
+        streams::with_allocator(device, stream, |_, allocator| {
+            let allocator = allocator.ok_or(Error::UnknownAddress { address })?;
+            allocator.allocate_at(bytes, address)?;
+            Ok(())
+        })
     })
 }
 
@@ -239,38 +267,5 @@ pub extern "C" fn cuda_mem_torch_enable_peer_access(device: c_int, peer: c_int) 
         let owner = devices::device(peer)?;
         owner.caching.enable_peer_access(reaching)?;
         ipc::add_peer(owner, reaching)
-    })
-}
-
-/// Puts a copy into a stream. Between devices that do not reach each other (`p2p` is false) it is one between peers, which
-/// mapped memory needs.
-///
-/// # Safety
-///
-/// `stream` is a stream of `device` or `source_device`; until it is past the copy, the memory stays, of `bytes` bytes each, and
-/// nobody else writes it or reads the target.
-#[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments, reason = "PyTorch's")]
-pub unsafe extern "C" fn cuda_mem_torch_memcpy_async(
-    target: *mut c_void,
-    target_device: c_int,
-    source: *const c_void,
-    source_device: c_int,
-    bytes: usize,
-    stream_device: c_int,
-    stream: *mut c_void,
-    p2p: bool,
-) -> c_int {
-    entry(|| {
-        let (target, source) = (target.expose_provenance() as u64, source.expose_provenance() as u64);
-        streams::with(device(stream_device)?, stream, |stream| {
-            if p2p || target_device == source_device {
-                // SAFETY: the caller's promise.
-                return Ok(unsafe { memcpy_async(stream, target, source, bytes) }?);
-            }
-            let (to, from) = (&device(target_device)?.context, &device(source_device)?.context);
-            // SAFETY: the caller's promise.
-            Ok(unsafe { memcpy_peer_async(stream, (target, to), (source, from), bytes) }?)
-        })
     })
 }

@@ -568,25 +568,35 @@ fn a_forked_child_is_told_so() {
 }
 
 #[test]
-fn copies_are_ordered_on_their_stream() {
+fn a_block_comes_to_the_address_that_is_named() {
     let _turn = turn();
-    let stream = new_stream();
-    let block = allocate(4096, stream.as_raw());
-    let mut host = vec![7u8; 4096];
-    let mut back = vec![0u8; 4096];
-    // SAFETY: 4096 bytes each, which live until the stream is done below.
-    let code = unsafe {
-        cuda_mem_torch_memcpy_async(block, 0, host.as_mut_ptr().cast(), 0, 4096, 0, stream.as_raw(), true)
+    let (stream, other) = (new_stream().as_raw(), new_stream().as_raw());
+    // SAFETY: streams of the device.
+    let at = |bytes: usize, stream: *mut c_void, address: *mut c_void| unsafe {
+        cuda_mem_torch_malloc_at(0, bytes, stream, address)
     };
-    succeed(code);
-    // SAFETY: as above.
-    let code = unsafe {
-        cuda_mem_torch_memcpy_async(back.as_mut_ptr().cast(), 0, block, 0, 4096, 0, stream.as_raw(), true)
-    };
-    succeed(code);
-    stream.synchronize().unwrap();
-    assert_eq!(back, host);
+    let block = allocate(8 * MIB, stream);
+    assert_eq!(at(8 * MIB, stream, block), CUDA_MEM_TORCH_NOT_OURS);
     delete(block);
+    let before = stats();
+    let middle = block.wrapping_byte_add(3 * MIB);
+    assert_eq!(at(2 * MIB, other, middle), CUDA_MEM_TORCH_NOT_OURS);
+    assert_eq!(at(2 * MIB, stream, middle.wrapping_byte_add(1)), CUDA_MEM_TORCH_NOT_OURS);
+    assert_eq!(at(2 * MIB, stream, null_mut()), CUDA_MEM_TORCH_NOT_OURS);
+    cuda_mem_torch_enable(false);
+    assert_eq!(at(2 * MIB, stream, middle), CUDA_MEM_TORCH_NOT_OURS);
+    cuda_mem_torch_enable(true);
+    assert_eq!(stats(), before);
+    succeed(at(0, stream, middle));
+    assert_eq!(stats(), before);
+    let asked = calls(|| succeed(at(2 * MIB, stream, middle)));
+    assert!(!asked.iter().any(|call| call.starts_with("cuMem")), "{asked:?}");
+    assert_eq!(cuda_mem_torch_device_of(middle), 0);
+    assert_eq!(stats().allocated_bytes.all.current - before.allocated_bytes.all.current, 2 << 20);
+    delete(middle);
+    // SAFETY: a stream of the device.
+    let code = unsafe { cuda_mem_torch_malloc_at(99, MIB, stream, middle) };
+    assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::copy::memcpy_async;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{
     CUmemLocation, CUmemLocationType, CUresult,
 };
@@ -58,18 +59,25 @@ fn close(base: *mut c_void) {
 fn fill(block: *mut c_void, value: u8, stream: &Stream) {
     let host = [value; 64];
     // SAFETY: 64 bytes each, which live until the stream is done.
-    succeed(unsafe {
-        cuda_mem_torch_memcpy_async(block, 0, host.as_ptr().cast(), 0, 64, 0, stream.as_raw(), true)
-    });
+    unsafe {
+        memcpy_async(stream, block.expose_provenance() as u64, host.as_ptr().expose_provenance() as u64, 64)
+    }
+    .unwrap();
     stream.synchronize().unwrap();
 }
 
 fn read(address: *mut c_void, stream: &Stream) -> [u8; 64] {
     let mut seen = [0u8; 64];
     // SAFETY: 64 bytes each, which live until the stream is done.
-    succeed(unsafe {
-        cuda_mem_torch_memcpy_async(seen.as_mut_ptr().cast(), 0, address, 0, 64, 0, stream.as_raw(), true)
-    });
+    unsafe {
+        memcpy_async(
+            stream,
+            seen.as_mut_ptr().expose_provenance() as u64,
+            address.expose_provenance() as u64,
+            64,
+        )
+    }
+    .unwrap();
     stream.synchronize().unwrap();
     seen
 }

@@ -70,7 +70,8 @@ impl<'s> PrivatePools<'s> {
         Ok(None)
     }
 
-    fn route(self, stream: u64) -> Option<MempoolId> {
+    /// The pool that the stream's requests go to, if it is not the default one.
+    pub(in crate::caching) fn route(self, stream: u64) -> Option<MempoolId> {
         let state = lock(&self.private.state);
         let default = state.pools.serves_default().then_some(MempoolId::NONE);
         if is_set(&IN_FOREIGN_CODE) {

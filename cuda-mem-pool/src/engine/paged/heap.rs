@@ -72,7 +72,7 @@ impl StreamHeap {
     pub(crate) fn allocate(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
         match self.take_quick(size, unused) {
             Some(block) => Some(block),
-            None => self.cut(size, unused, index),
+            None => self.cut(size, unused, None, index),
         }
     }
 
@@ -88,23 +88,28 @@ impl StreamHeap {
         Some(Block { number: BlockNumber::new(tier, number), address, size })
     }
 
-    /// Cuts a block from what is free, the best fit.
-    #[inline]
-    pub(crate) fn cut(&mut self, size: usize, unused: usize, index: &impl BlockIndex) -> Option<Block> {
+    /// Cuts a block from what is free: the bytes from `at` on, or the best fit.
+    #[inline(never)]
+    pub(crate) fn cut(
+        &mut self,
+        size: usize,
+        unused: usize,
+        at: Option<u64>,
+        index: &impl BlockIndex,
+    ) -> Option<Block> {
         match Tier::of(size) {
-            Tier::Small => self.small.cut(size, unused, self.now, &mut self.large, index),
-            Tier::Medium => self.medium.cut(size, unused, self.now, &mut self.large, index),
+            Tier::Small => self.small.cut(size, unused, at, self.now, &mut self.large, index),
+            Tier::Medium => self.medium.cut(size, unused, at, self.now, &mut self.large, index),
             Tier::Large => {
                 // None of its size is on a quick list: what is there joins its neighbours, so that the best fit is the best.
                 while self.join_one_large(index) {}
-                let number = self.large.find(size)?;
-                let address = self.large.take(number, size, unused)?;
-                self.enter_large(number, address, size, index)
+                self.cut_at(self.large.find(size, at)?, size, unused, index)
             }
         }
     }
 
     /// Puts `size` bytes from `address` on, which lie in the free span of this number, to use.
+    #[inline]
     pub(super) fn cut_at(
         &mut self,
         (span, address): (u32, u64),
@@ -112,18 +117,7 @@ impl StreamHeap {
         unused: usize,
         index: &impl BlockIndex,
     ) -> Option<Block> {
-        let number = self.large.take_at(span, address, size, unused)?;
-        self.enter_large(number, address, size, index)
-    }
-
-    #[inline]
-    fn enter_large(
-        &mut self,
-        number: u32,
-        address: u64,
-        size: usize,
-        index: &impl BlockIndex,
-    ) -> Option<Block> {
+        let number = self.large.take(span, address, size, unused)?;
         if !index.set_large(address, number) {
             self.large.release(number, self.now);
             return None;
@@ -147,18 +141,12 @@ impl StreamHeap {
             Tier::Medium => return self.medium.free(number, self.now, &mut self.large, index),
             Tier::Large => self.large.keep(number, self.now),
         };
-        if self.large.quick_bytes() > LARGE_QUICK_BYTES {
-            self.shorten_quick_lists(index);
-        }
+        while self.large.quick_bytes() > LARGE_QUICK_BYTES && self.join_one_large(index) {}
         freed
     }
 
-    #[cold]
-    fn shorten_quick_lists(&mut self, index: &impl BlockIndex) {
-        while self.large.quick_bytes() > LARGE_QUICK_BYTES && self.join_one_large(index) {}
-    }
-
     /// Joins one large block of the quick lists with its free neighbours.
+    #[inline(never)]
     fn join_one_large(&mut self, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.large.take_any_quick() else { return false };
         index.clear_large(address, number);

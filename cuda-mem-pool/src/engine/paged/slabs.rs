@@ -22,36 +22,39 @@ pub(super) struct Slabs {
     spare: Option<u64>,
 }
 
+const fn slab_of(address: u64) -> u64 {
+    address - address % SLAB as u64
+}
+
 impl Slabs {
     pub(super) fn new(tier: Tier) -> Self {
         let most = if tier == Tier::Small { SMALL } else { MEDIUM };
         Self { tier, blocks: Spans::new(Some(most), usize::MAX), numbers: BTreeMap::new(), spare: None }
     }
 
-    /// Cuts a block from a slab, of one more slab if need be.
+    /// Cuts a block from a slab: the bytes from `at` on, or any, of one more slab if need be.
     #[inline(never)]
     pub(super) fn cut(
         &mut self,
         size: usize,
         unused: usize,
+        at: Option<u64>,
         now: u64,
         large: &mut Spans,
         index: &impl BlockIndex,
     ) -> Option<Block> {
-        let number = match self.blocks.find(size) {
-            Some(number) => number,
-            None => {
-                if large.held_bytes() >= JOINS_FROM_BYTES {
-                    self.release_quick(now, large, index);
-                }
-                if self.blocks.find(size).is_none() {
-                    self.add_slab(large, index)?;
-                }
-                self.blocks.find(size)?
-            }
-        };
-        let address = self.blocks.take(number, size, unused)?;
-        if self.spare == Some(address - address % SLAB as u64) {
+        let mut found = self.blocks.find(size, at);
+        if found.is_none() && (at.is_some() || large.held_bytes() >= JOINS_FROM_BYTES) {
+            self.release_spare(now, large, index);
+            found = self.blocks.find(size, at);
+        }
+        if found.is_none() {
+            self.add_slab(at, large, index)?;
+            found = self.blocks.find(size, at);
+        }
+        let (span, address) = found?;
+        let number = self.blocks.take(span, address, size, unused)?;
+        if self.spare == Some(slab_of(address)) {
             self.spare = None;
         }
         if !index.set_in_slab(address, number) {
@@ -77,11 +80,7 @@ impl Slabs {
         freed
     }
 
-    /// Joins the blocks of the quick lists with what is free.
-    pub(super) fn release_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) {
-        while self.release_one_quick(now, large, index) {}
-    }
-
+    /// Joins one block of the quick lists with what is free beside it.
     #[inline(never)]
     fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
@@ -94,9 +93,9 @@ impl Slabs {
         true
     }
 
-    /// Gives back all that nobody has.
+    /// Joins all blocks of the quick lists, and gives back all slabs that nobody has any of.
     pub(super) fn release_spare(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) {
-        self.release_quick(now, large, index);
+        while self.release_one_quick(now, large, index) {}
         if let Some(slab) = self.spare.take() {
             self.release_slab(slab, now, large, index);
         }
@@ -120,9 +119,11 @@ impl Slabs {
         self.blocks.metadata_bytes().saturating_add(self.numbers.len().saturating_mul(entry))
     }
 
-    fn add_slab(&mut self, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
-        let (free, address) = large.find_slab()?;
-        let number = large.take_at(free, address, SLAB, 0)?;
+    /// Adds the slab that `at` is in, or any.
+    fn add_slab(&mut self, at: Option<u64>, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
+        let free = if at.is_some() { large.find(SLAB, at.map(slab_of)) } else { large.find_slab() };
+        let (free, address) = free?;
+        let number = large.take(free, address, SLAB, 0)?;
         if !index.add_slab(address, self.tier) {
             large.release(number, 0);
             return None;

@@ -122,10 +122,16 @@ impl Spans {
         self.records.bytes() + self.free.bytes() + self.quick.metadata_bytes()
     }
 
-    /// A free span of at least `size` bytes, about the smallest.
+    /// A free span with room for `size` bytes, and where they begin: at `at`, or else with the span, of about the smallest that there is.
     #[inline]
-    pub(crate) fn find(&self, size: usize) -> Option<u32> {
-        self.free.find(&self.records, size)
+    pub(crate) fn find(&self, size: usize, at: Option<u64>) -> Option<(u32, u64)> {
+        let Some(address) = at else {
+            let number = self.free.find(&self.records, size)?;
+            return Some((number, self.records.get(number)?.address));
+        };
+        let end = address.checked_add(size as u64)?;
+        let free = self.free_from(size).find(|free| free.address <= address && end <= free.end())?;
+        Some((free.number, address))
     }
 
     /// A free span with room for a slab, which begins at a multiple of its size, and where.
@@ -137,16 +143,9 @@ impl Spans {
         })
     }
 
-    /// Puts the first `size` bytes of a free span to use; where they begin. What is left stays free.
+    /// Puts `size` bytes from `address` on, which lie in a free span, to use. The number of what is used. What is left stays free.
     #[inline]
-    pub(crate) fn take(&mut self, number: u32, size: usize, unused: usize) -> Option<u64> {
-        let address = self.records.get(number)?.address;
-        self.take_at(number, address, size, unused).map(|_| address)
-    }
-
-    /// Puts `size` bytes from `address` on, which lie in a free span, to use. The number of what is used.
-    #[inline]
-    pub(super) fn take_at(&mut self, number: u32, address: u64, size: usize, unused: usize) -> Option<u32> {
+    pub(crate) fn take(&mut self, number: u32, address: u64, size: usize, unused: usize) -> Option<u32> {
         let used = self.isolate(number, address, size)?;
         let span = self.records.get_mut(used)?;
         span.state = State::Used;
@@ -309,20 +308,16 @@ impl Spans {
 
     /// Joins a free span, which is in no list, with its free neighbours. The number of what they are now.
     fn join_neighbours(&mut self, number: u32, before: u32, after: u32) -> u32 {
-        if self.is_free(after) {
+        if self.free_span(after).is_some() {
             self.free.remove(&mut self.records, after);
             self.join(number, after);
         }
-        if self.is_free(before) {
+        if self.free_span(before).is_some() {
             self.free.remove(&mut self.records, before);
             self.join(before, number);
             return before;
         }
         number
-    }
-
-    fn is_free(&self, number: u32) -> bool {
-        self.records.get(number).is_some_and(|span| span.state == State::Free)
     }
 
     /// Makes one span of two neighbours that are in no list.
