@@ -221,7 +221,7 @@ fn too_long() -> String {
 fn event(line: &str, expected: usize) -> Result<Event, String> {
     let found = line.split(',').count();
     if found != expected {
-        return Err(format!("has {found} columns and not {expected}"));
+        return Err(format!("{:?} has {found} columns and not {expected}", shown(line)));
     }
     let mut cells = line.split(',');
     let [action, id, size, stream, time, thread] = [(); COLUMNS.len()].map(|()| cells.next().unwrap_or(""));

@@ -63,9 +63,9 @@ fn what_is_wrong_is_told_with_its_line() {
             "line 1: \"wall\" is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space",
         ),
         ("# a=1 a=2\n", "line 1: the key \"a\" is there twice"),
-        ("op,id,size,stream\na,0,1\n", "line 2: has 3 columns and not 4"),
-        ("op,id,size,stream\na,0,1,0,5\n", "line 2: has 5 columns and not 4"),
-        ("op,id,size,stream\na,0,1,0\n\n", "line 3: has 1 columns and not 4"),
+        ("op,id,size,stream\na,0,1\n", "line 2: \"a,0,1\" has 3 columns and not 4"),
+        ("op,id,size,stream\na,0,1,0,5\n", "line 2: \"a,0,1,0,5\" has 5 columns and not 4"),
+        ("op,id,size,stream\na,0,1,0\n\n", "line 3: \"\" has 1 columns and not 4"),
         (
             "op,id,size,stream\nx,0,1,0\n",
             "line 2: the event \"x\" is not known; there are a (allocate), f (free) and c (complete)",
