@@ -16,6 +16,7 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Context, MemorySource, Stream, StreamId, forked};
 
 use super::callbacks::{CallObserver, CallWatch, CallbackId, refuse_watchers};
+use super::hot::Request;
 use super::options::CachingOptions;
 use super::shared::{DeviceCache, number_of};
 use super::sleep::BackingEvent;
@@ -348,7 +349,18 @@ impl<'a> StreamAllocator<'a> {
     /// [`Error::UnknownAddress`] if not all of it is free there, and while the stream's requests go to a private pool;
     /// [`Error::StreamEnded`].
     pub fn allocate_at(&self, bytes: usize, address: CUdeviceptr) -> Result<CUdeviceptr> {
-        self.shared.allocate_at(self.slot, self.stream, bytes, address)
+        refuse_forked()?;
+        let Self { shared, slot, stream, .. } = *self;
+        if !slot.owner.is(stream.as_raw()) {
+            return Err(Error::StreamEnded);
+        }
+        // Blocks there whose other streams are done with them are free too.
+        shared.poll();
+        let is_routed = shared.pools().route(stream.as_raw()).is_some();
+        match shared.request(bytes).filter(|_| address.is_multiple_of(512) && !is_routed) {
+            Some(request) => shared.allocate_and_tell(slot, Request { at: Some(address), ..request }),
+            None => Err(Error::UnknownAddress { address }),
+        }
     }
 
     /// The stream.

@@ -65,29 +65,6 @@ impl DeviceCache {
         self.allocate_by(requested, routed, || Ok(slot))
     }
 
-    /// Allocates the bytes from `address` on, for the stream that a slot had.
-    #[cold]
-    pub(super) fn allocate_at(
-        &self,
-        slot: &StreamSlot,
-        stream: StreamId,
-        requested: usize,
-        address: u64,
-    ) -> Result<u64> {
-        refuse_forked()?;
-        if !slot.owner.is(stream.as_raw()) {
-            return Err(Error::StreamEnded);
-        }
-        // Blocks there whose other streams are done with them are free too.
-        self.poll();
-        match self.request(requested) {
-            Some(request) if address.is_multiple_of(512) && self.pools().route(stream.as_raw()).is_none() => {
-                self.allocate_and_tell(slot, Request { at: Some(address), ..request })
-            }
-            _ => Err(Error::UnknownAddress { address }),
-        }
-    }
-
     /// The slot is asked for only if the block is not a private pool's.
     #[inline(always)]
     fn allocate_by<'a>(

@@ -97,6 +97,9 @@ impl StreamHeap {
         at: Option<u64>,
         index: &impl BlockIndex,
     ) -> Option<Block> {
+        if at.is_some() {
+            self.coalesce(index);
+        }
         match Tier::of(size) {
             Tier::Small => self.small.cut(size, unused, at, self.now, &mut self.large, index),
             Tier::Medium => self.medium.cut(size, unused, at, self.now, &mut self.large, index),

@@ -22,10 +22,6 @@ pub(super) struct Slabs {
     spare: Option<u64>,
 }
 
-const fn slab_of(address: u64) -> u64 {
-    address - address % SLAB as u64
-}
-
 impl Slabs {
     pub(super) fn new(tier: Tier) -> Self {
         let most = if tier == Tier::Small { SMALL } else { MEDIUM };
@@ -44,8 +40,8 @@ impl Slabs {
         index: &impl BlockIndex,
     ) -> Option<Block> {
         let mut found = self.blocks.find(size, at);
-        if found.is_none() && (at.is_some() || large.held_bytes() >= JOINS_FROM_BYTES) {
-            self.release_spare(now, large, index);
+        if found.is_none() && large.held_bytes() >= JOINS_FROM_BYTES {
+            while self.release_one_quick(now, large, index) {}
             found = self.blocks.find(size, at);
         }
         if found.is_none() {
@@ -54,7 +50,7 @@ impl Slabs {
         }
         let (span, address) = found?;
         let number = self.blocks.take(span, address, size, unused)?;
-        if self.spare == Some(slab_of(address)) {
+        if self.spare == Some(address - address % SLAB as u64) {
             self.spare = None;
         }
         if !index.set_in_slab(address, number) {
@@ -121,8 +117,10 @@ impl Slabs {
 
     /// Adds the slab that `at` is in, or any.
     fn add_slab(&mut self, at: Option<u64>, large: &mut Spans, index: &impl BlockIndex) -> Option<()> {
-        let free = if at.is_some() { large.find(SLAB, at.map(slab_of)) } else { large.find_slab() };
-        let (free, address) = free?;
+        let (free, address) = match at {
+            Some(at) => large.find(SLAB, Some(at - at % SLAB as u64)),
+            None => large.find_slab(),
+        }?;
         let number = large.take(free, address, SLAB, 0)?;
         if !index.add_slab(address, self.tier) {
             large.release(number, 0);
