@@ -109,6 +109,7 @@ impl PluggableAllocator {
     pub fn set_release_pool(&self, release: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
         self.set(|functions| functions.release_pool.replace(Arc::new(release)));
     }
+
     /// Not in a forked child, where a thread of the parent may have the lock. What was there before is dropped without it.
     fn set<T>(&self, set: impl FnOnce(&mut Functions) -> T) {
         let _before = (!forked()).then(|| set(&mut write(&self.inner.functions)));
