@@ -49,8 +49,9 @@ pub(super) fn free(address: u64) -> Result<bool, Failure> {
         // As the process ends, too: the driver gave it back before, and nobody is left to be told.
         Err(failure) if failure.code == CUDA_MEM_TORCH_CAPTURING || failure.driver == ENDED => {
             let removed = BOOKS.remove(address);
+            let is_one = removed.is_some();
             lock(&LEAVING).extend(removed);
-            Ok(true)
+            Ok(is_one)
         }
         freed => freed,
     }
