@@ -84,7 +84,7 @@ def expect_tensor(value: object) -> None:
 def device_number(index: int) -> int:
     """The number of a device as the library takes it, which says itself what there is: as :func:`number`."""
     if not -1 << 31 <= index < 1 << 31:
-        raise ValueError(f"the device is {index}, which is none")
+        raise ValueError(f"the device is {index}, which is none; accepted: numbers from 0")
     return index
 
 

@@ -380,7 +380,7 @@ class Parts(unittest.TestCase):
 
     def test_a_device_that_is_none_is_not_drawn(self):
         for device in (-1, 1 << 32):
-            with self.assertRaisesRegex(ValueError, f"the device is {device}, which is none"):
+            with self.assertRaisesRegex(ValueError, f"the device is {device}, which is none; accepted: numbers from 0"):
                 _drawing.draw([], device=device)
 
     def test_the_doctor_says_what_does_not_fit(self):
