@@ -51,7 +51,8 @@ pub(super) struct Inner {
 
 #[derive(Default)]
 struct Registered {
-    backends: Vec<Arc<dyn SymmetricBackend>>,
+    /// By the name that each had when it was registered: it is the program's code that tells it, which no lock is held for.
+    backends: Vec<(String, Arc<dyn SymmetricBackend>)>,
     chosen: usize,
     is_used: bool,
 }
@@ -95,7 +96,8 @@ impl Backends {
             let native: Arc<dyn SymmetricBackend> = NativeBackend::global().clone();
             let mempool = SymmetricMempool::new(&backends, DeviceType::CUDA);
             let mut inner = lock(&backends.inner);
-            let registered = Registered { backends: vec![native], ..Registered::default() };
+            let named = vec![(native.name().to_owned(), native)];
+            let registered = Registered { backends: named, ..Registered::default() };
             inner.types.insert(DeviceType::CUDA, registered);
             inner.mempools.insert(DeviceType::CUDA, Arc::new(mempool));
             drop(inner);
@@ -117,29 +119,26 @@ impl Backends {
         device_type: DeviceType,
         backend: Arc<dyn SymmetricBackend>,
     ) -> Result<(), RegistryError> {
-        let is_named = |known: &&Arc<dyn SymmetricBackend>| known.name() == backend.name();
-        // Asked without the lock.
-        let find = |of: &Registered| of.backends.iter().find(is_named).cloned();
+        // Asked without the lock, as is whether one has ended.
+        let name = backend.name().to_owned();
+        let find = |of: &Registered| of.backends.iter().find(|(known, _)| *known == name).cloned();
         let known = lock_here(&self.inner)?.types.get(&device_type).and_then(find);
-        let has_ended = known.as_ref().is_some_and(|known| known.has_ended());
+        let has_ended = known.as_ref().is_some_and(|(_, known)| known.has_ended());
         let mut inner = lock_here(&self.inner)?;
         let backends = &mut inner.types.entry(device_type).or_default().backends;
-        let place = backends.iter().position(|there| is_named(&there));
-        let is_asked =
-            |there: &Arc<dyn SymmetricBackend>| known.as_ref().is_some_and(|known| Arc::ptr_eq(known, there));
-        match place.and_then(|place| backends.get_mut(place)) {
-            None => backends.push(backend),
-            Some(there) if has_ended && is_asked(there) => {
+        let is_asked = |there: &Arc<dyn SymmetricBackend>| {
+            known.as_ref().is_some_and(|(_, known)| Arc::ptr_eq(known, there))
+        };
+        match backends.iter_mut().find(|(there, _)| *there == name) {
+            None => backends.push((name, backend)),
+            Some((_, there)) if has_ended && is_asked(there) => {
                 let before = std::mem::replace(there, backend);
                 drop(inner);
                 // It may be its end, which is the library's.
                 drop(before);
             }
             Some(_) => {
-                return Err(RegistryError::BackendExists {
-                    device_type: device_type.0,
-                    name: backend.name().to_owned(),
-                });
+                return Err(RegistryError::BackendExists { device_type: device_type.0, name });
             }
         }
         Ok(())
@@ -184,7 +183,7 @@ impl Backends {
         let mut inner = lock_here(&self.inner)?;
         let none = || RegistryError::NoBackend { device_type: device_type.0 };
         let registered = inner.types.get_mut(&device_type).ok_or_else(none)?;
-        let backend = registered.backends.get(registered.chosen).ok_or_else(none)?;
+        let (_, backend) = registered.backends.get(registered.chosen).ok_or_else(none)?;
         registered.is_used = true;
         Ok(Arc::clone(backend))
     }
@@ -280,7 +279,7 @@ pub(super) fn lock_here<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Regist
 
 impl Registered {
     fn names(&self) -> Vec<String> {
-        self.backends.iter().map(|backend| backend.name().to_owned()).collect()
+        self.backends.iter().map(|(name, _)| name.clone()).collect()
     }
 }
 

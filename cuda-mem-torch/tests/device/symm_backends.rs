@@ -1,8 +1,8 @@
 //! Which backend is asked.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 
 use cuda_mem_torch::Error;
 use cuda_mem_torch::cuda_mem_ipc::symmetric::{self, Group, GroupOptions, NativeBackend, SymmetricBackend};
@@ -40,6 +40,26 @@ fn the_backend_is_chosen_by_name_until_it_is_used() {
     drop(buffer);
     let expected = [Call::Alloc(100, device.as_raw(), Some("group".to_owned())), Call::Free(address)];
     assert_eq!((one.calls(), two.calls()), (Vec::new(), expected.to_vec()));
+}
+
+/// The registry asked it under its lock.
+#[test]
+fn a_backend_that_is_asked_for_its_name_may_use_the_registry() {
+    let (backends, fake) = (Backends::new(), Fake::new("ONE"));
+    let registry = backends.clone();
+    fake.on_name(move || drop(registry.names(DeviceType::CUDA)));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let registered = backends.register(DeviceType::CUDA, fake);
+        let again = backends.register(DeviceType::CUDA, Fake::new("ONE"));
+        let names = backends.names(DeviceType::CUDA);
+        let chosen = backends.set_backend(DeviceType::CUDA, "ONE");
+        tell.send((registered, again.is_err(), names, chosen, format!("{backends:?}"))).unwrap();
+    });
+    let (registered, is_refused, names, chosen, shown) = told.recv_timeout(LONG).expect("nobody waits");
+    registered.unwrap();
+    chosen.unwrap();
+    assert!(is_refused && names == ["ONE"] && shown.contains("ONE"), "{names:?} {shown}");
 }
 
 #[test]
@@ -104,7 +124,7 @@ fn others_go_on_while_a_backend_makes_a_persistent_allocation() {
             _ => Ok(()),
         }
     });
-    let (done, is_done) = std::sync::mpsc::channel();
+    let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
         let failed = backends.empty_persistent(100, device, None, 7).map(drop);
         let address = backends.empty_persistent(100, device, None, 7).map(|buffer| buffer.as_raw());

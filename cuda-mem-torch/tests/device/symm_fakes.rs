@@ -33,6 +33,7 @@ pub(crate) struct Fake {
     calls: Mutex<Vec<Call>>,
     memory: Mutex<Memory>,
     has_ended: AtomicBool,
+    on_name: OnceLock<Box<dyn Fn() + Send + Sync>>,
     on_alloc: OnceLock<Box<dyn Fn() -> Result<()> + Send + Sync>>,
 }
 
@@ -43,6 +44,7 @@ impl Fake {
             calls: Mutex::default(),
             memory: Mutex::default(),
             has_ended: AtomicBool::new(false),
+            on_name: OnceLock::new(),
             on_alloc: OnceLock::new(),
         })
     }
@@ -57,6 +59,11 @@ impl Fake {
         assert!(self.on_alloc.set(Box::new(on_alloc)).is_ok());
     }
 
+    /// What happens whenever it is asked for its name.
+    pub(crate) fn on_name(&self, on_name: impl Fn() + Send + Sync + 'static) {
+        assert!(self.on_name.set(Box::new(on_name)).is_ok());
+    }
+
     /// The calls since the last time.
     pub(crate) fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock().unwrap())
@@ -66,6 +73,7 @@ impl Fake {
 // SAFETY: its addresses are numbers of its own, which nobody uses as memory.
 unsafe impl SymmetricBackend for Fake {
     fn name(&self) -> &str {
+        self.on_name.get().into_iter().for_each(|on_name| on_name());
         self.name
     }
 
