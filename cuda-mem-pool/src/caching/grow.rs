@@ -215,7 +215,7 @@ impl DeviceCache {
 
     /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
     /// beside a capture, which that would end. Whether they are done now.
-    fn wait_for_lost_streams(&self) -> bool {
+    pub(super) fn wait_for_lost_streams(&self) -> bool {
         let private = self.private.streams.all();
         let served = self.slots.iter().filter_map(|slot| slot.owner.stream());
         if served.chain(private).any(|stream| stream.is_capturing().unwrap_or(false)) {
