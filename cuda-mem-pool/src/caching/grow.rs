@@ -204,9 +204,7 @@ impl DeviceCache {
         };
         let waits: Vec<_> = busy.into_iter().map(|slot| slot.owner.wait()).collect();
         waited |= waits.iter().any(Result::is_ok);
-        if waits.iter().any(|wait| matches!(wait, Err(CoreError::WrongThread))) {
-            waited |= self.wait_for_lost_streams();
-        }
+        waited |= waits.iter().any(Result::is_err) && self.wait_for_lost_streams();
         if waited {
             self.figures.change(|counts| counts.num_sync_all_streams += 1);
         }
