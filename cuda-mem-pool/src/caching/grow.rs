@@ -1,6 +1,6 @@
 //! The slow path of an allocation: more memory, and what is tried when there is none. And that of a free: blocks that other streams use.
 
-use cuda_mem_core::{DriverError, Error as CoreError, Stream, Uses};
+use cuda_mem_core::{DriverError, Stream, Uses};
 
 use super::callbacks::refuse_watchers;
 use super::hot::{Request, pool_of};
