@@ -106,7 +106,7 @@ impl Uses {
         poll(Some(limit), || uses.have_passed())
     }
 
-    /// A point behind the uses for each of their streams: a pooled event, recorded now. The host waits for nothing.
+    /// A point behind the uses for each of their streams: an event of now, for another thread's default stream of the use's end. The host waits for nothing.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///
@@ -148,9 +148,10 @@ impl Uses {
 
 impl Use {
     fn point(&self) -> Result<UsePoint> {
-        let mark = match self.known_point() {
-            Some(mark) => Arc::clone(mark),
-            None => Arc::new(Mark::of(|| self.stream.point("recording the end of a use"))?),
+        let record = || Mark::of(|| self.stream.point("recording the end of a use")).map(Arc::new);
+        let mark = match self.known_point().map(Arc::clone) {
+            Some(known) if self.stream.is_per_thread() => record().unwrap_or(known),
+            known => known.map_or_else(record, Ok)?,
         };
         Ok(UsePoint { stream: self.stream.clone(), mark })
     }

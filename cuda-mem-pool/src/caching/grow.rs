@@ -1,6 +1,6 @@
 //! The slow path of an allocation: more memory, and what is tried when there is none. And that of a free: blocks that other streams use.
 
-use cuda_mem_core::{DriverError, Error as CoreError, Stream, Uses};
+use cuda_mem_core::{DriverError, Stream, Uses};
 
 use super::callbacks::refuse_watchers;
 use super::hot::{Request, pool_of};
@@ -204,9 +204,7 @@ impl DeviceCache {
         };
         let waits: Vec<_> = busy.into_iter().map(|slot| slot.owner.wait()).collect();
         waited |= waits.iter().any(Result::is_ok);
-        if waits.iter().any(|wait| matches!(wait, Err(CoreError::WrongThread))) {
-            waited |= self.wait_for_lost_streams();
-        }
+        waited |= waits.iter().any(Result::is_err) && self.wait_for_lost_streams();
         if waited {
             self.figures.change(|counts| counts.num_sync_all_streams += 1);
         }
@@ -215,7 +213,7 @@ impl DeviceCache {
 
     /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
     /// beside a capture, which that would end. Whether they are done now.
-    fn wait_for_lost_streams(&self) -> bool {
+    pub(super) fn wait_for_lost_streams(&self) -> bool {
         let private = self.private.streams.all();
         let served = self.slots.iter().filter_map(|slot| slot.owner.stream());
         if served.chain(private).any(|stream| stream.is_capturing().unwrap_or(false)) {

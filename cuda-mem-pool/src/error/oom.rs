@@ -66,7 +66,7 @@ impl OutOfMemoryReport {
     /// What is in no block, of all pools.
     #[must_use]
     pub fn cached_bytes(&self) -> usize {
-        self.cached.iter().map(|cached| cached.bytes).sum()
+        self.cached.iter().fold(0, |sum, cached| sum.saturating_add(cached.bytes))
     }
 }
 

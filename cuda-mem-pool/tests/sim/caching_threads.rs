@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread;
 
+use cuda_mem_core::copy::memset_async;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error as CoreError, Event, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::free;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::rig::{expect_clean, on};
@@ -355,4 +357,23 @@ fn an_allocator_may_go_while_threads_end() {
     }
     drop(context);
     expect_clean(&sim);
+}
+
+#[test]
+fn what_a_threads_stream_was_given_before_its_own_thread_freed_the_block_counts() {
+    on(Sim::builder().workers(2), |_, context| {
+        let (allocator, stream) = (allocator(context), Stream::new(context).unwrap());
+        let own = Stream::per_thread(context).unwrap();
+        let block = allocator.allocate_by_address(MIB, &stream).unwrap();
+        stream.synchronize().unwrap();
+        allocator.record_stream(block, &own).unwrap();
+        let gate = Gate::before(&own);
+        // SAFETY: the block's own memory, which is freed below, behind what the recorded stream was given.
+        unsafe { memset_async(&own, block, 1, MIB) }.unwrap();
+        free(&allocator, block);
+        let next = allocator.allocate_by_address(MIB, &stream).unwrap();
+        assert_ne!(next, block, "the thread's stream uses it");
+        gate.open();
+        free(&allocator, next);
+    });
 }

@@ -4,7 +4,9 @@ use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Hold, Pin};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{AlignedAdaptor, LimitingAdaptor, MemoryResource, MempoolId, PinnedCachingAllocator};
+use cuda_mem_pool::{
+    AlignedAdaptor, Error, LimitingAdaptor, MemoryResource, MempoolId, PinnedCachingAllocator,
+};
 use cuda_mem_sim::Sim;
 use proptest::prelude::*;
 
@@ -169,4 +171,21 @@ proptest! {
             }
         });
     }
+}
+
+/// A program may change what it was told.
+#[test]
+fn a_report_with_more_than_there_can_be_is_printed() {
+    on(Sim::builder().memory(64 << 20), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        drop(allocator.allocate(3 << 20, &stream).unwrap());
+        let Err(Error::DeviceOutOfMemory(mut report)) = allocator.allocate(1 << 30, &stream) else {
+            panic!("it has no such memory")
+        };
+        report.cached[0].bytes = usize::MAX;
+        report.cached.push(report.cached[0]);
+        assert_eq!(report.cached_bytes(), usize::MAX);
+        assert!(report.to_string().contains("17179869184.00 GiB free"), "{report}");
+    });
 }

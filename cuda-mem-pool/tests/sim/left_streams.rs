@@ -4,21 +4,22 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{Context, Event, Stream};
-use cuda_mem_pool::MempoolId;
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
+use cuda_mem_pool::{MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::rig::on;
+use crate::sleep::{allocate_in, sleep};
 
 const MIB: usize = 1 << 20;
 /// As many as would fill the device, at a segment each.
 const MANY: usize = 40;
 
 fn small(test: impl FnOnce(&Sim, &Context, &CachingAllocator)) {
-    on(Sim::builder().memory(64 << 20), |sim, context| {
+    on(Sim::builder().memory(64 << 20).workers(2), |sim, context| {
         test(sim, context, &CachingAllocator::new(context, &CachingOptions::default()).unwrap());
     });
 }
@@ -176,4 +177,80 @@ fn threads_that_come_and_go_beside_a_pool_leave_it_to_the_next_ones() {
         }
         assert_eq!(allocator.empty_pool_cache(id).unwrap(), 4 * MIB);
     });
+}
+
+/// What a thread leaves with work on its default stream, which nobody can name any more, is there for others once the host has waited for
+/// all work of the context: of a pool in use, of a released one, of the default pool without pages, and where a tag wakes.
+#[test]
+fn pools_that_a_thread_leaves_with_work_in_them_serve_others_once_that_is_done() {
+    let id = MempoolId::for_user();
+    for (is_expandable, is_released) in [(true, false), (true, true), (false, true)] {
+        small(|_, context, allocator| {
+            allocator.set_expandable_segments(is_expandable).unwrap();
+            let gate = leaves_work(context, |own| {
+                let block = if is_expandable {
+                    routed(allocator, id, 40 * MIB, own)
+                } else {
+                    allocator.allocate_by_address(40 * MIB, own)
+                };
+                free(allocator, block.unwrap());
+            });
+            if is_expandable && is_released {
+                allocator.release_pool(id).unwrap();
+            }
+            let stream = Stream::new(context).unwrap();
+            let ask = || match is_released {
+                true => allocator.allocate_by_address(60 * MIB, &stream),
+                false => routed(allocator, id, 40 * MIB, &stream),
+            };
+            let block = thread::scope(|scope| {
+                let asked = scope.spawn(ask);
+                thread::sleep(Duration::from_millis(20));
+                assert!(!asked.is_finished(), "the host waits");
+                gate.open();
+                asked.join().unwrap().unwrap()
+            });
+            free(allocator, block);
+        });
+    }
+    for is_expandable in [true, false] {
+        small(|_, context, allocator| {
+            let (tag, stream) = (allocator.tag("asleep").unwrap(), Stream::new(context).unwrap());
+            let block = allocate_in(&tag, allocator, 40 * MIB, &stream);
+            sleep(&tag, Backup::Discard);
+            allocator.set_expandable_segments(is_expandable).unwrap();
+            let work = |own: &Stream| drop(allocator.allocate(40 * MIB, own).unwrap());
+            leaves_work(context, work).open();
+            Tag::wake(&[&tag], Restore::Nothing).unwrap();
+            free(allocator, block);
+        });
+    }
+}
+
+/// A wait for the context would end the capture.
+#[test]
+fn a_pool_that_a_thread_leaves_with_work_in_it_is_nobodys_beside_a_capture() {
+    small(|sim, context, allocator| {
+        let (id, capturing) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        drop(allocator.allocate(MIB, &capturing).unwrap());
+        leaves_work(context, |own| free(allocator, routed(allocator, id, 40 * MIB, own).unwrap())).open();
+        allocator.release_pool(id).unwrap();
+        let waits = sim.log().count("cuCtxSynchronize");
+        let capture = Capture::begin(&capturing, RELAXED);
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 0);
+        assert_eq!(sim.log().count("cuCtxSynchronize"), waits);
+        drop(capture.end().unwrap());
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 40 * MIB);
+    });
+}
+
+/// A thread that ends while its default stream waits behind the gate, with what it does there.
+fn leaves_work(context: &Context, work: impl FnOnce(&Stream) + Send) -> Gate {
+    let body = || {
+        let own = Stream::per_thread(context).unwrap();
+        let gate = Gate::before(&own);
+        work(&own);
+        gate
+    };
+    thread::scope(|scope| scope.spawn(body).join()).unwrap()
 }

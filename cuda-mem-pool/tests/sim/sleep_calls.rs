@@ -355,3 +355,26 @@ fn a_registrant_that_ends_itself_may_panic_as_it_goes() {
         });
     });
 }
+
+#[test]
+fn a_pool_that_gets_its_first_memory_while_it_is_given_to_a_tag_has_it_of_the_tag() {
+    within_limit(|| {
+        on_simulator(|sim, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let pool = allocator.private_pool(None).unwrap();
+            sim.delay("cuMemAlloc", Duration::from_millis(300));
+            let block = thread::scope(|scope| {
+                let asked = scope.spawn(|| {
+                    let _route = pool.route_this_thread().unwrap();
+                    allocator.allocate(MIB, &stream).unwrap()
+                });
+                thread::sleep(Duration::from_millis(100));
+                tag.add_pool(pool.id()).unwrap();
+                asked.join().unwrap()
+            });
+            assert!(tag.has(block.address()) && tag.pools().contains(&pool.id()));
+            assert_eq!(sim.log().count("cuMemFree"), 1, "what had come for the pool without a tag");
+        });
+    });
+}

@@ -147,7 +147,9 @@ impl<'s> PrivatePools<'s> {
         }
         let stack = self.shared.record.history.frames(RecordContext::State);
         let mut state = lock(&self.private.state);
-        let in_use = state.pools.get_mut(id).ok().filter(|pool| !pool.is_freeable() && !pool.is_asleep);
+        let in_use = state.pools.get_mut(id).ok().filter(|pool| {
+            !pool.is_freeable() && !pool.is_asleep && pool.source.is_some() == source.is_some()
+        });
         let block = match in_use.map(|pool| pool.heap.add_segment(&wanted, address)) {
             Some(Ok(block)) => block,
             refusal => {

@@ -154,6 +154,9 @@ impl PrivatePools<'_> {
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
     fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
+        if waits && self.private.streams.owners().iter().any(|owner| owner.is_lost()) {
+            self.shared.wait_for_lost_streams();
+        }
         if leaving.is_empty() {
             self.forget_streams_without_pools();
             return Ok(0);

@@ -411,6 +411,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
             }
             _ => {
                 shared.pools().wait_for_streams()?;
+                shared.wait_for_lost_streams();
                 shared.trim_to(0)?;
             }
         }
