@@ -179,6 +179,21 @@ def memory_is_held_still():
             pass
     refused(ValueError, "only memory of CUDA devices", lambda: cuda_mem_torch.hold_still(torch.empty(1)).__enter__())
 
+    class Wrapped(torch.Tensor):
+        """As a DTensor is: its memory is that of the tensor in it."""
+
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=inner.device)
+
+        @classmethod
+        def __torch_dispatch__(cls, *_):
+            raise NotImplementedError
+
+    for tensor in (Wrapped(block()), torch.empty(3, layout=torch.sparse_coo, device="cuda"), Wrapped(torch.empty(3))):
+        call = (lambda tensor: cuda_mem_torch.hold_still(tensor).__enter__()) if tensor.is_cuda else cuda_mem_torch.pin
+        refused(ValueError, f"a {type(tensor).__name__}, has no memory of its own; accepted: the tensors that it is made of", lambda: call(tensor))
+
 
 def statistics_print_themselves():
     import cuda_mem_torch

@@ -91,9 +91,15 @@ def word(what: str, text: str) -> bytes:
 
 
 def expect_tensor(value: object) -> None:
-    """Refuses what is no tensor, such as an array of NumPy's, by what it is."""
+    """Refuses what is no tensor, such as an array of NumPy's, by what it is, and a tensor of tensors, such as a sparse or distributed one."""
     if not hasattr(value, "untyped_storage"):
         raise TypeError(f"a tensor is needed, and this is of the type {type(value).__name__}")
+    try:
+        value.untyped_storage().data_ptr()
+    except RuntimeError:
+        raise ValueError(
+            f"the tensor, a {type(value).__name__}, has no memory of its own; accepted: the tensors that it is made of, such as to_local() or values()"
+        ) from None
 
 
 def device_number(index: int) -> int:

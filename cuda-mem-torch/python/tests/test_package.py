@@ -348,7 +348,7 @@ class Parts(unittest.TestCase):
                         _shim.build(torch)
 
     def test_only_cpu_memory_is_pinned(self):
-        storage = types.SimpleNamespace(nbytes=lambda: 0)
+        storage = types.SimpleNamespace(data_ptr=lambda: 0, nbytes=lambda: 0)
         tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
         with self.assertRaisesRegex(ValueError, "no memory"):
             _pinning.pin(tensor)
@@ -456,7 +456,8 @@ class Parts(unittest.TestCase):
         self.assertFalse(_pinning._pinned)
 
     def test_only_device_memory_is_held_still(self):
-        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=None)
+        storage = types.SimpleNamespace(data_ptr=lambda: 4096)
+        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
         with self.assertRaisesRegex(ValueError, "only memory of CUDA devices"):
             with cuda_mem_torch.hold_still(tensor):
                 self.fail("it was held")
