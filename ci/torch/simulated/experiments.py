@@ -406,8 +406,11 @@ def mistaken_devices_are_named():
         assert "there" in state(device) and stats(device).device == 1
     assert "there" not in state() and "there" not in state("cuda")
     join = cuda_mem_torch.symmetric.join
-    for wrong in (lambda: join("a", -1, 1, "/tmp"), lambda: join("a", 0, -1, "/tmp"), lambda: join("a", 0, 1, "/tmp", timeout=-1)):
+    for wrong in (lambda: join("a", -1, 1, "/tmp"), lambda: join("a", 0, -1, "/tmp")):
         refused(ValueError, "it must be from 0 to 2**64 - 1", wrong)
+    for timeout in (-1, float("nan"), float("inf"), "60"):
+        refused(ValueError, f"timeout is {timeout!r}; accepted: seconds", lambda: join("a", 0, 1, "/tmp", timeout=timeout))
+    refused(TypeError, "NoneType", lambda: join("a", 0, 1, None))
     refused(TypeError, "the name is 5; accepted: text", lambda: join(5, 0, 1, "/tmp"))
     del there
 

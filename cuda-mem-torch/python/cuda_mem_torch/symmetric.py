@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -65,11 +66,12 @@ def offer(torch: ModuleType) -> None:
 def join(name: str, rank: int, world_size: int, directory: str, device: int | None = None, timeout: float = 60.0) -> None:
     """Joins a group for :func:`MemPool` without ``torch.distributed``: returns when all ranks are there. ``directory`` is one for all.
     With the backend it is not needed: the first allocation joins."""
-    ordinal, wait = _torch.device_index(device), _library.number("timeout in milliseconds", int(timeout * 1000))
-    ranks = _library.number("rank", rank), _library.number("world_size", world_size)
+    ordinal, ranks = _torch.device_index(device), (_library.number("rank", rank), _library.number("world_size", world_size))
+    if not isinstance(timeout, (int, float)) or not 0 <= timeout < 1 << 32:
+        raise ValueError(f"timeout is {timeout!r}; accepted: seconds, from 0 on")
     join = _library.load().cuda_mem_torch_symm_join
     join.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_uint64]
-    _library.check(join(ordinal, _library.word("the name", name), *ranks, _library.word("directory", str(directory)), wait))
+    _library.check(join(ordinal, _library.word("the name", name), *ranks, _library.word("the directory", os.fspath(directory)), int(timeout * 1000)))
 
 
 def leave(name: str = EVERYBODY) -> None:
