@@ -179,6 +179,21 @@ def memory_is_held_still():
             pass
     refused(ValueError, "only memory of CUDA devices", lambda: cuda_mem_torch.hold_still(torch.empty(1)).__enter__())
 
+    class Wrapped(torch.Tensor):
+        """As a DTensor is: its memory is that of the tensor in it."""
+
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=inner.device)
+
+        @classmethod
+        def __torch_dispatch__(cls, *_):
+            raise NotImplementedError
+
+    for tensor in (Wrapped(block()), torch.empty(3, layout=torch.sparse_coo, device="cuda"), Wrapped(torch.empty(3))):
+        call = (lambda tensor: cuda_mem_torch.hold_still(tensor).__enter__()) if tensor.is_cuda else cuda_mem_torch.pin
+        refused(ValueError, f"a {type(tensor).__name__}, has no memory of its own; accepted: the tensors that it is made of", lambda: call(tensor))
+
 
 def statistics_print_themselves():
     import cuda_mem_torch
@@ -364,6 +379,40 @@ def mistakes_with_tags_are_named():
     sleep("asleep", backup="discard")
     refused(torch.OutOfMemoryError, "Of the allocated memory 8.00 MiB is allocated by PyTorch, and 12.00 MiB is reserved", lambda: block(200 * MIB))
     del asleep
+
+
+def mistaken_devices_are_named():
+    """What is no device is refused by its value, which PyTorch itself takes for the current one. Numbers of other libraries are numbers."""
+    import cuda_mem_torch
+
+    class Number:
+        def __index__(self):
+            return 1
+
+    cuda_mem_torch.enable()
+    torch.cuda.init()
+    sleep, state, stats = cuda_mem_torch.sleep, cuda_mem_torch.state, cuda_mem_torch.stats
+    calls = [
+        stats, state, lambda device: sleep(device=device), lambda device: cuda_mem_torch.wake(device=device), lambda device: cuda_mem_torch.tag("a", device),
+        lambda device: cuda_mem_torch.set_limit(None, device), lambda device: cuda_mem_torch.report("a.html", device), lambda device: cuda_mem_torch.forget_stream(4096, device),
+    ]
+    for call in calls:
+        for device in (1.5, [], b"cuda:1", object):
+            refused(TypeError, f"the device is {device!r}; accepted: a number, text as 'cuda:1'", lambda: call(device))
+        refused(ValueError, "the device is -1, which is none; accepted", lambda: call(-1))
+    with cuda_mem_torch.tag("there", 1):
+        there = torch.empty(8 * MIB, device="cuda:1")
+    for device in (1, Number(), "cuda:1", torch.device("cuda", 1), torch.cuda.device(1)):
+        assert "there" in state(device) and stats(device).device == 1
+    assert "there" not in state() and "there" not in state("cuda")
+    join = cuda_mem_torch.symmetric.join
+    for wrong in (lambda: join("a", -1, 1, "/tmp"), lambda: join("a", 0, -1, "/tmp")):
+        refused(ValueError, "it must be from 0 to 2**64 - 1", wrong)
+    for timeout in (-1, float("nan"), float("inf"), "60"):
+        refused(ValueError, f"timeout is {timeout!r}; accepted: seconds", lambda: join("a", 0, 1, "/tmp", timeout=timeout))
+    refused(TypeError, "NoneType", lambda: join("a", 0, 1, None))
+    refused(TypeError, "the name is 5; accepted: text", lambda: join(5, 0, 1, "/tmp"))
+    del there
 
 
 def what_is_left_keeps_it_enabled():
@@ -835,7 +884,7 @@ print(torch.cuda.get_allocator_backend())
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
-    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
+    a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, later_settings_are_accepted,
 ]

@@ -110,7 +110,7 @@ def draw(
     """Draws recordings, of which several share the page, and writes what was asked for. Raises ``ValueError`` for what cannot be read or
     written, with which file it is and what is wrong."""
     if device is not None and not 0 <= device < 1 << 31:
-        raise ValueError(f"the device is {device}, which is none; accepted: numbers from 0")
+        raise ValueError(f"the device is {device}, which is none; accepted: a number from 0 on")
     told = (_Recording * len(inputs))(*map(_told, inputs))
 
     def tell(_data: int | None, stage: bytes, done: int, total: int) -> None:

@@ -70,21 +70,42 @@ def set_settings(text: str, note: Callable[[str], None]) -> None:
 
 def number(name: str, value: SupportsIndex) -> int:
     """An address, a size or a handle as the library takes it: ctypes would cut a number that does not fit."""
-    if not 0 <= operator.index(value) < 1 << 64:
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; accepted: a whole number") from None
+    if not 0 <= found < 1 << 64:
         raise ValueError(f"{name} is {value}; it must be from 0 to 2**64 - 1")
-    return operator.index(value)
+    return found
+
+
+def word(what: str, text: str) -> bytes:
+    """A text as the library takes it."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is {text!r}; accepted: text")
+    encoded = text.encode()
+    if b"\0" in encoded:
+        # C would end it there.
+        raise ValueError(f"{what} has a null byte")
+    return encoded
 
 
 def expect_tensor(value: object) -> None:
-    """Refuses what is no tensor, such as an array of NumPy's, by what it is."""
+    """Refuses what is no tensor, such as an array of NumPy's, by what it is, and a tensor of tensors, such as a sparse or distributed one."""
     if not hasattr(value, "untyped_storage"):
         raise TypeError(f"a tensor is needed, and this is of the type {type(value).__name__}")
+    try:
+        value.untyped_storage().data_ptr()
+    except RuntimeError:
+        raise ValueError(
+            f"the tensor, a {type(value).__name__}, has no memory of its own; accepted: the tensors that it is made of, such as to_local() or values()"
+        ) from None
 
 
 def device_number(index: int) -> int:
-    """The number of a device as the library takes it, which says itself what there is: as :func:`number`."""
-    if not -1 << 31 <= index < 1 << 31:
-        raise ValueError(f"the device is {index}, which is none; accepted: numbers from 0")
+    """The number of a device as the library takes it, which says itself what there is: as :func:`number`, and -1 is all of them there."""
+    if not 0 <= index < 1 << 31:
+        raise ValueError(f"the device is {index}, which is none; accepted: a number from 0 on")
     return index
 
 

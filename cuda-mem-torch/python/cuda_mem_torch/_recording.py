@@ -13,7 +13,7 @@ import time
 from types import ModuleType
 from typing import Any, Iterator
 
-from cuda_mem_torch import _drawing, _terminal
+from cuda_mem_torch import _drawing, _library, _terminal
 from cuda_mem_torch._errors import CudaMemError
 
 _log = logging.getLogger("cuda_mem_torch")
@@ -37,6 +37,9 @@ def pytorch() -> ModuleType:
 
 def start(torch: ModuleType, entries: int, stacks: str) -> bool:
     """Has PyTorch record what happens, pinned host memory included where it can (2.15); whether it did not already."""
+    _library.number("max_entries", entries)
+    if stacks not in ("python", "all"):
+        raise ValueError(f"stacks is {stacks!r}; accepted: 'python', 'all'")
     # Before that there is no allocator that could be asked.
     torch.cuda.init()
     if torch._C._cuda_isHistoryEnabled():
@@ -93,9 +96,10 @@ class _OutOfMemory:
         self._heard: set[str] = set()
         self._last: float | None = None
 
-    def attach(self, torch: ModuleType) -> None:
+    def attach(self, torch: ModuleType, entries: int, stacks: str) -> None:
         """Listens to the allocator that is installed, once: none can be left again. Has it record its history."""
-        start(torch, *self.options)
+        start(torch, entries, stacks)
+        self.options = (entries, stacks)
         allocator = str(torch.cuda.get_allocator_backend())
         if allocator not in self._heard:
             torch._C._cuda_attach_out_of_memory_observer(self.hear)
@@ -133,8 +137,7 @@ def on_oom(
         return
     page = _drawing.Page(_of_rank(os.fspath(path), os.environ))
     torch = pytorch()
-    _out_of_memory.options = (max_entries, stacks)
-    _out_of_memory.attach(torch)
+    _out_of_memory.attach(torch, max_entries, stacks)
     _out_of_memory.page = page
 
 
@@ -149,4 +152,4 @@ def _of_rank(path: str, environment: Any) -> str:
 def follow(torch: ModuleType) -> None:
     """Another allocator was installed: what listened goes on with it."""
     if _out_of_memory.page is not None:
-        _out_of_memory.attach(torch)
+        _out_of_memory.attach(torch, *_out_of_memory.options)

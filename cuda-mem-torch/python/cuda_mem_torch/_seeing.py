@@ -6,7 +6,7 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from cuda_mem_torch import _drawing, _install, _library, _stats, _torch
+from cuda_mem_torch import _drawing, _install, _stats, _torch
 from cuda_mem_torch._errors import CudaMemError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _enabled(what: str) -> Any:
 def stats(device: torch.device | int | str | None = None) -> _stats.Stats:
     """``torch.cuda.memory_stats()`` of a device, with what each stream and pool holds; prints itself as a table."""
     torch = _enabled("stats()")
-    index = torch.cuda._utils._get_device_index(device, optional=True)
+    index = _torch.device_index(device)
     return _stats.Stats(index, torch.cuda.memory_stats(index), torch.cuda.memory_snapshot())
 
 
@@ -38,7 +38,7 @@ def report(path: str | os.PathLike[str], device: torch.device | int | str | None
     It needs nothing else: no network, no other file. A notebook shows what this gives."""
     page = _drawing.Page(path)
     torch = _enabled("report()")
-    index = None if device is None else _library.device_number(torch.cuda._utils._get_device_index(device, optional=True))
+    index = None if device is None else _torch.device_index(device)
     recording = _drawing.Recording(pickle.dumps(torch.cuda.memory._snapshot()), f"process {os.getpid()}")
     _drawing.draw([recording], page=page, device=index)
     return page

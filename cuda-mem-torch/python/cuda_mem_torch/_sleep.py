@@ -175,7 +175,7 @@ class Tag:
     """A tag of a device: what is allocated in ``with`` is the tag's, and sleeps and wakes with it. Scopes nest."""
 
     def __init__(self, name: str, device: Device = None) -> None:
-        self.name, self.device, self._word = name, _device(device), _word("the tag", name)
+        self.name, self.device, self._word = name, _torch.device_index(device), _library.word("the tag", name)
 
     def __enter__(self) -> Tag:
         _library.check(_load().cuda_mem_torch_enter_tag(self.device, self._word))
@@ -220,7 +220,7 @@ def sleep(tags: Tags = None, backup: str = "pinned", device: Device = None) -> S
     :func:`wake`. What has to stay is named in the result."""
     if backup not in tuple(_BACKUPS):
         raise ValueError(f"backup is {backup!r}; accepted: {', '.join(map(repr, _BACKUPS))}")
-    number, words = _device(device), _words(tags)
+    number, words = _torch.device_index(device), _words(tags)
     kept: list[Kept] = []
     refused: list[tuple[int, int, str]] = []
     told: list[Told] = []
@@ -234,7 +234,7 @@ def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -
     """Wakes tags at the addresses that they had, all or none. With ``restore=True`` memory has what it had where there is a backup, and
     anything where that was discarded; anything with ``False``; with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
     The result is a list of what registrants did; its text says what woke."""
-    restored, number, words = _restored(restore), _device(device), _words(tags)
+    restored, number, words = _restored(restore), _torch.device_index(device), _words(tags)
     told: list[Told] = []
     visitor = _visitor([], [], told)
     # The call itself does not say what slept.
@@ -256,7 +256,7 @@ def _restored(restore: object) -> int:
 def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[torch.Tensor]:
     """Has the memory of a tensor of a tag stay awake in ``with``: a library registered it, or another process has it."""
     _library.expect_tensor(tensor)
-    storage, number, why = tensor.untyped_storage(), ctypes.c_uint64(), _word("the reason", reason)
+    storage, number, why = tensor.untyped_storage(), ctypes.c_uint64(), _library.word("the reason", reason)
     _library.check(_load().cuda_mem_torch_keep(storage.data_ptr(), storage.nbytes(), why, ctypes.byref(number)))
     try:
         yield tensor
@@ -266,7 +266,7 @@ def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[
 
 def state(device: Device = None) -> dict[str, TagState]:
     """How much of each tag of a device is awake."""
-    return _states(_device(device))
+    return _states(_torch.device_index(device))
 
 
 def _states(device: int) -> dict[str, TagState]:
@@ -304,7 +304,7 @@ def set_limit(size: int | None, device: Device = None) -> int:
     result is how much."""
     freed = ctypes.c_size_t()
     most = (1 << 64) - 1 if size is None else _library.number("size", size)
-    _library.check(_load().cuda_mem_torch_set_limit(_device(device), most, ctypes.byref(freed)))
+    _library.check(_load().cuda_mem_torch_set_limit(_torch.device_index(device), most, ctypes.byref(freed)))
     return freed.value
 
 
@@ -381,28 +381,13 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-def _device(device: Device) -> int:
-    torch = _torch.load()
-    return _library.device_number(torch.cuda._utils._get_device_index(device, optional=True))
-
-
 def _words(tags: Tags) -> Any:
     if not (tags is None or isinstance(tags, Iterable)):
         raise TypeError(f"tags is {tags!r}; {_TAGS}")
     names = [] if tags is None else [tags] if isinstance(tags, (str, bytes)) else list(tags)
     if tags is not None and not names:
         raise ValueError(f"tags is empty; {_TAGS}")
-    return (ctypes.c_char_p * len(names))(*(_word("a tag", name) for name in names))
-
-
-def _word(what: str, text: str) -> bytes:
-    if not isinstance(text, str):
-        raise TypeError(f"{what} is {text!r}; accepted: text")
-    word = text.encode()
-    if b"\0" in word:
-        # C would end it there.
-        raise ValueError(f"{what} has a null byte")
-    return word
+    return (ctypes.c_char_p * len(names))(*(_library.word("a tag", name) for name in names))
 
 
 def _failures(told: Iterable[Told]) -> list[str]:

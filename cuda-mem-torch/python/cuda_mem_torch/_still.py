@@ -19,7 +19,8 @@ def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
     registration has to end before. Memory of a tag stays awake when the tag is put to sleep. That of other pools and of PyTorch's own
     allocator never moves and is nothing here.
 
-    Raises ``TypeError`` for what is no tensor, ``ValueError`` for a tensor that is not on a CUDA device, before anything is held."""
+    Raises ``TypeError`` for what is no tensor, ``ValueError`` for a tensor that is not on a CUDA device or is made of others (a ``DTensor``:
+    name its ``to_local()``), before anything is held."""
     for tensor in tensors:
         _library.expect_tensor(tensor)
         if tensor.device.type != "cuda":

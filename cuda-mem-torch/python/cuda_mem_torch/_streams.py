@@ -24,12 +24,12 @@ def forget_stream(stream: torch.cuda.Stream | SupportsIndex, device: torch.devic
         if device is None:
             raise ValueError("a handle does not say of which device its stream is: forget_stream(handle, device)")
         # ctypes would cut a number that does not fit, which another stream may have.
-        handle, index = _library.number("the handle", stream), _index(device)
+        handle, index = _library.number("the handle", stream), _torch.device_index(device)
     else:
         if not hasattr(stream, "cuda_stream"):
             raise TypeError(f"the stream is {stream!r}; accepted: a torch.cuda.Stream, or a handle with its device")
         handle, index = stream.cuda_stream, stream.device_index
-        if device is not None and _index(device) != index:
+        if device is not None and _torch.device_index(device) != index:
             raise ValueError(f"the stream is of device {index}, not of {device}")
         # The lowest bit of the number says that PyTorch made it.
         if stream.stream_id & 1:
@@ -37,8 +37,3 @@ def forget_stream(stream: torch.cuda.Stream | SupportsIndex, device: torch.devic
     if handle in _DEFAULT:
         raise ValueError("the default stream of a device is never destroyed")
     _library.check(_library.load().cuda_mem_torch_forget_stream(index, handle))
-
-
-def _index(device: torch.device | int | str) -> int:
-    index = device if isinstance(device, int) else int(_torch.load().cuda._utils._get_device_index(device, optional=True))
-    return _library.device_number(index)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import re
 from types import ModuleType
+from typing import SupportsIndex
 
+from cuda_mem_torch import _library
 from cuda_mem_torch._errors import UnsupportedTorchError
 
 # What there are shims for. The allocator's interface changes from one minor version to the next, and not within one.
@@ -59,3 +62,13 @@ def load() -> ModuleType:
     check_version(torch.__version__)
     expect_cuda(torch)
     return torch
+
+
+def device_index(device: object) -> int:
+    """The number of a device, the current one for None. PyTorch takes everything that it does not know for the current one too."""
+    if not isinstance(device, SupportsIndex):
+        torch = load()
+        if not (device is None or isinstance(device, (str, torch.device, torch.cuda.device))):
+            raise TypeError(f"the device is {device!r}; accepted: a number, text as 'cuda:1', a torch.device, None for the current one")
+        device = torch.cuda._utils._get_device_index(device, optional=True)
+    return _library.device_number(operator.index(device))

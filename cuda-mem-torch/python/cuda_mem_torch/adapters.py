@@ -47,7 +47,7 @@ class _MemorySaver:
         )
 
     def _tag(self, name: str, has_backup: bool) -> _sleep.Tag:
-        key = (name, has_backup, _sleep._device(None))
+        key = (name, has_backup, _torch.device_index(None))
         if key not in self._tags:
             self._tags[key] = _sleep.Tag(f"{name} with backup" if has_backup else name)
         return self._tags[key]
@@ -113,7 +113,7 @@ class _MemorySaver:
         return torch.frombuffer(data, dtype=torch.uint8).view(x.dtype).view(x.shape)
 
     def _set_margin(self, bytes: int) -> None:
-        total = _torch.load().cuda.get_device_properties(_sleep._device(None)).total_memory
+        total = _torch.load().cuda.get_device_properties(_torch.device_index(None)).total_memory
         _sleep.set_limit(max(total - bytes, 0))
 
     def _set_retains(self, value: bool) -> None:
@@ -159,7 +159,7 @@ class _VllmAllocator:
         self._graphs: dict[int, torch.cuda.MemPool] = {}
 
     def _tag(self, name: str) -> _sleep.Tag:
-        key = (name, _sleep._device(None))
+        key = (name, _torch.device_index(None))
         return self._tags.setdefault(key, _sleep.Tag(*key))
 
     def _names(self, chosen: Callable[[str], bool]) -> dict[int, list[str]]:
@@ -184,7 +184,7 @@ class _VllmAllocator:
 
     @contextlib.contextmanager
     def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
-        device = _sleep._device(None)
+        device = _torch.device_index(None)
         if device not in self._graphs:
             pool = _torch.load().cuda.MemPool()
             self._tag("cudagraph").add(pool)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -65,11 +66,12 @@ def offer(torch: ModuleType) -> None:
 def join(name: str, rank: int, world_size: int, directory: str, device: int | None = None, timeout: float = 60.0) -> None:
     """Joins a group for :func:`MemPool` without ``torch.distributed``: returns when all ranks are there. ``directory`` is one for all.
     With the backend it is not needed: the first allocation joins."""
-    torch = _torch.load()
-    ordinal = torch.cuda.current_device() if device is None else device
+    ordinal, ranks = _torch.device_index(device), (_library.number("rank", rank), _library.number("world_size", world_size))
+    if not isinstance(timeout, (int, float)) or not 0 <= timeout < 1 << 32:
+        raise ValueError(f"timeout is {timeout!r}; accepted: seconds, from 0 on")
     join = _library.load().cuda_mem_torch_symm_join
     join.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_uint64]
-    _library.check(join(ordinal, name.encode(), rank, world_size, str(directory).encode(), int(timeout * 1000)))
+    _library.check(join(ordinal, _library.word("the name", name), *ranks, _library.word("the directory", os.fspath(directory)), int(timeout * 1000)))
 
 
 def leave(name: str = EVERYBODY) -> None:
@@ -77,10 +79,10 @@ def leave(name: str = EVERYBODY) -> None:
     its last tensor. PyTorch's own pool of symmetric memory lets go of what it keeps, if the backend had joined the group.
 
     After ``dist.destroy_process_group()``: a process group that is made anew is another group, also under the same name."""
-    torch = _torch.load()
+    torch, word = _torch.load(), _library.word("the name", name)
     if _register.cache_info().currsize:
         text = ctypes.create_string_buffer(_shim.TEXT)
-        code = _register(torch).cuda_mem_torch_symmetric_leave(name.encode(), text, _shim.TEXT)
+        code = _register(torch).cuda_mem_torch_symmetric_leave(word, text, _shim.TEXT)
         if code == _FAILED:
             raise CudaMemError(text.value.decode(errors="replace"))
         if code == _library.OK:
@@ -89,7 +91,7 @@ def leave(name: str = EVERYBODY) -> None:
             return
     leave = _library.load().cuda_mem_torch_symm_leave
     leave.argtypes = [ctypes.c_char_p]
-    _library.check(leave(name.encode()))
+    _library.check(leave(word))
 
 
 @functools.cache

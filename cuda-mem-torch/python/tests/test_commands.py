@@ -481,6 +481,17 @@ class Recording(InAFolder):
         _recording.follow(self.torch)
         self.assertEqual((len(self.observers), len(self.history)), (2, 1))
 
+    def test_bad_options_are_named_at_once(self):
+        """Also where a recording runs already, so that a later enable() does not fail of them."""
+        for _ in range(2):
+            for error, options in ((ValueError, {"stacks": "cpp"}), (TypeError, {"max_entries": "many"}), (ValueError, {"max_entries": -1})):
+                (value,) = options.values()
+                for call in (cuda_mem_torch.on_oom, lambda **options: cuda_mem_torch.record(**options).__enter__()):
+                    with self.assertRaisesRegex(error, f"is {value!r}; |is {value}; "):
+                        call(**options)
+            self.assertEqual((self.observers, _recording._out_of_memory.page), ([], None))
+            self.history.append("somebody else's")
+
     def test_each_rank_has_a_page(self):
         of_rank = _recording._of_rank
         self.assertEqual(of_rank("a/oom.html", {"RANK": "3", "WORLD_SIZE": "8"}), "a/oom-rank3.html")

@@ -348,7 +348,7 @@ class Parts(unittest.TestCase):
                         _shim.build(torch)
 
     def test_only_cpu_memory_is_pinned(self):
-        storage = types.SimpleNamespace(nbytes=lambda: 0)
+        storage = types.SimpleNamespace(data_ptr=lambda: 0, nbytes=lambda: 0)
         tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
         with self.assertRaisesRegex(ValueError, "no memory"):
             _pinning.pin(tensor)
@@ -380,7 +380,7 @@ class Parts(unittest.TestCase):
 
     def test_a_device_that_is_none_is_not_drawn(self):
         for device in (-1, 1 << 32):
-            with self.assertRaisesRegex(ValueError, f"the device is {device}, which is none; accepted: numbers from 0"):
+            with self.assertRaisesRegex(ValueError, f"the device is {device}, which is none; accepted: a number from 0 on"):
                 _drawing.draw([], device=device)
 
     def test_the_doctor_says_what_does_not_fit(self):
@@ -456,7 +456,8 @@ class Parts(unittest.TestCase):
         self.assertFalse(_pinning._pinned)
 
     def test_only_device_memory_is_held_still(self):
-        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=None)
+        storage = types.SimpleNamespace(data_ptr=lambda: 4096)
+        tensor = types.SimpleNamespace(device=types.SimpleNamespace(type="cpu"), untyped_storage=lambda: storage)
         with self.assertRaisesRegex(ValueError, "only memory of CUDA devices"):
             with cuda_mem_torch.hold_still(tensor):
                 self.fail("it was held")

@@ -70,6 +70,19 @@ fn rendezvous(
 }
 
 #[test]
+fn a_failure_says_each_cause_once() {
+    let _turn = turn();
+    // SAFETY: texts.
+    let code =
+        unsafe { cuda_mem_torch_symm_join(0, c"lost".as_ptr(), 0, 1, c"/nowhere/else".as_ptr(), 5000) };
+    assert_eq!(code, CUDA_MEM_TORCH_SYSTEM);
+    let said = message();
+    for words in ["joining group \"lost\"", "/nowhere/else", "No such file"] {
+        assert_eq!(said.matches(words).count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn a_group_has_memory_handles_and_signals() {
     let _turn = turn();
     assert_eq!(malloc(MIB), Err(CUDA_MEM_TORCH_INVALID_ARGUMENT));

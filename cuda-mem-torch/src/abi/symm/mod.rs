@@ -59,13 +59,7 @@ impl From<Error> for Failure {
             | Error::WrongDevice { .. } => CUDA_MEM_TORCH_INVALID_ARGUMENT,
             _ => CUDA_MEM_TORCH_SYSTEM,
         };
-        let mut message = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(cause) = source {
-            message = format!("{message}: {cause}");
-            source = cause.source();
-        }
-        Self::new(code, message)
+        Self::new(code, error.to_string())
     }
 }
 
