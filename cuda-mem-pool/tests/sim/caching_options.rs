@@ -68,18 +68,18 @@ fn what_is_held_tightly_stays_near_the_peak() {
         let held = |hold| {
             let options = CachingOptions::default().with_hold(hold);
             let allocator = CachingAllocator::new(context, &options).unwrap();
-            // Free pieces between blocks that no later block fits in.
-            let blocks: Vec<_> = (0..64).map(|_| allocator.allocate(20 * MIB, &stream).unwrap()).collect();
+            // Free pieces between blocks that no later block fits in, each a handle of such a device.
+            let blocks: Vec<_> = (0..64).map(|_| allocator.allocate(14 * MIB, &stream).unwrap()).collect();
             let kept: Vec<_> = blocks.into_iter().enumerate().filter(|(at, _)| at % 2 == 0).collect();
             stream.synchronize().unwrap();
-            let large = allocator.allocate(600 * MIB, &stream).unwrap();
+            let large = allocator.allocate(420 * MIB, &stream).unwrap();
             drop((kept, large));
             let held = allocator.peak_reserved_bytes();
             allocator.empty_cache().unwrap();
             held
         };
-        assert!(held(Hold::Tight { over_peak: 1.02 }) <= 1280 * MIB / 100 * 105);
-        assert!(held(Hold::Ample) >= 1280 * MIB + 580 * MIB);
+        assert!(held(Hold::Tight { over_peak: 1.02 }) <= 896 * MIB / 100 * 105);
+        assert!(held(Hold::Ample) >= 896 * MIB + 406 * MIB);
     });
 }
 

@@ -100,15 +100,15 @@ pub(crate) struct Policy {
 impl Policy {
     /// For an allocator that may hold so many bytes: the device's memory, or the limit where that is less.
     ///
-    /// Handles have about a 640th of the memory, 20 MiB from 12 GiB on. Smaller ones would take more calls to fill a device, larger ones
-    /// leave more that cannot be moved because a block is in it.
+    /// Handles have about a 640th of the memory, up to 12 MiB; 14 from 12 GiB on, and 20 from 32 GiB on. Smaller ones would take more calls to
+    /// fill a device; larger ones leave more that cannot be moved because a block is in it: half a handle at each end of a run.
     pub(crate) fn for_memory(bytes: usize) -> Self {
-        let handle_bytes = (bytes / 640).next_multiple_of(SLAB).clamp(SLAB, 20 << 20);
-        let hold = Hold::Ample;
+        let most = if bytes < 12 << 30 { 12 } else if bytes < 32 << 30 { 14 } else { 20 };
+        let handle_bytes = (bytes / 640).next_multiple_of(SLAB).clamp(SLAB, most << 20);
         Self {
             handle_bytes,
             reserve_bytes: 0,
-            hold,
+            hold: Hold::Ample,
             moves: true,
             moves_us_per_s: 20_000,
             idle_permille: 1500,
