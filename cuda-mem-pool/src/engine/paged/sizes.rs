@@ -103,7 +103,7 @@ impl Policy {
     /// Handles have about a 640th of the memory, up to 12 MiB; 14 from 12 GiB on, and 20 from 32 GiB on. Smaller ones would take more calls to
     /// fill a device; larger ones leave more that cannot be moved because a block is in it: half a handle at each end of a run.
     pub(crate) fn for_memory(bytes: usize) -> Self {
-        let most = if bytes < 12 << 30 { 12 } else if bytes < 32 << 30 { 14 } else { 20 };
+        let most = 12 + 2 * usize::from(bytes >= 12 << 30) + 6 * usize::from(bytes >= 32 << 30);
         let handle_bytes = (bytes / 640).next_multiple_of(SLAB).clamp(SLAB, most << 20);
         Self {
             handle_bytes,
