@@ -106,7 +106,7 @@ impl Uses {
         poll(Some(limit), || uses.have_passed())
     }
 
-    /// A point behind the uses for each of their streams: an event of now, for another thread's default stream of the use's end. The host waits for nothing.
+    /// A point behind the uses for each of their streams: an event of now or, for another thread's default stream, of the end of its last use. The host waits for nothing.
     ///
     /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     ///

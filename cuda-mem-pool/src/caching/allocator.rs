@@ -141,7 +141,7 @@ impl CachingAllocator {
     }
 
     /// Enters a stream as a user of a block, for the work that it is given until the block is freed: freed, the block stays away from
-    /// everybody until that is done, or until its own stream has been made to wait for it. If another thread frees it, a default stream counts as of now.
+    /// everybody until that is done, or until its own stream has been made to wait for it. If another thread frees it, of a thread's default stream only work given before this call counts.
     ///
     /// The own stream waits, on the device, where the pool needs memory. So what `stream` is given before the free must not wait, by a word in
     /// memory, a host function or another process, for what the own stream is given after it: both would wait for ever.

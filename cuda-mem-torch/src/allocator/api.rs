@@ -214,7 +214,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     }
 
     /// Enters a stream as a user of an allocation, which stays away from everybody after its free until the stream has passed the
-    /// work that it was given by then; if another thread frees it, a default stream counts as of now. Nothing for address 0.
+    /// work that it was given by then; if another thread frees it, of a thread's default stream only work given before this call. Nothing for address 0.
     ///
     /// # Errors
     ///

@@ -51,7 +51,7 @@ pub(super) struct Inner {
 
 #[derive(Default)]
 struct Registered {
-    /// By the name that each had when it was registered: it is the program's code that tells it, which no lock is held for.
+    /// By the name that each had when it was registered. The program's code tells it, and is never called under the lock.
     backends: Vec<(String, Arc<dyn SymmetricBackend>)>,
     chosen: usize,
     is_used: bool,
