@@ -17,7 +17,7 @@ use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::PinnedFlags;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, PinnedBuffer, Stream, StreamId};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, PinnedBuffer, Stream};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
@@ -45,11 +45,11 @@ struct Recent {
     raw: usize,
     device: c_int,
     allocator: Option<StreamAllocator<'static>>,
-    /// Its name, if it is to be visited.
-    guest: Option<StreamId>,
+    /// It is to be visited.
+    is_guest: bool,
 }
 
-const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, guest: None };
+const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, is_guest: false };
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 static LASTING: Mutex<Option<unsafe extern "C" fn(c_int, *mut c_void) -> bool>> = Mutex::new(None);
@@ -80,10 +80,10 @@ pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<
     let allocator = recent.allocator?;
     // In a box the error leaves the address in a register.
     let allocate = || allocator.allocate_by_address(bytes).map_err(Box::new);
-    Some(match recent.guest {
-        None => allocate(),
+    Some(match recent.is_guest {
+        false => allocate(),
         // SAFETY: the caller's promise for the handle.
-        Some(guest) => unsafe { guest.visit(allocate) },
+        true => unsafe { allocator.stream().visit(allocate) },
     })
 }
 
@@ -101,9 +101,8 @@ pub(super) fn with_allocator<R>(
             return body(stream, None);
         }
         let allocator = device.caching.of_stream(stream)?;
-        let guest = stream.is_guest().then(|| stream.id());
-        let (raw, device) = (raw.addr(), device.ordinal);
-        let recent = Recent { turn, raw, device, allocator: Some(allocator), guest };
+        let (raw, device, is_guest) = (raw.addr(), device.ordinal, stream.is_guest());
+        let recent = Recent { turn, raw, device, allocator: Some(allocator), is_guest };
         // A thread at its end remembers nothing.
         let _ = RECENT.try_with(|all| all[place(raw)].set(recent));
         body(stream, Some(allocator))
