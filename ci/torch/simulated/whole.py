@@ -38,6 +38,13 @@ IMPORTED = {
     "asked_with_spellings_that_pytorch_accepts": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512MB,roundup_power2_divisions:[256:1,>:4,]"}, BACKEND, 0, "cuda-mem\nexit status"
     ),
+    "asked_with_a_comma_at_the_end": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,"}, BACKEND, 0, "cuda-mem\nexit status"
+    ),
+    # PyTorch looks at no sign that it passes over.
+    "asked_with_other_signs": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb,512]"}, BACKEND, 0, "cuda-mem\nexit status"
+    ),
     "asked_beside_the_asynchronous_backend": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_CUDA_ALLOC_CONF"
     ),
