@@ -58,7 +58,7 @@ void put(native::CUDAAllocator* allocator) {
 /// here, while that is its own.
 void read_named_backend() {
   // In the order in which it looks.
-  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
     if (const auto settings = c10::utils::get_env(variable)) {
       // Others are left to their first use: the program may change the variable until then.
       if (settings->find("backend") != std::string::npos) {
