@@ -281,6 +281,16 @@ def a_stream_of_others_is_destroyed():
     assert len([block(1 << 30) for _ in range(7)]) == 7
 
 
+def ids_are_no_handles_of_streams():
+    """The driver would follow what is no address."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    stream = torch.cuda.Stream()
+    refused(ValueError, f"{stream.stream_id} is no stream", lambda: torch.cuda.caching_allocator_alloc(1000, stream=stream.stream_id))
+    torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(1000, stream=stream))
+
+
 def observers_beside_threads():
     """Observers of failed requests take the interpreter's lock, in eight threads at once."""
     import cuda_mem_torch
@@ -938,7 +948,7 @@ print(torch.cuda.get_allocator_backend())
 
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
-    a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
+    a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
