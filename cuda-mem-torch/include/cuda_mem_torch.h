@@ -109,6 +109,16 @@
 #define CUDA_MEM_TORCH_POOL_PENDING 3
 
 /*
+ There is no such pool.
+ */
+#define CUDA_MEM_TORCH_POOL_UNKNOWN 4
+
+/*
+ The pool's last use has ended.
+ */
+#define CUDA_MEM_TORCH_POOL_RELEASED 5
+
+/*
  The bytes of what sleeps are in pinned host memory.
  */
 #define CUDA_MEM_TORCH_BACKUP_PINNED 0

@@ -342,6 +342,9 @@ struct Rejections {
 };
 
 Rejections& rejections();
+
+/// Whether a request is beyond the share of memory that the settings name, where such are to be refused before the driver is asked.
+bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device);
 #endif
 
 /// The one that is installed, or was.

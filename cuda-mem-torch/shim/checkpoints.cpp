@@ -119,6 +119,8 @@ native::CheckpointDelta Allocator::setCheckpointPoolState(
   Delta delta{device, {}};
   const int code = cuda_mem_torch_restore_pool(device, ours->checkpoint, &delta, &note_freed, &note_allocated);
   check_pending(code);
+  check_reason(code, CUDA_MEM_TORCH_POOL_UNKNOWN, "Could not find private pool id");
+  check_reason(code, CUDA_MEM_TORCH_POOL_RELEASED, "Not expected to checkpoint freeable graph");
   check(code, device);
   if (c10::memoryProfilingEnabled()) {
     report_restored(delta, before, bytes_to_report(device, ours->pool));

@@ -58,7 +58,7 @@ void put(native::CUDAAllocator* allocator) {
 /// here, while that is its own.
 void read_named_backend() {
   // In the order in which it looks.
-  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
     if (const auto settings = c10::utils::get_env(variable)) {
       // Others are left to their first use: the program may change the variable until then.
       if (settings->find("backend") != std::string::npos) {
@@ -204,11 +204,12 @@ void say_expandable(bool is_so) {
   const bool is_off = without_native_backend(last).find("expandable_segments:False") != std::string::npos;
   if (is_so && !is_off && !settings::AcceleratorAllocatorConfig::use_expandable_segments()) {
     is_said = true;
-    settings::setAllocatorSettings(last.empty() ? expandable : last + "," + expandable);
+    // First: others may end in a comma.
+    settings::setAllocatorSettings(std::string(expandable) + "," + last);
   } else if (!is_so && std::exchange(is_said, false)) {
     if (const size_t at = last.rfind(expandable); at != std::string::npos) {
-      // With the comma before it.
-      last.erase(at == 0 ? 0 : at - 1, std::strlen(expandable) + (at == 0 ? 0 : 1));
+      const size_t end = at + std::strlen(expandable);
+      last.erase(at, end - at + (last[end] == ',' ? 1 : 0));
     }
     // PyTorch keeps this one until something else is said.
     settings::setAllocatorSettings("expandable_segments:False");

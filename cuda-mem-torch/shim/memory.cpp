@@ -175,20 +175,15 @@ std::string held_natively(Allocator* allocator, DeviceIndex device) {
   return bytes == 0 ? "" : " PyTorch's own allocator holds " + std::to_string(bytes >> 20) + " MiB since before enable().";
 }
 
-/// Counts a request beyond the limit where such are to be refused before the driver is asked, and says so.
+/// Counts a request that is rejected, and says so.
 std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] size_t bytes, [[maybe_unused]] DeviceIndex device) {
 #if CUDA_MEM_HAS_OOM_REJECTION
-  const double fraction = allocator->getMemoryFraction(device);
-  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() || fraction >= 1.0) {
+  if (!is_rejected(allocator, bytes, device)) {
     return "";
   }
   const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
-  const size_t total = allocator->getMemoryInfo(device).second;
-  if (static_cast<double>(reserved + bytes) <= fraction * static_cast<double>(total)) {
-    return "";
-  }
   rejections().counts[device] += 1;
-  rejections().observers.tell(device, bytes, reserved, total);
+  rejections().observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second);
   return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
 #else
   return "";
@@ -324,7 +319,9 @@ void Allocator::init(int device_count) {
 void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   cuda_mem_torch_options options{};
-  options.large_segment_size = Config::large_segment_size();
+  // PyTorch takes more than the library has numbers for. Nothing is as large either way.
+  constexpr size_t largest = one_exabyte - (size_t{1} << 20);
+  options.large_segment_size = std::min(Config::large_segment_size(), largest);
   const size_t split = Config::max_split_size();
   options.max_split_size = split == std::numeric_limits<size_t>::max() ? UINT64_MAX : split;
   options.max_non_split_rounding_size = std::max<uint64_t>(Config::max_non_split_rounding_size(), options.large_segment_size);

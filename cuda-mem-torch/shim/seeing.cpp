@@ -149,6 +149,13 @@ Told<native::OutOfMemoryObserver>& observers() {
 void tell_observers(void* /*data*/, int64_t device, size_t requested, size_t total, size_t free) noexcept {
   // Of a request that was not made here, so that nobody was thrown it.
   thrown_by_observer.forget();
+#if CUDA_MEM_HAS_OOM_REJECTION
+  if (contained(
+          [&] { return is_rejected(installed(), requested, static_cast<DeviceIndex>(device)); }, [](const std::string&) { return false; })) {
+    // It has observers of its own.
+    return;
+  }
+#endif
   contained(
       [&] { observers().tell(device, requested, total, free); }, [](const std::string&) { thrown_by_observer.keep(); });
 }
@@ -173,6 +180,8 @@ void keep_last(std::deque<Entry>& entries, size_t most) {
 }
 
 thread_local std::string user_metadata;
+/// What is compiled in the thread, as the library has it too.
+thread_local std::vector<std::string> compile_contexts;
 
 } // namespace
 
@@ -197,7 +206,10 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   stats.num_device_free += ours.num_device_free;
   stats.max_split_size = ours.max_split_size;
 #if CUDA_MEM_HAS_OOM_REJECTION
-  stats.num_oom_rejections += rejections().counts[device];
+  const int64_t rejected = rejections().counts[device];
+  // The library counts those too. Both may have been reset in between.
+  stats.num_ooms -= std::min(rejected, ours.num_ooms);
+  stats.num_oom_rejections += rejected;
 #endif
 #if CUDA_MEM_HAS_STATS_OF_POOLS
   const auto note = [](void* data, cuda_mem_torch_pool_id id, cuda_mem_torch_stat_array bytes) noexcept {
@@ -332,10 +344,14 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
 }
 
 void Allocator::pushCompileContext(std::string& context) {
+  compile_contexts.push_back(context);
   check(cuda_mem_torch_push_compile_context(context.c_str()));
 }
 
 void Allocator::popCompileContext() {
+  if (!compile_contexts.empty()) {
+    compile_contexts.pop_back();
+  }
   check(cuda_mem_torch_pop_compile_context());
 }
 
@@ -360,6 +376,16 @@ void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) 
 Rejections& rejections() {
   static auto* rejections = new Rejections();
   return *rejections;
+}
+
+bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
+  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
+  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() || fraction >= 1.0) {
+    return false;
+  }
+  const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
+  const auto total = static_cast<double>(allocator->getMemoryInfo(device).second);
+  return static_cast<double>(reserved + bytes) > fraction * total;
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
@@ -412,7 +438,7 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
       pool_id(found.in.pool),
       c10::getApproximateTime(),
       std::move(context),
-      "N/A",
+      compile_contexts.empty() ? "N/A" : compile_contexts.back(),
       metadata);
   entry.time_.t_ = c10::getTime() / 1000;
   const std::lock_guard<std::mutex> lock(annotations_mutex_);

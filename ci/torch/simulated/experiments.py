@@ -281,6 +281,16 @@ def a_stream_of_others_is_destroyed():
     assert len([block(1 << 30) for _ in range(7)]) == 7
 
 
+def ids_are_no_handles_of_streams():
+    """The driver would follow what is no address."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    stream = torch.cuda.Stream()
+    refused(ValueError, f"{stream.stream_id} is no stream", lambda: torch.cuda.caching_allocator_alloc(1000, stream=stream.stream_id))
+    torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(1000, stream=stream))
+
+
 def observers_beside_threads():
     """Observers of failed requests take the interpreter's lock, in eight threads at once."""
     import cuda_mem_torch
@@ -757,9 +767,12 @@ def requests_are_rejected_first():
         assert "num_oom_rejections" not in torch.cuda.memory_stats()
         return
     torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:0.25,{option}")
-    assert torch.cuda.memory_stats()["num_oom_rejections"] == 0
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *words: seen.append(words))
+    counted = lambda: [torch.cuda.memory_stats()[name] for name in ("num_ooms", "num_oom_rejections")]
+    assert counted() == [0, 0]
     refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 2))
-    assert torch.cuda.memory_stats()["num_oom_rejections"] == 1
+    assert counted() == [0, 1] and seen == [], (counted(), seen)
     torch.cuda.reset_accumulated_memory_stats()
     assert torch.cuda.memory_stats()["num_oom_rejections"] == 0
     # A share that the settings get later holds with it, too.
@@ -767,6 +780,12 @@ def requests_are_rejected_first():
     torch.cuda.empty_cache()
     torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:0.125,{option}")
     refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 6))
+    # What the program sets itself rejects nothing: PyTorch looks at the settings' share alone.
+    torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:1.0,{option}")
+    torch.cuda.set_per_process_memory_fraction(0.125)
+    torch.cuda.reset_accumulated_memory_stats()
+    refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(torch.cuda.mem_get_info()[1] // 6))
+    assert counted() == [1, 0] and len(seen) == 1, (counted(), seen)
 
 
 def allocations_have_a_traceback():
@@ -857,6 +876,52 @@ def tensors_are_annotated():
     refused(RuntimeError, "no live allocation found", lambda: torch._C._cuda_annotateMemory(0, "nobody's"))
 
 
+def annotations_name_what_is_compiled():
+    """2.14: as entries of blocks do."""
+    if not since(14):
+        return
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    torch.cuda.memory._record_memory_history(compile_context=True)
+    tensor = block()
+
+    def region(x):
+        y = x + 1
+        torch.cuda.memory._annotate_tensor(tensor, "within")
+        return y
+
+    torch.compile(region, backend="eager")(torch.ones(3))
+    torch.cuda.memory._annotate_tensor(tensor, "behind")
+    entries = torch.cuda.memory._snapshot()["device_traces"][0]
+    noted = [(entry["user_metadata"], entry["compile_context"]) for entry in entries if entry["action"] == "annotate"]
+    assert noted == [("within", "Torch-Compiled Region: 0/0"), ("behind", "N/A")], noted
+    torch.cuda.memory._record_memory_history(None)
+
+
+def segments_may_be_larger_than_all():
+    """PyTorch reads -1 as the largest number. What is set beside it, or later, holds."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    small = block(64)
+
+    def set(text):
+        torch.cuda.memory._set_allocator_settings(text)
+        return torch.cuda.memory._snapshot()["allocator_settings"]
+
+    assert set("large_segment_size_mb:-1,garbage_collection_threshold:0.5")["garbage_collection_threshold"] == 0.5
+    assert set("garbage_collection_threshold:0.75")["garbage_collection_threshold"] == 0.75
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        refused(torch.OutOfMemoryError, "Tried to allocate 2.00 MiB", lambda: block(2 * MIB))
+        large = block(20 * MIB)
+    set("large_segment_size_mb:20,max_split_size_mb:64")
+    with torch.cuda.use_mem_pool(pool):
+        kept = block(2 * MIB)
+    del small, large, kept
+
+
 def later_settings_are_accepted():
     """Settings of later versions, from the environment as from `enable()`, change nothing that is not so already."""
     words = """
@@ -883,8 +948,9 @@ print(torch.cuda.get_allocator_backend())
 
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
-    a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, observers_beside_threads, a_failed_request_says_what_there_was,
+    a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
-    pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, later_settings_are_accepted,
+    pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
+    segments_may_be_larger_than_all, later_settings_are_accepted,
 ]

@@ -391,8 +391,10 @@ static void refused_pools() {
   EXPECT(CA::getCheckpointState(0, id) != nullptr);
   CA::releasePool(0, id);
   EXPECT(begins(thrown([&] { CA::getCheckpointState(0, id); }), "Could not find pool of id, or it is freeable"));
+  EXPECT(begins(thrown([&] { CA::setCheckpointPoolState(0, state); }), "Not expected to checkpoint freeable graph"));
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   CA::emptyCache(id);
+  EXPECT(begins(thrown([&] { CA::setCheckpointPoolState(0, state); }), "Could not find private pool id"));
 }
 
 /// Nobody's base class, and has none.

@@ -20,6 +20,7 @@ STEPS = [
 
 # Programs whose environment says what happens when PyTorch is imported: variables, the code, the exit status, and what is printed.
 BACKEND = "import torch; print(torch.cuda.get_allocator_backend())"
+SPLIT = "import torch; block = torch.empty(1, device='cuda'); print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
 IMPORTED = {
     "asked": ({"CUDA_MEM_TORCH": "1"}, BACKEND, 0, "cuda-mem"),
     "asked_with_a_bad_option": (
@@ -37,6 +38,17 @@ IMPORTED = {
     ),
     "asked_with_spellings_that_pytorch_accepts": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512MB,roundup_power2_divisions:[256:1,>:4,]"}, BACKEND, 0, "cuda-mem\nexit status"
+    ),
+    "asked_with_a_comma_at_the_end": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,"}, BACKEND, 0, "cuda-mem\nexit status"
+    ),
+    # PyTorch looks at no sign that it passes over.
+    "asked_with_other_signs": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb,512]"}, BACKEND, 0, "cuda-mem\nexit status"
+    ),
+    # It looks at this name on every device, before the general one.
+    "asked_with_settings_under_another_name": (
+        {"CUDA_MEM_TORCH": "1", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}, SPLIT, 0, "64\nexit status"
     ),
     "asked_beside_the_asynchronous_backend": (
         {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_CUDA_ALLOC_CONF"

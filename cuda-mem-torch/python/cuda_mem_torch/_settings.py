@@ -7,8 +7,8 @@ import operator
 import os
 from typing import Mapping
 
-# In the order in which PyTorch looks; it takes the first alone.
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+# In the order in which PyTorch looks, whatever it is built for; it takes the first alone.
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 KEYWORDS = (
     "expandable_segments",

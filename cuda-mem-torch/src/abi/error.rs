@@ -53,6 +53,10 @@ pub const CUDA_MEM_TORCH_POOL_BEGUN: c_int = 1;
 pub const CUDA_MEM_TORCH_POOL_NOT_BEGUN: c_int = 2;
 /// Streams still use blocks of the pool that were freed.
 pub const CUDA_MEM_TORCH_POOL_PENDING: c_int = 3;
+/// There is no such pool.
+pub const CUDA_MEM_TORCH_POOL_UNKNOWN: c_int = 4;
+/// The pool's last use has ended.
+pub const CUDA_MEM_TORCH_POOL_RELEASED: c_int = 5;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -209,6 +213,8 @@ impl From<Error> for Failure {
             Error::Pool(PoolError::AlreadyRouted { .. }) => CUDA_MEM_TORCH_POOL_BEGUN,
             Error::Pool(PoolError::NotRouted { .. }) => CUDA_MEM_TORCH_POOL_NOT_BEGUN,
             Error::Pool(PoolError::Pending { .. }) => CUDA_MEM_TORCH_POOL_PENDING,
+            Error::Pool(PoolError::Unknown { .. }) => CUDA_MEM_TORCH_POOL_UNKNOWN,
+            Error::Pool(PoolError::Released { .. }) => CUDA_MEM_TORCH_POOL_RELEASED,
             _ => CUDA_MEM_TORCH_POOL_OTHER,
         };
         Self { driver, pool, ..Self::new(code, error.to_string()) }

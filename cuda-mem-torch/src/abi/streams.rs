@@ -29,6 +29,8 @@ type Key = (c_int, usize);
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
+/// Below it there are no addresses.
+const FIRST_PAGE: usize = 4096;
 const REMEMBERED: usize = 4;
 
 #[derive(Default)]
@@ -179,6 +181,13 @@ fn own(ordinal: c_int) -> Option<Stream> {
 }
 
 fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
+    // PyTorch's ids of streams are small numbers. A driver that is asked about one follows it as an address.
+    if (PER_THREAD + 1..FIRST_PAGE).contains(&raw.addr()) {
+        return Err(Failure::argument(format!(
+            "{} is no stream; accepted: its handle (cuda_stream)",
+            raw.addr()
+        )));
+    }
     let query = *lock(&LASTING);
     // SAFETY: what was promised when it was passed.
     let lasts = query.is_none_or(|query| unsafe { query(device.ordinal, raw) });

@@ -30,6 +30,28 @@ fn no_call_failed() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
+/// A driver would follow it.
+#[test]
+fn a_small_number_is_no_stream() {
+    let _turn = turn();
+    sim().log().clear();
+    sim().record(true);
+    let mut block = std::ptr::null_mut();
+    for number in [3, 963, 4095] {
+        // SAFETY: refused, whatever it is; a place.
+        let code =
+            unsafe { cuda_mem_torch_malloc(0, MIB, std::ptr::without_provenance_mut(number), &mut block) };
+        assert_eq!(code, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+        assert!(
+            message().starts_with(&format!("{number} is no stream; accepted: its handle")),
+            "{}",
+            message()
+        );
+    }
+    no_call_failed();
+    sim().record(false);
+}
+
 /// What was its stays away from others until its work is done, and then serves them.
 #[test]
 fn a_stream_of_others_is_destroyed_while_it_is_busy() {

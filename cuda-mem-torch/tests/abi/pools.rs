@@ -374,7 +374,7 @@ fn a_refusal_says_how_the_pool_is() {
         // SAFETY: a place.
         unsafe { cuda_mem_torch_checkpoint_pool(0, pool, &mut checkpoint) }
     };
-    assert_eq!(reason(checkpoint()), CUDA_MEM_TORCH_POOL_OTHER);
+    assert_eq!(reason(checkpoint()), CUDA_MEM_TORCH_POOL_UNKNOWN);
     succeed(begin());
     assert_eq!(reason(begin()), CUDA_MEM_TORCH_POOL_BEGUN);
     let block = allocate(MIB, new_stream().as_raw());
@@ -387,7 +387,7 @@ fn a_refusal_says_how_the_pool_is() {
     assert_eq!(reason(checkpoint()), CUDA_MEM_TORCH_POOL_PENDING);
     end_capture(capturing);
     succeed(cuda_mem_torch_release_pool(0, pool));
-    assert_eq!(reason(cuda_mem_torch_release_pool(0, pool)), CUDA_MEM_TORCH_POOL_OTHER);
+    assert_eq!(reason(cuda_mem_torch_release_pool(0, pool)), CUDA_MEM_TORCH_POOL_RELEASED);
     succeed(cuda_mem_torch_synchronize(0));
     empty_cache(pool);
 }

@@ -73,15 +73,22 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults.
+    /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults. As for PyTorch, whatever sign stands between a key and
+    /// its value, and behind that, parts them.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let mut options = Options::default();
         let (mut memory_fraction, mut reuse, mut expandable, mut notes) = (None, false, true, Vec::new());
-        for pair in split(text)? {
-            let (key, value) = pair
-                .split_once(':')
-                .ok_or_else(|| Failure::argument(format!("{pair:?} is no setting; accepted: key:value")))?;
-            let Some((key, does)) = KEYS.iter().find(|(known, _)| *known == key) else {
+        let tokens = tokens(text);
+        let mut rest = &tokens[..];
+        while let [key, after @ ..] = rest {
+            let (value, left) = value(after).ok_or_else(|| {
+                Failure::argument(format!(
+                    "{key:?} of {text:?} has no value, or a [ without a ]; accepted: key:value"
+                ))
+            })?;
+            let value = value.as_str();
+            rest = left;
+            let Some((key, does)) = KEYS.iter().find(|(known, _)| known == key) else {
                 let keys = KEYS.map(|(key, _)| key).join(", ");
                 return Err(Failure::argument(format!(
                     "there is no setting {key:?}; the settings are {keys}"
@@ -145,8 +152,8 @@ fn divisions(key: &str, value: &str) -> Result<[u64; 16], Failure> {
     let accepted = "[SIZE:STEPS,…,>:STEPS], SIZE a power of two in MiB";
     let mut divisions = [0; 16];
     let mut next = 0;
-    for (at, entry) in list.split_terminator(',').enumerate() {
-        let (size, steps) = entry.split_once(':').ok_or_else(|| refused(key, value, accepted))?;
+    for (at, entry) in tokens(list).chunks(4).enumerate() {
+        let [size, _, steps, ..] = entry else { return Err(refused(key, value, accepted)) };
         let steps: u64 = number(key, steps)?;
         if size == ">" {
             divisions[next..].fill(steps);
@@ -205,31 +212,22 @@ fn not_accepted(error: OptionsError) -> Failure {
     }
 }
 
-/// The pairs, without white space; commas within brackets part none.
-fn split(text: &str) -> Result<Vec<String>, Failure> {
-    let mut pairs = vec![String::new()];
-    let mut inside = false;
-    for letter in text.chars().filter(|letter| !letter.is_whitespace()) {
-        match letter {
-            '[' if inside => return Err(Failure::argument(format!("{text:?} has a [ within a ["))),
-            '[' => inside = true,
-            ']' if !inside => return Err(Failure::argument(format!("{text:?} has a ] without a ["))),
-            ']' => inside = false,
-            ',' if !inside => {
-                pairs.push(String::new());
-                continue;
-            }
-            _ => {}
-        }
-        if let Some(pair) = pairs.last_mut() {
-            pair.push(letter);
-        }
-    }
-    if inside {
-        return Err(Failure::argument(format!("{text:?} has a [ without a ]")));
-    }
-    pairs.retain(|pair| !pair.is_empty());
-    Ok(pairs)
+/// The words of settings and the signs that part them, without white space.
+fn tokens(text: &str) -> Vec<String> {
+    const SIGNS: [char; 4] = [',', ':', '[', ']'];
+    let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+    let parts = text.split_inclusive(SIGNS).flat_map(|part| {
+        let word = part.trim_end_matches(SIGNS);
+        [word, &part[word.len()..]]
+    });
+    parts.filter(|token| !token.is_empty()).map(str::to_owned).collect()
+}
+
+/// What comes after a key: its value, a list as a whole, and the rest. None if there is no value, or no end of the list.
+fn value(after: &[String]) -> Option<(String, &[String])> {
+    let [_, value, ..] = after else { return None };
+    let length = if value == "[" { after.iter().position(|token| token == "]")? } else { 1 };
+    Some((after[1..=length].concat(), after.get(length + 2..).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -277,6 +275,18 @@ mod tests {
         let divisions = options("roundup_power2_divisions:[2:4,8:2,>:1,]").roundup_power2_divisions;
         assert_eq!(divisions[..6], [4, 4, 0, 2, 1, 1]);
         assert_eq!(options("roundup_power2_divisions:[]").roundup_power2_divisions, [0; 16]);
+        // It looks at no sign between key, value and the next key.
+        for text in ["max_split_size_mb:64]", "max_split_size_mb,64", "max_split_size_mb:64:"] {
+            assert_eq!(options(text).max_split_size, Some(64 << 20), "{text}");
+        }
+        assert!(!Settings::parse("expandable_segments:False:").unwrap().expandable);
+        let divisions = options("roundup_power2_divisions:[2,4:8[2,>:1]").roundup_power2_divisions;
+        assert_eq!(divisions[..6], [4, 4, 0, 2, 1, 1]);
+        for text in
+            ["max_split_size_mb:64,,backend:native", "[max_split_size_mb:64", "max_split_size_mb:[64]"]
+        {
+            assert!(error(text).contains("accepted: ") || error(text).contains("no setting"), "{text}");
+        }
         assert!(Settings::parse("pinned_max_cached_size_mb:-1").is_ok());
         for text in ["max_split_size_mb:MB64", "max_split_size_mb:", "roundup_power2_divisions:[4:2,,8:2]"] {
             assert!(error(text).contains("accepted: "), "{text}");
