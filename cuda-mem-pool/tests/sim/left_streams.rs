@@ -254,3 +254,39 @@ fn leaves_work(context: &Context, work: impl FnOnce(&Stream) + Send) -> Gate {
     };
     thread::scope(|scope| scope.spawn(body).join()).unwrap()
 }
+
+/// Of two threads that wait for all work of the context, the second began before a stream that the first has found done was followed by
+/// another thread's, which ended while it was busy: its wait says nothing of that.
+#[test]
+fn a_wait_that_began_before_a_stream_was_there_does_not_count_for_it() {
+    small(|_, context, allocator| {
+        let [first_asks, asks, held] = [(); 3].map(|()| Stream::new(context).unwrap());
+        let ask = |stream: &Stream| {
+            let mut block = allocator.allocate(60 * MIB, stream).ok()?;
+            block.as_device_range().fill_bytes(stream, 1).unwrap();
+            stream.synchronize().unwrap();
+            Some(block)
+        };
+        let work = |own: &Stream| {
+            let mut block = allocator.allocate(40 * MIB, own).unwrap();
+            block.as_device_range().fill_bytes(own, 2).unwrap();
+        };
+        let first = leaves_work(context, work);
+        thread::scope(|scope| {
+            let has_asked = scope.spawn(|| assert!(ask(&first_asks).is_some()));
+            thread::sleep(Duration::from_millis(50));
+            let second = Gate::before(&held);
+            let asked = scope.spawn(|| ask(&asks));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!has_asked.is_finished() && !asked.is_finished(), "the host waits");
+            first.open();
+            has_asked.join().unwrap();
+            let late = leaves_work(context, work);
+            second.open();
+            let given = asked.join().unwrap();
+            late.open();
+            assert!(given.is_none(), "what uses it has not begun");
+        });
+        assert!(ask(&asks).is_some());
+    });
+}

@@ -154,7 +154,7 @@ impl PrivatePools<'_> {
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
     fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
-        if waits && self.private.streams.owners().iter().any(|owner| owner.is_lost()) {
+        if waits {
             self.shared.wait_for_lost_streams();
         }
         if leaving.is_empty() {
