@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Event, Stream};
 use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -253,6 +255,29 @@ fn leaves_work(context: &Context, work: impl FnOnce(&Stream) + Send) -> Gate {
         gate
     };
     thread::scope(|scope| scope.spawn(body).join()).unwrap()
+}
+
+/// A segment is on its way out while another pool grows, which has streams forgotten that have no memory, and comes back.
+#[test]
+fn what_the_driver_refuses_of_a_thread_that_has_ended_goes_later() {
+    small(|sim, context, allocator| {
+        let [id, grows] = [(); 2].map(|()| MempoolId::for_user());
+        thread::scope(|scope| {
+            let taken = || routed(allocator, id, 1000, &Stream::per_thread(context).unwrap()).unwrap();
+            free(allocator, scope.spawn(taken).join().unwrap());
+        });
+        allocator.release_pool(id).unwrap();
+        let (stream, within) = (Stream::new(context).unwrap(), allocator.clone());
+        let tracker = allocator.history().attach(move |entry| {
+            if entry.action == Action::SegmentFree && within.pool_use_count(grows) == 0 {
+                free(&within, routed(&within, grows, 1000, &stream).unwrap());
+            }
+        });
+        sim.fail_call("cuMemFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        allocator.empty_pool_cache(id).unwrap_err();
+        allocator.history().detach(tracker);
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
+    });
 }
 
 /// Of two threads that wait for all work of the context, the second began before a stream that the first has found done was followed by

@@ -207,13 +207,9 @@ impl PrivatePools<'_> {
     }
 
     fn put_back(self, leaving: Leaving) -> Result<()> {
-        let Leaving { taken, owner, stack, .. } = leaving;
+        let Leaving { taken, stack, .. } = leaving;
         let mut state = lock(&self.private.state);
         state.pools.put_back(&taken)?;
-        // Nobody but who took it may have had its stream.
-        if let Some(owner) = &owner {
-            state.streams.keep(owner);
-        }
         if let Some(stack) = stack {
             state.segment_stacks.insert(taken.segment.address, stack);
         }
