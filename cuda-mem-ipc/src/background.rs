@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// How long a thread without work stays.
 const KEPT: Duration = Duration::from_millis(500);
 
-/// How long a job that is not done is left alone between two looks, at first and at most.
+/// How long a job that is not done is left alone between two looks, at first and at most; longer where there are very many.
 const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16)];
 
 /// Run again after a pause until it returns true.
@@ -159,7 +159,10 @@ impl Background {
             state.running.swap_remove(index);
         }
         if let Some(job) = left {
-            state.add(pause, (pause * 2).min(PAUSE[1]), job);
+            // To look at jobs that are not done takes a quarter of a thread's time, however many there are. A long look may have waited.
+            let others = u32::try_from(state.jobs.len()).unwrap_or(u32::MAX);
+            let least = began.elapsed().min(PAUSE[0] / 10).saturating_mul(others.saturating_mul(3));
+            state.add(pause.max(least), (pause * 2).min(PAUSE[1]), job);
         }
         state
     }
@@ -183,7 +186,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::{Arc, mpsc};
 
     use super::*;
 
@@ -208,6 +212,40 @@ mod tests {
         let mut others: Vec<_> = (0..3).map(|_| ended.recv_timeout(LIMIT).unwrap()).collect();
         others.sort_unstable();
         assert_eq!(others, [0, 1, 2]);
+    }
+
+    /// As buffers do that are to go back while a stream that used them captures, or the driver refuses.
+    #[test]
+    fn jobs_that_are_not_done_leave_the_processor_to_others() {
+        static GROUP: Background = Background::new("test", 1);
+        const LOOK: Duration = Duration::from_micros(50);
+        let (looks, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        for _ in 0..2000 {
+            let (looks, is_over) = (Arc::clone(&looks), Arc::clone(&is_over));
+            GROUP.add(Box::new(move || {
+                let began = Instant::now();
+                while began.elapsed() < LOOK {
+                    std::hint::spin_loop();
+                }
+                looks.fetch_add(1, Ordering::Relaxed);
+                is_over.load(Ordering::Relaxed)
+            }));
+        }
+        // At first there are few, and each is looked at soon again.
+        while looks.load(Ordering::Relaxed) < 4000 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (before, start) = (looks.load(Ordering::Relaxed), Instant::now());
+        thread::sleep(Duration::from_millis(500));
+        let busy = LOOK * (looks.load(Ordering::Relaxed) - before);
+        let of = start.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(busy < of / 2, "{busy:?} of {of:?}");
+        let start = Instant::now();
+        while GROUP.waiting() > 0 {
+            assert!(start.elapsed() < LIMIT, "they are not looked at any more");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -194,13 +194,12 @@ impl Watch {
             let was_refused = std::mem::replace(&mut self.is_refused, false);
             // What a peer had sent before it ended counts.
             let ended = match Arc::clone(&self.link).service(urgent) {
-                Ok(()) => false,
                 Err(error) if error.is_the_system_s() => {
                     self.is_refused = true;
                     // Nothing but its end was listened for: what it had sent cannot be had.
                     came && was_refused
                 }
-                Err(_) => true,
+                served => served.is_err(),
             };
             if ended {
                 self.closed = Some(Instant::now());

@@ -214,19 +214,19 @@ impl DeviceCache {
     /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
     /// beside a capture, which that would end. Whether they are done now.
     pub(super) fn wait_for_lost_streams(&self) -> bool {
-        let private = self.private.streams.all();
+        let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
+        let owners = of_slots.chain(self.private.streams.owners());
+        let lost: Vec<_> = owners.filter_map(|owner| Some((owner.lost()?, owner))).collect();
         let served = self.slots.iter().filter_map(|slot| slot.owner.stream());
-        if served.chain(private).any(|stream| stream.is_capturing().unwrap_or(false)) {
+        let mut named = served.chain(self.private.streams.all());
+        if lost.is_empty()
+            || named.any(|stream| stream.is_capturing().unwrap_or(false))
+            || self.wait_for_context().is_err()
+        {
             return false;
         }
-        let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
-        let lost: Vec<_> =
-            of_slots.chain(self.private.streams.owners()).filter(|owner| owner.is_lost()).collect();
-        let is_done = !lost.is_empty() && self.wait_for_context().is_ok();
-        if is_done {
-            lost.iter().for_each(|owner| owner.found_done());
-        }
-        is_done
+        lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
+        true
     }
 
     /// Gives free memory of a heap that nothing uses back to the driver, `most` bytes of it; how many bytes.

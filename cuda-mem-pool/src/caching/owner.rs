@@ -108,18 +108,6 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         }
     }
 
-    /// Whether the stream is a thread's that ended while it was busy.
-    pub(super) fn is_lost(&self) -> bool {
-        matches!(&*lock(&self.state), State::Ended(_, End::Lost))
-    }
-
-    /// All that a lost stream was given is known to be done.
-    pub(super) fn found_done(&self) {
-        if let State::Ended(_, end @ End::Lost) = &mut *lock(&self.state) {
-            *end = End::Done;
-        }
-    }
-
     /// Whether the stream has ended, and is done.
     pub(super) fn has_ended(&self) -> bool {
         matches!(&*lock(&self.state), State::Ended(_, End::Done) | State::Closed)
@@ -151,6 +139,22 @@ impl Owner {
     pub(super) fn is_left(&self, stream: &Stream, is_left: impl Fn(&Stream) -> bool) -> bool {
         self.end_left(stream.id().as_raw(), &is_left)
             || matches!(&*lock(&self.state), State::Ended(last, End::Done) if last == stream && is_left(last))
+    }
+
+    /// The stream, if it is a thread's that ended while it was busy.
+    pub(super) fn lost(&self) -> Option<Stream> {
+        match &*lock(&self.state) {
+            State::Ended(stream, End::Lost) => Some(stream.clone()),
+            _ => None,
+        }
+    }
+
+    /// All that a lost stream was given is known to be done. Another one may have taken its place meanwhile, and be lost too.
+    pub(super) fn found_done(&self, lost: &Stream) {
+        match &mut *lock(&self.state) {
+            State::Ended(stream, end @ End::Lost) if stream == lost => *end = End::Done,
+            _ => {}
+        }
     }
 
     fn end_left(&self, id: u64, is_left: impl FnOnce(&Stream) -> bool) -> bool {

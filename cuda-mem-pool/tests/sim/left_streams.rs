@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Event, Stream};
 use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, Tag};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -253,4 +255,63 @@ fn leaves_work(context: &Context, work: impl FnOnce(&Stream) + Send) -> Gate {
         gate
     };
     thread::scope(|scope| scope.spawn(body).join()).unwrap()
+}
+
+/// A segment is on its way out while another pool grows, which has streams forgotten that have no memory, and comes back.
+#[test]
+fn what_the_driver_refuses_of_a_thread_that_has_ended_goes_later() {
+    small(|sim, context, allocator| {
+        let [id, grows] = [(); 2].map(|()| MempoolId::for_user());
+        thread::scope(|scope| {
+            let taken = || routed(allocator, id, 1000, &Stream::per_thread(context).unwrap()).unwrap();
+            free(allocator, scope.spawn(taken).join().unwrap());
+        });
+        allocator.release_pool(id).unwrap();
+        let (stream, within) = (Stream::new(context).unwrap(), allocator.clone());
+        let tracker = allocator.history().attach(move |entry| {
+            if entry.action == Action::SegmentFree && within.pool_use_count(grows) == 0 {
+                free(&within, routed(&within, grows, 1000, &stream).unwrap());
+            }
+        });
+        sim.fail_call("cuMemFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        allocator.empty_pool_cache(id).unwrap_err();
+        allocator.history().detach(tracker);
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 2 * MIB);
+    });
+}
+
+/// Of two threads that wait for all work of the context, the second began before a stream that the first has found done was followed by
+/// another thread's, which ended while it was busy: its wait says nothing of that.
+#[test]
+fn a_wait_that_began_before_a_stream_was_there_does_not_count_for_it() {
+    small(|_, context, allocator| {
+        let [first_asks, asks, held] = [(); 3].map(|()| Stream::new(context).unwrap());
+        let ask = |stream: &Stream| {
+            let mut block = allocator.allocate(60 * MIB, stream).ok()?;
+            block.as_device_range().fill_bytes(stream, 1).unwrap();
+            stream.synchronize().unwrap();
+            Some(block)
+        };
+        let work = |own: &Stream| {
+            let mut block = allocator.allocate(40 * MIB, own).unwrap();
+            block.as_device_range().fill_bytes(own, 2).unwrap();
+        };
+        let first = leaves_work(context, work);
+        thread::scope(|scope| {
+            let has_asked = scope.spawn(|| assert!(ask(&first_asks).is_some()));
+            thread::sleep(Duration::from_millis(50));
+            let second = Gate::before(&held);
+            let asked = scope.spawn(|| ask(&asks));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!has_asked.is_finished() && !asked.is_finished(), "the host waits");
+            first.open();
+            has_asked.join().unwrap();
+            let late = leaves_work(context, work);
+            second.open();
+            let given = asked.join().unwrap();
+            late.open();
+            assert!(given.is_none(), "what uses it has not begun");
+        });
+        assert!(ask(&asks).is_some());
+    });
 }

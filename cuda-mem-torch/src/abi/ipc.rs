@@ -190,6 +190,9 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     }
     // The other process may take its time, for which nobody else waits.
     let descriptors = take(&mapped)?;
+    // Here, and not under the lock: what goes with memory that was put off may be the program's, and so is who hears of a failure.
+    device.context.driver().reclaim();
+    let _reports = core::LateReports::new();
     let mut imports = lock(&IMPORTS);
     if let Some(address) = imports.find(&key) {
         return Ok(address);

@@ -6,6 +6,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
@@ -362,6 +364,34 @@ fn what_is_closed_beside_a_capture_is_not_opened_again() {
     delete(block);
 }
 
+/// An import fails, and its addresses do not go back: who hears of that asks for what is opened, whose lock the import had.
+#[test]
+fn who_hears_of_an_import_that_failed_uses_what_is_opened() {
+    let _turn = turn();
+    let block = allocate(3 * MIB, new_stream().as_raw());
+    let (bytes, _) = share(block);
+    let (tells, heard) = mpsc::channel();
+    driver().on_release_failure(move |_| {
+        // SAFETY: it is nothing that was opened, which is found out.
+        let code = unsafe { cuda_mem_torch_ipc_close(null_mut()) };
+        // Nobody listens any more if it is too late.
+        let _ = tells.send(code);
+    });
+    for function in ["cuMemSetAccess", "cuMemAddressFree", "cuMemAddressFree"] {
+        sim().fail_call(function, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    }
+    let opens = thread::spawn(move || {
+        let mut base = null_mut();
+        // SAFETY: the bytes and a place.
+        unsafe { cuda_mem_torch_ipc_open(0, bytes.as_ptr(), bytes.len(), &mut base) }
+    });
+    assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(CUDA_MEM_TORCH_NOT_OURS), "it waits for ever");
+    assert_ne!(opens.join().unwrap(), CUDA_MEM_TORCH_OK);
+    sim().clear_faults();
+    driver().on_release_failure(|_| {});
+    delete(block);
+}
+
 #[test]
 fn what_is_no_handle_is_refused() {
     let _turn = turn();
@@ -440,13 +470,13 @@ fn captures_that_begin_beside_a_wait_for_a_device_go_on() {
         sim().delay(call, Duration::from_micros(200));
     }
     let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let captures = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 begin_capture(captured);
-                std::thread::sleep(Duration::from_micros(100));
+                thread::sleep(Duration::from_micros(100));
                 end_capture(captured);
-                std::thread::sleep(Duration::from_micros(100));
+                thread::sleep(Duration::from_micros(100));
             }
         });
         for _ in 0..30 {

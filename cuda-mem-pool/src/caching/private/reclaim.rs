@@ -154,7 +154,7 @@ impl PrivatePools<'_> {
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
     fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
-        if waits && self.private.streams.owners().iter().any(|owner| owner.is_lost()) {
+        if waits {
             self.shared.wait_for_lost_streams();
         }
         if leaving.is_empty() {
@@ -207,13 +207,9 @@ impl PrivatePools<'_> {
     }
 
     fn put_back(self, leaving: Leaving) -> Result<()> {
-        let Leaving { taken, owner, stack, .. } = leaving;
+        let Leaving { taken, stack, .. } = leaving;
         let mut state = lock(&self.private.state);
         state.pools.put_back(&taken)?;
-        // Nobody but who took it may have had its stream.
-        if let Some(owner) = &owner {
-            state.streams.keep(owner);
-        }
         if let Some(stack) = stack {
             state.segment_stacks.insert(taken.segment.address, stack);
         }

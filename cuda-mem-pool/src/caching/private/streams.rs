@@ -70,12 +70,6 @@ impl PoolStreams {
         drop(before);
     }
 
-    /// Enters the stream of a segment that was put back.
-    pub(super) fn keep(&self, stream: &Stream) {
-        let known = || KnownStream { stream: stream.clone(), thread: None };
-        lock(&self.known).entry(stream.id().as_raw()).or_insert_with(known);
-    }
-
     pub(super) fn get(&self, id: u64) -> Option<Stream> {
         lock(&self.known).get(&id).map(|known| known.stream.clone())
     }
@@ -125,12 +119,12 @@ impl PrivatePools<'_> {
         found.transpose()
     }
 
-    /// Forgets those of these streams that have no memory.
+    /// Forgets those of these streams that have no memory. Another time while a segment is out, which may be theirs and come back.
     pub(super) fn forget_without_memory(self, abandoned: &[u64]) {
-        if abandoned.is_empty() {
+        let state = lock(&self.private.state);
+        if abandoned.is_empty() || state.pools.iter().any(|(_, pool)| pool.is_leaving()) {
             return;
         }
-        let state = lock(&self.private.state);
         let with_memory: HashSet<u64> = state.segments().map(|(_, segment)| segment.stream).collect();
         let gone = state.streams.take(|id| abandoned.contains(&id) && !with_memory.contains(&id));
         drop(state);
