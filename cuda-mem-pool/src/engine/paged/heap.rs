@@ -97,7 +97,8 @@ impl StreamHeap {
         at: Option<u64>,
         index: &impl BlockIndex,
     ) -> Option<Block> {
-        if at.is_some() {
+        // Empty slabs go first where they could part what a large block needs whole.
+        if at.is_some() || size >= END_BYTES {
             self.coalesce(index);
         }
         match Tier::of(size) {

@@ -86,7 +86,6 @@ impl Settings {
                     "{key:?} of {text:?} has no value, or a [ without a ]; accepted: key:value"
                 ))
             })?;
-            let value = value.as_str();
             rest = left;
             let Some((key, does)) = KEYS.iter().find(|(known, _)| known == key) else {
                 let keys = KEYS.map(|(key, _)| key).join(", ");
@@ -96,31 +95,31 @@ impl Settings {
             };
             match does {
                 Does::Counts if *key == "per_process_memory_fraction" => {
-                    let fraction = number(key, value)?;
+                    let fraction = number(key, &value)?;
                     if !(0.0..=1.0).contains(&fraction) {
-                        return Err(refused(key, value, "a number from 0 to 1"));
+                        return Err(refused(key, &value, "a number from 0 to 1"));
                     }
                     memory_fraction = Some(fraction);
                 }
-                Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, value)?,
-                Does::Counts if *key == "expandable_segments" => expandable = truth(key, value)?,
-                Does::Counts => apply(&mut options, key, value)?,
+                Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, &value)?,
+                Does::Counts if *key == "expandable_segments" => expandable = truth(key, &value)?,
+                Does::Counts => apply(&mut options, key, &value)?,
                 Does::Better(why) => {
-                    truth(key, value)?;
+                    truth(key, &value)?;
                     notes.push(format!("{key}:{value} changes nothing: {why}"));
                 }
                 Does::Moot(why) => notes.push(format!("{key}:{value} changes nothing: {why}")),
                 Does::Shim => {
-                    truth(key, value)?;
+                    truth(key, &value)?;
                 }
                 Does::Number => {
-                    number::<i64>(key, value)?;
+                    number::<i64>(key, &value)?;
                 }
                 Does::Host(why) => notes.push(format!(
                     "{key}:{value} is for PyTorch's own pinned memory (pinned=False): here {why}"
                 )),
                 Does::Refused(accepted, why) if value != *accepted => {
-                    return Err(refused(key, value, &format!("{accepted}, as {why}")));
+                    return Err(refused(key, &value, &format!("{accepted}, as {why}")));
                 }
                 Does::Refused(..) => {}
             }

@@ -198,6 +198,17 @@ fn small_blocks_leave_a_large_end_whole_and_large_ones_fit_it() {
     assert_eq!(heap.allocate(7 << 20, 0, &NoIndex).unwrap().address, end);
 }
 
+#[test]
+fn an_empty_slab_parts_nothing_that_a_large_block_needs_whole() {
+    let mut heap = StreamHeap::new();
+    heap.large.offer(1 << 40, 350 << 20, 0).unwrap();
+    let [large, small] = [200 << 20, 512].map(|size| heap.allocate(size, 0, &NoIndex).unwrap());
+    heap.free(large.number, &NoIndex).unwrap();
+    assert!(heap.allocate(300 << 20, 0, &NoIndex).is_none(), "around a small block");
+    heap.free(small.number, &NoIndex).unwrap();
+    assert_eq!(heap.allocate(300 << 20, 0, &NoIndex).unwrap().address, 1 << 40);
+}
+
 /// What is held of a short trace, and that no byte belongs to two blocks, without a limit and close to what is in use.
 #[test]
 fn a_recorded_program_is_held_and_never_twice() {
