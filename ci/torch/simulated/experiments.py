@@ -251,6 +251,7 @@ def a_pool_beside_the_native_allocator():
     assert sum(segment["total_size"] for segment in pool.snapshot()) >= 3 * MIB
     for asks in (cuda_mem_torch.stats, lambda: cuda_mem_torch.report("x.html")):
         refused(cuda_mem_torch.CudaMemError, "not enabled", asks)
+    refused(cuda_mem_torch.CudaMemError, "tags and limits are of this allocator, which is not enabled", lambda: cuda_mem_torch.set_limit(MIB))
     # PyTorch's own takes an allocator first: by position the two would mean other things.
     refused(TypeError, "positional argument", lambda: cuda_mem_torch.MemPool(None, True))
     tensor[:64].copy_(numbered())
