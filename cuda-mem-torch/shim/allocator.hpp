@@ -83,6 +83,10 @@ inline bool is_parents(int code) {
   return code == CUDA_MEM_TORCH_FORKED;
 }
 
+/// Throws if a call failed that gives nothing back. That of a forked child has nothing to change, as natively; it hears of it where it wants
+/// memory.
+void check_unless_parents(int code, DeviceIndex device = no_device);
+
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
 void delete_block(void* pointer);
 

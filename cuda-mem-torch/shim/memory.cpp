@@ -60,6 +60,12 @@ void check(int code, DeviceIndex device) {
   }
 }
 
+void check_unless_parents(int code, DeviceIndex device) {
+  if (!is_parents(code)) {
+    check(code, device);
+  }
+}
+
 cuda_mem_torch_device_stats stats_of(DeviceIndex device) {
   cuda_mem_torch_device_stats stats{};
   check(cuda_mem_torch_stats(device, &stats), device);
@@ -330,7 +336,11 @@ void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
     options.roundup_power2_divisions[at] = divisions[at];
   }
   options.garbage_collection_threshold = Config::garbage_collection_threshold();
-  check(cuda_mem_torch_set_options(&options));
+  const int code = cuda_mem_torch_set_options(&options);
+  if (is_parents(code)) {
+    return;
+  }
+  check(code);
   check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
   if (names_expandable || !native_.is_late()) {
     check(cuda_mem_torch_set_expandable_segments(Config::use_expandable_segments()));
@@ -451,7 +461,7 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
   const int code = cuda_mem_torch_record_stream(data.get(), stream.device_index(), stream.stream());
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {
-    return check(code, stream.device_index());
+    return check_unless_parents(code, stream.device_index());
   }
   // A block of one of its pools, which it knows by its own deleter. Without a context nothing is deleted.
   native_->recordStream(c10::DataPtr(data.get(), nullptr, native_->raw_deleter(), data.device()), stream);

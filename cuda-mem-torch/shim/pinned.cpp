@@ -79,7 +79,7 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void empty_cache() override {
-    check(cuda_mem_torch_pinned_empty_cache());
+    check_unless_parents(cuda_mem_torch_pinned_empty_cache());
     native_->empty_cache();
   }
 
@@ -100,12 +100,12 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void reset_accumulated_stats() override {
-    check(cuda_mem_torch_pinned_reset_accumulated_stats());
+    check_unless_parents(cuda_mem_torch_pinned_reset_accumulated_stats());
     native_->reset_accumulated_stats();
   }
 
   void reset_peak_stats() override {
-    check(cuda_mem_torch_pinned_reset_peak_stats());
+    check_unless_parents(cuda_mem_torch_pinned_reset_peak_stats());
     native_->reset_peak_stats();
   }
 

@@ -191,10 +191,7 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
   if (is_native_pool(device, id)) {
     return native_->setUseOnOOM(device, id, use_on_oom);
   }
-  const int code = cuda_mem_torch_set_use_on_oom(device, pool_id(id), use_on_oom);
-  if (!is_parents(code)) {
-    check(code, device);
-  }
+  check_unless_parents(cuda_mem_torch_set_use_on_oom(device, pool_id(id), use_on_oom), device);
 }
 
 void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id) {

@@ -222,7 +222,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
   expect_one(device);
-  check(cuda_mem_torch_reset_accumulated_stats(device), device);
+  check_unless_parents(cuda_mem_torch_reset_accumulated_stats(device), device);
 #if CUDA_MEM_HAS_OOM_REJECTION
   rejections().counts[device] = 0;
 #endif
@@ -233,7 +233,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex device) {
 
 void Allocator::resetPeakStats(DeviceIndex device) {
   expect_one(device);
-  check(cuda_mem_torch_reset_peak_stats(device), device);
+  check_unless_parents(cuda_mem_torch_reset_peak_stats(device), device);
   if (native_.is_late()) {
     native_->resetPeakStats(device);
   }
@@ -256,7 +256,12 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
   }
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace, &visit_tag};
-  check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor));
+  const int code = cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor);
+  if (is_parents(code)) {
+    TORCH_WARN_ONCE("cuda-mem: the snapshot of a forked child has no device memory: that is the parent's");
+    return info;
+  }
+  check(code);
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
     return std::tie(one.device, one.address) < std::tie(other.device, other.address);
   });
@@ -302,6 +307,7 @@ void Allocator::recordHistory(
   recorder.store(enabled ? create : nullptr);
   note_recorder.store(enabled && when >= native::RecordContext::ALLOC ? create : nullptr);
   skipped_actions.store(skipped);
+  int code = CUDA_MEM_TORCH_OK;
   if (enabled) {
     cuda_mem_torch_history_options options{};
     options.max_entries = std::max<size_t>(max_entries, 1);
@@ -310,10 +316,14 @@ void Allocator::recordHistory(
     options.gather = create == nullptr ? nullptr : &gather;
     options.release = &end<Context>;
     options.clear = clear;
-    check(cuda_mem_torch_record_history(&options));
+    code = cuda_mem_torch_record_history(&options);
   } else {
-    check(cuda_mem_torch_stop_history());
+    code = cuda_mem_torch_stop_history();
   }
+  if (is_parents(code)) {
+    return;
+  }
+  check(code);
   {
     const std::lock_guard<std::mutex> lock(annotations_mutex_);
     most_annotations_ = std::max<size_t>(max_entries, 1);
@@ -345,19 +355,19 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
 
 void Allocator::pushCompileContext(std::string& context) {
   compile_contexts.push_back(context);
-  check(cuda_mem_torch_push_compile_context(context.c_str()));
+  check_unless_parents(cuda_mem_torch_push_compile_context(context.c_str()));
 }
 
 void Allocator::popCompileContext() {
   if (!compile_contexts.empty()) {
     compile_contexts.pop_back();
   }
-  check(cuda_mem_torch_pop_compile_context());
+  check_unless_parents(cuda_mem_torch_pop_compile_context());
 }
 
 void Allocator::setUserMetadata(const std::string& metadata) {
   user_metadata = metadata;
-  check(cuda_mem_torch_set_user_metadata(metadata.c_str()));
+  check_unless_parents(cuda_mem_torch_set_user_metadata(metadata.c_str()));
 }
 
 std::string Allocator::getUserMetadata() {
@@ -367,7 +377,7 @@ std::string Allocator::getUserMetadata() {
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
   observers().add(std::move(observer));
   [[maybe_unused]] static const bool attached = [] {
-    check(cuda_mem_torch_attach_oom_observer(&tell_observers, nullptr));
+    check_unless_parents(cuda_mem_torch_attach_oom_observer(&tell_observers, nullptr));
     return true;
   }();
 }

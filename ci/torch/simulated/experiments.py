@@ -251,6 +251,7 @@ def a_pool_beside_the_native_allocator():
     assert sum(segment["total_size"] for segment in pool.snapshot()) >= 3 * MIB
     for asks in (cuda_mem_torch.stats, lambda: cuda_mem_torch.report("x.html")):
         refused(cuda_mem_torch.CudaMemError, "not enabled", asks)
+    refused(cuda_mem_torch.CudaMemError, "tags and limits are of this allocator, which is not enabled", lambda: cuda_mem_torch.set_limit(MIB))
     # PyTorch's own takes an allocator first: by position the two would mean other things.
     refused(TypeError, "positional argument", lambda: cuda_mem_torch.MemPool(None, True))
     tensor[:64].copy_(numbered())
@@ -526,6 +527,38 @@ print("over", flush=True)
     assert "over" in done.stdout, done
     # PyTorch itself ends so, natively too, where a thread is unwound inside of its own code.
     assert done.returncode in (0, -6), done
+
+
+def a_forked_child_ends_as_natively():
+    """What programs call at their end, and what sets or resets something, is nothing in a forked child, which has none of the memory: natively it
+    goes well too. Its snapshot says so once."""
+    words = """
+import atexit, os, sys, torch
+import cuda_mem_torch
+cuda_mem_torch.enable()
+memory = torch.cuda.memory
+memory._record_memory_history()
+kept, pinned = torch.empty(1000, device="cuda"), torch.empty(1000, pin_memory=True)
+def end():
+    memory._dump_snapshot("ended.pickle")
+    assert os.getpid() == parent or torch.cuda.memory_snapshot() == []
+    memory._set_memory_metadata("the end")
+    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64,per_process_memory_fraction:0.5")
+    torch._C._cuda_attach_out_of_memory_observer(print)
+    torch._C._host_emptyCache()
+    torch.cuda.reset_peak_host_memory_stats()
+    torch.cuda.reset_accumulated_host_memory_stats()
+    memory._record_memory_history(None)
+    print("ended")
+parent = os.getpid()
+atexit.register(end)
+if os.fork() == 0:
+    sys.exit(7)
+print("status", os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", words], timeout=200, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split() == ["ended", "status", "7", "ended"] and "Traceback" not in done.stderr, done
+    assert done.stderr.count("the snapshot of a forked child has no device memory") == 1, done
 
 
 def blocks_of_the_end_are_silent():
@@ -950,7 +983,7 @@ PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
-    threads_that_outlive_the_program, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
+    threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,
 ]

@@ -359,7 +359,7 @@ def _visitor(kept: list[Kept], refused: list[tuple[int, int, str]], told: list[T
 
 def _load() -> ctypes.CDLL:
     if not _install.is_enabled():
-        raise CudaMemError("tags are of this allocator, which is not enabled: call cuda_mem_torch.enable() first")
+        raise CudaMemError("tags and limits are of this allocator, which is not enabled: call cuda_mem_torch.enable() first")
     library = _library.load()
     if not getattr(library, "has_types_of_sleep", False):
         pointer, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
