@@ -6,6 +6,7 @@
 #include "versions.hpp"
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 #include <array>
 #include <atomic>
@@ -77,15 +78,9 @@ bool put_in_place(const Set& set, const IsThere& is_there) {
 /// Throws if a pool was refused for this reason, with what PyTorch says of it before our words.
 void check_reason(int code, int reason, const char* words);
 
-/// Whether a call did nothing because it came from a forked child, which destroys the pools that it inherited where nothing may be
-/// thrown. They are the parent's.
-inline bool is_parents(int code) {
-  return code == CUDA_MEM_TORCH_FORKED;
-}
-
-/// Throws if a call failed that gives nothing back. That of a forked child has nothing to change, as natively; it hears of it where it wants
-/// memory.
-void check_unless_parents(int code, DeviceIndex device = no_device);
+/// Throws if a call failed that gives nothing back. False, and nothing is thrown, if it came from a forked child: what that inherited is the
+/// parent's, so it has nothing to change, as natively. It hears of it where it wants memory.
+bool check_unless_parents(int code, DeviceIndex device = no_device);
 
 /// Gives a block back, whoever's it is: the deleter of all tensors that are made here.
 void delete_block(void* pointer);
@@ -288,9 +283,8 @@ class Allocator final : public native::CUDAAllocator {
  private:
   /// The current device. Where there is one alone nobody is asked.
   DeviceIndex current_device() const {
-    return C10_LIKELY(one_device_.load(std::memory_order_relaxed)) ? DeviceIndex{0} : ask_for_current_device();
+    return C10_LIKELY(one_device_.load(std::memory_order_relaxed)) ? DeviceIndex{0} : c10::cuda::current_device();
   }
-  static DeviceIndex ask_for_current_device();
   void* obtain(size_t bytes, DeviceIndex device, cudaStream_t stream);
   void* obtain_natively(size_t bytes, DeviceIndex device, cudaStream_t stream);
   bool is_native_pool(DeviceIndex device, const MempoolId_t& id);
@@ -345,7 +339,7 @@ struct Rejections {
   Told<native::OomRejectionObserver> observers;
 };
 
-Rejections& rejections();
+extern Rejections& rejections;
 
 /// Whether a request is beyond the share of memory that the settings name, where such are to be refused before the driver is asked.
 bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device);

@@ -4,7 +4,6 @@
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -13,17 +12,6 @@
 #include <algorithm>
 
 namespace cuda_mem {
-
-namespace {
-
-/// Throws what the driver refused as PyTorch's own checks of CUDA's calls do, which programs tell by type and code. The runtime's codes
-/// are the driver's.
-[[noreturn, gnu::cold]] void throw_of_driver(int code, const std::string& message) {
-  const std::string text = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(code)) + "\n" + message;
-  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, code, text);
-}
-
-} // namespace
 
 void check(int code, DeviceIndex device) {
   if (C10_LIKELY(code == CUDA_MEM_TORCH_OK)) {
@@ -53,17 +41,21 @@ void check(int code, DeviceIndex device) {
     default: {
       const std::string text = "cuda-mem: " + message + (device >= 0 ? " (device " + std::to_string(device) + ")" : "");
       if (const int refused = cuda_mem_torch_last_driver_code(); code == CUDA_MEM_TORCH_DRIVER && refused != 0) {
-        throw_of_driver(refused, text);
+        // As PyTorch's own checks of CUDA's calls, which programs tell by type and code. The runtime's codes are the driver's.
+        const std::string why = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(refused)) + "\n" + text;
+        throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, refused, why);
       }
       TORCH_CHECK(false, text);
     }
   }
 }
 
-void check_unless_parents(int code, DeviceIndex device) {
-  if (!is_parents(code)) {
-    check(code, device);
+bool check_unless_parents(int code, DeviceIndex device) {
+  if (code == CUDA_MEM_TORCH_FORKED) {
+    return false;
   }
+  check(code, device);
+  return true;
 }
 
 cuda_mem_torch_device_stats stats_of(DeviceIndex device) {
@@ -188,8 +180,8 @@ std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] siz
     return "";
   }
   const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
-  rejections().counts[device] += 1;
-  rejections().observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second);
+  rejections.counts[device] += 1;
+  rejections.observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second);
   return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
 #else
   return "";
@@ -250,12 +242,6 @@ inline void* Allocator::obtain(size_t bytes, DeviceIndex device, cudaStream_t st
     tell_allocated(pointer, device);
   }
   return pointer;
-}
-
-DeviceIndex Allocator::ask_for_current_device() {
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
@@ -336,11 +322,9 @@ void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
     options.roundup_power2_divisions[at] = divisions[at];
   }
   options.garbage_collection_threshold = Config::garbage_collection_threshold();
-  const int code = cuda_mem_torch_set_options(&options);
-  if (is_parents(code)) {
+  if (!check_unless_parents(cuda_mem_torch_set_options(&options))) {
     return;
   }
-  check(code);
   check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
   if (names_expandable || !native_.is_late()) {
     check(cuda_mem_torch_set_expandable_segments(Config::use_expandable_segments()));
@@ -360,11 +344,7 @@ void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
 
 void Allocator::emptyCache(MempoolId_t id) {
   const int code = cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr);
-  if (is_parents(code)) {
-    return;
-  }
-  check(code);
-  if (native_.is_late()) {
+  if (check_unless_parents(code) && native_.is_late()) {
     native_->emptyCache(id);
     for (DeviceIndex device = 0; device < device_count_.load(); ++device) {
       share_limit(device);
@@ -461,7 +441,8 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
   const int code = cuda_mem_torch_record_stream(data.get(), stream.device_index(), stream.stream());
   TORCH_CHECK(code != CUDA_MEM_TORCH_NOT_OURS || native_.is_late(), "No allocated block can be found for ", data.get());
   if (code != CUDA_MEM_TORCH_NOT_OURS) {
-    return check_unless_parents(code, stream.device_index());
+    check_unless_parents(code, stream.device_index());
+    return;
   }
   // A block of one of its pools, which it knows by its own deleter. Without a context nothing is deleted.
   native_->recordStream(c10::DataPtr(data.get(), nullptr, native_->raw_deleter(), data.device()), stream);

@@ -4,7 +4,6 @@
 #include "thrown.hpp"
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
@@ -124,14 +123,11 @@ class PinnedAllocator final : public at::HostAllocator {
 
   void release_pool(MempoolId_t id) override {
     const int code = open_.load() ? cuda_mem_torch_pinned_release_pool(pool_id(id)) : CUDA_MEM_TORCH_NOT_OURS;
-    if (is_parents(code)) {
-      return;
-    }
     if (code == CUDA_MEM_TORCH_NOT_OURS) {
-      return native_->release_pool(id);
+      native_->release_pool(id);
+    } else if (check_unless_parents(code)) {
+      pool_uses_ -= 1;
     }
-    check(code);
-    pool_uses_ -= 1;
   }
 
 #if CUDA_MEM_HAS_HOST_HISTORY

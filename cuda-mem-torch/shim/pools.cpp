@@ -56,11 +56,7 @@ bool Native::has_route(DeviceIndex device, cudaStream_t stream) const {
 bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
   uint64_t ours = 0;
   const int code = cuda_mem_torch_pool_use_count(device, pool_id(id), &ours);
-  if (is_parents(code)) {
-    return false;
-  }
-  check(code, device);
-  return ours == 0 && native_.has_pool(device, id);
+  return check_unless_parents(code, device) && ours == 0 && native_.has_pool(device, id);
 }
 
 namespace {
@@ -170,20 +166,16 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
   if (is_native_pool(device, id)) {
     return native_->releasePool(device, id);
   }
-  const int code = cuda_mem_torch_release_pool(device, pool_id(id));
-  if (!is_parents(code)) {
-    check(code, device);
+  if (check_unless_parents(cuda_mem_torch_release_pool(device, pool_id(id)), device)) {
     pool_uses_.fetch_sub(1);
   }
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
   uint64_t count = 0;
-  const int code = cuda_mem_torch_pool_use_count(device, pool_id(id), &count);
-  if (is_parents(code)) {
+  if (!check_unless_parents(cuda_mem_torch_pool_use_count(device, pool_id(id), &count), device)) {
     return 1;
   }
-  check(code, device);
   return count == 0 && native_.has_pool(device, id) ? native_->getPoolUseCount(device, id) : static_cast<int>(count);
 }
 

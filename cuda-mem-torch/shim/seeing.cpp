@@ -141,10 +141,7 @@ Found find(const void* pointer) {
 
 /// PyTorch's observers of requests that there is no memory for. The library has one for all of them: of several it would tell the others too
 /// after one has thrown.
-Told<native::OutOfMemoryObserver>& observers() {
-  static auto* observers = new Told<native::OutOfMemoryObserver>();
-  return *observers;
-}
+auto& observers = *new Told<native::OutOfMemoryObserver>();
 
 void tell_observers(void* /*data*/, int64_t device, size_t requested, size_t total, size_t free) noexcept {
   // Of a request that was not made here, so that nobody was thrown it.
@@ -157,7 +154,7 @@ void tell_observers(void* /*data*/, int64_t device, size_t requested, size_t tot
   }
 #endif
   contained(
-      [&] { observers().tell(device, requested, total, free); }, [](const std::string&) { thrown_by_observer.keep(); });
+      [&] { observers.tell(device, requested, total, free); }, [](const std::string&) { thrown_by_observer.keep(); });
 }
 
 void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
@@ -206,7 +203,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   stats.num_device_free += ours.num_device_free;
   stats.max_split_size = ours.max_split_size;
 #if CUDA_MEM_HAS_OOM_REJECTION
-  const int64_t rejected = rejections().counts[device];
+  const int64_t rejected = rejections.counts[device];
   // The library counts those too. Both may have been reset in between.
   stats.num_ooms -= std::min(rejected, ours.num_ooms);
   stats.num_oom_rejections += rejected;
@@ -224,7 +221,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex device) {
   expect_one(device);
   check_unless_parents(cuda_mem_torch_reset_accumulated_stats(device), device);
 #if CUDA_MEM_HAS_OOM_REJECTION
-  rejections().counts[device] = 0;
+  rejections.counts[device] = 0;
 #endif
   if (native_.is_late()) {
     native_->resetAccumulatedStats(device);
@@ -256,12 +253,10 @@ native::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     info.device_traces.resize(std::max(info.device_traces.size(), static_cast<size_t>(device_count_.load())));
   }
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, &visit_trace, &visit_tag};
-  const int code = cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor);
-  if (is_parents(code)) {
+  if (!check_unless_parents(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), include_traces, &visitor))) {
     TORCH_WARN_ONCE("cuda-mem: the snapshot of a forked child has no device memory: that is the parent's");
     return info;
   }
-  check(code);
   std::sort(info.segments.begin(), info.segments.end(), [](const SegmentInfo& one, const SegmentInfo& other) {
     return std::tie(one.device, one.address) < std::tie(other.device, other.address);
   });
@@ -307,23 +302,16 @@ void Allocator::recordHistory(
   recorder.store(enabled ? create : nullptr);
   note_recorder.store(enabled && when >= native::RecordContext::ALLOC ? create : nullptr);
   skipped_actions.store(skipped);
-  int code = CUDA_MEM_TORCH_OK;
-  if (enabled) {
-    cuda_mem_torch_history_options options{};
-    options.max_entries = std::max<size_t>(max_entries, 1);
-    options.context = static_cast<uint32_t>(when);
-    options.skip_actions = skipped;
-    options.gather = create == nullptr ? nullptr : &gather;
-    options.release = &end<Context>;
-    options.clear = clear;
-    code = cuda_mem_torch_record_history(&options);
-  } else {
-    code = cuda_mem_torch_stop_history();
-  }
-  if (is_parents(code)) {
+  cuda_mem_torch_history_options options{};
+  options.max_entries = std::max<size_t>(max_entries, 1);
+  options.context = static_cast<uint32_t>(when);
+  options.skip_actions = skipped;
+  options.gather = create == nullptr ? nullptr : &gather;
+  options.release = &end<Context>;
+  options.clear = clear;
+  if (!check_unless_parents(enabled ? cuda_mem_torch_record_history(&options) : cuda_mem_torch_stop_history())) {
     return;
   }
-  check(code);
   {
     const std::lock_guard<std::mutex> lock(annotations_mutex_);
     most_annotations_ = std::max<size_t>(max_entries, 1);
@@ -375,7 +363,7 @@ std::string Allocator::getUserMetadata() {
 }
 
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
-  observers().add(std::move(observer));
+  observers.add(std::move(observer));
   [[maybe_unused]] static const bool attached = [] {
     check_unless_parents(cuda_mem_torch_attach_oom_observer(&tell_observers, nullptr));
     return true;
@@ -383,10 +371,7 @@ void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) 
 }
 
 #if CUDA_MEM_HAS_OOM_REJECTION
-Rejections& rejections() {
-  static auto* rejections = new Rejections();
-  return *rejections;
-}
+Rejections& rejections = *new Rejections();
 
 bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
@@ -399,10 +384,10 @@ bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
-  rejections().observers.add(std::move(observer));
+  rejections.observers.add(std::move(observer));
   if (native_.is_late()) {
     native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
-      rejections().observers.tell(device, size, allocated, total);
+      rejections.observers.tell(device, size, allocated, total);
     });
   }
 }
