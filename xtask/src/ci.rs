@@ -102,8 +102,10 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
 /// Where wheels are made for too, and C's characters have no sign.
 fn other_processor(steps: &mut Steps) {
     let target = "aarch64-unknown-linux-gnu";
-    let mut add = Command::new("rustup");
-    if succeeds(add.args(["target", "add", target]), Duration::from_secs(300)) {
+    let (mut compiler, mut add) = (Command::new("aarch64-linux-gnu-gcc"), Command::new("rustup"));
+    if !succeeds(compiler.arg("--version"), Duration::from_secs(10)) {
+        steps.skip("aarch64", "aarch64-linux-gnu-gcc is missing, which what benchmarks use is compiled with");
+    } else if succeeds(add.args(["target", "add", target]), Duration::from_secs(300)) {
         let check = "check --workspace --exclude xtask --all-targets --all-features --target";
         steps.command("aarch64", cargo(check).arg(target));
     } else {
