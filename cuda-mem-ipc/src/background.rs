@@ -159,7 +159,7 @@ impl Background {
             state.running.swap_remove(index);
         }
         if let Some(job) = left {
-            // To look at jobs that are not done takes a quarter of a thread's time, however many there are. A long look may have waited.
+            // Looks take about a quarter of the thread's time, however many jobs there are. A look that waited counts for 0.1 ms at most.
             let others = u32::try_from(state.jobs.len()).unwrap_or(u32::MAX);
             let least = began.elapsed().min(PAUSE[0] / 10).saturating_mul(others.saturating_mul(3));
             state.add(pause.max(least), (pause * 2).min(PAUSE[1]), job);

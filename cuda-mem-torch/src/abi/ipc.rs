@@ -190,7 +190,7 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     }
     // The other process may take its time, for which nobody else waits.
     let descriptors = take(&mapped)?;
-    // Here, and not under the lock: what goes with memory that was put off may be the program's, and so is who hears of a failure.
+    // Before the lock: this may free the program's owners of memory. Who hears of a failure below is told after it.
     device.context.driver().reclaim();
     let _reports = core::LateReports::new();
     let mut imports = lock(&IMPORTS);

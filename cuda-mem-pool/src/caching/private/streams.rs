@@ -119,7 +119,7 @@ impl PrivatePools<'_> {
         found.transpose()
     }
 
-    /// Forgets those of these streams that have no memory. Another time while a segment is out, which may be theirs and come back.
+    /// Forgets those of these streams that have no memory. None while a segment is out: it may be theirs, and come back.
     pub(super) fn forget_without_memory(self, abandoned: &[u64]) {
         let state = lock(&self.private.state);
         if abandoned.is_empty() || state.pools.iter().any(|(_, pool)| pool.is_leaving()) {
