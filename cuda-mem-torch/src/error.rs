@@ -13,6 +13,12 @@ use crate::dlpack::DlpackError;
 /// The result of whatever can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Calls a function of the program whose panic must not go on: an owner that is dropped may be behind it, and memory is to stay in the books.
+pub(crate) fn no_panic<T>(function: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    let source = || Arc::new(std::io::Error::other("it panicked"));
+    core::catch_panic(call).unwrap_or_else(|| Err(Error::Function { function, source: source() }))
+}
+
 /// Why a call failed.
 ///
 /// ```

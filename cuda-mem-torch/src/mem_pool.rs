@@ -8,7 +8,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
 use crate::allocator::{AllocatorSource, CudaAllocator};
 use crate::current::current_allocator;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, no_panic};
 
 /// A private pool of an allocator, for one device: PyTorch's `MemPool`.
 ///
@@ -157,7 +157,7 @@ impl Drop for MemPool {
         }
         // Who still holds the pool, such as a graph, writes where it allocated: nobody else may have that from here on.
         let ended = self.owner.set_use_on_oom(self.device, self.id, false);
-        let released = self.owner.release_pool(self.device, self.id);
+        let released = no_panic("release_pool", || self.owner.release_pool(self.device, self.id));
         let ended = ended.and(released);
         // What is in use stays, which is no error.
         let ended = ended.and_then(|()| self.owner.empty_cache(self.id));

@@ -10,9 +10,10 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, forked};
 
-use crate::error::{Error, Result};
+use super::pools::for_core;
+use crate::error::Result;
 
 /// What frees by address.
 ///
@@ -145,11 +146,7 @@ impl Drop for DataPtr {
         // SAFETY: of this deleter's allocator, freed by its only owner.
         let freed = unsafe { self.deleter.delete(self.address) };
         if let Err(error) = freed {
-            let error = match error {
-                Error::Core(error) => error,
-                _ => core::Error::NotAllocated { address: self.address },
-            };
-            self.device.driver().report_release_failure(&error);
+            self.device.driver().report_release_failure(&for_core(error, self.address));
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::lock::{lock, read};
 ///
 /// `alloc` gives memory of a size on a device for work of a stream: an address, or 0 if there is none, which is out of memory. `free`
 /// gets the address with size, device and stream of the allocation. Both may be called by any thread and at once; an error of
-/// `alloc` is the request's, and memory of which `free` has an error is still allocated.
+/// `alloc` is the request's, and memory of which `free` has an error, or in which it panics, is still allocated.
 ///
 /// [`PluggableAllocator`] has an example.
 ///

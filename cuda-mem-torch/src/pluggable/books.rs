@@ -71,28 +71,11 @@ impl Block {
     }
 }
 
-/// What was freed, one by one. What is not come to, because a function of the program panicked, goes back into the books.
-pub(super) struct Waiting<'b> {
-    books: &'b Books,
-    pub(super) freed: std::vec::IntoIter<Freed>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.books.with(|state| state.freed.extend(&mut self.freed));
-    }
-}
-
 impl Books {
     /// Runs `body` with the books, for which the program's hook may wait: what fails meanwhile it hears of afterwards.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
         let _reports = LateReports::new();
         body(&mut lock(&self.0))
-    }
-
-    /// All that was freed, to be looked at.
-    pub(super) fn take_freed(&self) -> Waiting<'_> {
-        Waiting { books: self, freed: self.with(|state| std::mem::take(&mut state.freed)).into_iter() }
     }
 }
 

@@ -9,7 +9,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 use super::Inner;
 use super::books::{Block, Freed, State};
 use crate::allocator::for_core;
-use crate::error::{Error, OutOfMemory, Result};
+use crate::error::{Error, OutOfMemory, Result, no_panic};
 use crate::lock::{lock, read};
 
 /// Requests are smaller, as PyTorch's.
@@ -123,7 +123,7 @@ impl Inner {
         self.histories.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
         self.books.with(|state| state.count_free_completed(block));
         let free = read(&self.functions).free.clone();
-        match free(*address, block.size, block.device, &block.stream) {
+        match no_panic("free", || free(*address, block.size, block.device, &block.stream)) {
             Ok(()) => {
                 self.unclaim(block.size, block.device);
                 Ok(())
@@ -141,9 +141,9 @@ impl Inner {
 
     /// Gives back what was freed and is not used any more. The first error; what was refused is tried again.
     pub(super) fn poll(&self) -> Result<()> {
-        let mut waiting = self.books.take_freed();
+        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
         let mut result = Ok(());
-        for mut freed in waiting.freed.by_ref() {
+        for mut freed in waiting {
             if freed.points.is_none() {
                 freed.points = freed.block.uses.points().ok();
             }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_torch::{CudaAllocator, Error};
+use cuda_mem_torch::{CudaAllocator, Error, MemPool};
 
 use crate::common::World;
 use crate::common::capture::{Capture, RELAXED};
@@ -196,10 +196,49 @@ fn a_free_that_panics_keeps_what_else_was_freed() {
     gate.open();
     side.synchronize().unwrap();
     program.panic_once();
-    catch_unwind(AssertUnwindSafe(|| allocator.empty_cache(Default::default()))).unwrap_err();
-    assert_eq!(program.out(), 3);
+    let refused = allocator.empty_cache(Default::default()).unwrap_err();
+    assert_eq!(refused.to_string(), "the allocator's free function failed: it panicked");
+    assert_eq!(program.out(), 1, "what else was freed has gone");
     allocator.empty_cache(Default::default()).unwrap();
-    assert_eq!(program.out(), 1, "the one of which nobody knows whether it was taken");
+    assert_eq!(program.out(), 0);
+}
+
+/// A panic in a drop would end the process where another one is under way.
+#[test]
+fn owners_do_not_panic_though_the_program_s_functions_do() {
+    let world = World::new();
+    let (program, device) = (Program::new(), world.context.device());
+    let allocator = program.allocator(&world);
+    allocator.init(1).unwrap();
+    let total = device.total_memory().unwrap();
+    allocator.set_memory_fraction((8 * MIB + 1000) as f64 / total as f64, device).unwrap();
+    let block = world.context.with_current(|| allocator.allocate(8 * MIB)).unwrap().unwrap();
+    let (address, failed) = (block.address(), world.driver.release_failures());
+    let told = Arc::new(Mutex::new(String::new()));
+    let hears = Arc::clone(&told);
+    world.driver.on_release_failure(move |error| *hears.lock().unwrap() = error.to_string());
+    program.panic_once();
+    drop(block);
+    assert_eq!((program.out(), world.driver.release_failures()), (1, failed + 1));
+    assert!(told.lock().unwrap().contains("the allocator's free function failed: it panicked"), "{told:?}");
+    // It is as it was, and counts.
+    assert!(allocator.malloc(8 * MIB, device, &world.stream).unwrap_err().is_out_of_memory());
+    free(&*allocator, address);
+    free(&*allocator, allocator.malloc(8 * MIB, device, &world.stream).unwrap());
+
+    allocator.set_release_pool(|_, _| panic!("the program panics"));
+    let owner: Arc<dyn CudaAllocator> = allocator.clone();
+    let pool = world.context.with_current(|| MemPool::of(&owner, None, true, false, false)).unwrap().unwrap();
+    drop(pool);
+    assert_eq!(world.driver.release_failures(), failed + 2);
+    // The last handle gives back what waits for streams.
+    let side = world.new_stream();
+    let block = allocator.malloc(MIB, device, &world.stream).unwrap();
+    allocator.record_stream(block, &side).unwrap();
+    free(&*allocator, block);
+    program.panic_once();
+    drop((allocator, owner));
+    assert_eq!(world.driver.release_failures(), failed + 3);
 }
 
 #[test]
