@@ -155,12 +155,8 @@ impl Uses {
     fn end(&self, stream: &Stream) -> Result<()> {
         // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
         let event = if stream.is_per_thread() && !stream.is_capturing()? {
-            let record = || {
-                let event = Event::pooled(stream.context())?;
-                stream.record(&event)?;
-                Ok(event)
-            };
-            Some(Arc::new(Mark::of(record)?))
+            let event = Event::pooled(stream.context())?;
+            Some(Arc::new(Mark::of(|| stream.record(&event).map(|()| event))?))
         } else {
             None
         };
@@ -248,9 +244,10 @@ impl Uses {
 }
 
 impl OpenUse<'_> {
-    /// Ends the use, after its work was enqueued.
+    /// Ends the use, after its work was enqueued. Here and in the drop once more if need be: no other thread can do it for a thread's default
+    /// stream, and the memory would stay.
     pub(crate) fn end(self) -> Result<()> {
-        let ended = self.uses.end(self.stream);
+        let ended = self.uses.end(self.stream).or_else(|_| self.uses.end(self.stream));
         // Ended here, and not once more by the drop.
         let _ = std::mem::ManuallyDrop::new(self);
         ended
@@ -263,7 +260,7 @@ impl Drop for OpenUse<'_> {
             return;
         }
         // A use that cannot be ended stays open: whoever comes later is ordered behind more than it need be.
-        if let Err(error) = self.uses.end(self.stream) {
+        if let Err(error) = self.uses.end(self.stream).or_else(|_| self.uses.end(self.stream)) {
             self.stream.driver().report_release_failure(&error);
         }
     }

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{DeviceBuffer, Error, Stream};
 
 use crate::common::gate::Gate;
@@ -55,5 +56,25 @@ fn memory_that_is_dropped_when_the_driver_has_left_the_thread_is_freed_behind_it
             ends.join().unwrap();
         });
         assert_eq!(told.recv(), Ok((true, true)));
+    });
+}
+
+#[test]
+fn memory_of_a_thread_whose_last_record_failed_once_goes_back() {
+    on_simulator(|sim, context| {
+        let buffers = thread::scope(|threads| {
+            let uses = threads.spawn(|| {
+                let stream = Stream::per_thread(context).unwrap();
+                let buffers = [(); 2].map(|()| DeviceBuffer::<u8>::zeroed(&stream, 9).unwrap());
+                sim.fail_call("cuEventRecord", 1, CUresult::CUDA_ERROR_UNKNOWN);
+                drop(buffers[0].on(&stream).unwrap());
+                sim.fail_call("cuEventRecord", 1, CUresult::CUDA_ERROR_UNKNOWN);
+                buffers[1].whole().fill_bytes(&stream, 1).unwrap();
+                buffers
+            });
+            uses.join().unwrap()
+        });
+        drop(buffers);
+        assert_eq!((context.driver().reclaim(), context.driver().release_failures()), (0, 0));
     });
 }
