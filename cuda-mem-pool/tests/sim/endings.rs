@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Driver, Stream, copy};
 use cuda_mem_pool::MemoryResource;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
@@ -73,4 +74,31 @@ fn an_allocator_that_ends_beside_a_capture_keeps_its_sources() {
     gate.open();
     assert_eq!(target.to_vec(&stream).unwrap(), [5; 4 * MIB]);
     assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
+
+/// What a minute of waits has not shown to be over is leaked, as by any owner.
+#[test]
+fn an_allocator_that_ends_while_the_driver_refuses_to_wait_keeps_its_memory() {
+    for is_tagged in [false, true] {
+        let (sim, context) = machine();
+        context.driver().set_patience(Duration::from_millis(5));
+        let stream = Stream::new(&context).unwrap();
+        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+        let scope = is_tagged.then(|| allocator.tag("tag").unwrap().enter().unwrap());
+        let block = allocator.allocate(4 * MIB, &stream).unwrap();
+        drop(scope);
+        let gate = Gate::before(&stream);
+        block.whole().fill_bytes(&stream, 1).unwrap();
+        drop(block);
+        for call in ["cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"] {
+            (0..10_000).for_each(|_| sim.fail_call(call, 1, CUresult::CUDA_ERROR_UNKNOWN));
+        }
+        drop(allocator);
+        sim.clear_faults();
+        let misuse = sim.misuse();
+        gate.open();
+        stream.synchronize().unwrap();
+        assert!(misuse.is_empty(), "{misuse:?}");
+        assert!(context.driver().release_failures() > 0, "it is counted");
+    }
 }

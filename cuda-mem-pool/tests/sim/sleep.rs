@@ -1,8 +1,8 @@
 //! Tags when the driver refuses, and what figures say then.
 
-use cuda_mem_core::Stream;
 use cuda_mem_core::copy::{memcpy_async, memset_async};
 use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Driver, Stream};
 use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Slept, Tag};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MempoolId};
@@ -181,6 +181,37 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
         }
         free(&allocator, block);
     });
+}
+
+/// The wait for what it had copied is refused too.
+#[test]
+fn nothing_is_unmapped_or_filled_under_the_copies_of_a_wake_that_failed() {
+    let calls = (1..).take_while(|nth| [0, 1].into_iter().all(|between| wake_with_two_faults(*nth, between)));
+    assert!(calls.count() > 20);
+}
+
+/// Whether there are so many calls.
+fn wake_with_two_faults(nth: u64, between: u64) -> bool {
+    let sim = Sim::builder().memory(64 << 20).build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+    let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
+    let blocks = [3 * MIB, 1000].map(|bytes| allocate_in(&tag, &allocator, bytes, &stream));
+    fill(&stream, blocks[0], 3 * MIB, 7);
+    sleep(&tag, Backup::Pinned);
+    // The second counts from the first on.
+    [nth, nth + between].into_iter().for_each(|nth| sim.fail_nth_call_overall(nth, UNKNOWN));
+    let woken = Tag::wake(&[&tag], Restore::Backup);
+    let are_struck = !sim.struck().is_empty();
+    sim.clear_faults();
+    if woken.is_err() {
+        Tag::wake(&[&tag], Restore::Filled(3)).unwrap();
+        assert_eq!(byte(&stream, blocks[0]), 3, "call {nth}");
+    }
+    blocks.into_iter().for_each(|block| free(&allocator, block));
+    drop((tag, allocator));
+    assert!(sim.misuse().is_empty(), "call {nth}: {:?}", sim.misuse());
+    are_struck
 }
 
 #[test]

@@ -52,21 +52,20 @@ impl BackupMemory {
         self.bytes
     }
 
-    /// Puts copies of these ranges into a stream, in the order of their addresses, and waits for them.
+    /// Puts copies of these ranges into a stream, in the order of their addresses.
     ///
     /// # Safety
     ///
-    /// The ranges have memory, which nobody writes meanwhile.
+    /// The ranges have memory, which stays until the stream has passed the copies, after an error too.
     pub(super) unsafe fn save(&mut self, ranges: &[Range<CUdeviceptr>], stream: &Stream) -> Result<()> {
-        let needed: usize = ranges.iter().map(len).sum();
-        if needed > self.bytes {
-            return Err(Error::TooLarge { bytes: needed });
-        }
         self.ranges.clear();
         let mut at = 0;
         for range in ranges {
             self.ranges.push((range.clone(), at));
             at += len(range);
+        }
+        if at > self.bytes {
+            return Err(Error::TooLarge { bytes: at });
         }
         let user = self.memory.on(stream)?;
         let host = user.address();
@@ -74,8 +73,6 @@ impl BackupMemory {
             // SAFETY: the caller's promise; a part of this memory, in which no two ranges have the same place.
             unsafe { memcpy_async(stream, host + *at as u64, range.start, len(range)) }?;
         }
-        drop(user);
-        stream.synchronize()?;
         Ok(())
     }
 

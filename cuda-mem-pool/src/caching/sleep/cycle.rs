@@ -12,6 +12,7 @@
 #![allow(unsafe_code, reason = "unmaps and copies memory that others may use")]
 
 use std::collections::HashSet;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{Registrant, refuse_watchers};
+use crate::caching::owner::wait_for;
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::engine::paged::SLAB;
@@ -97,9 +99,7 @@ impl Tag {
         if backup == Backup::Pinned {
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
             let saved = unsafe { save_all(shared, &cycles, &plans) }?;
-            for (cycle, backup) in cycles.iter().zip(saved) {
-                lock(&cycle.tag.backups).extend(backup);
-            }
+            cycles.iter().zip(saved).for_each(|(cycle, backup)| lock(&cycle.tag.backups).extend(backup));
             slept.saved = plans.iter().map(Plan::saved_bytes).sum();
         }
         // From here on what fails is told.
@@ -357,17 +357,15 @@ impl TagShared {
     ///
     /// # Safety
     ///
-    /// The pieces are awake, and nobody writes them meanwhile.
+    /// The pieces are awake, and have their memory until the stream has passed the copies, after an error too.
     unsafe fn save(&self, context: &Context, plan: &Plan, stream: &Stream) -> Result<Option<BackupMemory>> {
         let bytes = plan.saved_bytes();
         if bytes == 0 {
             return Ok(None);
         }
         let spare = lock(&self.spare).take();
-        let mut backup = match spare.filter(|spare| spare.bytes() >= bytes) {
-            Some(spare) => spare,
-            None => BackupMemory::new(context, bytes)?,
-        };
+        let spare = spare.filter(|spare| spare.bytes() >= bytes);
+        let mut backup = spare.map_or_else(|| BackupMemory::new(context, bytes), Ok)?;
         // SAFETY: the caller's promise.
         unsafe { backup.save(&plan.saved, stream) }?;
         Ok(Some(backup))
@@ -376,8 +374,7 @@ impl TagShared {
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
     fn keep_largest_backup(&self) {
         let (backups, spare) = (std::mem::take(&mut *lock(&self.backups)), lock(&self.spare).take());
-        let largest = backups.into_iter().chain(spare).max_by_key(BackupMemory::bytes);
-        *lock(&self.spare) = largest;
+        *lock(&self.spare) = backups.into_iter().chain(spare).max_by_key(BackupMemory::bytes);
     }
 }
 
@@ -394,7 +391,19 @@ unsafe fn save_all(
     let stream = Stream::new(&shared.context)?;
     // SAFETY: the caller's promise.
     let save = |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
-    cycles.iter().zip(plans).map(save).collect()
+    let saved = cycles.iter().zip(plans).map(save).collect();
+    end_copies(cycles, &stream)?;
+    saved
+}
+
+/// Waits for what a cycle has copied, whatever failed. What the driver refuses to wait for stays mapped for ever, and counts.
+fn end_copies(cycles: &[Cycle<'_>], stream: &Stream) -> cuda_mem_core::Result<()> {
+    let ended = wait_for(stream);
+    if let Err(error @ CoreError::StillInUse { .. }) = &ended {
+        stream.context().driver().report_release_failure(error);
+        cycles.iter().for_each(|cycle| _ = ManuallyDrop::new(cycle.tag.memory.segments()));
+    }
+    ended
 }
 
 /// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
@@ -473,9 +482,7 @@ impl Waking<'_> {
 
     /// All of it is there, and can be used.
     fn settle(mut self) {
-        for segment in self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()) {
-            segment.settle();
-        }
+        self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()).for_each(|segment| segment.settle());
         self.is_settled = true;
     }
 }
@@ -483,7 +490,7 @@ impl Waking<'_> {
 impl Drop for Waking<'_> {
     fn drop(&mut self) {
         // Copies may be under way: what cannot be waited for stays mapped, and is filled when the tag wakes.
-        if !self.is_settled && self.stream.synchronize().is_ok() {
+        if !self.is_settled && end_copies(self.cycles, self.stream).is_ok() {
             for segment in self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()) {
                 for piece in segment.stale() {
                     // SAFETY: the copies are done: nobody else uses it while the tag is busy.
