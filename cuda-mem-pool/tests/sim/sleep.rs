@@ -318,7 +318,7 @@ fn a_peer_reaches_what_woke_and_is_waited_for() {
 #[test]
 fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
     let sim = Sim::builder().build();
-    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+    let driver = Driver::over(sim.table()).unwrap();
     let context = driver.device(0).unwrap().primary_context().unwrap();
     let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
     let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
