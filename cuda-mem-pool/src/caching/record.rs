@@ -7,9 +7,6 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::callbacks::is_watching;
-use super::slot::Slots;
-use super::vmm::Vmm;
-use crate::engine::paged::PageSource;
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
@@ -66,18 +63,6 @@ impl Record {
             let is_free = event.action == Action::SegmentFree;
             let frames = if is_free { self.history.frames(RecordContext::All) } else { None };
             self.tell(event, frames.or(stack));
-        }
-    }
-
-    /// Notes what memory heaps got and lost. The caller has the page source.
-    pub(super) fn note_moves(&self, slots: &Slots, source: &mut PageSource<Vmm>) {
-        let moved = source.take_moved();
-        if self.history.is_listening() {
-            let events = moved.into_iter().filter_map(|moved| {
-                let action = if moved.came { Action::SegmentMap } else { Action::SegmentUnmap };
-                Some((event(action, slots.get(moved.heap)?.handle(), moved.address, moved.size), None))
-            });
-            lock(&self.noted).extend(events);
         }
     }
 

@@ -60,10 +60,9 @@ impl DeviceCache {
         let (slots, figures, callbacks) =
             (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
         let watchers = Arc::clone(&callbacks.watchers);
-        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&figures), observer.clone(), watchers)?;
-        let mut source = PageSource::new(vmm, policy, total as u64);
-        source.record_moves();
         let record = Arc::<Record>::default();
+        let (of_vmm, told) = (Arc::clone(&figures), Arc::clone(&record));
+        let vmm = Vmm::new(context, Arc::clone(&slots), of_vmm, told, observer.clone(), watchers)?;
         let private = Private::new(context, figures.counter.shard(), options.segments);
         let maps = can_map(context)?;
         private.serve_default(!maps);
@@ -72,7 +71,7 @@ impl DeviceCache {
             total,
             map: PageMap::new(),
             streams: Streams::new(context, Arc::clone(&slots), Arc::clone(&private.streams)),
-            source: SourceCell::new(source, Arc::clone(&slots), Arc::clone(&record)),
+            source: SourceCell::new(PageSource::new(vmm, policy, total as u64)),
             slots,
             pending: Pending::default(),
             private,

@@ -1,12 +1,10 @@
 //! The page source of an allocator with its lock, and the limit that private pools share with it.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 use super::callbacks::refuse_watchers;
-use super::record::Record;
 use super::sharing::Pins;
-use super::slot::{Apart, Slots};
+use super::slot::Apart;
 use super::vmm::Vmm;
 use crate::engine::paged::PageSource;
 use crate::error::Result;
@@ -16,8 +14,6 @@ use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock_
 #[derive(Debug)]
 pub(super) struct SourceCell {
     source: Mutex<PageSource<Vmm>>,
-    slots: Arc<Slots>,
-    record: Arc<Record>,
     pub(super) pins: Pins,
     held: Apart<AtomicUsize>,
     metadata: AtomicUsize,
@@ -29,11 +25,9 @@ pub(super) struct SourceCell {
 }
 
 impl SourceCell {
-    pub(super) fn new(source: PageSource<Vmm>, slots: Arc<Slots>, record: Arc<Record>) -> Self {
+    pub(super) fn new(source: PageSource<Vmm>) -> Self {
         Self {
             source: Mutex::new(source),
-            slots,
-            record,
             pins: Pins::default(),
             held: Apart(AtomicUsize::new(0)),
             metadata: AtomicUsize::new(0),
@@ -149,10 +143,8 @@ impl DerefMut for Source<'_> {
 
 impl Drop for Source<'_> {
     fn drop(&mut self) {
-        let cell = self.cell;
-        cell.held.0.store(self.source.reserved(), Ordering::Relaxed);
-        cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
-        cell.record.note_moves(&cell.slots, &mut self.source);
+        self.cell.held.0.store(self.source.reserved(), Ordering::Relaxed);
+        self.cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
     }
 }
 
