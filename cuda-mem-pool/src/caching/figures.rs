@@ -123,7 +123,7 @@ impl CachingAllocator {
         }
         let shared = self.shared();
         let [small, large] = shared.private.splits();
-        let max_split_size = shared.private.max_split_size();
+        let max_split_size = shared.private.options().max_split_size;
         let (oversize_blocks, oversize_segments) =
             max_split_size.map_or((0, 0), |least| shared.oversize(least));
         let bytes_of_slabs = shared.bytes_of_slabs();

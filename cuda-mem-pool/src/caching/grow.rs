@@ -240,7 +240,10 @@ impl DeviceCache {
 
     /// Gives free memory back when more is held than the threshold of garbage collection allows.
     pub(super) fn collect_garbage(&self) {
-        if self.source.has_garbage() {
+        let limit = Some(self.source.limit()).filter(|limit| *limit != usize::MAX);
+        let threshold = self.private.options().garbage_collection_threshold;
+        let most = limit.zip(threshold).map(|(limit, threshold)| (threshold * limit as f64) as usize);
+        if most.is_some_and(|most| self.source.reserved() > most) {
             // What the driver refuses stays; whoever asks for memory goes on without.
             let _ = self.trim_to(0);
         }

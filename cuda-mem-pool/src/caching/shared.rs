@@ -86,7 +86,6 @@ impl DeviceCache {
             limits: Mutex::new((options.memory_fraction, options.max_bytes)),
         };
         shared.source.set_limit(|| Ok(limit))?;
-        shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold);
         Ok(shared)
     }
 

@@ -8,7 +8,7 @@ use super::slot::Apart;
 use super::vmm::Vmm;
 use crate::engine::paged::PageSource;
 use crate::error::Result;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock_over_calls};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, OverCalls, lock_over_calls};
 
 /// The page source, and its figures as of the last time that somebody had it: those answer in watchers too, whose thread has it.
 #[derive(Debug)]
@@ -20,8 +20,6 @@ pub(super) struct SourceCell {
     segments: AtomicUsize,
     /// The most bytes that may be held, those of private pools included.
     limit: AtomicUsize,
-    /// The bits of the part of the limit from which on free memory is given back; 0 for never.
-    garbage_threshold: AtomicU64,
 }
 
 impl SourceCell {
@@ -33,7 +31,6 @@ impl SourceCell {
             metadata: AtomicUsize::new(0),
             segments: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
-            garbage_threshold: AtomicU64::new(0),
         }
     }
 
@@ -78,16 +75,6 @@ impl SourceCell {
         self.limit.store(limit()?, Ordering::Relaxed);
         source.set_segments(self.segments());
         Ok(())
-    }
-
-    pub(super) fn set_garbage_threshold(&self, threshold: Option<f64>) {
-        self.garbage_threshold.store(threshold.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
-    }
-
-    pub(super) fn has_garbage(&self) -> bool {
-        let threshold = f64::from_bits(self.garbage_threshold.load(Ordering::Relaxed));
-        let limit = self.limit();
-        threshold > 0.0 && limit != usize::MAX && self.reserved() > (threshold * limit as f64) as usize
     }
 
     /// Sets bytes of the limit aside for a segment of a private pool. None if it has not as many left.

@@ -138,8 +138,8 @@ impl Private {
         lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
     }
 
-    pub(super) fn max_split_size(&self) -> Option<u64> {
-        lock(&self.state).pools.options().max_split_size
+    pub(super) fn options(&self) -> Options {
+        lock(&self.state).pools.options()
     }
 
     pub(super) fn settings(&self) -> AllocatorSettings {
