@@ -217,7 +217,7 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.shared().set_limits(|limits| limits.0 = fraction)
+        self.shared().set_limits(|options| options.memory_fraction = fraction)
     }
 
     /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
@@ -228,14 +228,14 @@ impl CachingAllocator {
     /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
         let shared = self.shared();
-        shared.set_limits(|limits| limits.1 = bytes)?;
+        shared.set_limits(|options| options.max_bytes = bytes)?;
         shared.trim_to(shared.source.limit())
     }
 
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        if forked() { 0.0 } else { self.shared().limits().0 }
+        if forked() { 0.0 } else { self.shared().options().memory_fraction }
     }
 
     /// The physical memory that is held now, in bytes, that of private pools included.

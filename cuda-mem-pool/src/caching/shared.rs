@@ -38,10 +38,10 @@ pub(super) struct DeviceCache {
     pub(super) record: Arc<Record>,
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
-    pub(super) moves: bool,
     /// Whether the device maps memory.
     pub(super) maps: bool,
-    limits: Mutex<(f64, usize)>,
+    /// As they were passed, but for the limits as they are now.
+    options: Mutex<CachingOptions>,
 }
 
 impl DeviceCache {
@@ -81,9 +81,8 @@ impl DeviceCache {
             record,
             observer,
             callbacks,
-            moves: options.moves,
             maps,
-            limits: Mutex::new((options.memory_fraction, options.max_bytes)),
+            options: Mutex::new(*options),
         };
         shared.source.set_limit(|| Ok(limit))?;
         Ok(shared)
@@ -98,19 +97,18 @@ impl DeviceCache {
         HeapIndex { map: &self.map, heap }
     }
 
-    pub(super) fn limits(&self) -> (f64, usize) {
-        *lock(&self.limits)
+    pub(super) fn options(&self) -> CachingOptions {
+        *lock(&self.options)
     }
 
     /// Changes the fraction or the bytes that may be held.
-    pub(super) fn set_limits(&self, change: impl FnOnce(&mut (f64, usize))) -> Result<()> {
-        // Under the page source's lock: of two threads, one that changes the other half sees what the first has set.
+    pub(super) fn set_limits(&self, change: impl FnOnce(&mut CachingOptions)) -> Result<()> {
+        // Under the page source's lock: of two threads, one that changes the other limit sees what the first has set.
         self.source.set_limit(|| {
-            let mut limits = self.limits();
-            change(&mut limits);
-            let options = CachingOptions::default().with_memory_fraction(limits.0).with_max_bytes(limits.1);
+            let mut options = self.options();
+            change(&mut options);
             let limit = options.limit(self.total)?;
-            *lock(&self.limits) = limits;
+            *lock(&self.options) = options;
             Ok(limit)
         })
     }
