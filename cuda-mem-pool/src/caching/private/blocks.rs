@@ -110,7 +110,7 @@ impl<'s> PrivatePools<'s> {
         match found.ok_or(Error::TooLarge { bytes: requested })? {
             Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
             Allocation::Hit(block) => {
-                state.streams.add(stream);
+                self.private.streams.add(stream);
                 self.add_live(&mut state, id, &block);
                 drop(state);
                 self.tell(Action::Alloc, id, block.address, requested, Some(stream));
@@ -161,7 +161,7 @@ impl<'s> PrivatePools<'s> {
                 };
             }
         };
-        state.streams.add(stream);
+        self.private.streams.add(stream);
         self.add_live(&mut state, id, &block);
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
@@ -183,7 +183,7 @@ impl<'s> PrivatePools<'s> {
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
         let Some((id, block)) = lent else { return Ok(None) };
-        state.streams.add(stream);
+        self.private.streams.add(stream);
         self.add_live(&mut state, id, &block);
         drop(state);
         self.tell(Action::Alloc, id, block.address, requested, Some(stream));
@@ -202,7 +202,7 @@ impl<'s> PrivatePools<'s> {
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
         let mut state = lock(&self.private.state);
         let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
-        let owner = state.streams.get(block.stream);
+        let owner = self.private.streams.get(block.stream);
         let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
         // Nobody else frees it meanwhile.
         state.owners.remove(&address);
@@ -275,7 +275,7 @@ impl<'s> PrivatePools<'s> {
         let state = lock(&self.private.state);
         let Some((id, block)) = state.block(address) else { return };
         let (size, requested) = sizes(&block);
-        let owner = state.streams.get(block.stream);
+        let owner = self.private.streams.get(block.stream);
         drop(state);
         // Before anybody else may have it.
         self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());

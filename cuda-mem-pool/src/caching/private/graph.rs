@@ -16,7 +16,7 @@ use std::time::Duration;
 use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
 use super::blocks::sizes;
-use super::{PoolState, PrivatePools};
+use super::PrivatePools;
 use crate::caching::callbacks::is_watching;
 use crate::caching::pending::{Captured, Pending, Used};
 use crate::caching::slot::shown_handle;
@@ -168,7 +168,7 @@ impl PrivatePools<'_> {
             self.add_live(&mut state, id, block);
         }
         // Under the lock, so that the history has nobody's block before its free.
-        self.note_restored(&state, id, &freed, &allocated, frames.as_ref());
+        self.note_restored(id, &freed, &allocated, frames.as_ref());
         drop(state);
         self.shared.record.tell_moves();
         for was in &freed {
@@ -223,7 +223,6 @@ impl PrivatePools<'_> {
     /// Notes for the history that blocks are freed and others allocated, all at once.
     fn note_restored(
         self,
-        state: &PoolState,
         pool: MempoolId,
         freed: &[Block],
         allocated: &[Block],
@@ -234,7 +233,7 @@ impl PrivatePools<'_> {
             return;
         }
         let note = |action: Action, block: &Block, frames: Option<Frames>| {
-            let stream = state.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
+            let stream = self.private.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
             let event = Event { action, address: block.address, size: block.requested, stream, pool };
             record.note(event, frames);
         };

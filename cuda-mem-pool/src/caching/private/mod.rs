@@ -44,7 +44,7 @@ pub(super) struct Private {
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     state: Mutex<PoolState>,
-    /// As the state has them.
+    /// Those that have memory of pools, which are locked behind the state.
     pub(super) streams: Arc<PoolStreams>,
     captures: Captures,
     pub(super) memory: SegmentMemory,
@@ -56,7 +56,6 @@ struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
     /// The pool of each block that is not free, by address.
     owners: HashMap<u64, MempoolId>,
-    streams: Arc<PoolStreams>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
 }
@@ -95,19 +94,13 @@ impl PoolState {
 
 impl Private {
     pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
-        let streams = Arc::<PoolStreams>::default();
-        let state = PoolState {
-            pools: PoolTable::new(options),
-            owners: HashMap::new(),
-            streams: Arc::clone(&streams),
-            segment_stacks: HashMap::new(),
-        };
+        let (pools, owners, segment_stacks) = (PoolTable::new(options), HashMap::new(), HashMap::new());
         Self {
             routes: AtomicUsize::new(0),
             pending_blocks: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
-            state: Mutex::new(state),
-            streams,
+            state: Mutex::new(PoolState { pools, owners, segment_stacks }),
+            streams: Arc::default(),
             captures: Captures::default(),
             memory: SegmentMemory::new(context),
             shard,
@@ -165,7 +158,7 @@ impl Private {
             frames: stacks.get(&block.address).filter(|_| block.state != BlockState::Inactive).cloned(),
         };
         let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
-            stream: state.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
+            stream: self.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
             segment_pool_id: id,
             serial: Some(segment.serial),
             frames: state.segment_stacks.get(&segment.address).cloned(),
@@ -185,7 +178,7 @@ impl Private {
         let state = lock(&self.state);
         let mut all = BTreeMap::<_, (usize, usize)>::new();
         for (pool, segment) in state.segments() {
-            let of = || state.streams.get(segment.stream).map(|stream| stream.id());
+            let of = || self.streams.get(segment.stream).map(|stream| stream.id());
             let stream = if pool == MempoolId::NONE { of() } else { None };
             let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
             for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {

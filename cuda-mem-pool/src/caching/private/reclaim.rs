@@ -67,7 +67,7 @@ impl PrivatePools<'_> {
         let mut state = lock(&self.private.state);
         let is_captured = state.is_captured(routed.pool);
         let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
-        let leaving = leaving(&mut state, taken);
+        let leaving = self.leaving(&mut state, taken);
         drop(state);
         self.give_back(leaving, waits)?;
         // What the driver refuses stays, and the request may do without.
@@ -144,12 +144,23 @@ impl PrivatePools<'_> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let mut state = lock(&self.private.state);
         let (taken, over) = state.pools.take_cached(id);
-        let leaving = leaving(&mut state, taken);
+        let leaving = self.leaving(&mut state, taken);
         drop(state);
         let released = self.give_back(leaving, waits);
         // The last handle to an upstream is somebody else's code.
         drop(over);
         released
+    }
+
+    /// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
+    fn leaving(self, state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
+        let leaving = taken.into_iter().map(|taken| Leaving {
+            is_captured: state.is_captured(taken.id),
+            owner: self.private.streams.get(taken.segment.stream),
+            stack: state.segment_stacks.remove(&taken.segment.address),
+            taken,
+        });
+        leaving.collect()
     }
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
@@ -220,7 +231,7 @@ impl PrivatePools<'_> {
     fn forget_streams_without_pools(self) {
         let state = lock(&self.private.state);
         let none = state.pools.iter().next().is_none();
-        let gone = state.streams.take(|_| none);
+        let gone = self.private.streams.take(|_| none);
         drop(state);
         drop(gone);
     }
@@ -284,17 +295,6 @@ impl Climb for Climber<'_> {
     fn ask_program(&mut self) -> bool {
         self.pools.shared.callbacks.reclaim(self.routed.requested)
     }
-}
-
-/// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
-fn leaving(state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
-    let leaving = taken.into_iter().map(|taken| Leaving {
-        is_captured: state.is_captured(taken.id),
-        owner: state.streams.get(taken.segment.stream),
-        stack: state.segment_stacks.remove(&taken.segment.address),
-        taken,
-    });
-    leaving.collect()
 }
 
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
