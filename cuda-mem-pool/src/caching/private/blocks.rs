@@ -230,7 +230,6 @@ impl<'s> PrivatePools<'s> {
         let mut state = lock(&self.private.state);
         state.pools.get_mut(id)?.heap.free_pending(address).ok_or(Error::UnknownAddress { address })?;
         state.owners.insert(address, id);
-        self.private.pending_blocks.fetch_add(1, Ordering::Relaxed);
         self.private.shard.hold().request_free(block.kind, size);
         drop(state);
         let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
@@ -259,14 +258,13 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// The pending blocks of the pools that were never captured from, or that no allocations go to.
+    /// The pending blocks, if there are any, of the pools that were never captured from, or that no allocations go to.
     pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
-        if self.private.pending_blocks.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
         let state = lock(&self.private.state);
         let routes = state.pools.routes();
-        let pools = state.pools.iter().filter(|(id, pool)| !(pool.is_captured && routes.has(*id)));
+        let pools = state.pools.iter().filter(|(id, pool)| {
+            !pool.notes.pending.is_empty() && !(pool.is_captured && routes.has(*id))
+        });
         pools.map(|(_, pool)| Arc::clone(&pool.notes)).collect()
     }
 
@@ -283,7 +281,6 @@ impl<'s> PrivatePools<'s> {
         let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
         if completed.is_some() {
             state.owners.remove(&address);
-            self.private.pending_blocks.fetch_sub(1, Ordering::Relaxed);
             self.private.shard.hold().complete_free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }

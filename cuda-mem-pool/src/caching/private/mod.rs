@@ -40,7 +40,6 @@ use crate::statistics::{PoolSize, Shard};
 pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
-    pending_blocks: AtomicUsize,
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     state: Mutex<PoolState>,
@@ -97,7 +96,6 @@ impl Private {
         let (pools, owners, segment_stacks) = (PoolTable::new(options), HashMap::new(), HashMap::new());
         Self {
             routes: AtomicUsize::new(0),
-            pending_blocks: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             state: Mutex::new(PoolState { pools, owners, segment_stacks }),
             streams: Arc::default(),
