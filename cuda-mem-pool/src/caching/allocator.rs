@@ -118,7 +118,7 @@ impl CachingAllocator {
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
         refuse_forked()?;
         let shared = self.shared();
-        let slot = shared.slot(stream)?;
+        let slot = shared.streams.slot(stream)?;
         Ok(StreamAllocator { shared, slot, stream: stream.id(), _here: PhantomData })
     }
 

@@ -107,16 +107,16 @@ impl DeviceCache {
 
     /// Refuses a block that no heap can have: no step helps. Below what private pools refuse, too, it is a lack of memory like any other.
     #[cold]
-    pub(super) fn refuse_too_large<'a>(
+    pub(super) fn refuse_too_large(
         &self,
-        slot: impl FnOnce() -> Result<&'a StreamSlot>,
+        slot: &StreamSlot,
         requested: usize,
         pool: MempoolId,
     ) -> Result<u64> {
         if requested as u64 >= MOST {
             return Err(Error::TooLarge { bytes: requested });
         }
-        self.give_up(slot()?, Request { requested, size: requested, at: None }, pool)
+        self.give_up(slot, Request { requested, size: requested, at: None }, pool)
     }
 
     /// The end: the error, which observers see first. The request was one of a private pool, or of the default pool for

@@ -70,7 +70,7 @@ impl DeviceCache {
             context: context.clone(),
             total,
             map: PageMap::new(),
-            streams: Streams::new(context, Arc::clone(&slots), Arc::clone(&private.streams)),
+            streams: Streams::new(context, &figures.counter, Arc::clone(&slots), Arc::clone(&private.streams)),
             source: SourceCell::new(PageSource::new(vmm, policy, total as u64)),
             slots,
             pending: Pending::default(),

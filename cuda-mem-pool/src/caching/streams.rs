@@ -19,6 +19,8 @@ pub(super) struct Streams {
     /// Names the allocator where threads remember slots.
     id: u64,
     context: Context,
+    /// Has a shard for each slot.
+    counter: PeakCounter,
     slots: Arc<Slots>,
     /// The streams of private pools, which have handles to some of these.
     private: Arc<PoolStreams>,
@@ -34,23 +36,28 @@ struct Numbers {
 }
 
 impl Streams {
-    pub(super) fn new(context: &Context, slots: Arc<Slots>, private: Arc<PoolStreams>) -> Self {
+    pub(super) fn new(
+        context: &Context,
+        counter: &PeakCounter,
+        slots: Arc<Slots>,
+        private: Arc<PoolStreams>,
+    ) -> Self {
         // 0 names none.
-        let id = unique();
-        Self { id, context: context.clone(), slots, private, numbers: Mutex::default() }
+        let (id, context, counter) = (unique(), context.clone(), counter.clone());
+        Self { id, context, counter, slots, private, numbers: Mutex::default() }
     }
 
     /// The slot of a stream, which is made when the stream comes for the first time.
     #[inline]
-    pub(super) fn slot(&self, stream: &Stream, counter: &PeakCounter) -> Result<&StreamSlot> {
+    pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
         match recall(self.id, stream.id()).and_then(|number| self.slots.get(number)) {
             Some(slot) if slot.owner.is(stream.id().as_raw()) => Ok(slot),
-            _ => self.find_slot(stream, counter),
+            _ => self.find_slot(stream),
         }
     }
 
     #[cold]
-    fn find_slot(&self, stream: &Stream, counter: &PeakCounter) -> Result<&StreamSlot> {
+    fn find_slot(&self, stream: &Stream) -> Result<&StreamSlot> {
         if stream.context() != &self.context {
             return Err(CoreError::ForeignContext { what: "the stream" }.into());
         }
@@ -60,7 +67,7 @@ impl Streams {
         let known = numbers.by_stream.get(&stream.id()).and_then(|number| self.slots.get(*number));
         let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
             Some(slot) => (slot, None),
-            None => self.new_slot(&mut numbers, stream, counter)?,
+            None => self.new_slot(&mut numbers, stream)?,
         };
         drop(numbers);
         drop(last);
@@ -70,12 +77,7 @@ impl Streams {
     }
 
     /// A slot whose stream has ended, and that stream; else one more.
-    fn new_slot(
-        &self,
-        numbers: &mut Numbers,
-        stream: &Stream,
-        counter: &PeakCounter,
-    ) -> Result<(&StreamSlot, Option<Stream>)> {
+    fn new_slot(&self, numbers: &mut Numbers, stream: &Stream) -> Result<(&StreamSlot, Option<Stream>)> {
         let id = stream.id();
         let left = self.slots.iter().find_map(|slot| {
             slot.owner.end_if_left(|own| self.private.is_left_to(own, 1));
@@ -92,7 +94,7 @@ impl Streams {
                 (slot, Some(last))
             }
             None => {
-                let slot = StreamSlot::new(numbers.made, stream, counter.shard());
+                let slot = StreamSlot::new(numbers.made, stream, self.counter.shard());
                 let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?;
                 numbers.made += 1;
                 (slot, None)

@@ -48,10 +48,10 @@ impl PrivatePools<'_> {
         {
             return Ok(Found::Block(lent));
         }
-        let slot = self.shared.slot(routed.stream)?;
+        let slot = self.shared.streams.slot(routed.stream)?;
         let refused = match self.shared.request(routed.requested) {
             Some(request) => self.shared.give_up(slot, request, routed.pool),
-            None => self.shared.refuse_too_large(|| Ok(slot), routed.requested, routed.pool),
+            None => self.shared.refuse_too_large(slot, routed.requested, routed.pool),
         };
         refused.map(Found::Block)
     }
