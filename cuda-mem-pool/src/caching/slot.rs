@@ -171,17 +171,5 @@ const fn place_of(number: u32) -> (usize, usize) {
 #[cfg(all(loom, test))]
 mod models;
 
-#[cfg(all(not(loom), test))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_number_has_a_place_of_its_own() {
-        let mut next = (0, 0);
-        for number in FIRST as u32..10_000 {
-            assert_eq!(place_of(number), next);
-            next = if next.1 + 1 == FIRST << (next.0 + 1) { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
-        }
-        assert_eq!(place_of(MOST - 1).0, SHELVES - 1);
-    }
-}
+#[cfg(all(test, not(loom)))]
+mod tests;

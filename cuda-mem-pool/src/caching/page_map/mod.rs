@@ -13,7 +13,7 @@ mod leaves;
 mod models;
 mod regions;
 mod slot;
-#[cfg(all(not(loom), test))]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::engine::paged::Tier;
