@@ -197,7 +197,7 @@ pub(super) struct HeapIndex<'m> {
 
 impl BlockIndex for HeapIndex<'_> {
     fn set_large(&self, address: u64, number: u32) -> bool {
-        self.map.set_large(address, self.heap, number).is_ok()
+        self.map.set_large(address, self.heap, number).is_some()
     }
 
     fn clear_large(&self, address: u64, _number: u32) {
@@ -205,7 +205,7 @@ impl BlockIndex for HeapIndex<'_> {
     }
 
     fn add_slab(&self, address: u64, tier: Tier) -> bool {
-        self.map.add_page(address, self.heap, tier).is_ok()
+        self.map.add_page(address, self.heap, tier).is_some()
     }
 
     fn remove_slab(&self, address: u64) {
@@ -214,7 +214,7 @@ impl BlockIndex for HeapIndex<'_> {
 
     #[inline]
     fn set_in_slab(&self, address: u64, number: u32) -> bool {
-        self.map.set_in_page(address, number).is_ok()
+        self.map.set_in_page(address, number).is_some()
     }
 
     #[inline]
