@@ -22,7 +22,7 @@ const RANGE_FACTOR: u64 = 2;
 /// where they are needed.
 #[derive(Debug)]
 pub(crate) struct PageSource<B: Backend> {
-    pub(super) backend: B,
+    pub(crate) backend: B,
     pub(super) memory: Memory,
     pub(super) policy: Policy,
     pub(super) limit: usize,
@@ -145,14 +145,6 @@ impl<B: Backend> PageSource<B> {
 
     pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
         self.memory.mapped()
-    }
-
-    pub(crate) fn backend(&self) -> &B {
-        &self.backend
-    }
-
-    pub(crate) fn backend_mut(&mut self) -> &mut B {
-        &mut self.backend
     }
 
     pub(crate) const fn limit(&self) -> usize {

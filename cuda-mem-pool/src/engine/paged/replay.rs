@@ -37,7 +37,7 @@ impl<B: Backend> Replay<B> {
 
     /// Where memory is from.
     pub fn backend(&mut self) -> &mut B {
-        self.source.backend_mut()
+        &mut self.source.backend
     }
 
     /// Adds a heap; its number.
