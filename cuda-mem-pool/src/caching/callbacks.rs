@@ -87,9 +87,9 @@ impl List<Watcher> {
 
 impl Callbacks {
     pub(super) fn remove(&self, id: CallbackId) -> bool {
-        let (of_memory, of_tags) = (&self.watchers, &self.registrants);
-        let is_gone = || self.reclaimers.remove(id) || self.observers.remove(id);
-        !forked() && (is_gone() || of_memory.remove(id) || of_tags.remove(id))
+        let Self { reclaimers, observers, watchers, registrants } = self;
+        let is_gone = || reclaimers.remove(id) || observers.remove(id) || watchers.remove(id);
+        !forked() && (is_gone() || registrants.remove(id))
     }
 
     /// Has everybody free what they can; whether anybody did. Not when one of them asks.

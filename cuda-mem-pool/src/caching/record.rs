@@ -36,7 +36,7 @@ impl Record {
         let history = &self.history;
         let is_alloc = event.action == Action::Alloc;
         let of_alloc = match event.action {
-            Action::FreeRequested => self.stack(event.address),
+            Action::FreeRequested => lock(&self.stacks).get(&event.address).cloned(),
             Action::FreeCompleted => self.keep_stack(event.address, None),
             _ => None,
         };
@@ -125,10 +125,6 @@ impl Record {
             self.history.set_has_stacks(!had_any);
         }
         before
-    }
-
-    fn stack(&self, address: u64) -> Option<Frames> {
-        lock(&self.stacks).get(&address).cloned()
     }
 
     pub(super) fn stacks(&self) -> HashMap<u64, Frames> {

@@ -49,17 +49,14 @@ pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
 
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
-        let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
-        let heap = CountedCell::new(shard, StreamHeap::new());
-        let taker = Apart(AtomicUsize::new(NOBODY));
         Self {
             number,
-            owner,
-            heap,
+            owner: Arc::new(Owner::new(stream.id().as_raw(), stream.clone())),
+            heap: CountedCell::new(shard, StreamHeap::new()),
             remote: RemoteFrees::new(),
             waiting: SizeSet::default(),
             slab_bytes: AtomicU64::new(0),
-            taker,
+            taker: Apart(AtomicUsize::new(NOBODY)),
         }
     }
 
@@ -172,4 +169,16 @@ const fn place_of(number: u32) -> (usize, usize) {
 mod models;
 
 #[cfg(all(test, not(loom)))]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_has_a_place_of_its_own() {
+        let mut next = (0, 0);
+        for number in FIRST as u32..10_000 {
+            assert_eq!(place_of(number), next);
+            next = if next.1 + 1 == FIRST << (next.0 + 1) { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
+        }
+        assert_eq!(place_of(MOST - 1).0, SHELVES - 1);
+    }
+}
