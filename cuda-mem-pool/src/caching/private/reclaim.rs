@@ -78,17 +78,16 @@ impl PrivatePools<'_> {
 
     /// A free block, also of a stream that nobody has any more, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(self, routed: Routed<'_>) -> Result<Option<Found>> {
-        match self.look(routed)? {
-            Found::Miss(wanted, source) => match self.look_at_abandoned(routed)? {
-                None => match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
-                    None if wanted.bytes < wanted.roomy => {
-                        self.extend(routed, wanted, wanted.bytes, source.as_ref())
-                    }
-                    found => Ok(found),
-                },
-                found => Ok(found),
-            },
-            found => Ok(Some(found)),
+        let (wanted, source) = match self.look(routed)? {
+            Found::Miss(wanted, source) => (wanted, source),
+            found => return Ok(Some(found)),
+        };
+        if let Some(found) = self.look_at_abandoned(routed)? {
+            return Ok(Some(found));
+        }
+        match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
+            None if wanted.bytes < wanted.roomy => self.extend(routed, wanted, wanted.bytes, source.as_ref()),
+            found => Ok(found),
         }
     }
 
@@ -306,13 +305,13 @@ fn are_quiet(users: &[&Stream], waits: bool, until: Instant) -> bool {
     if users.iter().any(|user| uses.record_stream(user).is_err()) {
         return false;
     }
+    if waits {
+        return uses.wait().is_ok();
+    }
     loop {
-        match waits {
-            true => return uses.wait().is_ok(),
-            false => match uses.are_over() {
-                Ok(false) if Instant::now() < until => hint::spin_loop(),
-                answer => return answer.unwrap_or(false),
-            },
+        match uses.are_over() {
+            Ok(false) if Instant::now() < until => hint::spin_loop(),
+            answer => return answer.unwrap_or(false),
         }
     }
 }
