@@ -217,16 +217,12 @@ impl DeviceCache {
         let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
         let owners = of_slots.chain(self.private.streams.owners());
         let lost: Vec<_> = owners.filter_map(|owner| Some((owner.lost()?, owner))).collect();
-        let served = self.slots.iter().filter_map(|slot| slot.owner.stream());
-        let mut named = served.chain(self.private.streams.all());
-        if lost.is_empty()
-            || named.any(|stream| stream.is_capturing().unwrap_or(false))
-            || self.wait_for_context().is_err()
-        {
-            return false;
+        let captures = || self.known_streams().any(|stream| stream.is_capturing().unwrap_or(false));
+        let is_done = !lost.is_empty() && !captures() && self.wait_for_context().is_ok();
+        if is_done {
+            lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
         }
-        lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
-        true
+        is_done
     }
 
     /// Gives free memory of a heap that nothing uses back to the driver, `most` bytes of it; how many bytes.

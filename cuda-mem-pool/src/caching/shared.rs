@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, forked};
+use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 
 use super::callbacks::CallWatch;
 use super::callbacks::Callbacks;
@@ -142,6 +142,12 @@ impl DeviceCache {
             }
         }
         if is_named { Ok(()) } else { self.wait_for_context() }
+    }
+
+    /// The streams that have not ended, those of heaps and those of private pools: some are both.
+    pub(super) fn known_streams(&self) -> impl Iterator<Item = Stream> {
+        let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
+        of_slots.chain(self.private.streams.all())
     }
 
     /// Waits for all work of the context: that of another thread's default stream, which nobody else can name, or of one that was disowned,

@@ -70,8 +70,7 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
         let shared = allocator.shared();
-        let served = shared.slots.iter().filter_map(|slot| slot.owner.stream());
-        for stream in served.chain(shared.private.streams.all()) {
+        for stream in shared.known_streams() {
             match stream.is_capturing() {
                 Ok(true) => return Err(CoreError::Capturing { call: SLEEPING }.into()),
                 // Of another thread's default stream, and of one that was disowned, nobody can ask.
@@ -95,8 +94,11 @@ impl Tag {
         }
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
+            let stream = Stream::new(&shared.context)?;
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
-            let saved = unsafe { save_all(shared, &cycles, &plans) }?;
+            let save = |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
+            // After an error the tags are as they were: all is saved before any of them has it.
+            let saved: Vec<_> = cycles.iter().zip(&plans).map(save).collect::<Result<_>>()?;
             for (cycle, backup) in cycles.iter().zip(saved) {
                 lock(&cycle.tag.backups).extend(backup);
             }
@@ -379,22 +381,6 @@ impl TagShared {
         let largest = backups.into_iter().chain(spare).max_by_key(BackupMemory::bytes);
         *lock(&self.spare) = largest;
     }
-}
-
-/// Copies what is live of all plans. After an error the tags are as they were.
-///
-/// # Safety
-///
-/// As for [`TagShared::save`].
-unsafe fn save_all(
-    shared: &DeviceCache,
-    cycles: &[Cycle<'_>],
-    plans: &[Plan],
-) -> Result<Vec<Option<BackupMemory>>> {
-    let stream = Stream::new(&shared.context)?;
-    // SAFETY: the caller's promise.
-    let save = |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
-    cycles.iter().zip(plans).map(save).collect()
 }
 
 /// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
