@@ -19,6 +19,7 @@ use super::error::{Failure, entry};
 use super::pointers::{self, pointer, read};
 use super::sleep::c_text;
 use super::{contexts, cuda_mem_torch_pool_id};
+use crate::allocator::add;
 
 /// A segment.
 #[repr(C)]
@@ -163,15 +164,7 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
         let path = unsafe { pointers::path(path, "path") }?;
         let mut whole = Snapshot::default();
         for device in some(super::CUDA_MEM_TORCH_ALL_DEVICES)? {
-            let one = device.caching.snapshot();
-            whole.segments.extend(one.segments);
-            whole.tags.extend(one.tags);
-            let traces = one.device_traces.len().max(whole.device_traces.len());
-            whole.device_traces.resize(traces, Vec::new());
-            for (trace, more) in whole.device_traces.iter_mut().zip(one.device_traces) {
-                trace.extend(more);
-            }
-            whole.allocator_settings = one.allocator_settings;
+            add(&mut whole, device.caching.snapshot());
         }
         let refused = |error: std::io::Error| {
             Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))

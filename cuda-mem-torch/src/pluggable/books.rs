@@ -62,7 +62,7 @@ impl Default for OfDevice {
 }
 
 impl Block {
-    fn pool(&self) -> PoolSize {
+    pub(super) fn pool(&self) -> PoolSize {
         if self.size as u64 <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
     }
 
