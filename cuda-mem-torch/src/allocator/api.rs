@@ -93,8 +93,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// As [`malloc`](Self::malloc); `NoCurrentContext` in [`Error::Pool`](crate::Error::Pool).
     fn allocate(&self, size: usize) -> Result<DataPtr> {
-        let (device, stream) = self.native().caches.current()?;
-        let address = self.malloc(size, device, &stream)?;
+        let device = self.native().caches.current_device()?;
+        let address = self.raw_alloc(size)?;
         // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else.
         Ok(unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) })
     }
