@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, CachingAllocator, CallbackId, Restore, Tag, Told};
 
-use super::callbacks::Listeners;
-use super::devices::{Device, all, device, if_made, set_up};
+use super::callbacks::{self, Listeners};
+use super::devices::{Device, device, if_made, set_up};
 use super::error::{Failure, entry};
 use super::pointers::{Data, expect, list, pointer, text, write, write_if};
 use crate::lock::lock;
@@ -283,15 +283,10 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
 ) -> c_int {
     entry(|| {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let call = change.ok_or_else(|| Failure::argument("change is null"))?;
         expect(registrant, "registrant")?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let listeners = Listeners::Registrant(number, call, Data::new(data));
-        set_up(|setup| {
-            all().for_each(|device| listeners.attach(device.ordinal, &device.caching));
-            setup.listeners.push(listeners);
-            Ok(())
-        })?;
+        let listeners = change.map(|call| Listeners::Registrant(number, call, Data::new(data)));
+        callbacks::attach(listeners, "change")?;
         // SAFETY: the caller's promise.
         unsafe { write(registrant, number, "registrant") }
     })

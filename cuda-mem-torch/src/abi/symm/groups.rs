@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use cuda_mem_ipc::symmetric::Error;
 
-use super::lock;
 use crate::abi::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_INVALID_ARGUMENT, Failure};
+use crate::lock::lock;
 
 struct Joined {
     ordinal: c_int,
