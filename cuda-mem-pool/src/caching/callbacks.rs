@@ -1,7 +1,6 @@
 //! What the program asked to be called for.
 
 use std::cell::Cell;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -211,8 +210,4 @@ impl CallWatch {
     }
 }
 
-impl fmt::Debug for CallWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallWatch").field(&self.observer.is_some()).finish()
-    }
-}
+crate::shown!(CallWatch, |it| is_observed: it.observer.is_some());

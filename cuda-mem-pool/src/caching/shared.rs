@@ -1,6 +1,5 @@
 //! What all handles of an allocator, and all that it handed out, share.
 
-use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
@@ -234,8 +233,4 @@ pub(super) fn number_of(found: Found) -> BlockNumber {
     BlockNumber::new(found.tier, found.record)
 }
 
-impl fmt::Debug for DeviceCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CachingAllocator").field("device", &self.context.device()).finish_non_exhaustive()
-    }
-}
+crate::shown!(DeviceCache, |it| device: it.context.device());

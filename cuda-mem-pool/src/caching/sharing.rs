@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "names memory for other processes")]
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -271,15 +270,7 @@ impl Drop for Pinned {
     }
 }
 
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = &self.range;
-        f.debug_struct("Pinned")
-            .field("range", &format_args!("{range:#x?}"))
-            .field("pin", &self.pin)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Pinned, |it| range: format_args!("{:#x?}", it.range), pin: it.pin);
 
 impl Source<'_> {
     /// The handles behind a range, of which an empty one has that of its address.
