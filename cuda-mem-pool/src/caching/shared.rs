@@ -69,7 +69,12 @@ impl DeviceCache {
             context: context.clone(),
             total,
             map: PageMap::new(),
-            streams: Streams::new(context, &figures.counter, Arc::clone(&slots), Arc::clone(&private.streams)),
+            streams: Streams::new(
+                context,
+                &figures.counter,
+                Arc::clone(&slots),
+                Arc::clone(&private.streams),
+            ),
             source: SourceCell::new(PageSource::new(vmm, policy, total as u64)),
             slots,
             pending: Pending::default(),

@@ -24,15 +24,8 @@ pub(super) struct Streams {
     slots: Arc<Slots>,
     /// The streams of private pools, which have handles to some of these.
     private: Arc<PoolStreams>,
-    numbers: Mutex<Numbers>,
-}
-
-#[derive(Debug, Default)]
-struct Numbers {
-    /// Those of streams that have ended until another takes their slot over.
-    by_stream: HashMap<StreamId, u32>,
-    /// How many slots there are.
-    made: u32,
+    /// The slot of each stream; of one that has ended until another takes the slot over.
+    numbers: Mutex<HashMap<StreamId, u32>>,
 }
 
 impl Streams {
@@ -64,7 +57,7 @@ impl Streams {
         // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
         stream.refuse_other_threads()?;
         let mut numbers = lock_over_calls(&self.numbers);
-        let known = numbers.by_stream.get(&stream.id()).and_then(|number| self.slots.get(*number));
+        let known = numbers.get(&stream.id()).and_then(|number| self.slots.get(*number));
         let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
             Some(slot) => (slot, None),
             None => self.new_slot(&mut numbers, stream)?,
@@ -77,7 +70,11 @@ impl Streams {
     }
 
     /// A slot whose stream has ended, and that stream; else one more.
-    fn new_slot(&self, numbers: &mut Numbers, stream: &Stream) -> Result<(&StreamSlot, Option<Stream>)> {
+    fn new_slot(
+        &self,
+        numbers: &mut HashMap<StreamId, u32>,
+        stream: &Stream,
+    ) -> Result<(&StreamSlot, Option<Stream>)> {
         let id = stream.id();
         let left = self.slots.iter().find_map(|slot| {
             slot.owner.end_if_left(|own| self.private.is_left_to(own, 1));
@@ -88,19 +85,17 @@ impl Streams {
             Some((slot, last)) => {
                 slot.forget_takers();
                 // It may have come back since, to another slot.
-                if numbers.by_stream.get(&last.id()) == Some(&slot.number) {
-                    numbers.by_stream.remove(&last.id());
+                if numbers.get(&last.id()) == Some(&slot.number) {
+                    numbers.remove(&last.id());
                 }
                 (slot, Some(last))
             }
             None => {
-                let slot = StreamSlot::new(numbers.made, stream, self.counter.shard());
-                let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?;
-                numbers.made += 1;
-                (slot, None)
+                let slot = StreamSlot::new(self.slots.iter().count() as u32, stream, self.counter.shard());
+                (self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?, None)
             }
         };
-        numbers.by_stream.insert(id, slot.number);
+        numbers.insert(id, slot.number);
         if stream.is_per_thread() {
             end_with_thread(&slot.owner, id);
         }
@@ -109,7 +104,7 @@ impl Streams {
 
     /// The slot that a stream has, or had last if nobody took that over.
     pub(super) fn slot_of(&self, stream: StreamId) -> Option<&StreamSlot> {
-        let number = lock(&self.numbers).by_stream.get(&stream).copied();
+        let number = lock(&self.numbers).get(&stream).copied();
         self.slots.get(number?)
     }
 

@@ -262,9 +262,10 @@ impl<'s> PrivatePools<'s> {
     pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
         let state = lock(&self.private.state);
         let routes = state.pools.routes();
-        let pools = state.pools.iter().filter(|(id, pool)| {
-            !pool.notes.pending.is_empty() && !(pool.is_captured && routes.has(*id))
-        });
+        let pools = state
+            .pools
+            .iter()
+            .filter(|(id, pool)| !pool.notes.pending.is_empty() && !(pool.is_captured && routes.has(*id)));
         pools.map(|(_, pool)| Arc::clone(&pool.notes)).collect()
     }
 

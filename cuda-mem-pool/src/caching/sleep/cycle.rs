@@ -96,7 +96,8 @@ impl Tag {
         if backup == Backup::Pinned {
             let stream = Stream::new(&shared.context)?;
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
-            let save = |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
+            let save =
+                |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
             // After an error the tags are as they were: all is saved before any of them has it.
             let saved: Vec<_> = cycles.iter().zip(&plans).map(save).collect::<Result<_>>()?;
             for (cycle, backup) in cycles.iter().zip(saved) {
