@@ -15,7 +15,7 @@ use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Ordering, lock};
+use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::RawResource;
 use crate::snapshot::Action;
 
@@ -109,14 +109,18 @@ impl<'s> PrivatePools<'s> {
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
         match found.ok_or(Error::TooLarge { bytes: requested })? {
             Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
-            Allocation::Hit(block) => {
-                self.private.streams.add(stream);
-                self.add_live(&mut state, id, &block);
-                drop(state);
-                self.tell(Action::Alloc, id, block.address, requested, Some(stream));
-                Ok(Found::Block(block.address))
-            }
+            Allocation::Hit(block) => Ok(Found::Block(self.hand_out(state, routed, &block))),
         }
+    }
+
+    /// Hands a block out that was free, and tells of it without the lock.
+    fn hand_out(self, mut state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
+        let Routed { pool, stream, requested } = routed;
+        self.private.streams.add(stream);
+        self.add_live(&mut state, pool, block);
+        drop(state);
+        self.tell(Action::Alloc, pool, block.address, requested, Some(stream));
+        block.address
     }
 
     /// Gives the pool a new segment of so many bytes, and allocates from it. None if there is no memory for it.
@@ -182,12 +186,7 @@ impl<'s> PrivatePools<'s> {
         }
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
-        let Some((id, block)) = lent else { return Ok(None) };
-        self.private.streams.add(stream);
-        self.add_live(&mut state, id, &block);
-        drop(state);
-        self.tell(Action::Alloc, id, block.address, requested, Some(stream));
-        Ok(Some(block.address))
+        Ok(lent.map(|(pool, block)| self.hand_out(state, Routed { pool, stream, requested }, &block)))
     }
 
     pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: &Block) {
@@ -262,11 +261,9 @@ impl<'s> PrivatePools<'s> {
     pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
         let state = lock(&self.private.state);
         let routes = state.pools.routes();
-        let pools = state
-            .pools
-            .iter()
-            .filter(|(id, pool)| !pool.notes.pending.is_empty() && !(pool.is_captured && routes.has(*id)));
-        pools.map(|(_, pool)| Arc::clone(&pool.notes)).collect()
+        let pools = state.pools.iter().filter(|(id, pool)| !(pool.is_captured && routes.has(*id)));
+        let notes = pools.map(|(_, pool)| &pool.notes);
+        notes.filter(|notes| !notes.pending.is_empty()).cloned().collect()
     }
 
     /// Completes the free of a block whose uses are over.
