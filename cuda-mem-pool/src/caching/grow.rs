@@ -57,10 +57,8 @@ impl DeviceCache {
         if let Some(address) = climb(&mut Climber { shared: self, slot, request })? {
             return Ok(Some(address));
         }
-        match slot.owner.stream() {
-            Some(stream) => self.pools().borrow_on_oom(request.requested, &stream),
-            None => Ok(None),
-        }
+        let lent = |stream| self.pools().borrow_on_oom(request.requested, &stream);
+        slot.owner.stream().map_or(Ok(None), lent)
     }
 
     /// One attempt: None if there is no memory for it.

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 
-use super::callbacks::CallWatch;
-use super::callbacks::Callbacks;
+use super::callbacks::{CallWatch, Callbacks};
 use super::figures::Figures;
 use super::options::{CachingOptions, Rounding};
 use super::owner::wait_for;

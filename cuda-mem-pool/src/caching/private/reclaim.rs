@@ -94,15 +94,12 @@ impl PrivatePools<'_> {
     /// Waits for all streams but those that capture, and for what others, which may have no memory, do with freed blocks.
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
-        for slot in self.shared.slots.iter() {
+        let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
+        let of_pools = self.private.streams.all().into_iter().map(|stream| wait_for(&stream));
+        let of_blocks = self.shared.pending.points().into_iter().map(|point| point.wait());
+        for outcome in of_slots.chain(of_pools).chain(of_blocks) {
             // Whatever else it fails with, the events tell what is done.
-            unless_lost(slot.owner.wait().map_err(Error::Core))?;
-        }
-        for stream in self.private.streams.all() {
-            unless_lost(wait_for(&stream).map_err(Error::Core))?;
-        }
-        for point in self.shared.pending.points() {
-            unless_lost(point.wait().map_err(Error::Core))?;
+            unless_lost(outcome.map_err(Error::Core))?;
         }
         self.wait_for_uses();
         self.shared.poll();
