@@ -116,7 +116,7 @@ impl State {
         ] {
             bytes.increase(pool, size);
         }
-        statistics.num_device_alloc = statistics.num_device_alloc.saturating_add(1);
+        statistics.num_device_alloc += 1;
     }
 
     /// Counts an allocation that nobody has any more.
@@ -148,7 +148,7 @@ impl State {
         {
             bytes.decrease(pool, size);
         }
-        statistics.num_device_free = statistics.num_device_free.saturating_add(1);
+        statistics.num_device_free += 1;
     }
 }
 
