@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "is a resource, and takes memory back by address")]
 
 use std::alloc::Layout;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -370,11 +369,7 @@ impl<'a> StreamAllocator<'a> {
     }
 }
 
-impl fmt::Debug for StreamAllocator<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamAllocator").field("stream", &self.stream()).finish_non_exhaustive()
-    }
-}
+crate::shown!(['a] StreamAllocator<'a>, |it| stream: it.stream);
 
 // SAFETY: the heaps' memory is the device's, mapped for it to read and write.
 unsafe impl MemoryResource for CachingAllocator {

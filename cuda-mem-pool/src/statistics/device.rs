@@ -125,10 +125,8 @@ impl fmt::Display for DeviceStatistics {
             ("num_device_free", self.num_device_free),
         ];
         counts.into_iter().try_for_each(|(name, count)| write!(f, "\n{name:<26} {count:>12}"))?;
-        match self.max_split_size {
-            Some(bytes) => write!(f, "\n{:<26} {:>12}", "max_split_size", Bytes(bytes).to_string()),
-            None => write!(f, "\n{:<26} {:>12}", "max_split_size", "none"),
-        }
+        let most = self.max_split_size.map_or_else(|| "none".to_owned(), |bytes| Bytes(bytes).to_string());
+        write!(f, "\n{:<26} {most:>12}", "max_split_size")
     }
 }
 
