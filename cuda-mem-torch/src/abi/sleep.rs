@@ -296,19 +296,13 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_detach_backing_change(registrant: u64) -> c_int {
     entry(|| {
-        let is_it = |number: u64| number == registrant;
-        let found = set_up(|setup| {
-            let before = setup.listeners.len();
-            setup
-                .listeners
-                .retain(|other| !matches!(other, Listeners::Registrant(number, ..) if is_it(*number)));
-            Ok(setup.listeners.len() < before)
-        })?;
-        if !found {
+        let is_it =
+            |of: &mut Listeners| matches!(of, Listeners::Registrant(number, ..) if *number == registrant);
+        if set_up(|setup| Ok(setup.listeners.extract_if(.., is_it).count()))? == 0 {
             return Err(Failure::argument(format!("there is no registrant {registrant}")));
         }
         let mut registrants = lock(&REGISTRANTS);
-        let gone: Vec<_> = registrants.extract_if(.., |(number, ..)| is_it(*number)).collect();
+        let gone: Vec<_> = registrants.extract_if(.., |(number, ..)| *number == registrant).collect();
         drop(registrants);
         for (_, ordinal, id) in gone {
             if let Some(device) = if_made(ordinal)? {
