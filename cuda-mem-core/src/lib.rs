@@ -36,7 +36,7 @@
 #[doc(hidden)]
 #[macro_export]
 macro_rules! shown {
-    ($([$($bounds:tt)+])? $name:ident $(<$($parameter:ident),+>)? $(, |$it:ident| $($field:ident: $value:expr),+)?) => {
+    ($([$($bounds:tt)+])? $name:ident $(<$($parameter:tt),+>)? $(, |$it:ident| $($field:ident: $value:expr),+)?) => {
         impl $(<$($bounds)+>)? ::std::fmt::Debug for $name $(<$($parameter),+>)? {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 let mut shown = f.debug_struct(stringify!($name));

@@ -50,6 +50,7 @@ pub mod trace;
 
 pub use adaptor::{AlignedAdaptor, LimitingAdaptor, OutstandingAllocation, TrackingAdaptor};
 pub use cuda_mem_core;
+use cuda_mem_core::shown;
 pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource,
     PinnedMemoryResource, PinnedMemoryResourceOptions,

@@ -197,7 +197,7 @@ impl fmt::Display for OutOfMemory {
 }
 
 /// Bytes as PyTorch writes them.
-struct Bytes(usize);
+pub(crate) struct Bytes(pub(crate) usize);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -33,14 +33,7 @@ macro_rules! adaptor {
             }
         }
 
-        impl<R> PartialEq for $name<R> {
-            /// Whether both are handles to the same adaptor.
-            fn eq(&self, other: &Self) -> bool {
-                Arc::ptr_eq(&self.inner, &other.inner)
-            }
-        }
-
-        impl<R> Eq for $name<R> {}
+        $crate::resource::equal_handles!($name<R>, inner);
 
         // Not derived: a resource need not be printable, and what it gives memory from is.
         impl<R> fmt::Debug for $name<R> {

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "is a resource, and takes memory back by address")]
 
 use std::alloc::Layout;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +117,7 @@ impl CachingAllocator {
     pub fn of_stream(&self, stream: &Stream) -> Result<StreamAllocator<'_>> {
         refuse_forked()?;
         let shared = self.shared();
-        let slot = shared.slot(stream)?;
+        let slot = shared.streams.slot(stream)?;
         Ok(StreamAllocator { shared, slot, stream: stream.id(), _here: PhantomData })
     }
 
@@ -217,7 +216,7 @@ impl CachingAllocator {
     ///
     /// [`Error::InvalidFraction`], [`Error::InCallback`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        self.shared().set_limits(|limits| limits.0 = fraction)
+        self.shared().set_limits(|options| options.memory_fraction = fraction)
     }
 
     /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
@@ -228,14 +227,14 @@ impl CachingAllocator {
     /// [`Error::InCallback`]; [`Error::Core`] of the driver, with the limit set.
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
         let shared = self.shared();
-        shared.set_limits(|limits| limits.1 = bytes)?;
+        shared.set_limits(|options| options.max_bytes = bytes)?;
         shared.trim_to(shared.source.limit())
     }
 
     /// The share of the device's memory that this allocator may hold.
     #[must_use]
     pub fn memory_fraction(&self) -> f64 {
-        if forked() { 0.0 } else { self.shared().limits().0 }
+        if forked() { 0.0 } else { self.shared().options().memory_fraction }
     }
 
     /// The physical memory that is held now, in bytes, that of private pools included.
@@ -370,11 +369,7 @@ impl<'a> StreamAllocator<'a> {
     }
 }
 
-impl fmt::Debug for StreamAllocator<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamAllocator").field("stream", &self.stream()).finish_non_exhaustive()
-    }
-}
+crate::shown!(['a] StreamAllocator<'a>, |it| stream: it.stream);
 
 // SAFETY: the heaps' memory is the device's, mapped for it to read and write.
 unsafe impl MemoryResource for CachingAllocator {

@@ -1,7 +1,6 @@
 //! What the program asked to be called for.
 
 use std::cell::Cell;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -87,9 +86,9 @@ impl List<Watcher> {
 
 impl Callbacks {
     pub(super) fn remove(&self, id: CallbackId) -> bool {
-        let (of_memory, of_tags) = (&self.watchers, &self.registrants);
-        let is_gone = || self.reclaimers.remove(id) || self.observers.remove(id);
-        !forked() && (is_gone() || of_memory.remove(id) || of_tags.remove(id))
+        let Self { reclaimers, observers, watchers, registrants } = self;
+        let is_gone = || reclaimers.remove(id) || observers.remove(id) || watchers.remove(id);
+        !forked() && (is_gone() || registrants.remove(id))
     }
 
     /// Has everybody free what they can; whether anybody did. Not when one of them asks.
@@ -211,8 +210,4 @@ impl CallWatch {
     }
 }
 
-impl fmt::Debug for CallWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallWatch").field(&self.observer.is_some()).finish()
-    }
-}
+crate::shown!(CallWatch, |it| is_observed: it.observer.is_some());

@@ -123,7 +123,7 @@ impl CachingAllocator {
         }
         let shared = self.shared();
         let [small, large] = shared.private.splits();
-        let max_split_size = shared.private.max_split_size();
+        let max_split_size = shared.private.options().max_split_size;
         let (oversize_blocks, oversize_segments) =
             max_split_size.map_or((0, 0), |least| shared.oversize(least));
         let bytes_of_slabs = shared.bytes_of_slabs();
@@ -351,7 +351,8 @@ impl DeviceCache {
             unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);
         let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
         let unit = self.source.lock()?.handle_bytes(reserved.saturating_add(room));
-        let movable = if self.moves { movable } else { 0 };
+        let moves = self.options().moves;
+        let movable = if moves { movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
         let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
         let (together, largest) = match pool {
@@ -379,7 +380,7 @@ impl DeviceCache {
         // Blocks of tags that sleep are counted, and nothing is held for them.
         let held = reserved.saturating_sub(report.pending).saturating_sub(report.cached_bytes());
         report.live = in_blocks.min(held);
-        report.advice = choose_advice(&report, self.moves, together);
+        report.advice = choose_advice(&report, moves, together);
         Ok(report)
     }
 }

@@ -57,10 +57,8 @@ impl DeviceCache {
         if let Some(address) = climb(&mut Climber { shared: self, slot, request })? {
             return Ok(Some(address));
         }
-        match slot.owner.stream() {
-            Some(stream) => self.pools().borrow_on_oom(request.requested, &stream),
-            None => Ok(None),
-        }
+        let lent = |stream| self.pools().borrow_on_oom(request.requested, &stream);
+        slot.owner.stream().map_or(Ok(None), lent)
     }
 
     /// One attempt: None if there is no memory for it.
@@ -107,16 +105,16 @@ impl DeviceCache {
 
     /// Refuses a block that no heap can have: no step helps. Below what private pools refuse, too, it is a lack of memory like any other.
     #[cold]
-    pub(super) fn refuse_too_large<'a>(
+    pub(super) fn refuse_too_large(
         &self,
-        slot: impl FnOnce() -> Result<&'a StreamSlot>,
+        slot: &StreamSlot,
         requested: usize,
         pool: MempoolId,
     ) -> Result<u64> {
         if requested as u64 >= MOST {
             return Err(Error::TooLarge { bytes: requested });
         }
-        self.give_up(slot()?, Request { requested, size: requested, at: None }, pool)
+        self.give_up(slot, Request { requested, size: requested, at: None }, pool)
     }
 
     /// The end: the error, which observers see first. The request was one of a private pool, or of the default pool for
@@ -217,16 +215,12 @@ impl DeviceCache {
         let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
         let owners = of_slots.chain(self.private.streams.owners());
         let lost: Vec<_> = owners.filter_map(|owner| Some((owner.lost()?, owner))).collect();
-        let served = self.slots.iter().filter_map(|slot| slot.owner.stream());
-        let mut named = served.chain(self.private.streams.all());
-        if lost.is_empty()
-            || named.any(|stream| stream.is_capturing().unwrap_or(false))
-            || self.wait_for_context().is_err()
-        {
-            return false;
+        let captures = || self.known_streams().any(|stream| stream.is_capturing().unwrap_or(false));
+        let is_done = !lost.is_empty() && !captures() && self.wait_for_context().is_ok();
+        if is_done {
+            lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
         }
-        lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
-        true
+        is_done
     }
 
     /// Gives free memory of a heap that nothing uses back to the driver, `most` bytes of it; how many bytes.
@@ -240,7 +234,10 @@ impl DeviceCache {
 
     /// Gives free memory back when more is held than the threshold of garbage collection allows.
     pub(super) fn collect_garbage(&self) {
-        if self.source.has_garbage() {
+        let limit = Some(self.source.limit()).filter(|limit| *limit != usize::MAX);
+        let threshold = self.private.options().garbage_collection_threshold;
+        let most = limit.zip(threshold).map(|(limit, threshold)| (threshold * limit as f64) as usize);
+        if most.is_some_and(|most| self.source.reserved() > most) {
             // What the driver refuses stays; whoever asks for memory goes on without.
             let _ = self.trim_to(0);
         }

@@ -40,53 +40,40 @@ pub(super) fn pool_of(size: usize) -> PoolSize {
 }
 
 impl DeviceCache {
-    /// The slot of a stream, which is made when the stream comes for the first time.
-    #[inline]
-    pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
-        self.streams.slot(stream, &self.figures.counter)
-    }
-
     /// Allocates for work of a stream; the address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
-        self.allocate_by(requested, || self.pools().allocate(requested, stream), || self.slot(stream))
+        refuse_forked()?;
+        if self.private.is_routed()
+            && let Some(address) = self.pools().allocate(requested, stream)?
+        {
+            return Ok(address);
+        }
+        self.allocate_from(self.streams.slot(stream)?, requested)
     }
 
     /// As [`DeviceCache::allocate`], for the stream that a slot had.
     #[inline]
     pub(super) fn allocate_in(&self, slot: &StreamSlot, stream: StreamId, requested: usize) -> Result<u64> {
+        refuse_forked()?;
         if !slot.owner.is(stream.as_raw()) {
             return Err(Error::StreamEnded);
         }
-        let routed = || match slot.owner.stream() {
-            Some(stream) => self.pools().allocate(requested, &stream),
-            None => Err(Error::StreamEnded),
-        };
-        self.allocate_by(requested, routed, || Ok(slot))
-    }
-
-    /// The slot is asked for only if the block is not a private pool's.
-    #[inline(always)]
-    fn allocate_by<'a>(
-        &self,
-        requested: usize,
-        routed: impl FnOnce() -> Result<Option<u64>>,
-        slot: impl FnOnce() -> Result<&'a StreamSlot>,
-    ) -> Result<u64> {
-        refuse_forked()?;
         if self.private.is_routed()
-            && let Some(address) = routed()?
+            && let Some(address) =
+                self.pools().allocate(requested, &slot.owner.stream().ok_or(Error::StreamEnded)?)?
         {
             return Ok(address);
         }
-        let Some(request) = self.request(requested) else {
-            return self.refuse_too_large(slot, requested, MempoolId::NONE);
-        };
-        let slot = slot()?;
-        if self.record.history.is_listening() {
-            self.allocate_and_tell(slot, request)
-        } else {
-            self.obtain(slot, request)
+        self.allocate_from(slot, requested)
+    }
+
+    #[inline(always)]
+    fn allocate_from(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
+        match self.request(requested) {
+            Some(request) if self.record.history.is_listening() => self.allocate_and_tell(slot, request),
+            Some(request) => self.obtain(slot, request),
+            None => self.refuse_too_large(slot, requested, MempoolId::NONE),
         }
     }
 

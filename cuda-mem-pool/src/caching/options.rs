@@ -98,8 +98,7 @@ impl Rounding {
         if bytes > MAX {
             return bytes;
         }
-        let steps =
-            self.divisions.get(size_class(bytes as u64)).map_or(0, |steps| steps.load(Ordering::Relaxed));
+        let steps = self.divisions[size_class(bytes as u64)].load(Ordering::Relaxed);
         in_steps(bytes as u64, steps) as usize
     }
 }

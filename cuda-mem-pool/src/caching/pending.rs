@@ -268,7 +268,7 @@ const fn bit(size: usize) -> u64 {
     1 << ((size as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58)
 }
 
-#[cfg(all(not(loom), test))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

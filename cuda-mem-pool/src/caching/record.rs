@@ -7,9 +7,6 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::callbacks::is_watching;
-use super::slot::Slots;
-use super::vmm::Vmm;
-use crate::engine::paged::PageSource;
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
@@ -39,7 +36,7 @@ impl Record {
         let history = &self.history;
         let is_alloc = event.action == Action::Alloc;
         let of_alloc = match event.action {
-            Action::FreeRequested => self.stack(event.address),
+            Action::FreeRequested => lock(&self.stacks).get(&event.address).cloned(),
             Action::FreeCompleted => self.keep_stack(event.address, None),
             _ => None,
         };
@@ -66,18 +63,6 @@ impl Record {
             let is_free = event.action == Action::SegmentFree;
             let frames = if is_free { self.history.frames(RecordContext::All) } else { None };
             self.tell(event, frames.or(stack));
-        }
-    }
-
-    /// Notes what memory heaps got and lost. The caller has the page source.
-    pub(super) fn note_moves(&self, slots: &Slots, source: &mut PageSource<Vmm>) {
-        let moved = source.take_moved();
-        if self.history.is_listening() {
-            let events = moved.into_iter().filter_map(|moved| {
-                let action = if moved.came { Action::SegmentMap } else { Action::SegmentUnmap };
-                Some((event(action, slots.get(moved.heap)?.handle(), moved.address, moved.size), None))
-            });
-            lock(&self.noted).extend(events);
         }
     }
 
@@ -140,10 +125,6 @@ impl Record {
             self.history.set_has_stacks(!had_any);
         }
         before
-    }
-
-    fn stack(&self, address: u64) -> Option<Frames> {
-        lock(&self.stacks).get(&address).cloned()
     }
 
     pub(super) fn stacks(&self) -> HashMap<u64, Frames> {

@@ -1,12 +1,10 @@
 //! What all handles of an allocator, and all that it handed out, share.
 
-use std::fmt;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, forked};
+use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 
-use super::callbacks::CallWatch;
-use super::callbacks::Callbacks;
+use super::callbacks::{CallWatch, Callbacks};
 use super::figures::Figures;
 use super::options::{CachingOptions, Rounding};
 use super::owner::wait_for;
@@ -38,10 +36,10 @@ pub(super) struct DeviceCache {
     pub(super) record: Arc<Record>,
     pub(super) observer: CallWatch,
     pub(super) callbacks: Callbacks,
-    pub(super) moves: bool,
     /// Whether the device maps memory.
     pub(super) maps: bool,
-    limits: Mutex<(f64, usize)>,
+    /// As they were passed, but for the limits as they are now.
+    options: Mutex<CachingOptions>,
 }
 
 impl DeviceCache {
@@ -60,10 +58,9 @@ impl DeviceCache {
         let (slots, figures, callbacks) =
             (Arc::new(Slots::new()), Arc::<Figures>::default(), Callbacks::default());
         let watchers = Arc::clone(&callbacks.watchers);
-        let vmm = Vmm::new(context, Arc::clone(&slots), Arc::clone(&figures), observer.clone(), watchers)?;
-        let mut source = PageSource::new(vmm, policy, total as u64);
-        source.record_moves();
         let record = Arc::<Record>::default();
+        let (of_vmm, told) = (Arc::clone(&figures), Arc::clone(&record));
+        let vmm = Vmm::new(context, Arc::clone(&slots), of_vmm, told, observer.clone(), watchers)?;
         let private = Private::new(context, figures.counter.shard(), options.segments);
         let maps = can_map(context)?;
         private.serve_default(!maps);
@@ -71,8 +68,13 @@ impl DeviceCache {
             context: context.clone(),
             total,
             map: PageMap::new(),
-            streams: Streams::new(context, Arc::clone(&slots), Arc::clone(&private.streams)),
-            source: SourceCell::new(source, Arc::clone(&slots), Arc::clone(&record)),
+            streams: Streams::new(
+                context,
+                &figures.counter,
+                Arc::clone(&slots),
+                Arc::clone(&private.streams),
+            ),
+            source: SourceCell::new(PageSource::new(vmm, policy, total as u64)),
             slots,
             pending: Pending::default(),
             private,
@@ -82,12 +84,10 @@ impl DeviceCache {
             record,
             observer,
             callbacks,
-            moves: options.moves,
             maps,
-            limits: Mutex::new((options.memory_fraction, options.max_bytes)),
+            options: Mutex::new(*options),
         };
         shared.source.set_limit(|| Ok(limit))?;
-        shared.source.set_garbage_threshold(options.segments.garbage_collection_threshold);
         Ok(shared)
     }
 
@@ -100,19 +100,18 @@ impl DeviceCache {
         HeapIndex { map: &self.map, heap }
     }
 
-    pub(super) fn limits(&self) -> (f64, usize) {
-        *lock(&self.limits)
+    pub(super) fn options(&self) -> CachingOptions {
+        *lock(&self.options)
     }
 
     /// Changes the fraction or the bytes that may be held.
-    pub(super) fn set_limits(&self, change: impl FnOnce(&mut (f64, usize))) -> Result<()> {
-        // Under the page source's lock: of two threads, one that changes the other half sees what the first has set.
+    pub(super) fn set_limits(&self, change: impl FnOnce(&mut CachingOptions)) -> Result<()> {
+        // Under the page source's lock: of two threads, one that changes the other limit sees what the first has set.
         self.source.set_limit(|| {
-            let mut limits = self.limits();
-            change(&mut limits);
-            let options = CachingOptions::default().with_memory_fraction(limits.0).with_max_bytes(limits.1);
+            let mut options = self.options();
+            change(&mut options);
             let limit = options.limit(self.total)?;
-            *lock(&self.limits) = limits;
+            *lock(&self.options) = options;
             Ok(limit)
         })
     }
@@ -147,6 +146,12 @@ impl DeviceCache {
             }
         }
         if is_over { Ok(()) } else { self.wait_for_context() }
+    }
+
+    /// The streams that have not ended, those of heaps and those of private pools: some are both.
+    pub(super) fn known_streams(&self) -> impl Iterator<Item = Stream> {
+        let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
+        of_slots.chain(self.private.streams.all())
     }
 
     /// Waits for all work of the context: that of another thread's default stream, which nobody else can name, or of one that was disowned,
@@ -202,7 +207,7 @@ pub(super) struct HeapIndex<'m> {
 
 impl BlockIndex for HeapIndex<'_> {
     fn set_large(&self, address: u64, number: u32) -> bool {
-        self.map.set_large(address, self.heap, number).is_ok()
+        self.map.set_large(address, self.heap, number).is_some()
     }
 
     fn clear_large(&self, address: u64, _number: u32) {
@@ -210,7 +215,7 @@ impl BlockIndex for HeapIndex<'_> {
     }
 
     fn add_slab(&self, address: u64, tier: Tier) -> bool {
-        self.map.add_page(address, self.heap, tier).is_ok()
+        self.map.add_page(address, self.heap, tier).is_some()
     }
 
     fn remove_slab(&self, address: u64) {
@@ -219,7 +224,7 @@ impl BlockIndex for HeapIndex<'_> {
 
     #[inline]
     fn set_in_slab(&self, address: u64, number: u32) -> bool {
-        self.map.set_in_page(address, number).is_ok()
+        self.map.set_in_page(address, number).is_some()
     }
 
     #[inline]
@@ -233,8 +238,4 @@ pub(super) fn number_of(found: Found) -> BlockNumber {
     BlockNumber::new(found.tier, found.record)
 }
 
-impl fmt::Debug for DeviceCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CachingAllocator").field("device", &self.context.device()).finish_non_exhaustive()
-    }
-}
+crate::shown!(DeviceCache, |it| device: it.context.device());

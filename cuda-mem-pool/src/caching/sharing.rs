@@ -8,7 +8,6 @@
 #![allow(unsafe_code, reason = "names memory for other processes")]
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -212,19 +211,19 @@ impl CachingAllocator {
         let owner = shared.context.device();
         owner.driver().expect_same(peer.driver(), "the peer device")?;
         let mut source = shared.source.lock()?;
-        if source.backend().reached_by().contains(&peer) {
+        if source.backend.reached_by().contains(&peer) {
             return Ok(());
         }
         if !peer.can_access_peer(owner)? {
             return Err(Error::NoPeerAccess { device: peer, owner });
         }
         for (address, bytes) in source.mapped() {
-            source.backend().set_access(&[peer], address, bytes)?;
+            source.backend.set_access(&[peer], address, bytes)?;
         }
         // Before the default pool's are told, which is what says that all is done.
         shared.private.memory.add_peer(peer)?;
         shared.tags.add_peer(peer)?;
-        source.backend_mut().add_peer(peer);
+        source.backend.add_peer(peer);
         Ok(())
     }
 }
@@ -252,7 +251,7 @@ impl Pinned {
     pub fn export_posix_fds(&self) -> Result<Vec<(Segment, OwnedFd)>> {
         let source = self.inner.shared.source.lock()?;
         let export = |segment: Segment| {
-            let descriptor = source.backend().export(segment.memory, segment.bytes)?;
+            let descriptor = source.backend.export(segment.memory, segment.bytes)?;
             Ok((segment, descriptor))
         };
         source.segments(&self.range)?.into_iter().map(export).collect()
@@ -271,15 +270,7 @@ impl Drop for Pinned {
     }
 }
 
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = &self.range;
-        f.debug_struct("Pinned")
-            .field("range", &format_args!("{range:#x?}"))
-            .field("pin", &self.pin)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(Pinned, |it| range: format_args!("{:#x?}", it.range), pin: it.pin);
 
 impl Source<'_> {
     /// The handles behind a range, of which an empty one has that of its address.

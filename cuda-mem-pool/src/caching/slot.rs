@@ -49,17 +49,14 @@ pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
 
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
-        let owner = Arc::new(Owner::new(stream.id().as_raw(), stream.clone()));
-        let heap = CountedCell::new(shard, StreamHeap::new());
-        let taker = Apart(AtomicUsize::new(NOBODY));
         Self {
             number,
-            owner,
-            heap,
+            owner: Arc::new(Owner::new(stream.id().as_raw(), stream.clone())),
+            heap: CountedCell::new(shard, StreamHeap::new()),
             remote: RemoteFrees::new(),
             waiting: SizeSet::default(),
             slab_bytes: AtomicU64::new(0),
-            taker,
+            taker: Apart(AtomicUsize::new(NOBODY)),
         }
     }
 
@@ -171,7 +168,7 @@ const fn place_of(number: u32) -> (usize, usize) {
 #[cfg(all(loom, test))]
 mod models;
 
-#[cfg(all(not(loom), test))]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,45 +1,36 @@
 //! The page source of an allocator with its lock, and the limit that private pools share with it.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 use super::callbacks::refuse_watchers;
-use super::record::Record;
 use super::sharing::Pins;
-use super::slot::{Apart, Slots};
+use super::slot::Apart;
 use super::vmm::Vmm;
 use crate::engine::paged::PageSource;
 use crate::error::Result;
-use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, OverCalls, lock_over_calls};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, OverCalls, lock_over_calls};
 
 /// The page source, and its figures as of the last time that somebody had it: those answer in watchers too, whose thread has it.
 #[derive(Debug)]
 pub(super) struct SourceCell {
     source: Mutex<PageSource<Vmm>>,
-    slots: Arc<Slots>,
-    record: Arc<Record>,
     pub(super) pins: Pins,
     held: Apart<AtomicUsize>,
     metadata: AtomicUsize,
     segments: AtomicUsize,
     /// The most bytes that may be held, those of private pools included.
     limit: AtomicUsize,
-    /// The bits of the part of the limit from which on free memory is given back; 0 for never.
-    garbage_threshold: AtomicU64,
 }
 
 impl SourceCell {
-    pub(super) fn new(source: PageSource<Vmm>, slots: Arc<Slots>, record: Arc<Record>) -> Self {
+    pub(super) fn new(source: PageSource<Vmm>) -> Self {
         Self {
             source: Mutex::new(source),
-            slots,
-            record,
             pins: Pins::default(),
             held: Apart(AtomicUsize::new(0)),
             metadata: AtomicUsize::new(0),
             segments: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
-            garbage_threshold: AtomicU64::new(0),
         }
     }
 
@@ -84,16 +75,6 @@ impl SourceCell {
         self.limit.store(limit()?, Ordering::Relaxed);
         source.set_segments(self.segments());
         Ok(())
-    }
-
-    pub(super) fn set_garbage_threshold(&self, threshold: Option<f64>) {
-        self.garbage_threshold.store(threshold.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
-    }
-
-    pub(super) fn has_garbage(&self) -> bool {
-        let threshold = f64::from_bits(self.garbage_threshold.load(Ordering::Relaxed));
-        let limit = self.limit();
-        threshold > 0.0 && limit != usize::MAX && self.reserved() > (threshold * limit as f64) as usize
     }
 
     /// Sets bytes of the limit aside for a segment of a private pool. None if it has not as many left.
@@ -149,10 +130,8 @@ impl DerefMut for Source<'_> {
 
 impl Drop for Source<'_> {
     fn drop(&mut self) {
-        let cell = self.cell;
-        cell.held.0.store(self.source.reserved(), Ordering::Relaxed);
-        cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
-        cell.record.note_moves(&cell.slots, &mut self.source);
+        self.cell.held.0.store(self.source.reserved(), Ordering::Relaxed);
+        self.cell.metadata.store(self.source.metadata_bytes(), Ordering::Relaxed);
     }
 }
 

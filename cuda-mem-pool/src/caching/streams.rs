@@ -19,48 +19,48 @@ pub(super) struct Streams {
     /// Names the allocator where threads remember slots.
     id: u64,
     context: Context,
+    /// Has a shard for each slot.
+    counter: PeakCounter,
     slots: Arc<Slots>,
     /// The streams of private pools, which have handles to some of these.
     private: Arc<PoolStreams>,
-    numbers: Mutex<Numbers>,
-}
-
-#[derive(Debug, Default)]
-struct Numbers {
-    /// Those of streams that have ended until another takes their slot over.
-    by_stream: HashMap<StreamId, u32>,
-    /// How many slots there are.
-    made: u32,
+    /// The slot of each stream; of one that has ended until another takes the slot over.
+    numbers: Mutex<HashMap<StreamId, u32>>,
 }
 
 impl Streams {
-    pub(super) fn new(context: &Context, slots: Arc<Slots>, private: Arc<PoolStreams>) -> Self {
+    pub(super) fn new(
+        context: &Context,
+        counter: &PeakCounter,
+        slots: Arc<Slots>,
+        private: Arc<PoolStreams>,
+    ) -> Self {
         // 0 names none.
-        let id = unique();
-        Self { id, context: context.clone(), slots, private, numbers: Mutex::default() }
+        let (id, context, counter) = (unique(), context.clone(), counter.clone());
+        Self { id, context, counter, slots, private, numbers: Mutex::default() }
     }
 
     /// The slot of a stream, which is made when the stream comes for the first time.
     #[inline]
-    pub(super) fn slot(&self, stream: &Stream, counter: &PeakCounter) -> Result<&StreamSlot> {
+    pub(super) fn slot(&self, stream: &Stream) -> Result<&StreamSlot> {
         match recall(self.id, stream.id()).and_then(|number| self.slots.get(number)) {
             Some(slot) if slot.owner.is(stream.id().as_raw()) => Ok(slot),
-            _ => self.find_slot(stream, counter),
+            _ => self.find_slot(stream),
         }
     }
 
     #[cold]
-    fn find_slot(&self, stream: &Stream, counter: &PeakCounter) -> Result<&StreamSlot> {
+    fn find_slot(&self, stream: &Stream) -> Result<&StreamSlot> {
         if stream.context() != &self.context {
             return Err(CoreError::ForeignContext { what: "the stream" }.into());
         }
         // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
         stream.refuse_other_threads()?;
         let mut numbers = lock_over_calls(&self.numbers);
-        let known = numbers.by_stream.get(&stream.id()).and_then(|number| self.slots.get(*number));
+        let known = numbers.get(&stream.id()).and_then(|number| self.slots.get(*number));
         let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
             Some(slot) => (slot, None),
-            None => self.new_slot(&mut numbers, stream, counter)?,
+            None => self.new_slot(&mut numbers, stream)?,
         };
         drop(numbers);
         drop(last);
@@ -72,9 +72,8 @@ impl Streams {
     /// A slot whose stream has ended, and that stream; else one more.
     fn new_slot(
         &self,
-        numbers: &mut Numbers,
+        numbers: &mut HashMap<StreamId, u32>,
         stream: &Stream,
-        counter: &PeakCounter,
     ) -> Result<(&StreamSlot, Option<Stream>)> {
         let id = stream.id();
         let left = self.slots.iter().find_map(|slot| {
@@ -86,19 +85,17 @@ impl Streams {
             Some((slot, last)) => {
                 slot.forget_takers();
                 // It may have come back since, to another slot.
-                if numbers.by_stream.get(&last.id()) == Some(&slot.number) {
-                    numbers.by_stream.remove(&last.id());
+                if numbers.get(&last.id()) == Some(&slot.number) {
+                    numbers.remove(&last.id());
                 }
                 (slot, Some(last))
             }
             None => {
-                let slot = StreamSlot::new(numbers.made, stream, counter.shard());
-                let slot = self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?;
-                numbers.made += 1;
-                (slot, None)
+                let slot = StreamSlot::new(self.slots.iter().count() as u32, stream, self.counter.shard());
+                (self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?, None)
             }
         };
-        numbers.by_stream.insert(id, slot.number);
+        numbers.insert(id, slot.number);
         if stream.is_per_thread() {
             end_with_thread(&slot.owner, id);
         }
@@ -107,7 +104,7 @@ impl Streams {
 
     /// The slot that a stream has, or had last if nobody took that over.
     pub(super) fn slot_of(&self, stream: StreamId) -> Option<&StreamSlot> {
-        let number = lock(&self.numbers).by_stream.get(&stream).copied();
+        let number = lock(&self.numbers).get(&stream).copied();
         self.slots.get(number?)
     }
 

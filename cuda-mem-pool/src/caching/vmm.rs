@@ -19,9 +19,11 @@ use cuda_mem_core::{Context, Device, Error, Event, Result};
 use super::callbacks::{CallWatch, DriverCall, List, Watcher};
 use super::figures::Figures;
 use super::owner::End;
+use super::record::{Record, event};
 use super::slot::{Slots, StreamSlot};
 use crate::engine::paged::{Backend, SLAB, Segment};
 use crate::mempool_id::MempoolId;
+use crate::snapshot::Action;
 use crate::statistics::PoolSize;
 
 /// Memory of a device by the calls for virtual memory management.
@@ -38,6 +40,7 @@ pub(super) struct Vmm {
     watchers: Arc<List<Watcher>>,
     begun: Instant,
     figures: Arc<Figures>,
+    record: Arc<Record>,
     observer: CallWatch,
 }
 
@@ -46,6 +49,7 @@ impl Vmm {
         context: &Context,
         slots: Arc<Slots>,
         figures: Arc<Figures>,
+        record: Arc<Record>,
         observer: CallWatch,
         watchers: Arc<List<Watcher>>,
     ) -> Result<Self> {
@@ -60,6 +64,7 @@ impl Vmm {
             watchers,
             begun: Instant::now(),
             figures,
+            record,
             observer,
         })
     }
@@ -243,6 +248,13 @@ impl Backend for Vmm {
 
     fn before_leaving(&mut self, segment: &Segment) {
         self.watchers.tell(segment);
+    }
+
+    fn moved(&mut self, heap: u32, address: u64, bytes: usize, came: bool) {
+        let action = if came { Action::SegmentMap } else { Action::SegmentUnmap };
+        if let Some(slot) = self.slots.get(heap) {
+            self.record.note(event(action, slot.handle(), address, bytes), None);
+        }
     }
 }
 

@@ -112,10 +112,7 @@ impl PinnedMemoryResource {
             return Self::reachable(DriverPool::borrowed(context, Self::KIND, pool));
         };
         let numa_id = match options.numa_id {
-            Some(numa_id) => {
-                expect_numa_id(numa_id)?;
-                Some(numa_id)
-            }
+            Some(numa_id) => Some(expect_numa_id(numa_id)?),
             None if options.ipc_enabled => Some(node_of(context.device())?),
             None => {
                 expect_host_pools(driver, "a pool of host memory on no node in particular", "set numa_id")?;
@@ -233,8 +230,8 @@ fn node_of(device: Device) -> Result<i32> {
     }
 }
 
-pub(super) fn expect_numa_id(numa_id: i32) -> Result<()> {
-    if numa_id < 0 { Err(Error::NegativeNumaId { numa_id }) } else { Ok(()) }
+pub(super) fn expect_numa_id(numa_id: i32) -> Result<i32> {
+    if numa_id < 0 { Err(Error::NegativeNumaId { numa_id }) } else { Ok(numa_id) }
 }
 
 /// Why the driver makes no pool on a node, after it said that the value is invalid.

@@ -365,14 +365,7 @@ macro_rules! resource {
             }
         }
 
-        impl PartialEq for $name {
-            /// Whether both are handles to the same resource.
-            fn eq(&self, other: &Self) -> bool {
-                Arc::ptr_eq(&self.pool, &other.pool)
-            }
-        }
-
-        impl Eq for $name {}
+        $crate::resource::equal_handles!($name, pool);
     };
 }
 

@@ -28,13 +28,11 @@ impl<T> Slab<T> {
 
     /// Gives `value` a number, or back if there are no more.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
-        if let Some(slot) = self.slots.get_mut(self.vacant as usize) {
-            let number = self.vacant;
-            if let Slot::Vacant { next } = *slot {
-                self.vacant = next;
-            }
+        if let Some(slot) = self.slots.get_mut(self.vacant as usize)
+            && let Slot::Vacant { next } = *slot
+        {
             *slot = Slot::Value(value);
-            return Ok(number);
+            return Ok(std::mem::replace(&mut self.vacant, next));
         }
         match u32::try_from(self.slots.len()) {
             Ok(number) if number != NONE => {
@@ -47,13 +45,9 @@ impl<T> Slab<T> {
 
     /// Takes the value away, whose number the next one gets.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
-        let slot = self.slots.get_mut(number as usize)?;
-        if matches!(slot, Slot::Vacant { .. }) {
-            return None;
-        }
-        let removed = std::mem::replace(slot, Slot::Vacant { next: self.vacant });
-        self.vacant = number;
-        match removed {
+        let slot = self.slots.get_mut(number as usize).filter(|slot| matches!(slot, Slot::Value(_)))?;
+        let next = std::mem::replace(&mut self.vacant, number);
+        match std::mem::replace(slot, Slot::Vacant { next }) {
             Slot::Value(value) => Some(value),
             Slot::Vacant { .. } => None,
         }

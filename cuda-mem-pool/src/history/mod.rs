@@ -325,11 +325,7 @@ fn now_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("recording", &self.is_recording()).finish_non_exhaustive()
-    }
-}
+crate::shown!(History, |it| recording: it.is_recording());
 
 impl State {
     /// Drops the oldest entries, so that no more than the options allow stay: at least one.

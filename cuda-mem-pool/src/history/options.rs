@@ -1,7 +1,6 @@
 //! What a history records, and how it comes by stacks of calls.
 
 use std::backtrace::Backtrace;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::primitive::setters;
@@ -70,15 +69,9 @@ impl Default for HistoryOptions {
     }
 }
 
-impl fmt::Debug for HistoryOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HistoryOptions")
-            .field("max_entries", &self.max_entries)
-            .field("skip_actions", &self.skip_actions)
-            .field("context", &self.context)
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(HistoryOptions, |it|
+    max_entries: it.max_entries, skip_actions: it.skip_actions, context: it.context
+);
 
 /// The calling stack of Rust code, as far as the program has symbols. It takes microseconds to milliseconds.
 ///

@@ -1,6 +1,5 @@
 //! The allocator's handle.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use cuda_mem_core::{Context, Stream, StreamId, forked};
@@ -266,10 +265,4 @@ impl Drop for Handle {
     }
 }
 
-impl fmt::Debug for PinnedCachingAllocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedCachingAllocator")
-            .field("statistics", &self.statistics())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!(PinnedCachingAllocator, |it| statistics: it.statistics());

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "shares the address of memory that it owns")]
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -330,8 +329,4 @@ impl Pools {
     }
 }
 
-impl fmt::Debug for Pools {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pools").field("routes", &self.routes.len()).finish_non_exhaustive()
-    }
-}
+crate::shown!(Pools, |it| routes: it.routes.len());

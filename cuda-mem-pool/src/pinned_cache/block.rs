@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code, reason = "hands out slices over pinned memory")]
 
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -216,12 +215,7 @@ unsafe impl Send for PinnedBlock {}
 // SAFETY: a shared block gives out shared slices, and its uses are behind a lock.
 unsafe impl Sync for PinnedBlock {}
 
-impl fmt::Debug for PinnedBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { start, len, .. } = self;
-        f.debug_struct("PinnedBlock").field("address", start).field("len", len).finish_non_exhaustive()
-    }
-}
+crate::shown!(PinnedBlock, |it| address: it.start, len: it.len);
 
 /// A block that belongs to nobody, or to the [`PinnedBlock`] around it. One pointer, because it is moved several times on the way
 /// between a thread cache and its user, and back.

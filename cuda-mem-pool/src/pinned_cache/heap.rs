@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 
 use crate::engine::classes::{GRANULE, LARGE, PAGE};
-#[cfg(all(test, not(loom)))]
-use crate::engine::paged::Piece;
 use crate::engine::paged::Spans;
 
 /// The smallest shared segment: one huge page.
@@ -26,9 +24,9 @@ const SPARE: usize = 256 << 20;
 #[derive(Debug)]
 pub(super) struct Heap<S> {
     /// By where they begin in `spans`, with their bytes.
-    segments: BTreeMap<u64, (usize, S)>,
+    pub(super) segments: BTreeMap<u64, (usize, S)>,
     /// The blocks, in addresses that stand for segments: each has some of its own, and none is another's neighbour.
-    spans: Spans,
+    pub(super) spans: Spans,
     /// The first address that no segment had.
     next: u64,
     most_used: usize,
@@ -107,27 +105,6 @@ impl<S> Heap<S> {
     pub(super) fn surplus(&self) -> usize {
         let spare = (self.most_used / SPARE_PART).max(SPARE);
         self.spans.held_bytes().saturating_sub(self.most_used.saturating_add(spare))
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-impl<S> Heap<S> {
-    pub(super) fn free_bytes(&self) -> usize {
-        self.spans.held_bytes() - self.spans.used_bytes()
-    }
-
-    /// Offset, size and freedom of every block of every segment, in order.
-    pub(super) fn layout(&self) -> Vec<Vec<(usize, usize, bool)>> {
-        let of_segment = |(start, (bytes, _)): (&u64, &(usize, S))| {
-            let pieces = self.spans.pieces(false);
-            let inside = pieces.filter(|piece| (*start..*start + *bytes as u64).contains(&piece.address));
-            let block =
-                |piece: Piece| ((piece.address - start) as usize, piece.size, piece.requested.is_none());
-            let mut blocks: Vec<_> = inside.map(block).collect();
-            blocks.sort_unstable();
-            blocks
-        };
-        self.segments.iter().map(of_segment).collect()
     }
 }
 

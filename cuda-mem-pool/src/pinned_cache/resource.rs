@@ -136,14 +136,7 @@ impl Handle {
     }
 }
 
-impl PartialEq for PinnedCachingAllocator {
-    /// Whether both are handles to the same allocator.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.handle, &other.handle)
-    }
-}
-
-impl Eq for PinnedCachingAllocator {}
+crate::resource::equal_handles!(PinnedCachingAllocator, handle);
 
 /// The blocks that are out. Dropped, it leaks what is in it: somebody may have the address yet.
 pub(super) type Blocks = ByAddress<ManuallyDrop<PinnedBlock>>;

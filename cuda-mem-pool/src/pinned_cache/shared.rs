@@ -194,7 +194,7 @@ impl Shared {
 
     /// The bytes that are held and in nobody's hands.
     fn cached(&self) -> usize {
-        self.figures.held().saturating_sub(self.figures.in_use())
+        self.figures.held().saturating_sub(self.figures.blocks.active_bytes())
     }
 
     /// A block of at least `len` bytes: see [`PinnedCachingAllocator::allocate_with`](super::PinnedCachingAllocator::allocate_with).
@@ -265,7 +265,7 @@ impl Shared {
                 | CoreError::NoPage { .. }
                 | CoreError::LockLimit { .. }
                 | CoreError::OutOfHostMemory { .. } => {
-                    let used = self.figures.in_use() as u64;
+                    let used = self.figures.blocks.active_bytes() as u64;
                     Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
                 }
                 source => source.into(),

@@ -84,7 +84,8 @@ impl fmt::Display for DurationStat {
 
 #[derive(Debug)]
 pub(super) struct Figures {
-    blocks: PeakCounter,
+    /// Blocks that somebody has.
+    pub(super) blocks: PeakCounter,
     /// For blocks that go past the thread caches.
     past_caches: Shard,
     segments: Mutex<Segments>,
@@ -101,10 +102,6 @@ impl Figures {
     pub(super) fn new() -> Self {
         let blocks = PeakCounter::default();
         Self { past_caches: blocks.shard(), blocks, segments: Mutex::default() }
-    }
-
-    pub(super) fn shard(&self) -> Shard {
-        self.blocks.shard()
     }
 
     /// Counts a block that is handed out past the thread caches, or taken back.
@@ -148,11 +145,6 @@ impl Figures {
 
     pub(super) fn held(&self) -> usize {
         usize::try_from(lock(&self.segments).statistics.allocated_bytes.current).unwrap_or(usize::MAX)
-    }
-
-    /// The bytes of the blocks that somebody has.
-    pub(super) fn in_use(&self) -> usize {
-        self.blocks.active_bytes()
     }
 
     pub(super) fn read(&self) -> PinnedCacheStatistics {

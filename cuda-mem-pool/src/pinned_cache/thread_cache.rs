@@ -96,7 +96,7 @@ fn register(shared: &Arc<Shared>) -> bool {
             return None;
         }
         caches.retain(|known| known.shared.strong_count() > 0);
-        let cache = Arc::new(CountedCell::new(shared.figures.shard(), Blocks::new(limit)));
+        let cache = Arc::new(CountedCell::new(shared.figures.blocks.shard(), Blocks::new(limit)));
         let (allocator, weak) = (shared.id, Arc::downgrade(shared));
         caches.push(Known { allocator, shared: weak, cache: Arc::clone(&cache) });
         Some(cache)

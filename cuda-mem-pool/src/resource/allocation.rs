@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code, reason = "hands out slices over memory that the host reaches")]
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr;
@@ -184,11 +183,4 @@ unsafe impl HostElements for Allocation<HostDeviceAccessible> {
     }
 }
 
-impl<A> fmt::Debug for Allocation<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Allocation")
-            .field("address", &format_args!("{:#x}", self.address()))
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+crate::shown!([A] Allocation<A>, |it| address: format_args!("{:#x}", it.address()), len: it.len());

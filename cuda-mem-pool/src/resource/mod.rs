@@ -181,6 +181,21 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     }
 }
 
+/// Writes the equality of handles, by a field that is an `Arc`.
+macro_rules! equal_handles {
+    ($name:ident $(<$parameter:ident>)?, $field:ident) => {
+        impl$(<$parameter>)? PartialEq for $name$(<$parameter>)? {
+            /// Whether both are handles to the same.
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.$field, &other.$field)
+            }
+        }
+
+        impl$(<$parameter>)? Eq for $name$(<$parameter>)? {}
+    };
+}
+pub(crate) use equal_handles;
+
 fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
     if !alignment.is_power_of_two() {
         return Err(Error::InvalidAlignment { asked: alignment, least: 1 });

@@ -66,13 +66,15 @@ impl DeviceStatistics {
     /// Has the peaks start anew from what there is now.
     pub fn reset_peak(&mut self) {
         self.pool_stats_mut().into_iter().for_each(|(_, stat)| stat.reset_peak());
-        self.oversize_mut().into_iter().for_each(Stat::reset_peak);
+        self.oversize_allocations.reset_peak();
+        self.oversize_segments.reset_peak();
     }
 
     /// Has the sums and counts start anew from nothing.
     pub fn reset_accumulated(&mut self) {
         self.pool_stats_mut().into_iter().for_each(|(_, stat)| stat.reset_accumulated());
-        self.oversize_mut().into_iter().for_each(Stat::reset_accumulated);
+        self.oversize_allocations.reset_accumulated();
+        self.oversize_segments.reset_accumulated();
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
         self.num_sync_all_streams = 0;
@@ -92,10 +94,6 @@ impl DeviceStatistics {
             ("inactive_split_bytes", &mut self.inactive_split_bytes),
             ("requested_bytes", &mut self.requested_bytes),
         ]
-    }
-
-    fn oversize_mut(&mut self) -> [&mut Stat; 2] {
-        [&mut self.oversize_allocations, &mut self.oversize_segments]
     }
 }
 
@@ -125,10 +123,8 @@ impl fmt::Display for DeviceStatistics {
             ("num_device_free", self.num_device_free),
         ];
         counts.into_iter().try_for_each(|(name, count)| write!(f, "\n{name:<26} {count:>12}"))?;
-        match self.max_split_size {
-            Some(bytes) => write!(f, "\n{:<26} {:>12}", "max_split_size", Bytes(bytes).to_string()),
-            None => write!(f, "\n{:<26} {:>12}", "max_split_size", "none"),
-        }
+        let most = self.max_split_size.map_or_else(|| "none".to_owned(), |bytes| Bytes(bytes).to_string());
+        write!(f, "\n{:<26} {most:>12}", "max_split_size")
     }
 }
 

@@ -31,7 +31,7 @@ const ACTIVE: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Shard {
     counter: Arc<Inner>,
-    cells: Arc<Cells>,
+    pub(super) cells: Arc<Cells>,
 }
 
 /// The calling thread has the shard. Until it is dropped the thread waits for nothing: no lock, no driver call, no program's code.
@@ -82,13 +82,6 @@ impl Shard {
                 None => wait_a_moment(&mut tries),
             }
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-impl Shard {
-    pub(super) fn cells(&self) -> &Arc<Cells> {
-        &self.cells
     }
 }
 

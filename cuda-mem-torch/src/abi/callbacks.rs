@@ -67,7 +67,7 @@ impl Listeners {
     }
 }
 
-fn attach(listeners: Option<Listeners>, what: &str) -> Result<(), Failure> {
+pub(super) fn attach(listeners: Option<Listeners>, what: &str) -> Result<(), Failure> {
     let listeners = listeners.ok_or_else(|| Failure::argument(format!("{what} is null")))?;
     set_up(|setup| {
         all().for_each(|device| listeners.attach(device.ordinal, &device.caching));

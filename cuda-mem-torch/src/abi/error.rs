@@ -71,15 +71,19 @@ pub(super) struct Failure {
 const FORKED: &CStr =
     c"the process was forked from one that had the driver: start processes that use CUDA with spawn";
 
-struct Last {
-    message: Option<CString>,
-    driver: c_int,
-    pool: c_int,
-}
+/// The message, the driver's code and the pool's reason of a failure.
+type Last = (Option<CString>, c_int, c_int);
 
 thread_local! {
-    static LAST: RefCell<Last> =
-        const { RefCell::new(Last { message: None, driver: 0, pool: CUDA_MEM_TORCH_POOL_OTHER }) };
+    static LAST: RefCell<Last> = const { RefCell::new((None, 0, CUDA_MEM_TORCH_POOL_OTHER)) };
+}
+
+/// Looks at the calling thread's last failure. A thread at its end has none, nor has a forked child.
+fn look<R>(at: impl FnOnce(&Last) -> R) -> Option<R> {
+    if forked() {
+        return None;
+    }
+    LAST.try_with(|last| Some(at(&*last.try_borrow().ok()?))).ok().flatten()
 }
 
 impl Failure {
@@ -112,7 +116,7 @@ impl Failure {
         let bytes: Vec<u8> = self.message.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
         let message = CString::new(bytes).ok();
         let Self { code, driver, pool, .. } = self;
-        let _ = LAST.try_with(|last| last.replace(Last { message, driver, pool }));
+        let _ = LAST.try_with(|last| last.replace((message, driver, pool)));
         code
     }
 }
@@ -138,27 +142,19 @@ pub extern "C" fn cuda_mem_torch_last_error() -> *const c_char {
     if forked() {
         return FORKED.as_ptr();
     }
-    let message = |last: &RefCell<Last>| Some(last.try_borrow().ok()?.message.as_deref()?.as_ptr());
-    LAST.try_with(message).ok().flatten().unwrap_or(c"".as_ptr())
+    look(|(message, ..)| Some(message.as_deref()?.as_ptr())).flatten().unwrap_or(c"".as_ptr())
 }
 
 /// The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_last_driver_code() -> c_int {
-    if forked() {
-        return 0;
-    }
-    LAST.try_with(|last| last.try_borrow().map_or(0, |last| last.driver)).unwrap_or(0)
+    look(|(_, driver, _)| *driver).unwrap_or(0)
 }
 
 /// Of a failure with [`CUDA_MEM_TORCH_POOL`], how the pool is: `CUDA_MEM_TORCH_POOL_BEGUN` or another of these.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_last_pool_reason() -> c_int {
-    if forked() {
-        return CUDA_MEM_TORCH_POOL_OTHER;
-    }
-    let reason = |last: &RefCell<Last>| last.try_borrow().map(|last| last.pool);
-    LAST.try_with(reason).ok().and_then(Result::ok).unwrap_or(CUDA_MEM_TORCH_POOL_OTHER)
+    look(|(.., pool)| *pool).unwrap_or(CUDA_MEM_TORCH_POOL_OTHER)
 }
 
 /// The kind of an error below the allocators. Only what the caller could have passed otherwise is an argument.

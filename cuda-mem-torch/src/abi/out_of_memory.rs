@@ -7,6 +7,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
 
 use super::devices::Device;
 use super::error::{CUDA_MEM_TORCH_OUT_OF_MEMORY, Failure};
+use crate::error::Bytes;
 
 /// Why an allocation failed. A lack of memory is told in PyTorch's words first, which programs look for.
 #[cold]
@@ -26,20 +27,20 @@ fn of_report(report: &OutOfMemoryReport) -> Failure {
         let Some(used) = process.bytes.and_then(|used| usize::try_from(used).ok()) else { continue };
         // Text that goes into a String cannot fail.
         let _ = if process.pid == own {
-            write!(text, "Including non-PyTorch memory, this process has {} memory in use. ", size(used))
+            write!(text, "Including non-PyTorch memory, this process has {} memory in use. ", Bytes(used))
         } else {
-            write!(text, "Process {} has {} memory in use. ", process.pid, size(used))
+            write!(text, "Process {} has {} memory in use. ", process.pid, Bytes(used))
         };
     }
     if let Some(limit) = report.limit {
-        let _ = write!(text, "{} allowed; ", size(limit));
+        let _ = write!(text, "{} allowed; ", Bytes(limit));
     }
     let unallocated = report.reserved.saturating_sub(report.live);
     let _ = write!(
         text,
         "Of the allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated.",
-        size(report.live),
-        size(unallocated)
+        Bytes(report.live),
+        Bytes(unallocated)
     );
     for (at, advice) in report.advice.iter().enumerate() {
         let _ = write!(text, "{}{advice}", if at == 0 { " What would help: " } else { "; " });
@@ -58,30 +59,20 @@ fn without_report(device: &Device, bytes: usize, error: &Error) -> Failure {
 fn head(device: i32, bytes: usize, total: usize, free: usize) -> String {
     format!(
         "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. ",
-        size(bytes),
-        size(total),
-        size(free)
+        Bytes(bytes),
+        Bytes(total),
+        Bytes(free)
     )
-}
-
-/// As PyTorch writes sizes.
-fn size(bytes: usize) -> String {
-    let scaled = |shift: u32| bytes as f64 / (1u64 << shift) as f64;
-    match bytes {
-        0..=0x400 => format!("{bytes} bytes"),
-        0x401..=0x10_0000 => format!("{:.2} KiB", scaled(10)),
-        0x10_0001..=0x4000_0000 => format!("{:.2} MiB", scaled(20)),
-        _ => format!("{:.2} GiB", scaled(30)),
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::Bytes;
 
     #[test]
     fn sizes_are_written_as_pytorch_does() {
-        let sizes = [1024, 1025, 1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + (1 << 29)].map(size);
+        let sizes = [1024, 1025, 1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + (1 << 29)]
+            .map(|bytes| Bytes(bytes).to_string());
         assert_eq!(sizes, ["1024 bytes", "1.00 KiB", "1024.00 KiB", "1.00 MiB", "1024.00 MiB", "1.50 GiB"]);
     }
 }

@@ -215,9 +215,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_blocks(
 pub extern "C" fn cuda_mem_torch_pinned_empty_cache() -> c_int {
     entry(|| {
         give_back_parked();
-        if let Some(cache) = CACHE.get() {
-            cache.empty_cache();
-        }
+        CACHE.get().into_iter().for_each(PinnedCachingAllocator::empty_cache);
         Ok(())
     })
 }
@@ -310,9 +308,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_statistics(stats: *mut cuda_mem_t
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_pinned_reset_peak_stats() -> c_int {
     entry(|| {
-        if let Some(cache) = CACHE.get() {
-            cache.reset_peak_statistics();
-        }
+        CACHE.get().into_iter().for_each(PinnedCachingAllocator::reset_peak_statistics);
         Ok(())
     })
 }
@@ -321,9 +317,7 @@ pub extern "C" fn cuda_mem_torch_pinned_reset_peak_stats() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_pinned_reset_accumulated_stats() -> c_int {
     entry(|| {
-        if let Some(cache) = CACHE.get() {
-            cache.reset_accumulated_statistics();
-        }
+        CACHE.get().into_iter().for_each(PinnedCachingAllocator::reset_accumulated_statistics);
         Ok(())
     })
 }

@@ -40,6 +40,12 @@ impl From<cuda_mem_torch_pool_id> for MempoolId {
     }
 }
 
+impl From<MempoolId> for cuda_mem_torch_pool_id {
+    fn from(MempoolId(first, second): MempoolId) -> Self {
+        Self { first, second }
+    }
+}
+
 /// Makes a pool, or adds a use to it. With a `source`, which only a new pool takes, its segments come from there. Its `release` is
 /// called when it is needed no more, also if this fails.
 ///

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "takes pointers and functions of C")]
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::path::PathBuf;
 
 use cuda_mem_report::{Input, Options, Progress};
 
@@ -73,14 +72,16 @@ pub unsafe extern "C" fn cuda_mem_torch_draw(drawing: *const cuda_mem_torch_draw
         let inputs = inputs.iter().map(|input| unsafe { input.read() }).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: the caller's promise.
         let before = unsafe { drawing.before.as_ref() };
-        // SAFETY: the caller's promise.
-        let path = |from, what| unsafe { optional_path(from, what) };
+        let path = |from, what| {
+            // SAFETY: the caller's promise.
+            optional(from, || Ok(unsafe { pointers::path(from, what) }?.to_path_buf()))
+        };
         let options = Options {
             device: (drawing.device >= 0).then(|| i64::from(drawing.device)),
             // SAFETY: the caller's promise.
             before: before.map(|before| unsafe { before.read() }).transpose()?,
             // SAFETY: the caller's promise.
-            title: unsafe { optional_text(drawing.title, "title") }?,
+            title: optional(drawing.title, || Ok(unsafe { text(drawing.title, "title") }?.to_owned()))?,
             page: path(drawing.page, "page")?,
             perfetto: path(drawing.perfetto, "perfetto")?,
             folded: path(drawing.folded, "folded")?,
@@ -103,35 +104,18 @@ impl cuda_mem_torch_recording {
     /// Its pointers are as it says.
     unsafe fn read(&self) -> Result<Input, Failure> {
         // SAFETY: the caller's promise.
-        let input = match unsafe { optional_path(self.path, "path") }? {
+        let input = match optional(self.path, || unsafe { pointers::path(self.path, "path") })? {
             Some(path) => Input::file(path),
             // SAFETY: the caller's promise.
             None => Input::bytes("a recording", unsafe { list(self.data, self.size, "data") }?.to_vec()),
         };
         // SAFETY: the caller's promise.
-        let name = unsafe { optional_text(self.name, "name") }?;
+        let name = optional(self.name, || unsafe { text(self.name, "name") })?;
         Ok(name.into_iter().fold(input, Input::named))
     }
 }
 
-/// # Safety
-///
-/// Not null, it is a path that ends with a 0.
-unsafe fn optional_path(from: *const c_char, what: &str) -> Result<Option<PathBuf>, Failure> {
-    if from.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the caller's promise.
-    Ok(Some(unsafe { pointers::path(from, what) }?.to_path_buf()))
-}
-
-/// # Safety
-///
-/// Not null, it is text that ends with a 0.
-unsafe fn optional_text(from: *const c_char, what: &str) -> Result<Option<String>, Failure> {
-    if from.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the caller's promise.
-    Ok(Some(unsafe { text(from, what) }?.to_owned()))
+/// What a pointer gives that may be null.
+fn optional<R>(from: *const c_char, read: impl FnOnce() -> Result<R, Failure>) -> Result<Option<R>, Failure> {
+    if from.is_null() { Ok(None) } else { read().map(Some) }
 }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, CachingAllocator, CallbackId, Restore, Tag, Told};
 
-use super::callbacks::Listeners;
-use super::devices::{Device, all, device, if_made, set_up};
+use super::callbacks::{self, Listeners};
+use super::devices::{Device, device, if_made, set_up};
 use super::error::{Failure, entry};
 use super::pointers::{Data, expect, list, pointer, text, write, write_if};
 use crate::lock::lock;
@@ -283,15 +283,10 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
 ) -> c_int {
     entry(|| {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let call = change.ok_or_else(|| Failure::argument("change is null"))?;
         expect(registrant, "registrant")?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let listeners = Listeners::Registrant(number, call, Data::new(data));
-        set_up(|setup| {
-            all().for_each(|device| listeners.attach(device.ordinal, &device.caching));
-            setup.listeners.push(listeners);
-            Ok(())
-        })?;
+        let listeners = change.map(|call| Listeners::Registrant(number, call, Data::new(data)));
+        callbacks::attach(listeners, "change")?;
         // SAFETY: the caller's promise.
         unsafe { write(registrant, number, "registrant") }
     })
@@ -301,19 +296,13 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_detach_backing_change(registrant: u64) -> c_int {
     entry(|| {
-        let is_it = |number: u64| number == registrant;
-        let found = set_up(|setup| {
-            let before = setup.listeners.len();
-            setup
-                .listeners
-                .retain(|other| !matches!(other, Listeners::Registrant(number, ..) if is_it(*number)));
-            Ok(setup.listeners.len() < before)
-        })?;
-        if !found {
+        let is_it =
+            |of: &mut Listeners| matches!(of, Listeners::Registrant(number, ..) if *number == registrant);
+        if set_up(|setup| Ok(setup.listeners.extract_if(.., is_it).count()))? == 0 {
             return Err(Failure::argument(format!("there is no registrant {registrant}")));
         }
         let mut registrants = lock(&REGISTRANTS);
-        let gone: Vec<_> = registrants.extract_if(.., |(number, ..)| is_it(*number)).collect();
+        let gone: Vec<_> = registrants.extract_if(.., |(number, ..)| *number == registrant).collect();
         drop(registrants);
         for (_, ordinal, id) in gone {
             if let Some(device) = if_made(ordinal)? {

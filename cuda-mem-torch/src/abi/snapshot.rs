@@ -19,6 +19,7 @@ use super::error::{Failure, entry};
 use super::pointers::{self, pointer, read};
 use super::sleep::c_text;
 use super::{contexts, cuda_mem_torch_pool_id};
+use crate::allocator::add;
 
 /// A segment.
 #[repr(C)]
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
     entry(|| {
         // SAFETY: the caller's promise.
         let visitor = *unsafe { read(visitor, "visitor") }?;
-        let wanted = MempoolId(pool.first, pool.second);
+        let wanted = MempoolId::from(pool);
         for device in some(device)? {
             let mut snapshot = match include_traces {
                 true => device.caching.snapshot(),
@@ -163,15 +164,7 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
         let path = unsafe { pointers::path(path, "path") }?;
         let mut whole = Snapshot::default();
         for device in some(super::CUDA_MEM_TORCH_ALL_DEVICES)? {
-            let one = device.caching.snapshot();
-            whole.segments.extend(one.segments);
-            whole.tags.extend(one.tags);
-            let traces = one.device_traces.len().max(whole.device_traces.len());
-            whole.device_traces.resize(traces, Vec::new());
-            for (trace, more) in whole.device_traces.iter_mut().zip(one.device_traces) {
-                trace.extend(more);
-            }
-            whole.allocator_settings = one.allocator_settings;
+            add(&mut whole, device.caching.snapshot());
         }
         let refused = |error: std::io::Error| {
             Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))
@@ -214,10 +207,7 @@ impl cuda_mem_torch_visitor {
             allocated_size: segment.allocated_size,
             active_size: segment.active_size,
             requested_size: segment.requested_size,
-            pool: cuda_mem_torch_pool_id {
-                first: segment.segment_pool_id.0,
-                second: segment.segment_pool_id.1,
-            },
+            pool: segment.segment_pool_id.into(),
             serial: segment.serial.and_then(|serial| i64::try_from(serial).ok()).unwrap_or(-1),
             device: device.ordinal,
             is_large: segment.segment_type == PoolSize::Large,
@@ -243,11 +233,10 @@ impl cuda_mem_torch_visitor {
         }
     }
 
-    fn tell_tag(&self, device: &Device, MempoolId(first, second): MempoolId, name: &str) {
+    fn tell_tag(&self, device: &Device, pool: MempoolId, name: &str) {
         if let Some(tell) = self.tag {
-            let pool = cuda_mem_torch_pool_id { first, second };
             // SAFETY: the caller's promise for the visitor.
-            unsafe { tell(self.data, device.ordinal, pool, c_text(name).as_ptr()) };
+            unsafe { tell(self.data, device.ordinal, pool.into(), c_text(name).as_ptr()) };
         }
     }
 
@@ -283,7 +272,7 @@ pub(super) fn with_trace(
         context: contexts::of(entry.frames.as_ref()),
         compile_context: compiled.as_ptr(),
         user_metadata: metadata.as_ptr(),
-        pool: cuda_mem_torch_pool_id { first: entry.pool.0, second: entry.pool.1 },
+        pool: entry.pool.into(),
     };
     tell(&raw const told);
 }

@@ -124,7 +124,7 @@ pub unsafe extern "C" fn cuda_mem_torch_reserved_by_private_pools(
         let Some(device) = if_made(device)? else { return Ok(()) };
         for (id, bytes) in device.caching.reserved_bytes_by_private_pool() {
             // SAFETY: the caller's promise.
-            unsafe { reserved(data, cuda_mem_torch_pool_id { first: id.0, second: id.1 }, bytes.into()) };
+            unsafe { reserved(data, id.into(), bytes.into()) };
         }
         Ok(())
     })

@@ -129,17 +129,8 @@ pub(super) fn with<R>(
 
 fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     let (ordinal, handle) = (device.ordinal, raw.addr());
-    if handle == PER_THREAD {
-        if let Some(stream) = own(ordinal) {
-            return Ok(stream);
-        }
-        let stream = borrow(device, raw)?;
-        // A thread at its end looks it up each time.
-        let _ = OWN.try_with(|own| own.borrow_mut().push((ordinal, stream.clone())));
-        return Ok(stream);
-    }
     let Some(known) = known(ordinal, handle) else { return Ok(enter(ordinal, borrow(device, raw)?, handle)) };
-    if !known.is_guest() {
+    if handle == PER_THREAD || !known.is_guest() {
         return Ok(known);
     }
     // SAFETY: the caller's promise for the handle.
@@ -161,6 +152,11 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
 
 /// Enters a stream, unless another thread has. It takes the place of one that had its handle before.
 fn enter(ordinal: c_int, found: Stream, handle: usize) -> Stream {
+    if handle == PER_THREAD {
+        // A thread at its end looks it up each time.
+        let _ = OWN.try_with(|own| own.borrow_mut().push((ordinal, found.clone())));
+        return found;
+    }
     let mut known = lock(&KNOWN);
     let Known { by_handle, by_id } = known.get_or_insert_default();
     let at = by_handle.entry((ordinal, handle)).or_insert_with(|| found.clone());

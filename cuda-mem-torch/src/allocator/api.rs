@@ -61,7 +61,8 @@ use crate::ipc::{IpcDevPtr, ShareableHandle};
 ///
 /// Whatever takes a device: [`Error::NotInitialized`](crate::Error::NotInitialized) before [`init`](Self::init) was called for it;
 /// `Forked` in [`Error::Core`](crate::Error::Core) in a forked child. Whatever takes a pool:
-/// [`PoolError`](cuda_mem_ipc::cuda_mem_pool::segments::PoolError) in [`Error::Pool`](crate::Error::Pool).
+/// [`PoolError`](cuda_mem_ipc::cuda_mem_pool::segments::PoolError) in [`Error::Pool`](crate::Error::Pool). A function that names no errors has
+/// these alone.
 pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// The caching allocator behind this one.
     fn native(&self) -> &NativeAllocator;
@@ -92,8 +93,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// As [`malloc`](Self::malloc); `NoCurrentContext` in [`Error::Pool`](crate::Error::Pool).
     fn allocate(&self, size: usize) -> Result<DataPtr> {
-        let (device, stream) = self.native().caches.current()?;
-        let address = self.malloc(size, device, &stream)?;
+        let device = self.native().caches.current_device()?;
+        let address = self.raw_alloc(size)?;
         // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else.
         Ok(unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) })
     }
@@ -147,10 +148,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     }
 
     /// The share of the device's memory that may be held, from 0 to 1.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn memory_fraction(&self, device: Device) -> Result<f64> {
         Ok(self.native().caches.of(device)?.caching.memory_fraction())
     }
@@ -165,10 +162,6 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     }
 
     /// The bytes that are mapped in growing segments, for each stream and size class.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<StreamSegmentSize>> {
         Ok(self.native().caches.of(device)?.caching.stream_segment_sizes()?)
     }
@@ -224,29 +217,17 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     }
 
     /// The statistics, with PyTorch's keys. What [`enable`](Self::enable) had come straight from the driver is not in them.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
         Ok(self.native().caches.of(device)?.caching.statistics())
     }
 
     /// Has the sums and counts start anew from nothing.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
         self.native().caches.of(device)?.caching.reset_accumulated_statistics();
         Ok(())
     }
 
     /// Has the peaks start anew from what there is now.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn reset_peak_stats(&self, device: Device) -> Result<()> {
         self.native().caches.of(device)?.caching.reset_peak_statistics();
         Ok(())
@@ -254,47 +235,27 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// All memory and all blocks of all devices, and their history; of a private pool, its segments alone. `MempoolId::NONE` is
     /// everything.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
         self.native().caches.snapshot(id)
     }
 
     /// From here on, allocations on the device that the filter accepts go to the pool, which is made if there is none and has one
     /// use more.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.begin_allocate_to_pool(id, filter)?)
     }
 
     /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. Its use of the pool stays.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.end_allocate_to_pool(id)?)
     }
 
     /// Takes one use of the pool away. After the last, its free memory goes back when the cache is emptied, or is needed.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.release_pool(id)?)
     }
 
     /// Makes the pool, with its segments from `source` if one is named, or adds a use to it.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn create_or_incref_pool(
         &self,
         device: Device,
@@ -304,38 +265,22 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         Ok(self.native().caches.of(device)?.caching.create_or_incref_pool(id, source)?)
     }
 
-    /// How often the pool is in use.
-    ///
-    /// # Errors
-    ///
-    /// None of its own: what there is not is in use 0 times.
+    /// How often the pool is in use: what there is not, 0 times.
     fn pool_use_count(&self, device: Device, id: MempoolId) -> Result<u64> {
         Ok(self.native().caches.of(device)?.caching.pool_use_count(id))
     }
 
     /// Whether the pool's free memory may serve requests that would else be out of memory.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn set_use_on_oom(&self, device: Device, id: MempoolId, use_on_oom: bool) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.set_use_on_oom(id, use_on_oom)?)
     }
 
     /// Has each request to the pool get the whole of the free block that is found for it.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn set_no_split(&self, device: Device, id: MempoolId) -> Result<()> {
         Ok(self.native().caches.of(device)?.caching.set_no_split(id, true)?)
     }
 
     /// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
-    ///
-    /// # Errors
-    ///
-    /// Those of pools.
     fn check_pool_live_allocations(
         &self,
         device: Device,
@@ -373,30 +318,18 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
 
     /// Records what happens on all devices, those to come too, or no more. The options are PyTorch's arguments: `frames` is
     /// its context recorder, `context` its `when`, `clear_history` its `clearHistory`.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
         self.native().caches.record_history(enabled, options)
     }
 
     /// Has `observer` be told of each request that fails for lack of memory, before its caller is, on all devices, those to
     /// come too, for as long as the allocator lives. No lock is held: it may use the allocator.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn attach_out_of_memory_observer(&self, observer: OutOfMemoryObserver) -> Result<()> {
         self.native().caches.attach_out_of_memory_observer(&observer)
     }
 
     /// Has `tracker` be told of everything that happens on all devices, those to come too, recorded or not, for as long as the
     /// allocator lives.
-    ///
-    /// # Errors
-    ///
-    /// None of its own.
     fn attach_allocator_trace_tracker(&self, tracker: TraceTracker) -> Result<()> {
         self.native().caches.attach_allocator_trace_tracker(&tracker)
     }

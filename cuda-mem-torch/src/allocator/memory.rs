@@ -74,7 +74,6 @@ impl Caches {
         found.ok_or(Error::UnknownPointer { address })
     }
 
-    /// An allocation that came straight from the driver: its address and bytes.
     pub(crate) fn empty_cache(&self, id: MempoolId) -> Result<usize> {
         let mut bytes = 0usize;
         for device in self.all()? {

@@ -20,4 +20,4 @@ pub(crate) use data_ptr::Delete;
 pub(crate) use memory::expect_stream_of;
 pub(crate) use pools::{AllocatorSource, for_core, for_pool};
 pub(crate) use sealed::Sealed;
-pub(crate) use telling::{TraceTracker, attach};
+pub(crate) use telling::{TraceTracker, add, attach, trace_of};

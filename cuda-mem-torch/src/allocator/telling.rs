@@ -100,17 +100,21 @@ fn record(cache: &CachingAllocator, options: Option<&HistoryOptions>) {
 }
 
 /// Adds another device's snapshot. How the allocator is set up is the same everywhere.
-fn add(all: &mut Snapshot, one: Snapshot) {
+pub(crate) fn add(all: &mut Snapshot, one: Snapshot) {
     all.segments.extend(one.segments);
+    all.tags.extend(one.tags);
     all.allocator_settings = one.allocator_settings;
-    for (place, entries) in one.device_traces.into_iter().enumerate() {
-        if all.device_traces.len() <= place {
-            all.device_traces.resize_with(place.saturating_add(1), Vec::new);
-        }
-        if let Some(trace) = all.device_traces.get_mut(place) {
-            trace.extend(entries);
-        }
-    }
+    one.device_traces
+        .into_iter()
+        .enumerate()
+        .for_each(|(place, entries)| trace_of(all, place).extend(entries));
+}
+
+/// The history of a device, by its number.
+pub(crate) fn trace_of(all: &mut Snapshot, place: usize) -> &mut Vec<TraceEntry> {
+    let devices = all.device_traces.len().max(place + 1);
+    all.device_traces.resize(devices, Vec::new());
+    &mut all.device_traces[place]
 }
 
 impl From<&OutOfMemoryReport> for OutOfMemory {

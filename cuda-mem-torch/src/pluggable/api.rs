@@ -120,14 +120,6 @@ impl CudaAllocator for PluggableAllocator {
         Ok(address)
     }
 
-    fn allocate(&self, size: usize) -> Result<crate::DataPtr> {
-        let device = self.inner.native.caches.current_device()?;
-        self.inner.ready(device)?;
-        let address = self.raw_alloc(size)?;
-        // SAFETY: just allocated from the allocator that this deletes of, and known to nobody else.
-        Ok(unsafe { crate::DataPtr::from_raw(address, device, self.raw_deleter()) })
-    }
-
     fn raw_alloc(&self, size: usize) -> Result<CUdeviceptr> {
         self.inner.ready(self.inner.native.caches.current_device()?)?;
         let (device, stream) = self.inner.native.caches.current()?;

@@ -62,7 +62,7 @@ impl Default for OfDevice {
 }
 
 impl Block {
-    fn pool(&self) -> PoolSize {
+    pub(super) fn pool(&self) -> PoolSize {
         if self.size as u64 <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
     }
 
@@ -99,7 +99,7 @@ impl State {
         ] {
             bytes.increase(pool, size);
         }
-        statistics.num_device_alloc = statistics.num_device_alloc.saturating_add(1);
+        statistics.num_device_alloc += 1;
     }
 
     /// Counts an allocation that nobody has any more.
@@ -131,7 +131,7 @@ impl State {
         {
             bytes.decrease(pool, size);
         }
-        statistics.num_device_free = statistics.num_device_free.saturating_add(1);
+        statistics.num_device_free += 1;
     }
 }
 

@@ -50,10 +50,7 @@ impl Inner {
         let frames = self.histories.of(device).frames(RecordContext::State);
         let mut address = self.ask(size, device, stream)?;
         if address == 0 {
-            self.books.with(|state| {
-                let count = &mut state.of(device).statistics.num_alloc_retries;
-                *count = count.saturating_add(1);
-            });
+            self.books.with(|state| state.of(device).statistics.num_alloc_retries += 1);
             self.reclaim()?;
             address = self.ask(size, device, stream)?;
         }
@@ -206,7 +203,7 @@ impl Inner {
         let total = device.total_memory()?;
         let (allocated, fraction) = self.books.with(|state| {
             let of = state.of(device);
-            of.statistics.num_ooms = of.statistics.num_ooms.saturating_add(1);
+            of.statistics.num_ooms += 1;
             (of.statistics.allocated_bytes.all.current, of.fraction)
         });
         let report = OutOfMemory {

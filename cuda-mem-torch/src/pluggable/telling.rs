@@ -2,12 +2,12 @@
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
-use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
-use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
+use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
 use super::Inner;
 use super::books::Block;
+use crate::allocator::trace_of;
 use crate::error::Result;
 
 impl Inner {
@@ -27,27 +27,17 @@ impl Inner {
         let mut snapshot = self.native.caches.snapshot(id)?;
         if id == MempoolId::NONE {
             let own = self.books.with(|state| {
-                let live = state
-                    .blocks
-                    .iter()
-                    .map(|(&address, block)| segment(address, block, BlockState::ActiveAllocated));
-                let freed = state
-                    .freed
-                    .iter()
-                    .map(|freed| segment(freed.address, &freed.block, BlockState::ActivePendingFree));
+                let (live, freed) = (state.blocks.iter(), state.freed.iter());
+                let live = live.map(|(&at, block)| segment(at, block, BlockState::ActiveAllocated));
+                let freed = freed.map(|of| segment(of.address, &of.block, BlockState::ActivePendingFree));
                 live.chain(freed).collect::<Vec<_>>()
             });
             snapshot.segments.extend(own);
         }
         for (device, history) in self.histories.all() {
-            let place = usize::try_from(device).unwrap_or(0);
-            if snapshot.device_traces.len() <= place {
-                snapshot.device_traces.resize_with(place.saturating_add(1), Vec::new);
-            }
-            if let Some(trace) = snapshot.device_traces.get_mut(place) {
-                trace.extend(history.entries());
-                trace.sort_by_key(|entry| entry.time_us);
-            }
+            let trace = trace_of(&mut snapshot, usize::try_from(device).unwrap_or(0));
+            trace.extend(history.entries());
+            trace.sort_by_key(|entry| entry.time_us);
         }
         Ok(snapshot)
     }
@@ -55,13 +45,10 @@ impl Inner {
 
 fn segment(address: u64, block: &Block, state: BlockState) -> SegmentInfo {
     let size = block.size as u64;
-    let pool = if size <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large };
     let info = BlockInfo { address, size, requested_size: size, state, frames: block.frames.clone() };
     let device = u32::try_from(block.device.as_raw()).unwrap_or_default();
-    let mut segment = SegmentInfo::of(device, pool, vec![info]);
-    segment.stream = block.raw_stream();
-    segment.frames = block.frames.clone();
-    segment
+    let (stream, frames) = (block.raw_stream(), block.frames.clone());
+    SegmentInfo { stream, frames, ..SegmentInfo::of(device, block.pool(), vec![info]) }
 }
 
 /// Both together. A peak is at least what each had, and what both had at any allocation.

@@ -13,7 +13,7 @@ mod leaves;
 mod models;
 mod regions;
 mod slot;
-#[cfg(all(not(loom), test))]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::engine::paged::Tier;
@@ -43,12 +43,10 @@ pub(super) struct Found {
     pub(super) tier: Tier,
 }
 
-/// The address is no multiple of 512, or not in a page, or in one where it must not be; the record is out of bounds; or there are no more
-/// leaves. Nothing was entered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unfit;
-
 /// Who writes to a slot has the lock of the heap that has the slot; slots pass between heaps under a lock.
+///
+/// None, and nothing is entered, if an address is no multiple of 512, or not in a page, or in one where it must not be; if a record is out of
+/// bounds; or if there are no more leaves.
 #[derive(Debug)]
 pub(super) struct PageMap {
     regions: Regions,
@@ -84,16 +82,16 @@ impl PageMap {
     }
 
     /// Enters a block of more than 1 MiB.
-    pub(super) fn set_large(&self, address: u64, owner: u32, record: u32) -> Result<(), Unfit> {
-        let slot = self.regions.slot_or_new(address).ok_or(Unfit)?;
-        let Content::Starts(starts) = slot.content() else { return Err(Unfit) };
+    pub(super) fn set_large(&self, address: u64, owner: u32, record: u32) -> Option<()> {
+        let slot = self.regions.slot_or_new(address)?;
+        let Content::Starts(starts) = slot.content() else { return None };
         if !address.is_multiple_of(GRANULE) {
-            return Err(Unfit);
+            return None;
         }
         slot.owner.store(owner, Ordering::Relaxed);
         slot.record(address).store(record, Ordering::Relaxed);
         slot.set(Content::Starts(starts.with(address)));
-        Ok(())
+        Some(())
     }
 
     /// Takes a block of more than 1 MiB out; nothing if there is none at this address.
@@ -108,15 +106,15 @@ impl PageMap {
     }
 
     /// Makes the 2 MiB at `address` a page. No large block may start there.
-    pub(super) fn add_page(&self, address: u64, owner: u32, tier: Tier) -> Result<(), Unfit> {
-        let slot = self.regions.slot_or_new(address).ok_or(Unfit)?;
+    pub(super) fn add_page(&self, address: u64, owner: u32, tier: Tier) -> Option<()> {
+        let slot = self.regions.slot_or_new(address)?;
         if !address.is_multiple_of(SLOT) || slot.content() != Content::EMPTY {
-            return Err(Unfit);
+            return None;
         }
-        let leaf = if tier == Tier::Small { self.small.take() } else { self.medium.take() };
+        let leaf = if tier == Tier::Small { self.small.take() } else { self.medium.take() }?;
         slot.owner.store(owner, Ordering::Relaxed);
-        slot.set(Content::Page(tier, leaf.ok_or(Unfit)?));
-        Ok(())
+        slot.set(Content::Page(tier, leaf));
+        Some(())
     }
 
     /// Ends the page at `address` with all that is entered in it; nothing if there is none.
@@ -131,11 +129,11 @@ impl PageMap {
     }
 
     /// Enters a block of a page; of a medium page, one that started in the same 16 KiB is no more.
-    pub(super) fn set_in_page(&self, address: u64, record: u32) -> Result<(), Unfit> {
-        let (tier, leaf) = self.page(address).filter(|_| address.is_multiple_of(GRANULE)).ok_or(Unfit)?;
-        let entry = entry_of(record, tag(tier, address)).ok_or(Unfit)?;
-        self.entry(tier, leaf, address).ok_or(Unfit)?.store(entry, Ordering::Relaxed);
-        Ok(())
+    pub(super) fn set_in_page(&self, address: u64, record: u32) -> Option<()> {
+        let (tier, leaf) = self.page(address).filter(|_| address.is_multiple_of(GRANULE))?;
+        let entry = entry_of(record, tag(tier, address))?;
+        self.entry(tier, leaf, address)?.store(entry, Ordering::Relaxed);
+        Some(())
     }
 
     /// Takes a block of a page out; nothing if there is none at this address.

@@ -202,7 +202,6 @@ impl CachingAllocator {
         let mut state = self.pool_state()?;
         state.pools.set_options(options);
         shared.rounding.set(&options);
-        shared.source.set_garbage_threshold(options.garbage_collection_threshold);
         Ok(())
     }
 

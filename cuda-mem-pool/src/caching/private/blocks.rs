@@ -15,7 +15,7 @@ use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Ordering, lock};
+use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::RawResource;
 use crate::snapshot::Action;
 
@@ -109,14 +109,18 @@ impl<'s> PrivatePools<'s> {
         let found = pool.heap.allocate(stream.id().as_raw(), requested as u64);
         match found.ok_or(Error::TooLarge { bytes: requested })? {
             Allocation::Miss(wanted) => Ok(Found::Miss(wanted, pool.source.clone())),
-            Allocation::Hit(block) => {
-                state.streams.add(stream);
-                self.add_live(&mut state, id, &block);
-                drop(state);
-                self.tell(Action::Alloc, id, block.address, requested, Some(stream));
-                Ok(Found::Block(block.address))
-            }
+            Allocation::Hit(block) => Ok(Found::Block(self.hand_out(state, routed, &block))),
         }
+    }
+
+    /// Hands a block out that was free, and tells of it without the lock.
+    fn hand_out(self, mut state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
+        let Routed { pool, stream, requested } = routed;
+        self.private.streams.add(stream);
+        self.add_live(&mut state, pool, block);
+        drop(state);
+        self.tell(Action::Alloc, pool, block.address, requested, Some(stream));
+        block.address
     }
 
     /// Gives the pool a new segment of so many bytes, and allocates from it. None if there is no memory for it.
@@ -161,7 +165,7 @@ impl<'s> PrivatePools<'s> {
                 };
             }
         };
-        state.streams.add(stream);
+        self.private.streams.add(stream);
         self.add_live(&mut state, id, &block);
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
@@ -182,12 +186,7 @@ impl<'s> PrivatePools<'s> {
         }
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
-        let Some((id, block)) = lent else { return Ok(None) };
-        state.streams.add(stream);
-        self.add_live(&mut state, id, &block);
-        drop(state);
-        self.tell(Action::Alloc, id, block.address, requested, Some(stream));
-        Ok(Some(block.address))
+        Ok(lent.map(|(pool, block)| self.hand_out(state, Routed { pool, stream, requested }, &block)))
     }
 
     pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: &Block) {
@@ -202,7 +201,7 @@ impl<'s> PrivatePools<'s> {
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
         let mut state = lock(&self.private.state);
         let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
-        let owner = state.streams.get(block.stream);
+        let owner = self.private.streams.get(block.stream);
         let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
         // Nobody else frees it meanwhile.
         state.owners.remove(&address);
@@ -230,7 +229,6 @@ impl<'s> PrivatePools<'s> {
         let mut state = lock(&self.private.state);
         state.pools.get_mut(id)?.heap.free_pending(address).ok_or(Error::UnknownAddress { address })?;
         state.owners.insert(address, id);
-        self.private.pending_blocks.fetch_add(1, Ordering::Relaxed);
         self.private.shard.hold().request_free(block.kind, size);
         drop(state);
         let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
@@ -259,15 +257,13 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    /// The pending blocks of the pools that were never captured from, or that no allocations go to.
+    /// The pending blocks, if there are any, of the pools that were never captured from, or that no allocations go to.
     pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
-        if self.private.pending_blocks.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
         let state = lock(&self.private.state);
         let routes = state.pools.routes();
         let pools = state.pools.iter().filter(|(id, pool)| !(pool.is_captured && routes.has(*id)));
-        pools.map(|(_, pool)| Arc::clone(&pool.notes)).collect()
+        let notes = pools.map(|(_, pool)| &pool.notes);
+        notes.filter(|notes| !notes.pending.is_empty()).cloned().collect()
     }
 
     /// Completes the free of a block whose uses are over.
@@ -275,7 +271,7 @@ impl<'s> PrivatePools<'s> {
         let state = lock(&self.private.state);
         let Some((id, block)) = state.block(address) else { return };
         let (size, requested) = sizes(&block);
-        let owner = state.streams.get(block.stream);
+        let owner = self.private.streams.get(block.stream);
         drop(state);
         // Before anybody else may have it.
         self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
@@ -283,7 +279,6 @@ impl<'s> PrivatePools<'s> {
         let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
         if completed.is_some() {
             state.owners.remove(&address);
-            self.private.pending_blocks.fetch_sub(1, Ordering::Relaxed);
             self.private.shard.hold().complete_free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
         }

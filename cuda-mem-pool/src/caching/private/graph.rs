@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
+use super::PrivatePools;
 use super::blocks::sizes;
-use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::is_watching;
 use crate::caching::pending::{Captured, Pending, Used};
 use crate::caching::slot::shown_handle;
@@ -120,7 +120,7 @@ impl PrivatePools<'_> {
     /// Completes the frees of a stream's blocks whose uses come before where it stands now in its capture.
     pub(super) fn reuse_captured(self, id: MempoolId, stream: &Stream) {
         let (private, owner) = (self.private, stream.id().as_raw());
-        if !private.captures.are_reused() || private.pending_blocks.load(Ordering::Relaxed) == 0 {
+        if !private.captures.are_reused() {
             return;
         }
         let Some(deferred) = lock(&private.state).pending(id) else { return };
@@ -168,7 +168,7 @@ impl PrivatePools<'_> {
             self.add_live(&mut state, id, block);
         }
         // Under the lock, so that the history has nobody's block before its free.
-        self.note_restored(&state, id, &freed, &allocated, frames.as_ref());
+        self.note_restored(id, &freed, &allocated, frames.as_ref());
         drop(state);
         self.shared.record.tell_moves();
         for was in &freed {
@@ -221,20 +221,13 @@ impl PrivatePools<'_> {
     }
 
     /// Notes for the history that blocks are freed and others allocated, all at once.
-    fn note_restored(
-        self,
-        state: &PoolState,
-        pool: MempoolId,
-        freed: &[Block],
-        allocated: &[Block],
-        frames: Option<&Frames>,
-    ) {
+    fn note_restored(self, pool: MempoolId, freed: &[Block], allocated: &[Block], frames: Option<&Frames>) {
         let record = &self.shared.record;
         if !record.history.awaits_frees() {
             return;
         }
         let note = |action: Action, block: &Block, frames: Option<Frames>| {
-            let stream = state.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
+            let stream = self.private.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
             let event = Event { action, address: block.address, size: block.requested, stream, pool };
             record.note(event, frames);
         };

@@ -40,11 +40,10 @@ use crate::statistics::{PoolSize, Shard};
 pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
-    pending_blocks: AtomicUsize,
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     state: Mutex<PoolState>,
-    /// As the state has them.
+    /// Those that have memory of pools, which are locked behind the state.
     pub(super) streams: Arc<PoolStreams>,
     captures: Captures,
     pub(super) memory: SegmentMemory,
@@ -56,7 +55,6 @@ struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
     /// The pool of each block that is not free, by address.
     owners: HashMap<u64, MempoolId>,
-    streams: Arc<PoolStreams>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
 }
@@ -95,19 +93,12 @@ impl PoolState {
 
 impl Private {
     pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
-        let streams = Arc::<PoolStreams>::default();
-        let state = PoolState {
-            pools: PoolTable::new(options),
-            owners: HashMap::new(),
-            streams: Arc::clone(&streams),
-            segment_stacks: HashMap::new(),
-        };
+        let (pools, owners, segment_stacks) = (PoolTable::new(options), HashMap::new(), HashMap::new());
         Self {
             routes: AtomicUsize::new(0),
-            pending_blocks: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
-            state: Mutex::new(state),
-            streams,
+            state: Mutex::new(PoolState { pools, owners, segment_stacks }),
+            streams: Arc::default(),
             captures: Captures::default(),
             memory: SegmentMemory::new(context),
             shard,
@@ -138,8 +129,8 @@ impl Private {
         lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
     }
 
-    pub(super) fn max_split_size(&self) -> Option<u64> {
-        lock(&self.state).pools.options().max_split_size
+    pub(super) fn options(&self) -> Options {
+        lock(&self.state).pools.options()
     }
 
     pub(super) fn settings(&self) -> AllocatorSettings {
@@ -165,7 +156,7 @@ impl Private {
             frames: stacks.get(&block.address).filter(|_| block.state != BlockState::Inactive).cloned(),
         };
         let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
-            stream: state.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
+            stream: self.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
             segment_pool_id: id,
             serial: Some(segment.serial),
             frames: state.segment_stacks.get(&segment.address).cloned(),
@@ -185,7 +176,7 @@ impl Private {
         let state = lock(&self.state);
         let mut all = BTreeMap::<_, (usize, usize)>::new();
         for (pool, segment) in state.segments() {
-            let of = || state.streams.get(segment.stream).map(|stream| stream.id());
+            let of = || self.streams.get(segment.stream).map(|stream| stream.id());
             let stream = if pool == MempoolId::NONE { of() } else { None };
             let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
             for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {

@@ -48,10 +48,10 @@ impl PrivatePools<'_> {
         {
             return Ok(Found::Block(lent));
         }
-        let slot = self.shared.slot(routed.stream)?;
+        let slot = self.shared.streams.slot(routed.stream)?;
         let refused = match self.shared.request(routed.requested) {
             Some(request) => self.shared.give_up(slot, request, routed.pool),
-            None => self.shared.refuse_too_large(|| Ok(slot), routed.requested, routed.pool),
+            None => self.shared.refuse_too_large(slot, routed.requested, routed.pool),
         };
         refused.map(Found::Block)
     }
@@ -67,7 +67,7 @@ impl PrivatePools<'_> {
         let mut state = lock(&self.private.state);
         let is_captured = state.is_captured(routed.pool);
         let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
-        let leaving = leaving(&mut state, taken);
+        let leaving = self.leaving(&mut state, taken);
         drop(state);
         self.give_back(leaving, waits)?;
         // What the driver refuses stays, and the request may do without.
@@ -78,32 +78,28 @@ impl PrivatePools<'_> {
 
     /// A free block, also of a stream that nobody has any more, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(self, routed: Routed<'_>) -> Result<Option<Found>> {
-        match self.look(routed)? {
-            Found::Miss(wanted, source) => match self.look_at_abandoned(routed)? {
-                None => match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
-                    None if wanted.bytes < wanted.roomy => {
-                        self.extend(routed, wanted, wanted.bytes, source.as_ref())
-                    }
-                    found => Ok(found),
-                },
-                found => Ok(found),
-            },
-            found => Ok(Some(found)),
+        let (wanted, source) = match self.look(routed)? {
+            Found::Miss(wanted, source) => (wanted, source),
+            found => return Ok(Some(found)),
+        };
+        if let Some(found) = self.look_at_abandoned(routed)? {
+            return Ok(Some(found));
+        }
+        match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
+            None if wanted.bytes < wanted.roomy => self.extend(routed, wanted, wanted.bytes, source.as_ref()),
+            found => Ok(found),
         }
     }
 
     /// Waits for all streams but those that capture, and for what others, which may have no memory, do with freed blocks.
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
-        for slot in self.shared.slots.iter() {
+        let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
+        let of_pools = self.private.streams.all().into_iter().map(|stream| wait_for(&stream));
+        let of_blocks = self.shared.pending.points().into_iter().map(|point| point.wait());
+        for outcome in of_slots.chain(of_pools).chain(of_blocks) {
             // Whatever else it fails with, the events tell what is done.
-            unless_lost(slot.owner.wait().map_err(Error::Core))?;
-        }
-        for stream in self.private.streams.all() {
-            unless_lost(wait_for(&stream).map_err(Error::Core))?;
-        }
-        for point in self.shared.pending.points() {
-            unless_lost(point.wait().map_err(Error::Core))?;
+            unless_lost(outcome.map_err(Error::Core))?;
         }
         self.wait_for_uses();
         self.shared.poll();
@@ -144,12 +140,23 @@ impl PrivatePools<'_> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let mut state = lock(&self.private.state);
         let (taken, over) = state.pools.take_cached(id);
-        let leaving = leaving(&mut state, taken);
+        let leaving = self.leaving(&mut state, taken);
         drop(state);
         let released = self.give_back(leaving, waits);
         // The last handle to an upstream is somebody else's code.
         drop(over);
         released
+    }
+
+    /// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
+    fn leaving(self, state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
+        let leaving = taken.into_iter().map(|taken| Leaving {
+            is_captured: state.is_captured(taken.id),
+            owner: self.private.streams.get(taken.segment.stream),
+            stack: state.segment_stacks.remove(&taken.segment.address),
+            taken,
+        });
+        leaving.collect()
     }
 
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
@@ -220,7 +227,7 @@ impl PrivatePools<'_> {
     fn forget_streams_without_pools(self) {
         let state = lock(&self.private.state);
         let none = state.pools.iter().next().is_none();
-        let gone = state.streams.take(|_| none);
+        let gone = self.private.streams.take(|_| none);
         drop(state);
         drop(gone);
     }
@@ -286,17 +293,6 @@ impl Climb for Climber<'_> {
     }
 }
 
-/// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
-fn leaving(state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
-    let leaving = taken.into_iter().map(|taken| Leaving {
-        is_captured: state.is_captured(taken.id),
-        owner: state.streams.get(taken.segment.stream),
-        stack: state.segment_stacks.remove(&taken.segment.address),
-        taken,
-    });
-    leaving.collect()
-}
-
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
 
@@ -306,13 +302,13 @@ fn are_quiet(users: &[&Stream], waits: bool, until: Instant) -> bool {
     if users.iter().any(|user| uses.record_stream(user).is_err()) {
         return false;
     }
+    if waits {
+        return uses.wait().is_ok();
+    }
     loop {
-        match waits {
-            true => return uses.wait().is_ok(),
-            false => match uses.are_over() {
-                Ok(false) if Instant::now() < until => hint::spin_loop(),
-                answer => return answer.unwrap_or(false),
-            },
+        match uses.are_over() {
+            Ok(false) if Instant::now() < until => hint::spin_loop(),
+            answer => return answer.unwrap_or(false),
         }
     }
 }

@@ -126,7 +126,7 @@ impl PrivatePools<'_> {
             return;
         }
         let with_memory: HashSet<u64> = state.segments().map(|(_, segment)| segment.stream).collect();
-        let gone = state.streams.take(|id| abandoned.contains(&id) && !with_memory.contains(&id));
+        let gone = self.private.streams.take(|id| abandoned.contains(&id) && !with_memory.contains(&id));
         drop(state);
         drop(gone);
     }
@@ -153,7 +153,7 @@ impl PrivatePools<'_> {
         let Routed { pool: id, stream, .. } = routed;
         let to = stream.id().as_raw();
         let mut state = lock(&self.private.state);
-        let is_in_use = lock(&state.streams.known)
+        let is_in_use = lock(&self.private.streams.known)
             .get(&from)
             .is_some_and(|known| known.thread.is_some() && !known.has_ended());
         let Ok(pool) = state.pools.get_mut(id) else { return false };
@@ -161,7 +161,7 @@ impl PrivatePools<'_> {
             return false;
         }
         pool.heap.adopt(from, to);
-        state.streams.add(stream);
+        self.private.streams.add(stream);
         true
     }
 }

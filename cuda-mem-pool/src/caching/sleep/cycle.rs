@@ -72,8 +72,7 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
         let shared = allocator.shared();
-        let served = shared.slots.iter().filter_map(|slot| slot.owner.stream());
-        for stream in served.chain(shared.private.streams.all()) {
+        for stream in shared.known_streams() {
             match stream.is_capturing() {
                 Ok(true) => return Err(CoreError::Capturing { call: SLEEPING }.into()),
                 // Of another thread's default stream, and of one that was disowned, nobody can ask.
@@ -280,12 +279,11 @@ impl TagShared {
     /// As [`TagShared::begin`], of a tag in this phase.
     pub(super) fn begin_in<'t>(&'t self, shared: &'t DeviceCache, phase: u32) -> Result<Cycle<'t>> {
         let cycle = self.begin(shared)?;
-        let tag = || self.name.clone();
-        match (cycle.began == phase, phase) {
-            (true, _) => Ok(cycle),
-            (false, AWAKE) => Err(SleepError::Asleep { tag: tag() }.into()),
-            (false, _) => Err(SleepError::Awake { tag: tag() }.into()),
+        if cycle.began == phase {
+            return Ok(cycle);
         }
+        let tag = self.name.clone();
+        Err(if phase == AWAKE { SleepError::Asleep { tag } } else { SleepError::Awake { tag } }.into())
     }
 
     /// Refuses a range of which a part is no memory of the tag, or sleeps.
@@ -522,12 +520,8 @@ fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<
     let tell = |(id, registrant): &(_, Arc<Registrant>)| {
         let began = Instant::now();
         let event = BackingEvent { tag: &tag.name, is_leaving, ranges };
-        let error = match catch_panic(|| registrant(&event)) {
-            Some(Ok(())) => None,
-            Some(Err(error)) => Some(error),
-            None => Some("it panicked".to_owned()),
-        };
-        Told { id: *id, took: began.elapsed(), error }
+        let outcome = catch_panic(|| registrant(&event)).unwrap_or_else(|| Err("it panicked".to_owned()));
+        Told { id: *id, took: began.elapsed(), error: outcome.err() }
     };
     let told = registrants.iter().map(tell).collect();
     // One may have been detached meanwhile, and ends here.

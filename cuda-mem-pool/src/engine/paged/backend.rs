@@ -58,6 +58,9 @@ pub trait Backend {
 
     /// Free memory is about to leave its addresses, unless a call fails.
     fn before_leaving(&mut self, _segment: &Segment) {}
+
+    /// Free memory came to addresses of a heap, or left them.
+    fn moved(&mut self, _heap: u32, _address: u64, _bytes: usize, _came: bool) {}
 }
 
 /// A request for memory, with the rungs of its ladder: each says whether it may have helped, or why nothing will.

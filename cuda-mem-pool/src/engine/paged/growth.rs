@@ -22,7 +22,7 @@ const RANGE_FACTOR: u64 = 2;
 /// where they are needed.
 #[derive(Debug)]
 pub(crate) struct PageSource<B: Backend> {
-    pub(super) backend: B,
+    pub(crate) backend: B,
     pub(super) memory: Memory,
     pub(super) policy: Policy,
     pub(super) limit: usize,
@@ -34,7 +34,6 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) budget: MoveBudget,
     /// What the device had left when it was asked, and how much was held then. For one allocation, however often it comes.
     left: Option<(usize, usize)>,
-    moved: Option<Vec<Moved>>,
 }
 
 /// The heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
@@ -89,16 +88,6 @@ impl<E> From<E> for GrowError<E> {
     }
 }
 
-/// Memory came to addresses of a heap, or left them. For histories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Moved {
-    pub(crate) heap: u32,
-    pub(crate) address: u64,
-    pub(crate) size: usize,
-    /// Whether it came.
-    pub(crate) came: bool,
-}
-
 /// What the driver's calls for moving pages may take.
 #[derive(Debug, Default)]
 pub(super) struct MoveBudget {
@@ -147,7 +136,6 @@ impl<B: Backend> PageSource<B> {
             asked: BTreeMap::new(),
             budget: MoveBudget::default(),
             left: None,
-            moved: None,
         }
     }
 
@@ -157,14 +145,6 @@ impl<B: Backend> PageSource<B> {
 
     pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
         self.memory.mapped()
-    }
-
-    pub(crate) fn backend(&self) -> &B {
-        &self.backend
-    }
-
-    pub(crate) fn backend_mut(&mut self) -> &mut B {
-        &mut self.backend
     }
 
     pub(crate) const fn limit(&self) -> usize {
@@ -180,22 +160,6 @@ impl<B: Backend> PageSource<B> {
 
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Self>().saturating_add(self.memory.metadata_bytes())
-    }
-
-    /// Records from now on what memory comes and goes, for [`PageSource::take_moved`].
-    pub(crate) fn record_moves(&mut self) {
-        self.moved.get_or_insert_default();
-    }
-
-    /// What memory came and went since this was asked last, in order.
-    pub(crate) fn take_moved(&mut self) -> Vec<Moved> {
-        self.moved.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    pub(super) fn note(&mut self, heap: u32, address: u64, size: usize, came: bool) {
-        if let Some(moved) = &mut self.moved {
-            moved.push(Moved { heap, address, size, came });
-        }
     }
 
     /// Another allocation comes for memory: the device is asked anew what it has left.

@@ -246,11 +246,11 @@ impl<B: Backend> PageSource<B> {
             self.memory.renew(free.handle);
         } else {
             self.memory.leave(free.handle, free.freed_at);
-            self.note(free.heap, free.address, free.bytes, false);
+            self.backend.moved(free.heap, free.address, free.bytes, false);
             plan.came = true;
         }
         self.memory.activate(free.handle, slot);
-        self.note(plan.heap, slot, free.bytes, true);
+        self.backend.moved(plan.heap, slot, free.bytes, true);
         plan.filled.push(slot);
     }
 

@@ -1,7 +1,5 @@
 //! The page source with its heaps, for replays of traces over a model.
 
-use std::fmt;
-
 use super::backend::Backend;
 use super::growth::{GrowError, Heaps, PageSource, Wanted};
 use super::heap::{Block, BlockNumber, StreamHeap};
@@ -20,11 +18,7 @@ pub struct Replay<B: Backend> {
 #[derive(Debug)]
 struct AllHeaps(Vec<StreamHeap>);
 
-impl<B: Backend> fmt::Debug for Replay<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replay").finish_non_exhaustive()
-    }
-}
+crate::shown!([B: Backend] Replay<B>);
 
 impl<B: Backend> Replay<B> {
     /// Over a device of `device` bytes, of which `limit` may be held.
@@ -37,7 +31,7 @@ impl<B: Backend> Replay<B> {
 
     /// Where memory is from.
     pub fn backend(&mut self) -> &mut B {
-        self.source.backend_mut()
+        &mut self.source.backend
     }
 
     /// Adds a heap; its number.

@@ -1,5 +1,7 @@
 //! How large blocks and handles are, who learns where blocks begin, and the knobs of growth, each with its unit.
 
+pub(crate) use crate::engine::classes::MAX;
+
 /// Blocks are multiples of this many bytes and start at multiples of it.
 pub(crate) const GRANULE: usize = 512;
 
@@ -11,9 +13,6 @@ pub(crate) const SMALL: usize = 16 << 10;
 
 /// The largest medium block; larger ones lie directly in mapped ranges.
 pub(crate) const MEDIUM: usize = 1 << 20;
-
-/// The largest block: no device has as much, and sums of a few do not overflow.
-pub(crate) const MAX: usize = 1 << 46;
 
 /// The bytes of a block for `size` bytes: the next multiple of 512 above 0. None beyond 64 TiB.
 #[inline]
@@ -100,11 +99,15 @@ pub(crate) struct Policy {
 impl Policy {
     /// For an allocator that may hold so many bytes: the device's memory, or the limit where that is less.
     ///
-    /// Handles have about a 640th of the memory, up to 12 MiB; 14 from 12 GiB on, and 20 from 32 GiB on. Smaller ones would take more calls to
-    /// fill a device; larger ones leave more that cannot be moved because a block is in it: half a handle at each end of a run.
+    /// Handles have about a 640th of the memory, up to a most that goes with it. Smaller ones would take more calls to fill a device; larger
+    /// ones leave more that cannot be moved because a block is in it: half a handle at each end of a run.
     pub(crate) fn for_memory(bytes: usize) -> Self {
-        let most = 12 + 2 * usize::from(bytes >= 12 << 30) + 6 * usize::from(bytes >= 32 << 30);
-        let handle_bytes = (bytes / 640).next_multiple_of(SLAB).clamp(SLAB, most << 20);
+        let most = match bytes >> 30 {
+            0..12 => 12 << 20,
+            12..32 => 14 << 20,
+            _ => 20 << 20,
+        };
+        let handle_bytes = (bytes / 640).next_multiple_of(SLAB).clamp(SLAB, most);
         Self {
             handle_bytes,
             reserve_bytes: 0,

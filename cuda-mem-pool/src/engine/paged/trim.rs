@@ -43,7 +43,7 @@ impl<B: Backend> PageSource<B> {
             let released = self.release(free.handle);
             // Where it was it is not any more, given back or not.
             if self.is_unmapped(*free) {
-                self.note(free.heap, free.address, free.bytes, false);
+                self.backend.moved(free.heap, free.address, free.bytes, false);
             }
             if let Err(error) = released {
                 self.give_back(taken[at..].to_vec(), heaps);

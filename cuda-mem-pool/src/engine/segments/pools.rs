@@ -1,7 +1,6 @@
 //! Private pools by name: their uses, which allocations go to them, and how their memory leaves them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
@@ -49,11 +48,7 @@ impl Filter {
     }
 }
 
-impl fmt::Debug for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Filter").finish_non_exhaustive()
-    }
-}
+crate::shown!(Filter);
 
 /// The routes, the innermost last. They are asked without a lock: filters are other people's code.
 #[derive(Debug, Clone, Default)]

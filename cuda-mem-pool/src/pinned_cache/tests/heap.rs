@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use crate::engine::classes::{self, GRANULE, LARGE};
+use crate::engine::paged::Piece;
 use crate::pinned_cache::heap::{self, BlockId, Heap};
 
 /// Two heaps, as an arena has them, that grow as the allocator grows them, and every block in use.
@@ -22,6 +23,26 @@ pub(super) struct Block {
     segment: usize,
     offset: usize,
     pub(super) size: usize,
+}
+
+impl<S> Heap<S> {
+    pub(super) fn free_bytes(&self) -> usize {
+        self.spans.held_bytes() - self.spans.used_bytes()
+    }
+
+    /// Offset, size and freedom of every block of every segment, in order.
+    pub(super) fn layout(&self) -> Vec<Vec<(usize, usize, bool)>> {
+        let of_segment = |(start, (bytes, _)): (&u64, &(usize, S))| {
+            let pieces = self.spans.pieces(false);
+            let inside = pieces.filter(|piece| (*start..*start + *bytes as u64).contains(&piece.address));
+            let block =
+                |piece: Piece| ((piece.address - start) as usize, piece.size, piece.requested.is_none());
+            let mut blocks: Vec<_> = inside.map(block).collect();
+            blocks.sort_unstable();
+            blocks
+        };
+        self.segments.iter().map(of_segment).collect()
+    }
 }
 
 impl Machine {

@@ -109,12 +109,8 @@ impl Settings {
                     notes.push(format!("{key}:{value} changes nothing: {why}"));
                 }
                 Does::Moot(why) => notes.push(format!("{key}:{value} changes nothing: {why}")),
-                Does::Shim => {
-                    truth(key, &value)?;
-                }
-                Does::Number => {
-                    number::<i64>(key, &value)?;
-                }
+                Does::Shim => _ = truth(key, &value)?,
+                Does::Number => _ = number::<i64>(key, &value)?,
                 Does::Host(why) => notes.push(format!(
                     "{key}:{value} is for PyTorch's own pinned memory (pinned=False): here {why}"
                 )),

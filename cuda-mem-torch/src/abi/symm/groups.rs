@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use cuda_mem_ipc::symmetric::Error;
 
-use super::lock;
-use crate::abi::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_INVALID_ARGUMENT, Failure};
+use crate::abi::error::{CUDA_MEM_TORCH_CAPTURING, Failure};
+use crate::lock::lock;
 
 struct Joined {
     ordinal: c_int,
@@ -31,22 +31,19 @@ pub(super) fn add(ordinal: c_int, name: &str) {
 pub(super) fn refuse_left(name: &str) -> Result<(), Failure> {
     let groups = lock(&GROUPS);
     let Some(left) = groups.iter().find(|group| group.is_left && group.name == name) else { return Ok(()) };
-    let live = left.live;
-    if live == 0 {
-        return Err(Failure::new(
+    let refused = match left.live {
+        0 => Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
                 "the group {name:?} has not left yet, because a stream captures a graph, or another thread is about to give it back: \
                  join once that is over"
             ),
-        ));
-    }
-    Err(Failure::new(
-        CUDA_MEM_TORCH_INVALID_ARGUMENT,
-        format!(
-            "the group {name:?} was left with {live} allocations: delete them before it is joined again, or join under another name"
         ),
-    ))
+        live => Failure::argument(format!(
+            "the group {name:?} was left with {live} allocations: delete them before it is joined again, or join under another name"
+        )),
+    };
+    Err(refused)
 }
 
 /// The group that an allocation is for, which counts from here on: the one of the name, or the device's first.
@@ -58,12 +55,12 @@ pub(super) fn take(ordinal: c_int, name: Option<&str>) -> Result<String, Failure
             group.live += 1;
             Ok(group.name.clone())
         }
-        None => match name {
-            Some(name) => Err(unknown(name, &groups)),
-            None => Err(Failure::argument(format!(
+        None => Err(match name {
+            Some(name) => unknown(name, &groups),
+            None => Failure::argument(format!(
                 "no group has been joined with device {ordinal}: symmetric memory is a group's"
-            ))),
-        },
+            )),
+        }),
     }
 }
 

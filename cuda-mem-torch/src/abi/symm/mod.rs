@@ -19,7 +19,7 @@ pub use handle::*;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cuda_mem_ipc::symmetric::{Error, Freed, Group, GroupOptions, NativeBackend, SymmetricBackend};
@@ -31,6 +31,7 @@ use super::error::{
 };
 use super::pointers::{expect, pointer, text, write};
 use super::streams;
+use crate::lock::lock;
 
 /// What is given back and may be in use yet. Never an address: by the time it is settled, that may be another allocation's.
 enum Leaving {
@@ -41,10 +42,6 @@ enum Leaving {
 }
 
 static LEAVING: Mutex<Vec<(&'static Device, Leaving)>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Stream};
 use cuda_mem_ipc::symmetric::SymmetricMemory;
 
-use super::lock;
 use crate::abi::devices::Device;
 use crate::abi::error::Failure;
+use crate::lock::lock;
 
 /// Of each rank the buffer, then of each the pad.
 #[derive(Debug)]

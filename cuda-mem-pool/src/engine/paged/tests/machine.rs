@@ -152,7 +152,7 @@ impl Machine {
             78..94 => {
                 let stream = self.stream();
                 for _ in 0..self.chance.below(40) {
-                    self.source.backend_mut().advance(stream);
+                    self.source.backend.advance(stream);
                 }
             }
             94 => self.trim(),
@@ -186,7 +186,7 @@ impl Machine {
                 Err(GrowError::OutOfMemory | GrowError::Backend("refused")) => None,
                 Err(error) => panic!("{error:?}"),
             };
-            assert!(self.source.backend().held <= self.source.backend().capacity);
+            assert!(self.source.backend.held <= self.source.backend.capacity);
         }
         let Some(block) = block else { return };
         assert_eq!((block.size, block.address % 512), (size, 0));
@@ -195,13 +195,13 @@ impl Machine {
         self.enter(block);
         self.active += size;
         self.peak = self.peak.max(self.active);
-        self.source.backend_mut().work(stream, block.address, size);
+        self.source.backend.work(stream, block.address, size);
         self.live.push((stream, block));
     }
 
     /// The bytes of a block belong to nobody else.
     fn enter(&mut self, block: Block) {
-        for (memory, offset, bytes) in self.source.backend().pieces(block.address, block.size) {
+        for (memory, offset, bytes) in self.source.backend.pieces(block.address, block.size) {
             let before = self.bytes.range(..(memory, offset + bytes)).next_back();
             let free = before.is_none_or(|((of, start), held)| *of != memory || start + held <= offset);
             assert!(free, "two blocks have the same bytes");
@@ -216,7 +216,7 @@ impl Machine {
         let at = self.chance.below(self.live.len() as u64) as usize;
         let (stream, block) = self.live.swap_remove(at);
         // What was behind it when it was handed out still is.
-        for (memory, offset, bytes) in self.source.backend().pieces(block.address, block.size) {
+        for (memory, offset, bytes) in self.source.backend.pieces(block.address, block.size) {
             assert_eq!(self.bytes.remove(&(memory, offset)), Some(bytes), "it moved while it was in use");
         }
         self.active -= block.size;
@@ -230,7 +230,7 @@ impl Machine {
         if !self.live.is_empty() {
             let at = self.chance.below(self.live.len() as u64) as usize;
             let (stream, block) = self.live[at];
-            self.source.backend_mut().work(stream, block.address, block.size);
+            self.source.backend.work(stream, block.address, block.size);
         }
     }
 
@@ -247,7 +247,7 @@ impl Machine {
 
     fn capture(&mut self) {
         let stream = self.stream();
-        let capturing = &mut self.source.backend_mut().capturing;
+        let capturing = &mut self.source.backend.capturing;
         if !capturing.remove(&stream) {
             capturing.insert(stream);
         }
@@ -279,8 +279,8 @@ impl Machine {
 
     /// Everything goes back.
     fn end(mut self) {
-        self.source.backend_mut().refuses = 0;
-        self.source.backend_mut().capturing.clear();
+        self.source.backend.refuses = 0;
+        self.source.backend.capturing.clear();
         while !self.pinned.is_empty() {
             self.unpin();
         }
@@ -293,10 +293,10 @@ impl Machine {
         }
         // The first time points are made.
         self.trim();
-        self.source.backend_mut().finish();
+        self.source.backend.finish();
         self.trim();
         self.check();
-        assert!(self.source.backend().is_empty(), "something was kept: {:?}", self.source.backend());
+        assert!(self.source.backend.is_empty(), "something was kept: {:?}", self.source.backend);
     }
 }
 

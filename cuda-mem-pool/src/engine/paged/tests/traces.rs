@@ -68,9 +68,9 @@ impl Trace {
         let (mut count, mut grows) = (0u64, 0u64);
         let mut early = (0, 0);
         for (at, event) in self.events.iter().enumerate() {
-            source.backend_mut().now += 1;
+            source.backend.now += 1;
             if at == self.events.len() / 3 {
-                early = (count, source.backend().calls());
+                early = (count, source.backend.calls());
             }
             match *event {
                 Event::Allocate { id, size, stream } => {
@@ -101,7 +101,7 @@ impl Trace {
                     active += size;
                     peak = peak.max(active);
                     if check {
-                        enter(&mut physical, source.backend(), block);
+                        enter(&mut physical, &source.backend, block);
                     }
                     live.insert(id, (stream, block));
                 }
@@ -109,7 +109,7 @@ impl Trace {
                     let Some((stream, block)) = live.remove(&id) else { continue };
                     active -= block.size;
                     if check {
-                        leave(&mut physical, source.backend(), block);
+                        leave(&mut physical, &source.backend, block);
                     }
                     let begun = std::time::Instant::now();
                     let freed = heaps.get_mut(&stream).unwrap().free(block.number, &NoIndex);
@@ -118,7 +118,7 @@ impl Trace {
                 }
             }
         }
-        let model = source.backend();
+        let model = &source.backend;
         let ratio = most_reserved as f64 / peak as f64;
         let share = model.microseconds() as f64 / 1e6 / self.wall;
         let late = (count - early.0) as f64 / 1e4;

@@ -79,7 +79,7 @@ impl Machine {
         let unmapped = self.source.memory.handles().filter(|(_, handle)| handle.active.is_none());
         let refused: usize = unmapped.map(|(_, handle)| handle.bytes).sum();
         assert_eq!(all + refused, self.source.reserved(), "bytes were lost");
-        assert_eq!(self.source.reserved(), self.source.backend().held);
+        assert_eq!(self.source.reserved(), self.source.backend.held);
         assert_eq!(entered, BTreeSet::new(), "neither in use nor free, and still in the index");
     }
 }
