@@ -861,6 +861,14 @@ def requests_are_rejected_first():
     torch.cuda.reset_accumulated_memory_stats()
     refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(torch.cuda.mem_get_info()[1] // 6))
     assert counted() == [1, 0] and len(seen) == 1, (counted(), seen)
+    # The settings' share is not the program's, and ends with the setting.
+    torch.cuda.set_per_process_memory_fraction(0.75)
+    torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:0.25,{option}")
+    assert torch.cuda.get_per_process_memory_fraction() == 0.75
+    refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 2))
+    torch.cuda.memory._set_allocator_settings("per_process_memory_fraction:1.0,throw_on_cudamalloc_oom:False")
+    block(torch.cuda.mem_get_info()[1] // 2)
+    refused(torch.OutOfMemoryError, "6.00 GiB allowed", lambda: block(torch.cuda.mem_get_info()[1] // 8 * 7))
 
 
 def allocations_have_a_traceback():
