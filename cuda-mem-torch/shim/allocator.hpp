@@ -297,6 +297,8 @@ class Allocator final : public native::CUDAAllocator {
   /// Of each device, the share of its memory that may be had, where it is limited.
   std::mutex limits_mutex_;
   std::unordered_map<int, double> limits_;
+  /// The settings' share, which holds beside those while requests beyond it are rejected.
+  std::atomic<double> rejected_beyond_{1.0};
   /// What the program last said, which the environment may overrule.
   std::atomic<bool> enabled_{true};
   std::mutex init_mutex_;

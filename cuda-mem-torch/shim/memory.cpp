@@ -332,13 +332,15 @@ void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
 #if CUDA_MEM_HAS_HOST_LIMITS
   cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
 #endif
+  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
+  bool is_new = sets_limit && fraction < 1.0;
 #if CUDA_MEM_HAS_OOM_REJECTION
-  // PyTorch's own looks at the settings' share then, as they are.
-  sets_limit |= native::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
+  // PyTorch's own looks at the settings' share then, as they are. What the program has set is another, which holds again afterwards.
+  const double share = native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() ? fraction : 1.0;
+  is_new |= rejected_beyond_.exchange(share) != share;
 #endif
-  const double fraction = sets_limit ? native::CUDAAllocatorConfig::per_process_memory_fraction() : 1.0;
-  for (DeviceIndex device = 0; fraction < 1.0 && device < device_count_.load(); ++device) {
-    set_limit(std::min(fraction, getMemoryFraction(device)), device);
+  for (DeviceIndex device = 0; is_new && device < device_count_.load(); ++device) {
+    set_limit(std::min(sets_limit ? fraction : 1.0, getMemoryFraction(device)), device);
   }
 }
 
@@ -367,7 +369,7 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
 }
 
 void Allocator::set_limit(double fraction, DeviceIndex device) {
-  check(cuda_mem_torch_set_memory_fraction(device, fraction), device);
+  check(cuda_mem_torch_set_memory_fraction(device, std::min(fraction, rejected_beyond_.load())), device);
   {
     const std::lock_guard<std::mutex> lock(limits_mutex_);
     limits_[device] = fraction;
@@ -384,7 +386,8 @@ void Allocator::set_limit(double fraction, DeviceIndex device) {
 void Allocator::share_limit(DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(limits_mutex_);
   const auto found = limits_.find(device);
-  if (!native_.is_late() || found == limits_.end() || found->second == 1.0) {
+  const double limit = std::min(found == limits_.end() ? 1.0 : found->second, rejected_beyond_.load());
+  if (!native_.is_late() || limit == 1.0) {
     return;
   }
   const auto stats = stats_of(device);
@@ -393,7 +396,7 @@ void Allocator::share_limit(DeviceIndex device) {
   // It makes the device current.
   const c10::cuda::CUDAGuard guard(device);
   const auto total = static_cast<double>(getMemoryInfo(device).second);
-  const auto left_by = [&](double other) { return std::max(found->second - other / total, 0.0); };
+  const auto left_by = [&](double other) { return std::max(limit - other / total, 0.0); };
   check(cuda_mem_torch_set_memory_fraction(device, left_by(theirs)), device);
   native_->setMemoryFraction(left_by(ours), device);
 }

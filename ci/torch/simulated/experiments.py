@@ -240,6 +240,48 @@ torch.cuda.memory._dump_snapshot(sys.argv[2])
     assert all(entry["frames"] for entry in ours["device_traces"][0] if entry["action"] == "alloc")
 
 
+def statistics_are_those_of_expandable_segments():
+    """A program that changes its settings on the way has, of the default pool, the figures that it has natively with expandable segments. Without
+    them a block of PyTorch's own also has what is left of its segment, up to 1 MiB."""
+    if since(12):
+        # PyTorch 2.15 asks NVML before it maps such a segment, and crashes where that is not.
+        return
+    import json
+    import os
+
+    words = """
+import json, random, sys, torch
+if sys.argv[1] == "ours":
+    import cuda_mem_torch
+    cuda_mem_torch.enable()
+chance, kept, seen = random.Random(1), {}, []
+settings = ("max_split_size_mb:32", "roundup_power2_divisions:4", "garbage_collection_threshold:0.6", "")
+for step in range(600):
+    turn = chance.random()
+    if kept and turn < 0.45:
+        del kept[chance.choice(sorted(kept))]
+    elif turn < 0.48:
+        torch._C._accelerator_setAllocatorSettings(chance.choice(settings))
+    elif turn < 0.5:
+        torch.cuda.empty_cache()
+    else:
+        kept[step] = torch.empty(int(2 ** chance.uniform(3, 26)), dtype=torch.uint8, device="cuda")
+    if step % 100 == 99:
+        counted = ("active", "allocat", "requested")
+        seen.append({name: count for name, count in torch.cuda.memory_stats().items() if name.startswith(counted)})
+print(json.dumps(seen))
+"""
+    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+    def seen(who):
+        done = subprocess.run([sys.executable, "-c", words, who], env=environment, check=True, timeout=200, capture_output=True, text=True)
+        return json.loads(done.stdout)
+
+    native, ours = seen("native"), seen("ours")
+    assert len(native) == 6 and native[5]["allocation.large_pool.freed"] > 0
+    assert ours == native, [(name, count, ours[5][name]) for name, count in native[5].items() if ours[5][name] != count]
+
+
 def a_pool_beside_the_native_allocator():
     """`MemPool()` without `enable()`; what asks for the allocator says that it is not enabled."""
     import cuda_mem_torch
@@ -819,6 +861,14 @@ def requests_are_rejected_first():
     torch.cuda.reset_accumulated_memory_stats()
     refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(torch.cuda.mem_get_info()[1] // 6))
     assert counted() == [1, 0] and len(seen) == 1, (counted(), seen)
+    # The settings' share is not the program's, and ends with the setting.
+    torch.cuda.set_per_process_memory_fraction(0.75)
+    torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:0.25,{option}")
+    assert torch.cuda.get_per_process_memory_fraction() == 0.75
+    refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 2))
+    torch.cuda.memory._set_allocator_settings("per_process_memory_fraction:1.0,throw_on_cudamalloc_oom:False")
+    block(torch.cuda.mem_get_info()[1] // 2)
+    refused(torch.OutOfMemoryError, "6.00 GiB allowed", lambda: block(torch.cuda.mem_get_info()[1] // 8 * 7))
 
 
 def allocations_have_a_traceback():
@@ -981,7 +1031,7 @@ print(torch.cuda.get_allocator_backend())
 
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
-    a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
+    statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,

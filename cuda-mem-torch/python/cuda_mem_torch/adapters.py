@@ -49,7 +49,11 @@ class _MemorySaver:
     def _tag(self, name: str, has_backup: bool) -> _sleep.Tag:
         key = (name, has_backup, _torch.device_index(None))
         if key not in self._tags:
-            self._tags[key] = _sleep.Tag(f"{name} with backup" if has_backup else name)
+            text = f"{name} with backup" if has_backup else name
+            # A name there may be what another one is called here.
+            while any(found.name == text and other != [name, has_backup] for (*other, _), found in self._tags.items()):
+                text += " again"
+            self._tags[key] = _sleep.Tag(text)
         return self._tags[key]
 
     @contextlib.contextmanager

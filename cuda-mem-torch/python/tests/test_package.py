@@ -663,6 +663,12 @@ class Sleep(unittest.TestCase):
         saver.resume(tag=None)
         self.assertEqual((asleep(), cuda_mem_torch.state()["saver with backup"].backup), ({}, 12 << 20))
         self.assertIsNone(saver.get_cpu_backup(other))
+        with saver.region(tag="saver with backup", enable_cpu_backup=False, **region):
+            lost = self.tensor(22 << 20)
+        saver.pause(tag="saver with backup")
+        self.assertEqual(asleep(), {"saver with backup again": 22}, "another tag's backup is not discarded")
+        saver.resume(tag=None)
+        del lost
         with self.assertRaisesRegex(cuda_mem_torch.CudaMemError, "backups on disk"):
             with saver.region(tag="saver", enable_cpu_backup=False, enable_disk_backup=True):
                 pass
