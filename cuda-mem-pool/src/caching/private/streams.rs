@@ -121,8 +121,11 @@ impl PrivatePools<'_> {
 
     /// Forgets those of these streams that have no memory. None while a segment is out: it may be theirs, and come back.
     pub(super) fn forget_without_memory(self, abandoned: &[u64]) {
+        if abandoned.is_empty() {
+            return;
+        }
         let state = lock(&self.private.state);
-        if abandoned.is_empty() || state.pools.iter().any(|(_, pool)| pool.is_leaving()) {
+        if state.pools.iter().any(|(_, pool)| pool.is_leaving()) {
             return;
         }
         let with_memory: HashSet<u64> = state.segments().map(|(_, segment)| segment.stream).collect();
