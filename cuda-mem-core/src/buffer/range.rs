@@ -112,7 +112,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         memory.range(address, size_of_elements::<T>(len)?)
     }
 
-    /// The same memory, whose copies wait for uses elsewhere too.
+    /// The same memory, whose copies wait for uses elsewhere too: for these in place of those that it waited for before.
     #[must_use]
     pub fn behind(mut self, elsewhere: &'b dyn UsedElsewhere) -> Self {
         self.memory.behind = Some(elsewhere);

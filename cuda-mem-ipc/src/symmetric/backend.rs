@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Device, forked};
+use cuda_mem_pool::cuda_mem_core::{Device, catch_panic, forked};
 
 use super::{Error, Result, SymmetricMemory};
 
@@ -142,9 +142,9 @@ impl SymmetricBuffer {
 impl Drop for SymmetricBuffer {
     fn drop(&mut self) {
         if !forked() {
-            // It fails if the backend has freed it already, with its group.
+            // It fails if the backend has freed it already, with its group. A panic goes no further: another one may be under way.
             // SAFETY: this buffer asked for the allocation, and nobody can have its address from it any more.
-            let _ = unsafe { self.backend.free(self.allocated) };
+            let _ = catch_panic(|| unsafe { self.backend.free(self.allocated) });
         }
     }
 }

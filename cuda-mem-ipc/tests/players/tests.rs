@@ -1,11 +1,71 @@
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use cuda_mem_pool::cuda_mem_core::Driver;
+use cuda_mem_pool::cuda_mem_core::ipc::SharedWords;
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::Error;
+use crate::shared::importer::played::TestImporter;
+use crate::shared::wire::{FIRST_OF_RING, HandOver, Message, Place, Point, SLOTS, Segment};
+use crate::shared::{heard, say};
 
 fn stage() -> Stage {
     let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
     Stage::new(&context).unwrap()
+}
+
+/// A buffer of a segment that never comes, and messages that go on: other segments are announced, and at once used no more.
+#[test]
+fn an_exporter_that_talks_on_keeps_no_receiver() {
+    /// More than a receiver hears before it takes the segment for missing, and what a socket has room for.
+    const MOST: usize = 20_000;
+    let context = Driver::over(cuda_mem_sim::table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    // Each ends early if there was no message for a moment.
+    for _ in 0..8 {
+        let offer = |hostile: Connection| {
+            let words = SharedWords::create(&context, SLOTS).unwrap();
+            say(&hostile, &Message::Offer, &[words.as_fd()], LIMIT).unwrap();
+            heard(&hostile, LIMIT).unwrap();
+            (hostile, words)
+        };
+        let ((hostile, words), importer) =
+            ends(offer, |there| TestImporter::new(&context, there, LIMIT.into()).unwrap());
+        let said = AtomicUsize::new(0);
+        let tell = |message: &Message, memory: &[_]| loop {
+            match say(&hostile, message, memory, Duration::ZERO) {
+                Ok(()) => break said.fetch_add(1, Ordering::SeqCst) < 2 * MOST,
+                Err(error) if error.is_timeout() => {}
+                Err(_) => break false,
+            }
+        };
+        let talk = || {
+            for segment in 1.. {
+                let known = Segment { segment, generation: 0, bytes: 4096, place: Place::Host };
+                if !tell(&Message::Segment(known), &[words.as_fd()])
+                    || !tell(&Message::Retire { segment }, &[])
+                {
+                    return;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(talk);
+            while said.load(Ordering::SeqCst) < 100 {
+                thread::yield_now();
+            }
+            let fence = Point { line: 0, generation: 1 };
+            let part = HandOver { sequence: 0, segment: 0, offset: 0, len: 1, fence }.to_entry();
+            let word = |place: usize| words.mapping().word(FIRST_OF_RING * 64 + place).unwrap();
+            (0..).zip(part).for_each(|(at, value)| word(3 * 64 + at * 8).store(value, Ordering::SeqCst));
+            word(0).store(1, Ordering::SeqCst);
+            let refused = importer.receive();
+            assert!(matches!(refused, Err(Error::Protocol { .. })), "{refused:?}");
+        });
+        let said = said.into_inner();
+        assert!(said < MOST, "{said}");
+    }
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {

@@ -9,13 +9,14 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedBlock;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::HostMemory;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::pointer::{MemoryKind, attributes};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, DeviceCopy, PinnedBuffer, Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{
+    DeviceBuffer, DeviceCopy, PinnedBuffer, Stream, catch_panic, forked,
+};
 
 use super::layout::Layout;
 use super::{
@@ -313,5 +314,5 @@ unsafe fn take_back<M>(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let manager = unsafe { Box::from_raw(context.cast::<Manager<M>>()) };
     // Nothing unwinds into the borrower: the panic hook has reported it.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(manager)));
+    let _ = catch_panic(|| drop(manager));
 }

@@ -320,3 +320,45 @@ fn what_is_good_is_taken_as_it_is() {
     drop(nothing.borrow(&world, None).unwrap());
     assert_eq!(nothing.given_back(), 0);
 }
+
+/// A buffer whose end panics, with a payload whose own end does too: nothing unwinds into the borrower.
+#[test]
+fn a_buffer_that_panics_as_it_comes_back_does_so_for_no_borrower() {
+    struct Twice;
+    impl Drop for Twice {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("again"));
+        }
+    }
+    struct Fails;
+    impl Drop for Fails {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new(Twice));
+        }
+    }
+    // SAFETY: it has no memory.
+    unsafe impl Lend for Fails {
+        fn memory(&self) -> (u64, usize) {
+            (0, 0)
+        }
+
+        fn device(&self) -> Result<DLDevice, DlpackError> {
+            Ok(DLDevice { device_type: DL_CUDA_HOST, device_id: 0 })
+        }
+
+        fn hand_to(&self, _stream: &Stream) -> Result<(), DlpackError> {
+            Ok(())
+        }
+
+        fn wait(&self) -> Result<(), DlpackError> {
+            Ok(())
+        }
+    }
+    let tensor = || Tensor::new(Fails, DLDataType::F32, &[0]).map_err(|refused| refused.error).unwrap();
+    let lent = tensor().into_versioned(None).map_err(|refused| refused.error).unwrap();
+    // SAFETY: the deleter of what was lent, called once.
+    unsafe { (*lent).deleter.unwrap()(lent) };
+    let lent = tensor().into_legacy(None).map_err(|refused| refused.error).unwrap();
+    // SAFETY: as above.
+    unsafe { (*lent).deleter.unwrap()(lent) };
+}

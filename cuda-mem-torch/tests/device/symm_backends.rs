@@ -156,6 +156,23 @@ fn a_backend_that_panics_leaves_the_id_to_whoever_comes_next() {
     assert_eq!(make().unwrap().as_raw(), address);
 }
 
+/// In the middle of another panic the second one would end the process.
+#[test]
+fn a_backend_that_panics_as_it_frees_does_so_for_nobody_else() {
+    let (world, backends) = (World::new(), Backends::new());
+    let (device, fake) = (world.context.device(), Fake::new("ONE"));
+    backends.register(DeviceType::CUDA, fake.clone()).unwrap();
+    fake.on_free(|| resume_unwind(Box::new("a backend that fails")));
+    let buffer = || backends.empty(100, device, None).unwrap();
+    let (first, second) = (buffer(), buffer());
+    drop(first);
+    let own = catch_unwind(AssertUnwindSafe(|| {
+        let _buffer = second;
+        resume_unwind(Box::new("the program's own"));
+    }));
+    assert_eq!(own.unwrap_err().downcast_ref::<&str>(), Some(&"the program's own"));
+}
+
 /// A child that is forked while a thread has the registry's lock hears so, and does not wait.
 #[test]
 fn a_forked_child_takes_no_lock_of_the_registry() {

@@ -35,6 +35,7 @@ pub(crate) struct Fake {
     has_ended: AtomicBool,
     on_name: OnceLock<Box<dyn Fn() + Send + Sync>>,
     on_alloc: OnceLock<Box<dyn Fn() -> Result<()> + Send + Sync>>,
+    on_free: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Fake {
@@ -46,6 +47,7 @@ impl Fake {
             has_ended: AtomicBool::new(false),
             on_name: OnceLock::new(),
             on_alloc: OnceLock::new(),
+            on_free: OnceLock::new(),
         })
     }
 
@@ -57,6 +59,11 @@ impl Fake {
     /// What happens in each allocation, before it is made.
     pub(crate) fn on_alloc(&self, on_alloc: impl Fn() -> Result<()> + Send + Sync + 'static) {
         assert!(self.on_alloc.set(Box::new(on_alloc)).is_ok());
+    }
+
+    /// What happens in each free, before it is made.
+    pub(crate) fn on_free(&self, on_free: impl Fn() + Send + Sync + 'static) {
+        assert!(self.on_free.set(Box::new(on_free)).is_ok());
     }
 
     /// What happens whenever it is asked for its name.
@@ -98,6 +105,7 @@ unsafe impl SymmetricBackend for Fake {
     }
 
     unsafe fn free(&self, allocated: Allocated) -> Result<()> {
+        self.on_free.get().into_iter().for_each(|on_free| on_free());
         let Allocated { address, serial } = allocated;
         let was_there = self.memory.lock().unwrap().live.remove(&(address, serial));
         was_there.then_some(()).ok_or(Error::UnknownAddress { address, backend: "a fake" })?;

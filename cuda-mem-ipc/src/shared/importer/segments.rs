@@ -22,6 +22,9 @@ use crate::transport::{Deadline, Descriptors, Peer};
 /// How many segments a peer may have this process map at a time.
 pub(super) const MOST_SEGMENTS: usize = 4096;
 
+/// How many messages are read for the segment of a buffer, which came before it: far more than a socket has room for.
+const MOST_BEFORE: usize = 4 * MOST_SEGMENTS;
+
 /// How long another connection's import or release of a segment may take, whatever the deadline: who is refused stays refused.
 const IMPORT: Duration = Duration::from_secs(10);
 
@@ -198,6 +201,7 @@ impl ImportLink {
 
     /// The memory of a segment of which there is a buffer, or why there is none. It is imported now if it was not ahead of that.
     pub(super) fn memory(self: &Arc<Self>, number: u64) -> Result<Arc<Segment>> {
+        let mut heard = 0;
         loop {
             // Without the lock behind this, which others need for other segments.
             let known = lock(&self.segments).get(&number).cloned();
@@ -220,10 +224,12 @@ impl ImportLink {
             // The missing one is mapped here.
             let others = early.into_iter().filter(|known| known.said.segment != number);
             others.for_each(|known| DROPS.run(known.job()));
+            heard += read;
+            if is_missing(self) && (heard > MOST_BEFORE || (may_read && read == 0)) {
+                return Err(self.breaks("it hands over a part of a segment that it did not announce"));
+            }
             if !may_read {
                 self.import_one();
-            } else if read == 0 && is_missing(self) {
-                return Err(self.breaks("it hands over a part of a segment that it did not announce"));
             }
         }
     }

@@ -342,18 +342,15 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        (self.own, self.barrier) = Default::default();
-        self.making = Mutex::default();
+        (self.own, self.barrier, self.making) = Default::default();
         self.words.clear();
         for (_, peer) in self.state.others() {
             peer.segments.clear();
             peer.pieces.clear();
         }
         self.state.stop();
-        if let Some(watch) = self.watch.take() {
-            // It does not panic; and if it did, it is gone all the same.
-            let _ = watch.join();
-        }
+        // It does not panic; and if it did, it is gone all the same.
+        let _ = self.watch.take().map(JoinHandle::join);
         // After the streams' last signals, which the release has waited for.
         let _ = self.state.directory.leave(self.state.rank);
     }

@@ -166,9 +166,7 @@ impl NativeMemory {
         if !waiting().map_err(|error| self.explain(error, from))? {
             return Err(Error::Left { rank: from });
         }
-        if waited.len() <= word {
-            waited.resize(word + 1, 0);
-        }
+        waited.resize(waited.len().max(word + 1), 0);
         waited[word] = generation;
         Ok(())
     }

@@ -179,9 +179,7 @@ impl Words {
     pub(super) fn go_on(&mut self) -> Result<()> {
         let counts = self.piece.counts(self.index)?;
         let waited = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if waited.len() < counts.len() {
-            waited.resize(counts.len(), 0);
-        }
+        waited.resize(waited.len().max(counts.len()), 0);
         waited.iter_mut().zip(counts).for_each(|(waited, count)| *waited = count.max(*waited));
         Ok(())
     }
