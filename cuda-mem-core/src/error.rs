@@ -72,8 +72,8 @@ pub enum Error {
     /// Source and target of a copy share bytes.
     #[error("the source and the target of a copy overlap")]
     Overlapping,
-    /// A range reaches beyond the end.
-    #[error("the range {}..{} reaches beyond the end: there are {len} elements", range.start, range.end)]
+    /// A range reaches beyond the end, or ends before it starts.
+    #[error("there is no range {}..{} of {len} elements", range.start, range.end)]
     OutOfRange { range: Range<usize>, len: usize },
     /// Source and target of a copy differ in length.
     #[error("the source has {source_len} bytes and the target {target_len}; a copy needs equal lengths")]
@@ -121,7 +121,7 @@ pub enum Error {
     OtherDevice { memory: i32, stream: i32, refusal: Box<Self> },
     /// Nobody can name a stream: its owner has said that it ends ([`Stream::disown`](crate::Stream::disown)), or may have destroyed it
     /// ([`Stream::guest`](crate::Stream::guest)).
-    #[error("the stream cannot be named: its owner has ended it, or may have")]
+    #[error("the stream's owner has ended it, or may have: no call can name it any more")]
     Disowned,
     /// The driver kept refusing to wait for work, which may run on: its memory was not given back.
     #[error("the driver refused for {} s to wait for work, whose memory is not given back: {refusal}", waited.as_secs())]

@@ -28,7 +28,7 @@ use crate::stream::{Marker, Quiet, Stream};
 /// The host does not wait until [`Transfer::wait`]. From pinned or registered memory the copy runs beside everything else;
 /// from pageable memory the driver stages it first.
 ///
-/// It is a future, too, which resolves to what [`Transfer::wait`] returns: pending, one thread of the process has it asked again every 100 µs.
+/// It is a future, too, which resolves to what [`Transfer::wait`] returns: while it is pending, a thread wakes its task every 100 µs.
 ///
 /// Dropped early, it waits. If the driver refuses to, for a minute, the memory is leaked and counted
 /// ([`Driver::release_failures`](crate::Driver::release_failures)). The device side is free to be used on any stream: later uses are ordered behind the copy.

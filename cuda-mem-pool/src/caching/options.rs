@@ -22,7 +22,7 @@ pub struct CachingOptions {
     /// The bytes of the device that are left to other libraries as long as something else helps; None for a hundredth of its memory, from
     /// 256 MiB to 1 GiB.
     pub reserve_bytes: Option<usize>,
-    /// What private pools do; its rounding and its threshold of garbage collection count for the default pool too.
+    /// How private pools size and cut their segments; its rounding and its threshold of garbage collection count for the default pool too.
     pub segments: Options,
 }
 

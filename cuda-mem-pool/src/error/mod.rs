@@ -222,7 +222,7 @@ pub enum PoolError {
     )]
     HasMemory { id: MempoolId },
     /// Allocations go to this private pool already.
-    #[error("allocations go to the private pool {id} already; end that with end_allocate_to_pool")]
+    #[error("allocations go to the private pool {id} already; drop that route, or call end_allocate_to_pool")]
     AlreadyRouted { id: MempoolId },
     /// No allocations go to this private pool.
     #[error(
@@ -243,7 +243,7 @@ pub enum PoolError {
     #[error("the segment of {bytes} bytes at {address:#x} overlaps the one at {other:#x}")]
     Overlap { address: u64, bytes: u64, other: u64 },
     /// A checkpoint cannot be taken or restored while streams still use freed blocks.
-    #[error("the block at {address:#x} was freed and is still in use on other streams: complete it first")]
+    #[error("the block at {address:#x} was freed and is still in use on other streams: wait for them first")]
     Pending { address: u64 },
     /// A checkpoint's segment is not in the pool.
     #[error("the checkpoint has a segment of {bytes} bytes at {address:#x} that the pool has no longer")]

@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 
 /// A growing array of plain data in pinned memory out of a [`PinnedCachingAllocator`], to which it goes back when it is dropped.
 ///
-/// It can be copied from and to by everything that takes host memory. It keeps the allocator.
+/// It can be copied from and to by everything that takes host memory. It keeps the allocator alive. There is no `FromIterator`, for there may be
+/// no memory: [`push`](PinnedVec::push) what an iterator gives.
 ///
 /// ```
 /// use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream, Transfer};

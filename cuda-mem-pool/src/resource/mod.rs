@@ -65,7 +65,8 @@ pub unsafe trait RawResource: MemorySource {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] if the stream captures, and those of the resource.
+    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] if the stream captures, but for a caching allocator of device memory,
+    /// and those of the resource.
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
 }
 
@@ -106,7 +107,8 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Capturing`] if the stream captures, and those of the resource.
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Capturing`] if the stream captures, but for a caching allocator of device memory,
+    /// and those of the resource.
     fn allocate<'s>(
         &self,
         bytes: usize,

@@ -97,8 +97,8 @@ impl DeviceStatistics {
     }
 }
 
-/// A table with a row for each figure under its key. Bytes have units; of figures of zero bytes or counts the two kinds of pools
-/// are left out.
+/// A table with a row for each figure under its key. Bytes have units. A figure that was never above 0 has no rows for the two kinds of
+/// pools.
 impl fmt::Display for DeviceStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let titles = ["current", "peak", "allocated", "freed"];
@@ -124,7 +124,8 @@ impl fmt::Display for DeviceStatistics {
         ];
         counts.into_iter().try_for_each(|(name, count)| write!(f, "\n{name:<26} {count:>12}"))?;
         let most = self.max_split_size.map_or_else(|| "none".to_owned(), |bytes| Bytes(bytes).to_string());
-        write!(f, "\n{:<26} {most:>12}", "max_split_size")
+        let asleep = Bytes(self.asleep_bytes).to_string();
+        write!(f, "\n{:<26} {asleep:>12}\n{:<26} {most:>12}", "asleep_bytes", "max_split_size")
     }
 }
 
@@ -148,6 +149,7 @@ mod tests {
     fn some() -> DeviceStatistics {
         let mut statistics =
             DeviceStatistics { num_ooms: 2, max_split_size: Some(20 << 20), ..Default::default() };
+        statistics.asleep_bytes = 4 << 20;
         statistics.allocated_bytes.increase(PoolSize::Small, 3 << 9);
         statistics.allocated_bytes.increase(PoolSize::Large, 5 << 30);
         statistics.allocated_bytes.decrease(PoolSize::Large, 5 << 30);
@@ -166,13 +168,14 @@ mod tests {
             "segment                               7            7            7            0",
             "active_bytes                    0 bytes      0 bytes      0 bytes      0 bytes",
             "num_ooms                              2",
+            "asleep_bytes                   4.00 MiB",
             "max_split_size                20.00 MiB",
         ] {
             assert!(rows.contains(&row), "{row}\n{table}");
         }
         let columns = 26 + 4 * 13;
-        assert!(rows[..rows.len() - 6].iter().all(|row| row.len() == columns), "{table}");
-        assert_eq!(rows.len(), 1 + 9 + 2 * 2 + 2 + 6, "{table}");
+        assert!(rows[..rows.len() - 7].iter().all(|row| row.len() == columns), "{table}");
+        assert_eq!(rows.len(), 1 + 9 + 2 * 2 + 2 + 7, "{table}");
     }
 
     /// The keys of torch 2.11.

@@ -9,9 +9,9 @@ use crate::workspace::FeatureSet;
 /// Whose driver the rows run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Backend {
-    /// A GPU's driver if the machine has one, and the simulator: all that can run here.
+    /// A GPU's driver if the machine has one, else the simulator; tests run on both.
     Auto,
-    /// The GPU's driver, and the simulator only to compare with; without a GPU every row fails.
+    /// The GPU's driver, without which all fails; rows of tests run on the simulator too, to be compared.
     Gpu,
     /// The simulator alone.
     Sim,

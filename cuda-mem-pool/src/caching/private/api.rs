@@ -311,7 +311,46 @@ pub(in crate::caching) fn refuse_tag_s(id: MempoolId) -> Result<()> {
 }
 
 /// A private pool of a caching allocator, in use until it is dropped. Its memory goes back with
-/// [`CachingAllocator::empty_cache`], or when there is no other. [`CachingAllocator::private_pool`] has an example.
+/// [`CachingAllocator::empty_cache`], or when there is no other.
+///
+/// Around a graph, whose memory is allocated by address: an [`Allocation`](crate::Allocation) refuses uses on a stream that captures.
+///
+/// ```
+/// use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+/// use cuda_mem_pool::cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
+/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+///
+/// const LEN: usize = 8 << 20;
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
+/// let context = driver.device(0)?.primary_context()?;
+/// let stream = Stream::new(&context)?;
+/// let allocator = CachingAllocator::new(&context, &CachingOptions::default())?;
+/// let (table, raw) = (driver.table(), stream.as_raw().cast());
+/// let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+///
+/// let pool = allocator.private_pool(None)?;
+/// context.with_current(|| {
+///     // SAFETY: a live stream; the graph alone uses the block, and is launched only while there is the pool.
+///     unsafe {
+///         table.cuStreamBeginCapture()?(raw, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL);
+///         let route = pool.route_this_thread()?;
+///         let address = allocator.allocate_by_address(LEN, &stream)?;
+///         table.cuMemsetD8Async()?(address, 7, LEN, raw);
+///         allocator.free_by_address(address)?; // the rest of the capture may have it; the pool keeps it for the graph
+///         drop(route);
+///         table.cuStreamEndCapture()?(raw, &mut graph);
+///         table.cuGraphInstantiateWithFlags()?(&mut executable, graph, 0);
+///         assert_eq!(table.cuGraphLaunch()?(executable, raw), CUresult::CUDA_SUCCESS);
+///         stream.synchronize()?;
+///         table.cuGraphExecDestroy()?(executable);
+///         table.cuGraphDestroy()?(graph);
+///     }
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })??;
+/// drop(pool);
+/// assert_eq!(allocator.empty_cache()?, 20 << 20); // its segment
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "the pool's use ends when this is dropped"]
 pub struct PrivatePool {
