@@ -356,9 +356,13 @@ fn a_buffer_that_panics_as_it_comes_back_does_so_for_no_borrower() {
     }
     let tensor = || Tensor::new(Fails, DLDataType::F32, &[0]).map_err(|refused| refused.error).unwrap();
     let lent = tensor().into_versioned(None).map_err(|refused| refused.error).unwrap();
-    // SAFETY: the deleter of what was lent, called once.
-    unsafe { (*lent).deleter.unwrap()(lent) };
+    // SAFETY: a structure that was lent.
+    let delete = unsafe { (*lent).deleter }.unwrap();
+    // SAFETY: its deleter, called once.
+    unsafe { delete(lent) };
     let lent = tensor().into_legacy(None).map_err(|refused| refused.error).unwrap();
     // SAFETY: as above.
-    unsafe { (*lent).deleter.unwrap()(lent) };
+    let delete = unsafe { (*lent).deleter }.unwrap();
+    // SAFETY: as above.
+    unsafe { delete(lent) };
 }
