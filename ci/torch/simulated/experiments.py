@@ -267,7 +267,7 @@ for step in range(600):
     else:
         kept[step] = torch.empty(int(2 ** chance.uniform(3, 26)), dtype=torch.uint8, device="cuda")
     if step % 100 == 99:
-        counted = ("active", "allocat", "requested")
+        counted = ("active", "allocated", "allocation", "requested")
         seen.append({name: count for name, count in torch.cuda.memory_stats().items() if name.startswith(counted)})
 print(json.dumps(seen))
 """
