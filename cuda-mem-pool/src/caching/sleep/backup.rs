@@ -10,7 +10,6 @@
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::thread;
 
 use cuda_mem_core::copy::memcpy_async;
 use cuda_mem_core::host::{HostMapping, MappingOptions, Pages, RegisterFlags, RegisterOptions, Registered};
@@ -21,9 +20,6 @@ use crate::error::{Error, Result, SleepError};
 
 /// Live ranges with no more bytes than this between them are copied at once: at a link's rate that takes less time than a call.
 const BRIDGED: u64 = 64 << 10;
-
-/// More threads than this do not bring pages in faster.
-const MOST_THREADS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct BackupMemory {
@@ -41,8 +37,7 @@ impl BackupMemory {
             return Err(SleepError::NoBackup { bytes, source }.into());
         }
         let mapping = HostMapping::new(bytes, &MappingOptions::new().pages(Pages::Transparent))?;
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-        let options = RegisterOptions::new().flags(RegisterFlags::PORTABLE).threads(threads);
+        let options = RegisterOptions::new().flags(RegisterFlags::PORTABLE);
         let memory = Registered::with_options(context, mapping, &options)
             .map_err(|refused| SleepError::NoBackup { bytes, source: refused.error })?;
         Ok(Self { memory, bytes, ranges: Vec::new() })
