@@ -212,13 +212,12 @@ impl DeviceCache {
     /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
     /// beside a capture, which that would end. Whether they are done now.
     pub(super) fn wait_for_lost_streams(&self) -> bool {
-        let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
-        let owners = of_slots.chain(self.private.streams.owners());
-        let lost: Vec<_> = owners.filter_map(|owner| Some((owner.lost()?, owner))).collect();
+        let owners = self.slots.iter().map(|slot| &slot.owner);
+        let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
         let captures = || self.known_streams().any(|stream| stream.is_capturing().unwrap_or(false));
         let is_done = !lost.is_empty() && !captures() && self.wait_for_context().is_ok();
         if is_done {
-            lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
+            lost.iter().for_each(|(owner, id)| owner.found_done(*id));
         }
         is_done
     }

@@ -215,7 +215,7 @@ impl Backend for Vmm {
         let stream = match slot.owner.served() {
             Ok(stream) => stream,
             Err(End::At(point)) => return Ok(Some(point)),
-            Err(End::Lost) => return Ok(None),
+            Err(End::Lost(_)) => return Ok(None),
             // One that was never recorded has been reached.
             Err(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };
@@ -236,7 +236,7 @@ impl Backend for Vmm {
 
     fn wait(&mut self, waiter: u32, of: u32, mark: &Arc<Event>) -> Result<bool> {
         let waiter = self.slots.get(waiter).and_then(|slot| slot.owner.stream());
-        let of = self.slots.get(of).and_then(StreamSlot::stream_id);
+        let of = self.slots.get(of).map(StreamSlot::stream_id);
         let (Some(waiter), Some(of)) = (waiter, of) else { return Ok(false) };
         if waiter.is_capturing()? {
             return Ok(false);

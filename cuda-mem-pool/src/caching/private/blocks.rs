@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use cuda_mem_core::{Error as CoreError, Stream};
+use cuda_mem_core::Stream;
 
 use super::graph::PoolPending;
 use super::{PoolState, PrivatePools};
@@ -52,9 +52,8 @@ impl<'s> PrivatePools<'s> {
     #[cold]
     pub(in crate::caching) fn allocate(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
         while let Some(pool) = self.route(stream.id().as_raw()) {
-            if stream.context() != &self.shared.context {
-                return Err(CoreError::ForeignContext { what: "the stream" }.into());
-            }
+            // Memory of a stream without a slot would be anybody's.
+            self.shared.streams.slot(stream)?;
             self.note_capture(pool, stream)?;
             self.reuse_captured(pool, stream);
             let routed = Routed { pool, stream, requested };
@@ -116,10 +115,9 @@ impl<'s> PrivatePools<'s> {
     /// Hands a block out that was free, and tells of it without the lock.
     fn hand_out(self, mut state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
         let Routed { pool, stream, requested } = routed;
-        self.private.streams.add(stream);
         self.add_live(&mut state, pool, block);
         drop(state);
-        self.tell(Action::Alloc, pool, block.address, requested, Some(stream));
+        self.tell(Action::Alloc, pool, block.address, requested, stream.id().as_raw());
         block.address
     }
 
@@ -165,7 +163,6 @@ impl<'s> PrivatePools<'s> {
                 };
             }
         };
-        self.private.streams.add(stream);
         self.add_live(&mut state, id, &block);
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
@@ -175,7 +172,7 @@ impl<'s> PrivatePools<'s> {
         self.shared.figures.add_segment(id, block.kind, bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
-        self.tell(Action::Alloc, id, address, requested, Some(stream));
+        self.tell(Action::Alloc, id, address, requested, stream.id().as_raw());
         Ok(Some(Found::Block(address)))
     }
 
@@ -201,7 +198,6 @@ impl<'s> PrivatePools<'s> {
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
         let mut state = lock(&self.private.state);
         let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
-        let owner = self.private.streams.get(block.stream);
         let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
         // Nobody else frees it meanwhile.
         state.owners.remove(&address);
@@ -214,16 +210,16 @@ impl<'s> PrivatePools<'s> {
         }
         let uses = if deferred.pending.is_empty() { None } else { deferred.pending.take_uses(address) };
         let (size, requested) = sizes(&block);
-        self.tell(Action::FreeRequested, id, address, requested, owner.as_ref());
+        self.tell(Action::FreeRequested, id, address, requested, block.stream);
         let Some(mut used) = uses else {
-            self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
+            self.tell(Action::FreeCompleted, id, address, requested, block.stream);
             let mut state = lock(&self.private.state);
             state.pools.get_mut(id)?.heap.free(address).ok_or(Error::UnknownAddress { address })?;
             self.private.shard.hold().free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
             return Ok(());
         };
-        let captured = owner.and_then(|owner| self.captured(&owner, &mut used));
+        let captured = self.captured(block.stream, &mut used);
         // Until it is among the pending blocks, a checkpoint waits for it.
         let _moving = deferred.moving();
         let mut state = lock(&self.private.state);
@@ -271,10 +267,9 @@ impl<'s> PrivatePools<'s> {
         let state = lock(&self.private.state);
         let Some((id, block)) = state.block(address) else { return };
         let (size, requested) = sizes(&block);
-        let owner = self.private.streams.get(block.stream);
         drop(state);
         // Before anybody else may have it.
-        self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
+        self.tell(Action::FreeCompleted, id, address, requested, block.stream);
         let mut state = lock(&self.private.state);
         let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
         if completed.is_some() {
@@ -284,10 +279,10 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    fn tell(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: Option<&Stream>) {
+    fn tell(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: u64) {
         let record = &self.shared.record;
         if record.history.awaits_frees() {
-            let stream = stream.map_or(0, shown_handle);
+            let stream = self.shared.streams.handle_of(stream);
             record.tell_block(Event { action, address, size: size as u64, stream, pool });
         }
     }

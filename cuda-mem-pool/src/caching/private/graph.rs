@@ -19,7 +19,6 @@ use super::PrivatePools;
 use super::blocks::sizes;
 use crate::caching::callbacks::is_watching;
 use crate::caching::pending::{Captured, Pending, Used};
-use crate::caching::slot::shown_handle;
 use crate::engine::segments::Block;
 use crate::error::{Result, refuse_forked};
 use crate::history::{Event, History, RecordContext};
@@ -106,15 +105,16 @@ impl PrivatePools<'_> {
     }
 
     /// Where the streams of a block stand that is freed now, if all its uses are part of the capture that its own stream is.
-    pub(super) fn captured(self, owner: &Stream, used: &mut Used) -> Option<Captured> {
+    pub(super) fn captured(self, owner: u64, used: &mut Used) -> Option<Captured> {
         let capture = used.capture.filter(|_| self.private.captures.are_reused())?;
+        let own = self.shared.streams.slot_of(owner)?.owner.stream()?;
         let streams = used.uses.streams();
-        let points = iter::once(owner).chain(&streams).map(|stream| {
+        let points = iter::once(&own).chain(&streams).map(|stream| {
             // SAFETY: the promise of who switched this on.
             let point = unsafe { stream.capture_point() }.ok().flatten();
             point.filter(|point| point.capture() == capture)
         });
-        Some(Captured { owner: owner.id().as_raw(), points: points.collect::<Option<_>>()? })
+        Some(Captured { owner, points: points.collect::<Option<_>>()? })
     }
 
     /// Completes the frees of a stream's blocks whose uses come before where it stands now in its capture.
@@ -227,7 +227,7 @@ impl PrivatePools<'_> {
             return;
         }
         let note = |action: Action, block: &Block, frames: Option<Frames>| {
-            let stream = self.private.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
+            let stream = self.shared.streams.handle_of(block.stream);
             let event = Event { action, address: block.address, size: block.requested, stream, pool };
             record.note(event, frames);
         };

@@ -1,5 +1,6 @@
 //! What is tried when a private pool has no memory for a request, and how segments go back to where they came from.
 
+use std::collections::BTreeSet;
 use std::hint;
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use super::blocks::{Found, Routed};
 use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
-use crate::caching::owner::{End, wait_for};
-use crate::caching::slot::shown_handle;
+use crate::caching::owner::End;
+use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{Climb, climb};
 use crate::engine::segments::{FreeSegment, TakenSegment};
 use crate::error::{Error, Result};
@@ -19,12 +20,11 @@ use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
 use crate::snapshot::{Action, Frames};
 
-/// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.
+/// A segment that was taken out of its pool, which is not forgotten while it is out.
 #[derive(Debug)]
 struct Leaving {
     taken: TakenSegment,
     is_captured: bool,
-    owner: Option<Stream>,
     stack: Option<Frames>,
 }
 
@@ -35,7 +35,7 @@ impl PrivatePools<'_> {
         refuse_watchers()?;
         self.shared.poll();
         self.shared.collect_garbage();
-        // Freed meanwhile, abandoned by a stream, or of a new segment.
+        // Freed meanwhile, left by a stream, or of a new segment.
         if let Some(found) = self.look_or_extend(routed)? {
             return Ok(found);
         }
@@ -76,13 +76,13 @@ impl PrivatePools<'_> {
         Ok(None)
     }
 
-    /// A free block, also of a stream that nobody has any more, else one of a new segment. None if there is no memory for it.
+    /// A free block, also of a stream that has ended, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(self, routed: Routed<'_>) -> Result<Option<Found>> {
         let (wanted, source) = match self.look(routed)? {
             Found::Miss(wanted, source) => (wanted, source),
             found => return Ok(Some(found)),
         };
-        if let Some(found) = self.look_at_abandoned(routed)? {
+        if let Some(found) = self.look_at_left(routed)? {
             return Ok(Some(found));
         }
         match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
@@ -95,9 +95,8 @@ impl PrivatePools<'_> {
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
-        let of_pools = self.private.streams.all().into_iter().map(|stream| wait_for(&stream));
         let of_blocks = self.shared.pending.points().into_iter().map(|point| point.wait());
-        for outcome in of_slots.chain(of_pools).chain(of_blocks) {
+        for outcome in of_slots.chain(of_blocks) {
             // Whatever else it fails with, the events tell what is done.
             unless_lost(outcome.map_err(Error::Core))?;
         }
@@ -148,11 +147,10 @@ impl PrivatePools<'_> {
         released
     }
 
-    /// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
+    /// What is needed to give segments back. Under the lock under which they were taken: another may come to the same addresses.
     fn leaving(self, state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
         let leaving = taken.into_iter().map(|taken| Leaving {
             is_captured: state.is_captured(taken.id),
-            owner: self.private.streams.get(taken.segment.stream),
             stack: state.segment_stacks.remove(&taken.segment.address),
             taken,
         });
@@ -164,18 +162,11 @@ impl PrivatePools<'_> {
         if waits {
             self.shared.wait_for_lost_streams();
         }
-        if leaving.is_empty() {
-            self.forget_streams_without_pools();
-            return Ok(0);
-        }
         let until = Instant::now() + REACHED;
         let (mut bytes, mut result) = (0usize, Ok(()));
         for leaving in leaving {
             let users = self.users(&leaving, waits);
-            // Of another thread's default stream nothing can be asked.
-            let asked: Vec<&Stream> =
-                users.iter().filter(|user| !self.private.streams.has_ended(user)).collect();
-            let outcome = if !users.is_empty() && are_quiet(&asked, waits, until) {
+            let outcome = if users.is_some_and(|users| are_quiet(&users, waits, until)) {
                 self.release(leaving)
             } else {
                 self.put_back(leaving).map(|()| 0)
@@ -185,17 +176,13 @@ impl PrivatePools<'_> {
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        self.forget_streams_without_pools();
-        if bytes > 0 {
-            self.forget_without_memory(&self.abandoned_streams());
-        }
         result.map(|()| bytes)
     }
 
     /// Gives a segment back that nothing uses; how many bytes.
     fn release(self, leaving: Leaving) -> Result<usize> {
         let FreeSegment { address, bytes, kind, .. } = leaving.taken.segment;
-        let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
+        let (pool, stream) = (leaving.taken.id, self.shared.streams.handle_of(leaving.taken.segment.stream));
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Before the memory is somebody else's: trackers end what they registered of it.
         self.shared.record.tell_segment(event(Action::SegmentFree), leaving.stack.clone());
@@ -223,38 +210,57 @@ impl PrivatePools<'_> {
         Ok(())
     }
 
-    /// Forgets the streams when there are no pools: until then graphs of them may run on any.
-    fn forget_streams_without_pools(self) {
-        let state = lock(&self.private.state);
-        let none = state.pools.iter().next().is_none();
-        let gone = self.private.streams.take(|_| none);
-        drop(state);
-        drop(gone);
-    }
-
     /// The streams that may use a segment, a graph's on any. None if one of them has ended and may run yet.
-    fn users(self, leaving: &Leaving, waits: bool) -> Vec<Stream> {
-        let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
-        if !leaving.is_captured {
-            return users;
-        }
-        users.extend(self.private.streams.all());
-        for slot in self.shared.slots.iter() {
-            let is_done = match slot.owner.served() {
-                Ok(stream) => {
-                    users.push(stream);
-                    true
-                }
-                Err(End::Done) => true,
-                Err(End::At(point)) if waits => point.synchronize().is_ok(),
-                Err(End::At(point)) => point.is_complete().unwrap_or(false),
-                Err(End::Lost) => false,
-            };
-            if !is_done {
-                return Vec::new();
+    fn users(self, leaving: &Leaving, waits: bool) -> Option<Vec<Stream>> {
+        let slots: Vec<&StreamSlot> = match leaving.is_captured {
+            true => self.shared.slots.iter().collect(),
+            false => self.shared.streams.slot_of(leaving.taken.segment.stream).into_iter().collect(),
+        };
+        let mut users = Vec::new();
+        for slot in slots {
+            match slot.owner.served() {
+                Ok(stream) => users.push(stream),
+                Err(End::Done) => {}
+                Err(End::At(point)) if waits => point.synchronize().ok()?,
+                Err(End::At(point)) if point.is_complete().unwrap_or(false) => {}
+                Err(End::At(_) | End::Lost(_)) => return None,
             }
         }
-        users
+        Some(users)
+    }
+
+    /// Looks again with the pool's memory of each stream that has ended, until that will do: as with heaps it is as if that had been the
+    /// request's stream all the time, also for blocks that somebody has. What a graph may use stays as it is. Waits for nothing.
+    fn look_at_left(self, routed: Routed<'_>) -> Result<Option<Found>> {
+        let own = routed.stream.id().as_raw();
+        let others: BTreeSet<u64> = match lock(&self.private.state).pools.get(routed.pool) {
+            Ok(pool) if !pool.is_captured => pool.heap.segments().map(|segment| segment.stream).collect(),
+            _ => return Ok(None),
+        };
+        for from in others.into_iter().filter(|from| *from != own) {
+            if self.adopt(routed.pool, from, own)
+                && let found @ (Found::Block(_) | Found::Gone) = self.look(routed)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a stream the memory that another has in a pool, if that has ended.
+    fn adopt(self, id: MempoolId, from: u64, to: u64) -> bool {
+        let streams = &self.shared.streams;
+        if let Some(slot) = streams.slot_of(from) {
+            slot.owner.look_for_end();
+        }
+        // Under the lock: a thread at its end that has its stream come back has nothing of the pool before.
+        let mut state = lock(&self.private.state);
+        let Ok(pool) = state.pools.get_mut(id) else { return false };
+        let has_ended = !pool.is_captured && streams.is_over(from);
+        if has_ended {
+            pool.heap.adopt(from, to);
+        }
+        has_ended
     }
 }
 
@@ -297,7 +303,7 @@ impl Climb for Climber<'_> {
 const REACHED: Duration = Duration::from_micros(50);
 
 /// Whether streams are known to have done all that they were given, by events: a question to the stream ends a capture.
-fn are_quiet(users: &[&Stream], waits: bool, until: Instant) -> bool {
+fn are_quiet(users: &[Stream], waits: bool, until: Instant) -> bool {
     let mut uses = Uses::new();
     if users.iter().any(|user| uses.record_stream(user).is_err()) {
         return false;
