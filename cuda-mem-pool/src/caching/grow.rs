@@ -298,7 +298,7 @@ impl DeviceCache {
         });
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
         self.tell_block(Action::FreeRequested, slot, address, requested);
-        let block = Freed { address, heap: slot.number, number, size };
+        let block = Freed { address, heap: slot.number, number, size, pool: MempoolId::NONE };
         self.pending.push(block, uses, None, &self.observer);
         slot.waiting.add(size);
         Ok(())
@@ -339,8 +339,8 @@ impl DeviceCache {
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        for waiting in self.pending.poll(&self.observer) {
-            self.complete(&waiting);
+        if !self.pending.is_empty() {
+            self.pending.poll(&self.observer, |_| true).iter().for_each(|waiting| self.complete(waiting));
         }
         self.pools().poll();
     }

@@ -8,6 +8,7 @@ use super::callbacks::{CallWatch, DriverCall};
 use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
+use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, lock, lock_over_calls};
 
 /// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
@@ -41,6 +42,7 @@ pub(super) struct Freed {
     pub(super) heap: u32,
     pub(super) number: BlockNumber,
     pub(super) size: usize,
+    pub(super) pool: MempoolId,
 }
 
 /// A block that was freed while streams still used it.
@@ -103,13 +105,11 @@ impl Pending {
         self.put_back(Waiting { block, points, uses, captured });
     }
 
-    /// The blocks whose uses are over. Of each stream the driver is asked until one point is not reached: later ones are not either.
-    pub(super) fn poll(&self, observer: &CallWatch) -> Vec<Waiting> {
-        if self.is_empty() {
-            return Vec::new();
-        }
+    /// The blocks whose uses are over, of those that may come back. Of each stream the driver is asked until one point is not reached: later
+    /// ones are not either.
+    pub(super) fn poll(&self, observer: &CallWatch, may_come: impl Fn(&Freed) -> bool) -> Vec<Waiting> {
         let mut behind = Vec::new();
-        self.take(|waiting| waiting.is_over(observer, &mut behind))
+        self.take(|waiting| may_come(&waiting.block) && waiting.is_over(observer, &mut behind))
     }
 
     /// As [`Pending::poll`], of the blocks of one heap that have this size.

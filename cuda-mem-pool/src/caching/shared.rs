@@ -129,7 +129,7 @@ impl DeviceCache {
     fn wait(&self) -> cuda_mem_core::Result<()> {
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
         let mut is_over = true;
-        for wait in of_slots.chain(self.pending.wait()).chain(self.private.wait()) {
+        for wait in of_slots.chain(self.pending.wait()).chain(self.private.pending.wait()) {
             match wait {
                 Err(error @ CoreError::Capturing { .. }) => return Err(error),
                 // Nothing of a lost context runs. What is refused otherwise may be a call before the wait.

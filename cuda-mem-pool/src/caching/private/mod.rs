@@ -21,8 +21,9 @@ use std::sync::Arc;
 
 use cuda_mem_core::Context;
 
-use self::graph::{Captures, PoolPending};
+use self::graph::Captures;
 use self::memory::SegmentMemory;
+use super::pending::Pending;
 use super::shared::DeviceCache;
 use super::slot::StreamSlot;
 use crate::engine::segments::{Block, PoolTable, SegmentView};
@@ -41,6 +42,8 @@ pub(super) struct Private {
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     state: Mutex<PoolState>,
+    /// Blocks of all pools that other streams use.
+    pub(super) pending: Pending,
     captures: Captures,
     pub(super) memory: SegmentMemory,
     shard: Shard,
@@ -48,7 +51,7 @@ pub(super) struct Private {
 
 #[derive(Debug)]
 struct PoolState {
-    pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
+    pools: PoolTable<Arc<dyn RawResource>>,
     /// The pool of each block that is not free, by address.
     owners: HashMap<u64, MempoolId>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
@@ -71,10 +74,6 @@ impl PoolState {
         self.block(address).filter(|(_, block)| block.state == BlockState::ActiveAllocated)
     }
 
-    fn pending(&self, id: MempoolId) -> Option<Arc<PoolPending>> {
-        self.pools.get(id).ok().map(|pool| Arc::clone(&pool.notes))
-    }
-
     /// The pools whose segments are of a source.
     fn of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
         let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(source));
@@ -94,6 +93,7 @@ impl Private {
             routes: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             state: Mutex::new(PoolState { pools, owners, segment_stacks }),
+            pending: Pending::default(),
             captures: Captures::default(),
             memory: SegmentMemory::new(context),
             shard,
@@ -139,12 +139,6 @@ impl Private {
             graph_capture_record_stream_reuse: self.captures.are_reused(),
             roundup_power2_divisions: options.roundup_power2_divisions.to_vec(),
         }
-    }
-
-    /// Waits for what other streams do with blocks; what each wait said.
-    pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
-        let of_pools: Vec<_> = lock(&self.state).pools.iter().map(|(_, pool)| pool.notes.clone()).collect();
-        of_pools.iter().flat_map(|notes| notes.pending.wait()).collect()
     }
 
     /// Whether a pool hands memory out.

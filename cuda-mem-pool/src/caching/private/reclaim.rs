@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use cuda_mem_core::{Stream, Uses, catch_panic};
 
+use super::PrivatePools;
 use super::blocks::{Found, Routed};
-use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
 use crate::caching::owner::End;
@@ -18,15 +18,7 @@ use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::snapshot::{Action, Frames};
-
-/// A segment that was taken out of its pool, which is not forgotten while it is out.
-#[derive(Debug)]
-struct Leaving {
-    taken: TakenSegment,
-    is_captured: bool,
-    stack: Option<Frames>,
-}
+use crate::snapshot::Action;
 
 impl PrivatePools<'_> {
     /// A block after everything that helps.
@@ -67,9 +59,8 @@ impl PrivatePools<'_> {
         let mut state = lock(&self.private.state);
         let is_captured = state.is_captured(routed.pool);
         let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
-        let leaving = self.leaving(&mut state, taken);
         drop(state);
-        self.give_back(leaving, waits)?;
+        self.give_back(taken, waits)?;
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.trim_to(0))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
@@ -107,20 +98,17 @@ impl PrivatePools<'_> {
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
     fn wait_for_uses(self) {
+        let capturing = self.capturing();
         // What cannot be waited for waits on.
-        self.uncaptured().iter().for_each(|deferred| _ = self.end_all(deferred));
+        let _ = self.end_all(|block| !capturing.contains(&block.pool));
     }
 
     /// Gives back the free segments of one released pool, after a wait on the host for what may use them; how many bytes.
     pub(super) fn reclaim_pool(self, id: MempoolId) -> Result<usize> {
-        let pending = {
-            let state = lock(&self.private.state);
-            state.pools.get(id).ok().filter(|pool| pool.is_freeable()).map(|pool| pool.notes.clone())
-        };
-        if let Some(pending) = pending {
+        if lock(&self.private.state).pools.get(id).is_ok_and(|pool| pool.is_freeable()) {
             self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
             // What cannot be waited for waits on.
-            let _ = self.end_all(&pending);
+            let _ = self.end_all(|block| block.pool == id);
         }
         self.reclaim(id, true)
     }
@@ -137,39 +125,26 @@ impl PrivatePools<'_> {
     /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
     pub(in crate::caching) fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
-        let mut state = lock(&self.private.state);
-        let (taken, over) = state.pools.take_cached(id);
-        let leaving = self.leaving(&mut state, taken);
-        drop(state);
-        let released = self.give_back(leaving, waits);
+        let (taken, over) = lock(&self.private.state).pools.take_cached(id);
+        let released = self.give_back(taken, waits);
         // The last handle to an upstream is somebody else's code.
         drop(over);
         released
     }
 
-    /// What is needed to give segments back. Under the lock under which they were taken: another may come to the same addresses.
-    fn leaving(self, state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
-        let leaving = taken.into_iter().map(|taken| Leaving {
-            is_captured: state.is_captured(taken.id),
-            stack: state.segment_stacks.remove(&taken.segment.address),
-            taken,
-        });
-        leaving.collect()
-    }
-
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
-    fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
+    fn give_back(self, all: Vec<TakenSegment>, waits: bool) -> Result<usize> {
         if waits {
             self.shared.wait_for_lost_streams();
         }
         let until = Instant::now() + REACHED;
         let (mut bytes, mut result) = (0usize, Ok(()));
-        for leaving in leaving {
-            let users = self.users(&leaving, waits);
+        for taken in all {
+            let users = self.users(&taken, waits);
             let outcome = if users.is_some_and(|users| are_quiet(&users, waits, until)) {
-                self.release(leaving)
+                self.release(&taken)
             } else {
-                self.put_back(leaving).map(|()| 0)
+                lock(&self.private.state).pools.put_back(&taken).map(|()| 0).map_err(Error::from)
             };
             match outcome {
                 Ok(released) => bytes = bytes.saturating_add(released),
@@ -180,41 +155,37 @@ impl PrivatePools<'_> {
     }
 
     /// Gives a segment back that nothing uses; how many bytes.
-    fn release(self, leaving: Leaving) -> Result<usize> {
-        let FreeSegment { address, bytes, kind, .. } = leaving.taken.segment;
-        let (pool, stream) = (leaving.taken.id, self.shared.streams.handle_of(leaving.taken.segment.stream));
+    fn release(self, taken: &TakenSegment) -> Result<usize> {
+        let (pool, FreeSegment { address, bytes, kind, stream, .. }) = (taken.id, taken.segment);
+        let stream = self.shared.streams.handle_of(stream);
         let event = |action| Event { action, address, size: bytes, stream, pool };
+        // Another segment may come to the address once this one has gone.
+        let stack = lock(&self.private.state).segment_stacks.remove(&address);
         // Before the memory is somebody else's: trackers end what they registered of it.
-        self.shared.record.tell_segment(event(Action::SegmentFree), leaving.stack.clone());
+        self.shared.record.tell_segment(event(Action::SegmentFree), stack.clone());
         if let Err(refusal) = self.private.memory.release(address) {
-            let stack = leaving.stack.clone();
-            let kept = self.put_back(leaving);
+            let mut state = lock(&self.private.state);
+            let kept = state.pools.put_back(taken);
+            state.segment_stacks.extend(stack.clone().map(|stack| (address, stack)));
+            drop(state);
             self.shared.record.tell_segment(event(Action::SegmentAlloc), stack);
-            return kept.and(Err(refusal));
+            return kept.map_err(Error::from).and(Err(refusal));
         }
         self.shared.source.unclaim(bytes as usize);
         self.shared.figures.remove_segment(pool, kind, bytes);
-        let over = lock(&self.private.state).pools.given_back(&leaving.taken);
+        let over = lock(&self.private.state).pools.given_back(taken);
         // What it panics with must not keep the next segment from going back.
         let _ = catch_panic(|| drop(over));
         Ok(bytes as usize)
     }
 
-    fn put_back(self, leaving: Leaving) -> Result<()> {
-        let Leaving { taken, stack, .. } = leaving;
-        let mut state = lock(&self.private.state);
-        state.pools.put_back(&taken)?;
-        if let Some(stack) = stack {
-            state.segment_stacks.insert(taken.segment.address, stack);
-        }
-        Ok(())
-    }
-
     /// The streams that may use a segment, a graph's on any. None if one of them has ended and may run yet.
-    fn users(self, leaving: &Leaving, waits: bool) -> Option<Vec<Stream>> {
-        let slots: Vec<&StreamSlot> = match leaving.is_captured {
-            true => self.shared.slots.iter().collect(),
-            false => self.shared.streams.slot_of(leaving.taken.segment.stream).into_iter().collect(),
+    fn users(self, taken: &TakenSegment, waits: bool) -> Option<Vec<Stream>> {
+        let is_captured = lock(&self.private.state).is_captured(taken.id);
+        let slots: Vec<&StreamSlot> = if is_captured {
+            self.shared.slots.iter().collect()
+        } else {
+            self.shared.streams.slot_of(taken.segment.stream).into_iter().collect()
         };
         let mut users = Vec::new();
         for slot in slots {
