@@ -52,6 +52,16 @@ impl BackupMemory {
         self.bytes
     }
 
+    /// Whether it has nothing.
+    pub(super) fn is_spare(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The same memory, for the next time.
+    pub(super) fn emptied(self) -> Self {
+        Self { ranges: Vec::new(), ..self }
+    }
+
     /// Puts copies of these ranges into a stream, in the order of their addresses.
     ///
     /// # Safety
