@@ -165,24 +165,15 @@ pub(super) fn joined(live: &[Range<CUdeviceptr>], pieces: &[Range<CUdeviceptr>])
         }
     }
     let mut joined: Vec<Range<CUdeviceptr>> = Vec::new();
-    let mut live = live.iter().peekable();
     for run in runs {
         let first = joined.len();
-        while let Some(range) = live.peek() {
-            if range.start >= run.end {
-                break;
-            }
+        let behind = live.partition_point(|range| range.end <= run.start);
+        for range in live.iter().skip(behind).take_while(|range| range.start < run.end) {
             let part = range.start.max(run.start)..range.end.min(run.end);
-            if part.start < part.end {
-                match joined.get_mut(first..).and_then(<[_]>::last_mut) {
-                    Some(last) if part.start - last.end <= BRIDGED => last.end = part.end,
-                    _ => joined.push(part),
-                }
+            match joined.get_mut(first..).and_then(<[_]>::last_mut) {
+                Some(last) if part.start - last.end <= BRIDGED => last.end = part.end,
+                _ => joined.push(part),
             }
-            if range.end > run.end {
-                break;
-            }
-            live.next();
         }
     }
     joined

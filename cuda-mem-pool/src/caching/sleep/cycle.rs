@@ -418,9 +418,10 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
             continue;
         };
         // Any of them: all make memory of the same kind.
-        let made = cycles.first().map_or(Ok(Some(Vec::new())), |cycle| cycle.tag.memory.create(&sizes))?;
-        if let Some(made) = made {
-            return Ok((claim, made));
+        let made = cycles.first().map_or(Ok(Vec::new()), |cycle| cycle.tag.memory.create(&sizes));
+        match made.map_err(Error::from) {
+            Err(error) if error.is_out_of_memory() => {}
+            made => return Ok((claim, made?)),
         }
         let free = shared.context.memory_info().map_or(0, |memory| memory.free);
         missing = needed.saturating_sub(free).max(1);
