@@ -140,7 +140,7 @@ impl Owner {
 }
 
 /// Whether a stream is known to be idle. One that captures was lent by its handle: asked, it would lose its capture.
-pub(super) fn is_done(stream: &Stream) -> bool {
+fn is_done(stream: &Stream) -> bool {
     !stream.is_capturing().unwrap_or(true) && stream.is_idle().unwrap_or(false)
 }
 

@@ -63,6 +63,7 @@ impl Pending {
     }
 
     /// Enters a stream as a user of a block, as part of a capture if that is known.
+    #[cold]
     pub(super) fn record_stream(
         &self,
         address: u64,
@@ -81,16 +82,11 @@ impl Pending {
     }
 
     /// The uses of a block that is freed now.
+    #[cold]
     pub(super) fn take_uses(&self, address: u64) -> Option<Used> {
         let used = lock(&self.used).remove(&address)?;
         self.blocks.fetch_sub(1, Ordering::Release);
         Some(used)
-    }
-
-    /// Enters the uses again of a block that could not be freed.
-    pub(super) fn keep_uses(&self, address: u64, uses: Uses) {
-        lock(&self.used).insert(address, Used { uses, capture: None });
-        self.blocks.fetch_add(1, Ordering::Release);
     }
 
     /// Has a freed block wait until no use runs any more.

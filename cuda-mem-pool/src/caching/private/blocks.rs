@@ -58,7 +58,7 @@ impl<'s> PrivatePools<'s> {
             self.reuse_captured(stream);
             let routed = Routed { pool, stream, requested };
             let found = match self.look(routed)? {
-                Found::Miss(..) => self.reclaim_and_retry(routed)?,
+                Found::Miss(wanted, _) => self.reclaim_and_retry(routed, wanted)?,
                 found => found,
             };
             if let Found::Block(address) = found {

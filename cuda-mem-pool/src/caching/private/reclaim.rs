@@ -1,7 +1,6 @@
 //! What is tried when a private pool has no memory for a request, and how segments go back to where they came from.
 
 use std::collections::BTreeSet;
-use std::hint;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::{Stream, Uses, catch_panic};
@@ -13,7 +12,7 @@ use crate::caching::grow::unless_lost;
 use crate::caching::owner::End;
 use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{Climb, climb};
-use crate::engine::segments::{FreeSegment, TakenSegment};
+use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
@@ -23,7 +22,7 @@ use crate::snapshot::Action;
 impl PrivatePools<'_> {
     /// A block after everything that helps.
     #[cold]
-    pub(super) fn reclaim_and_retry(self, routed: Routed<'_>) -> Result<Found> {
+    pub(super) fn reclaim_and_retry(self, routed: Routed<'_>, wanted: SegmentRequest) -> Result<Found> {
         refuse_watchers()?;
         self.shared.poll();
         self.shared.collect_garbage();
@@ -32,7 +31,7 @@ impl PrivatePools<'_> {
             return Ok(found);
         }
         self.shared.figures.change(|counts| counts.num_alloc_retries += 1);
-        if let Some(found) = climb(&mut Climber { pools: self, routed, found: None })? {
+        if let Some(found) = climb(&mut Climber { pools: self, routed, wanted })? {
             return Ok(found);
         }
         if routed.pool == MempoolId::NONE
@@ -48,23 +47,19 @@ impl PrivatePools<'_> {
         refused.map(Found::Block)
     }
 
-    /// Gives back what is free elsewhere, with a wait on the host for what may use it or without. A block that came meanwhile.
-    fn make_room(self, routed: Routed<'_>, waits: bool) -> Result<Option<Found>> {
-        let wanted = match self.look(routed)? {
-            Found::Miss(wanted, _) => wanted,
-            found => return Ok(Some(found)),
-        };
+    /// Gives back what is free elsewhere, with a wait on the host for what may use it or without.
+    fn make_room(self, pool: MempoolId, wanted: &SegmentRequest, waits: bool) -> Result<()> {
         // Segments that are too large to be cut for the request go, so that there is room for one that is not. Not those of graphs, which go
         // on using what was freed while they were captured.
         let mut state = lock(&self.private.state);
-        let is_captured = state.is_captured(routed.pool);
-        let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
+        let is_captured = state.is_captured(pool);
+        let taken = if is_captured { Vec::new() } else { state.pools.take_available(pool, wanted) };
         drop(state);
         self.give_back(taken, waits)?;
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.trim_to(0))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
-        Ok(None)
+        Ok(())
     }
 
     /// A free block, also of a stream that has ended, else one of a new segment. None if there is no memory for it.
@@ -240,7 +235,7 @@ impl PrivatePools<'_> {
 struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,
-    found: Option<Found>,
+    wanted: SegmentRequest,
 }
 
 impl Climb for Climber<'_> {
@@ -248,21 +243,16 @@ impl Climb for Climber<'_> {
     type Error = Error;
 
     fn take_elsewhere(&mut self) -> Result<bool> {
-        self.found = self.pools.make_room(self.routed, false)?;
-        Ok(true)
+        self.pools.make_room(self.routed.pool, &self.wanted, false).map(|()| true)
     }
 
     fn wait(&mut self) -> Result<bool> {
         self.pools.wait_for_streams()?;
-        self.found = self.pools.make_room(self.routed, true)?;
-        Ok(true)
+        self.pools.make_room(self.routed.pool, &self.wanted, true).map(|()| true)
     }
 
     fn attempt(&mut self) -> Result<Option<Found>> {
-        match self.found.take() {
-            None => self.pools.look_or_extend(self.routed),
-            found => Ok(found),
-        }
+        self.pools.look_or_extend(self.routed)
     }
 
     fn ask_program(&mut self) -> bool {
@@ -273,19 +263,10 @@ impl Climb for Climber<'_> {
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
 
-/// Whether streams are known to have done all that they were given, by events: a question to the stream ends a capture.
+/// Whether streams are known to have done all that they were given.
 fn are_quiet(users: &[Stream], waits: bool, until: Instant) -> bool {
-    let mut uses = Uses::new();
-    if users.iter().any(|user| uses.record_stream(user).is_err()) {
-        return false;
-    }
-    if waits {
-        return uses.wait().is_ok();
-    }
-    loop {
-        match uses.are_over() {
-            Ok(false) if Instant::now() < until => hint::spin_loop(),
-            answer => return answer.unwrap_or(false),
-        }
-    }
+    let uses = Uses::new();
+    let is_known = users.iter().all(|user| uses.record_stream(user).is_ok());
+    let wait = || if waits { uses.wait() } else { uses.wait_for(until.duration_since(Instant::now())) };
+    is_known && wait().is_ok()
 }
