@@ -166,9 +166,9 @@ impl CachingAllocator {
         shared.pending.record_stream(address, stream, None)
     }
 
-    /// Has what was allocated for a stream of the default pool serve others from now on, behind all that the stream was given: its owner is
-    /// about to destroy it. Blocks that somebody has stay theirs. A stream of somebody else is disowned too before that ([`Stream::disown`]):
-    /// its memory in private pools stays there, and others may have recorded it.
+    /// Has what was allocated for a stream serve others from now on, behind all that the stream was given: its owner is about to destroy it.
+    /// Blocks that somebody has stay theirs, and what a graph may use stays as it is. A stream of somebody else is disowned too before that
+    /// ([`Stream::disown`]): others may have recorded it.
     ///
     /// Streams of [`Stream::new`] and its like need not be forgotten: once nobody else has one and its work is done, the next new stream takes
     /// what it had. So does what a thread's default stream had, when the thread ends; if that had work then, once there is no other memory and

@@ -204,9 +204,8 @@ impl CachingAllocator {
             let (small, all) = slot.heap.with(|heap, _| (heap.slab_bytes() as u64, heap.held_bytes() as u64));
             let (stream, handle) = (slot.stream_id(), slot.handle());
             let sizes = [(PoolSize::Small, small), (PoolSize::Large, all.saturating_sub(small))];
-            sizes.into_iter().filter(|(_, mapped)| *mapped > 0).filter_map(move |(pool, mapped)| {
-                Some(StreamSegmentSize { stream: stream?, handle, pool, mapped })
-            })
+            let mapped = sizes.into_iter().filter(|(_, mapped)| *mapped > 0);
+            mapped.map(move |(pool, mapped)| StreamSegmentSize { stream, handle, pool, mapped })
         };
         Ok(shared.slots.iter().flat_map(sizes_of).collect())
     }
@@ -308,7 +307,7 @@ impl DeviceCache {
         }
         let history = if for_snapshot { self.record.history.entries() } else { Vec::new() };
         drop(source);
-        segments.extend(self.private.segments(device, &stacks));
+        segments.extend(self.pools().segments(device, &stacks));
         (segments, history)
     }
 
@@ -336,8 +335,8 @@ impl DeviceCache {
             if other.number == slot.number {
                 own = largest;
             }
-            let stream = other.stream_id();
-            if bytes > 0 && stream.is_some() {
+            if bytes > 0 {
+                let stream = Some(other.stream_id());
                 cached.push(CachedMemory { pool: MempoolId::NONE, stream, bytes, largest });
             }
         }
@@ -345,7 +344,7 @@ impl DeviceCache {
         let reserved = source.reserved().saturating_add(self.source.segments());
         // Those who have the private pools' tables wait for the page source.
         drop(source);
-        cached.extend(self.private.cached());
+        cached.extend(self.pools().cached());
         // On a device that is lost nothing else tells of it.
         let device_free =
             unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);

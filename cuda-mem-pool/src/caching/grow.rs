@@ -39,7 +39,7 @@ impl DeviceCache {
         self.poll();
         self.collect_garbage();
         self.source.lock()?.begin();
-        let held = self.source.held();
+        let held = self.source.reserved();
         let found = self.look_for(slot, request);
         if let Ok(Some(address)) = found {
             return Ok(address);
@@ -89,17 +89,14 @@ impl DeviceCache {
     /// Gives back what was got for a request that fails, as far as it can: others on the device may need it. While there is hope it stays,
     /// because a later step may find a use for it.
     fn give_back_beyond(&self, slot: &StreamSlot, held: usize) {
-        for is_waited_for in [false, true] {
-            if is_waited_for {
-                // Nobody has used it, but it may lie beside what the device has only just been given.
-                let _ = slot.owner.wait();
-            }
-            let excess = self.source.held().saturating_sub(held);
-            if excess == 0 {
+        for _ in 0..2 {
+            // What the driver refuses stays.
+            let _ = self.trim_to(held);
+            if self.source.reserved() <= held {
                 return;
             }
-            // What the driver refuses stays.
-            let _ = self.release_free(slot, excess);
+            // Nobody has used it, but it may lie beside what the device has only just been given.
+            let _ = slot.owner.wait();
         }
     }
 
@@ -142,45 +139,25 @@ impl DeviceCache {
         }
     }
 
-    /// Gives free handles back that are of another size than those that are made now, or that must go to others: the own heap's first, and no
-    /// more than is asked for.
-    fn trim(&self, slot: &StreamSlot, request: Request) -> Result<usize> {
-        // A small block needs a slab wherever its addresses begin.
-        let enough = request.size.saturating_add(2 * SLAB);
-        let others = self.slots.iter().filter(|other| other.number != slot.number);
-        let mut bytes = 0usize;
-        for heap in [slot].into_iter().chain(others) {
-            if bytes >= enough {
-                break;
-            }
-            bytes = bytes.saturating_add(self.release_free(heap, enough - bytes)?);
-        }
-        Ok(bytes)
-    }
-
     /// Has the streams of these blocks wait for what other streams do with them; how many bytes those had that could.
     fn order_all(&self, blocks: Vec<Waiting>) -> usize {
         let mut back = 0usize;
         for waiting in blocks {
-            let Some(slot) = self.slots.get(waiting.block.heap) else {
-                self.pending.put_back(waiting);
-                continue;
-            };
+            let (slot, size) = (self.slots.get(waiting.block.heap), waiting.block.size);
+            let own = || slot.and_then(|slot| slot.owner.stream());
             // Made to wait, a stream that captures would lose its capture.
             let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
             // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
-            let waits = slot.owner.stream().filter(can_wait).is_some_and(|stream| {
-                waiting.hold_up(&stream, &self.observer)
-                    && slot.owner.stream().is_some_and(|now| now == stream)
+            let waits = own().filter(can_wait).is_some_and(|stream| {
+                waiting.hold_up(&stream, &self.observer) && own().is_some_and(|now| now == stream)
             });
-            let size = waiting.block.size;
             if waits {
                 self.complete(&waiting);
                 back = back.saturating_add(size);
             } else {
                 // A stream that captures cannot; the host may.
                 self.pending.put_back(waiting);
-                slot.waiting.add(size);
+                slot.into_iter().for_each(|slot| slot.waiting.add(size));
             }
         }
         back
@@ -212,13 +189,12 @@ impl DeviceCache {
     /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
     /// beside a capture, which that would end. Whether they are done now.
     pub(super) fn wait_for_lost_streams(&self) -> bool {
-        let of_slots = self.slots.iter().map(|slot| slot.owner.clone());
-        let owners = of_slots.chain(self.private.streams.owners());
-        let lost: Vec<_> = owners.filter_map(|owner| Some((owner.lost()?, owner))).collect();
+        let owners = self.slots.iter().map(|slot| &slot.owner);
+        let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
         let captures = || self.known_streams().any(|stream| stream.is_capturing().unwrap_or(false));
         let is_done = !lost.is_empty() && !captures() && self.wait_for_context().is_ok();
         if is_done {
-            lost.iter().for_each(|(stream, owner)| owner.found_done(stream));
+            lost.iter().for_each(|(owner, id)| owner.found_done(*id));
         }
         is_done
     }
@@ -267,14 +243,6 @@ impl DeviceCache {
 
 /// Blocks that are freed while other streams use them: how they wait, and come back.
 impl DeviceCache {
-    /// The uses of a block by other streams that a free has to wait for: those that were recorded, and that of the stream that frees it.
-    /// None if there are none.
-    #[cold]
-    pub(super) fn take_uses(&self, address: u64, elsewhere: Option<&Stream>) -> Option<Uses> {
-        let uses = self.pending.take_uses(address).map(|used| used.uses);
-        if elsewhere.is_some() { Some(uses.unwrap_or_default()) } else { uses }
-    }
-
     /// Frees a block once the streams that used it have come past this point.
     #[cold]
     pub(super) fn free_behind(
@@ -283,15 +251,7 @@ impl DeviceCache {
         address: u64,
         number: BlockNumber,
         uses: Uses,
-        elsewhere: Option<&Stream>,
     ) -> Result<()> {
-        if let Some(stream) = elsewhere
-            && let Err(error) = uses.record_stream(stream)
-        {
-            // The block is still its owner's, and used by the streams that it was.
-            self.pending.keep_uses(address, uses);
-            return Err(error.into());
-        }
         let found = self.with_drained(slot, |heap, guard| {
             let block = heap.block(number)?;
             guard.request_free(pool_of(block.size), block.size);
@@ -299,7 +259,7 @@ impl DeviceCache {
         });
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
         self.tell_block(Action::FreeRequested, slot, address, requested);
-        let block = Freed { address, heap: slot.number, number, size };
+        let block = Freed { address, heap: slot.number, number, size, pool: MempoolId::NONE };
         self.pending.push(block, uses, None, &self.observer);
         slot.waiting.add(size);
         Ok(())
@@ -340,8 +300,8 @@ impl DeviceCache {
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        for waiting in self.pending.poll(&self.observer) {
-            self.complete(&waiting);
+        if !self.pending.is_empty() {
+            self.pending.poll(&self.observer, |_| true).iter().for_each(|waiting| self.complete(waiting));
         }
         self.pools().poll();
     }
@@ -384,8 +344,9 @@ impl Climb for Climber<'_> {
     // A step that fails may have helped, too: what could not be given back stays, and the request may do without. Where the device is lost
     // nothing helps, and that is what the program has to hear.
     fn take_elsewhere(&mut self) -> Result<bool> {
-        self.shared.take_back();
-        unless_lost(self.shared.trim(self.slot, self.request))?;
+        // A small block needs a slab wherever its addresses begin.
+        let enough = self.request.size.saturating_add(2 * SLAB);
+        unless_lost(self.shared.trim_to(self.shared.source.reserved().saturating_sub(enough)))?;
         Ok(true)
     }
 

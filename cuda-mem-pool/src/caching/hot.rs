@@ -126,11 +126,13 @@ impl DeviceCache {
         refuse_forked()?;
         let Some(found) = self.map.find(address) else { return self.pools().free(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
-        let elsewhere = stream.filter(|stream| !slot.owner.is(stream.id().as_raw()));
-        if (elsewhere.is_some() || !self.pending.is_empty())
-            && let Some(uses) = self.take_uses(address, elsewhere)
+        if let Some(elsewhere) = stream.filter(|stream| !slot.owner.is(stream.id().as_raw())) {
+            self.pending.record_stream(address, elsewhere, None)?;
+        }
+        if !self.pending.is_empty()
+            && let Some(used) = self.pending.take_uses(address)
         {
-            return self.free_behind(slot, address, number_of(found), uses, elsewhere);
+            return self.free_behind(slot, address, number_of(found), used.uses);
         }
         // By the thread that frees it, before any other may have it.
         if self.record.history.awaits_frees() {

@@ -17,16 +17,8 @@ const NOBODY: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Owner<S = Stream, E = Arc<Event>> {
     id: AtomicU64,
-    state: Mutex<State<S, E>>,
-}
-
-#[derive(Debug)]
-enum State<S, E> {
-    Live(S),
-    /// It is given no more work; what is known of the end of all that it was given.
-    Ended(S, End<E>),
-    /// The heap is no more.
-    Closed,
+    /// The stream, as long as it may be given work.
+    served: Mutex<Result<S, End<E>>>,
 }
 
 /// Where the work of a stream ends that is given no more.
@@ -36,13 +28,13 @@ pub(super) enum End<E> {
     Done,
     /// Behind all of it.
     At(E),
-    /// Its thread ended while it was busy, and nobody can name it: a wait for the whole context tells.
-    Lost,
+    /// The thread of the stream of this number ended while it was busy, and nobody can name it: a wait for the whole context tells.
+    Lost(u64),
 }
 
 impl<S: Clone, E: Clone> Owner<S, E> {
     pub(super) fn new(id: u64, stream: S) -> Self {
-        Self { id: AtomicU64::new(id), state: Mutex::new(State::Live(stream)) }
+        Self { id: AtomicU64::new(id), served: Mutex::new(Ok(stream)) }
     }
 
     /// Whether it serves the stream of this number. Whoever may use that stream is told right: it does not end while they do.
@@ -58,64 +50,63 @@ impl<S: Clone, E: Clone> Owner<S, E> {
 
     /// The stream, or where the work of the last one ends.
     pub(super) fn served(&self) -> Result<S, End<E>> {
-        match &*lock(&self.state) {
-            State::Live(stream) => Ok(stream.clone()),
-            State::Ended(_, end) => Err(end.clone()),
-            State::Closed => Err(End::Done),
-        }
+        lock(&self.served).clone()
     }
 
-    /// The stream, or the last one: for those who are told of it.
-    pub(super) fn last(&self) -> Option<S> {
-        match &*lock(&self.state) {
-            State::Live(stream) | State::Ended(stream, _) => Some(stream.clone()),
-            State::Closed => None,
-        }
-    }
-
-    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends. `look` runs under the
-    /// lock: a thread that gives the stream work, and finds it still served here afterwards, gave it before the end that `look` found.
-    pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> bool {
-        let mut state = lock_over_calls(&self.state);
-        let State::Live(stream) = &*state else { return false };
-        if !self.is(id) {
-            return false;
-        }
-        let Some(end) = look(stream) else { return false };
-        *state = State::Ended(stream.clone(), end);
+    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends; the stream, to be
+    /// dropped without a lock. `look` runs under the lock: a thread that gives the stream work, and finds it still served here afterwards, gave
+    /// it before the end that `look` found.
+    pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> Option<S> {
+        let mut served = lock_over_calls(&self.served);
+        let stream = served.as_ref().ok().filter(|_| self.is(id))?;
+        let end = look(stream)?;
         self.id.store(NOBODY, Ordering::Relaxed);
-        true
+        std::mem::replace(&mut *served, Err(end)).ok()
     }
 
-    /// Serves another stream, if the last one has ended and all its work is done; that one, to be dropped without a lock.
-    pub(super) fn take_over(&self, id: u64, stream: &S, is_reached: impl FnOnce(&E) -> bool) -> Option<S> {
-        if !self.is(NOBODY) {
-            return None;
+    /// Notes that the work of a stream that has ended is done, if `is_reached` says so of its end.
+    pub(super) fn settle(&self, is_reached: impl FnOnce(&E) -> bool) {
+        let mut served = lock_over_calls(&self.served);
+        if matches!(&*served, Err(End::At(point)) if is_reached(point)) {
+            *served = Err(End::Done);
         }
-        let mut state = lock_over_calls(&self.state);
-        let is_done = match &*state {
-            State::Ended(_, End::Done) => true,
-            State::Ended(_, End::At(point)) => is_reached(point),
-            State::Ended(_, End::Lost) | State::Live(_) | State::Closed => false,
-        };
-        if !is_done {
-            return None;
+    }
+
+    /// Serves another stream, if the last one has ended and all its work is done.
+    pub(super) fn take_over(&self, id: u64, stream: &S) -> bool {
+        let mut served = lock(&self.served);
+        let has_ended = matches!(&*served, Err(End::Done));
+        if has_ended {
+            self.id.store(id, Ordering::Relaxed);
+            *served = Ok(stream.clone());
         }
-        self.id.store(id, Ordering::Relaxed);
-        match std::mem::replace(&mut *state, State::Live(stream.clone())) {
-            State::Live(last) | State::Ended(last, _) => Some(last),
-            State::Closed => None,
-        }
+        has_ended
     }
 
     /// Whether the stream has ended, and is done.
     pub(super) fn has_ended(&self) -> bool {
-        matches!(&*lock(&self.state), State::Ended(_, End::Done) | State::Closed)
+        matches!(&*lock(&self.served), Err(End::Done))
+    }
+
+    /// The number of the stream, if it is a thread's that ended while it was busy.
+    pub(super) fn lost(&self) -> Option<u64> {
+        match &*lock(&self.served) {
+            Err(End::Lost(id)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// All that a lost stream was given is known to be done. Another one may have taken its place meanwhile, and be lost too.
+    pub(super) fn found_done(&self, lost: u64) {
+        let mut served = lock(&self.served);
+        if matches!(&*served, Err(End::Lost(id)) if *id == lost) {
+            *served = Err(End::Done);
+        }
     }
 
     /// The heap is no more. What is left of its stream goes here, whoever else may look.
     pub(super) fn close(&self) {
-        let last = std::mem::replace(&mut *lock(&self.state), State::Closed);
+        let last = std::mem::replace(&mut *lock(&self.served), Err(End::Done));
         self.id.store(NOBODY, Ordering::Relaxed);
         drop(last);
     }
@@ -127,38 +118,14 @@ impl Owner {
     /// busy, or cannot be asked, serves others once somebody has waited for the context.
     pub(super) fn end_with_thread(&self, id: u64) {
         // Where the driver may have left the thread already it cannot be asked.
-        self.end(id, |stream| Some(if is_done(stream) { End::Done } else { End::Lost }));
+        drop(self.end(id, |stream| Some(if is_done(stream) { End::Done } else { End::Lost(id) })));
     }
 
-    /// Ends the stream if it is done and `is_left` says of its handles, while one is here, that nobody but the allocator has any.
-    pub(super) fn end_if_left(&self, is_left: impl FnOnce(&Stream) -> bool) {
-        self.end_left(self.id.load(Ordering::Relaxed), is_left);
-    }
-
-    /// Whether a stream that was served here last has ended, is done, and nobody but the allocator has it any more.
-    pub(super) fn is_left(&self, stream: &Stream, is_left: impl Fn(&Stream) -> bool) -> bool {
-        self.end_left(stream.id().as_raw(), &is_left)
-            || matches!(&*lock(&self.state), State::Ended(last, End::Done) if last == stream && is_left(last))
-    }
-
-    /// The stream, if it is a thread's that ended while it was busy.
-    pub(super) fn lost(&self) -> Option<Stream> {
-        match &*lock(&self.state) {
-            State::Ended(stream, End::Lost) => Some(stream.clone()),
-            _ => None,
-        }
-    }
-
-    /// All that a lost stream was given is known to be done. Another one may have taken its place meanwhile, and be lost too.
-    pub(super) fn found_done(&self, lost: &Stream) {
-        match &mut *lock(&self.state) {
-            State::Ended(stream, end @ End::Lost) if stream == lost => *end = End::Done,
-            _ => {}
-        }
-    }
-
-    fn end_left(&self, id: u64, is_left: impl FnOnce(&Stream) -> bool) -> bool {
-        self.end(id, |stream| (is_left(stream) && is_done(stream)).then_some(End::Done))
+    /// Ends the stream if it is done and nobody but the allocator has it, and looks whether one that has ended is done now.
+    pub(super) fn look_for_end(&self) {
+        let is_left = |stream: &Stream| stream.is_left_to(1) && is_done(stream);
+        drop(self.end(self.id.load(Ordering::Relaxed), |stream| is_left(stream).then_some(End::Done)));
+        self.settle(|point| point.is_complete().unwrap_or(false));
     }
 
     /// Waits for all that the stream, or the last one, was given.
@@ -167,13 +134,13 @@ impl Owner {
             Ok(stream) => wait_for(&stream),
             Err(End::Done) => Ok(()),
             Err(End::At(point)) => point.synchronize(),
-            Err(End::Lost) => Err(Error::WrongThread),
+            Err(End::Lost(_)) => Err(Error::WrongThread),
         }
     }
 }
 
 /// Whether a stream is known to be idle. One that captures was lent by its handle: asked, it would lose its capture.
-pub(super) fn is_done(stream: &Stream) -> bool {
+fn is_done(stream: &Stream) -> bool {
     !stream.is_capturing().unwrap_or(true) && stream.is_idle().unwrap_or(false)
 }
 

@@ -8,6 +8,7 @@ use super::callbacks::{CallWatch, DriverCall};
 use super::slot::StreamSlot;
 use crate::engine::paged::BlockNumber;
 use crate::error::Result;
+use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicU64, AtomicUsize, Mutex, Ordering, lock, lock_over_calls};
 
 /// Uses by streams other than a block's own: those of blocks in use, and of freed ones that wait until they are over.
@@ -41,6 +42,7 @@ pub(super) struct Freed {
     pub(super) heap: u32,
     pub(super) number: BlockNumber,
     pub(super) size: usize,
+    pub(super) pool: MempoolId,
 }
 
 /// A block that was freed while streams still used it.
@@ -61,6 +63,7 @@ impl Pending {
     }
 
     /// Enters a stream as a user of a block, as part of a capture if that is known.
+    #[cold]
     pub(super) fn record_stream(
         &self,
         address: u64,
@@ -79,16 +82,11 @@ impl Pending {
     }
 
     /// The uses of a block that is freed now.
+    #[cold]
     pub(super) fn take_uses(&self, address: u64) -> Option<Used> {
         let used = lock(&self.used).remove(&address)?;
         self.blocks.fetch_sub(1, Ordering::Release);
         Some(used)
-    }
-
-    /// Enters the uses again of a block that could not be freed.
-    pub(super) fn keep_uses(&self, address: u64, uses: Uses) {
-        lock(&self.used).insert(address, Used { uses, capture: None });
-        self.blocks.fetch_add(1, Ordering::Release);
     }
 
     /// Has a freed block wait until no use runs any more.
@@ -103,13 +101,11 @@ impl Pending {
         self.put_back(Waiting { block, points, uses, captured });
     }
 
-    /// The blocks whose uses are over. Of each stream the driver is asked until one point is not reached: later ones are not either.
-    pub(super) fn poll(&self, observer: &CallWatch) -> Vec<Waiting> {
-        if self.is_empty() {
-            return Vec::new();
-        }
+    /// The blocks whose uses are over, of those that may come back. Of each stream the driver is asked until one point is not reached: later
+    /// ones are not either.
+    pub(super) fn poll(&self, observer: &CallWatch, may_come: impl Fn(&Freed) -> bool) -> Vec<Waiting> {
         let mut behind = Vec::new();
-        self.take(|waiting| waiting.is_over(observer, &mut behind))
+        self.take(|waiting| may_come(&waiting.block) && waiting.is_over(observer, &mut behind))
     }
 
     /// As [`Pending::poll`], of the blocks of one heap that have this size.

@@ -7,7 +7,6 @@ use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 use super::callbacks::{CallWatch, Callbacks};
 use super::figures::Figures;
 use super::options::{CachingOptions, Rounding};
-use super::owner::wait_for;
 use super::page_map::{Found, PageMap};
 use super::pending::Pending;
 use super::private::{Private, PrivatePools};
@@ -68,12 +67,7 @@ impl DeviceCache {
             context: context.clone(),
             total,
             map: PageMap::new(),
-            streams: Streams::new(
-                context,
-                &figures.counter,
-                Arc::clone(&slots),
-                Arc::clone(&private.streams),
-            ),
+            streams: Streams::new(context, &figures.counter, Arc::clone(&slots)),
             source: SourceCell::new(PageSource::new(vmm, policy, total as u64)),
             slots,
             pending: Pending::default(),
@@ -134,10 +128,8 @@ impl DeviceCache {
     /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. An error if that cannot be known.
     fn wait(&self) -> cuda_mem_core::Result<()> {
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
-        let private = self.private.streams.all().into_iter();
-        let of_private = private.map(|stream| wait_for(&stream).or_else(|_| wait_for(&stream)));
         let mut is_over = true;
-        for wait in of_slots.chain(of_private).chain(self.pending.wait()).chain(self.private.wait()) {
+        for wait in of_slots.chain(self.pending.wait()).chain(self.private.pending.wait()) {
             match wait {
                 Err(error @ CoreError::Capturing { .. }) => return Err(error),
                 // Nothing of a lost context runs. What is refused otherwise may be a call before the wait.
@@ -148,10 +140,9 @@ impl DeviceCache {
         if is_over { Ok(()) } else { self.wait_for_context() }
     }
 
-    /// The streams that have not ended, those of heaps and those of private pools: some are both.
+    /// The streams that memory was allocated for and that have not ended.
     pub(super) fn known_streams(&self) -> impl Iterator<Item = Stream> {
-        let of_slots = self.slots.iter().filter_map(|slot| slot.owner.stream());
-        of_slots.chain(self.private.streams.all())
+        self.slots.iter().filter_map(|slot| slot.owner.stream())
     }
 
     /// Waits for all work of the context: that of another thread's default stream, which nobody else can name, or of one that was disowned,

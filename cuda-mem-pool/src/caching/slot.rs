@@ -10,7 +10,7 @@ use super::pending::SizeSet;
 use super::remote::RemoteFrees;
 use super::streams;
 use crate::engine::paged::StreamHeap;
-use crate::primitive::{Arc, AtomicU64, AtomicUsize, Ordering};
+use crate::primitive::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::statistics::{CountedCell, Shard};
 
 /// A value on cache lines of its own: it is written all the time, and what would lie beside it read all the time.
@@ -25,6 +25,8 @@ pub(super) struct StreamSlot {
     pub(super) number: u32,
     /// Shared with the thread whose default stream it is.
     pub(super) owner: Arc<Owner>,
+    /// The number and the [shown handle](shown_handle) of its stream, or of the last one.
+    name: Mutex<(StreamId, u64)>,
     /// Behind the lock in which its blocks are counted.
     pub(super) heap: CountedCell<StreamHeap>,
     pub(super) remote: RemoteFrees,
@@ -47,11 +49,16 @@ pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
     if handle == CU_STREAM_LEGACY.cast() { 0 } else { handle as usize as u64 }
 }
 
+fn name_of(stream: &Stream) -> (StreamId, u64) {
+    (stream.id(), shown_handle(stream))
+}
+
 impl StreamSlot {
     pub(super) fn new(number: u32, stream: &Stream, shard: Shard) -> Self {
         Self {
             number,
             owner: Arc::new(Owner::new(stream.id().as_raw(), stream.clone())),
+            name: Mutex::new(name_of(stream)),
             heap: CountedCell::new(shard, StreamHeap::new()),
             remote: RemoteFrees::new(),
             waiting: SizeSet::default(),
@@ -62,17 +69,23 @@ impl StreamSlot {
 
     /// The handle of its stream, or of the last one, as it was: [`shown_handle`].
     pub(super) fn handle(&self) -> u64 {
-        self.owner.last().map_or(0, |stream| shown_handle(&stream))
+        lock(&self.name).1
     }
 
     /// The number of its stream, or of the last one.
-    pub(super) fn stream_id(&self) -> Option<StreamId> {
-        self.owner.last().map(|stream| stream.id())
+    pub(super) fn stream_id(&self) -> StreamId {
+        lock(&self.name).0
     }
 
-    /// Another stream has it: those who allocate for that come anew.
-    pub(super) fn forget_takers(&self) {
+    /// Serves another stream, if the last one has ended and all its work is done; the number of that.
+    pub(super) fn take_over(&self, stream: &Stream) -> Option<StreamId> {
+        self.owner.look_for_end();
+        if !self.owner.take_over(stream.id().as_raw(), stream) {
+            return None;
+        }
+        // Those who allocate for it come anew.
         self.taker.0.store(NOBODY, Ordering::Relaxed);
+        Some(std::mem::replace(&mut *lock(&self.name), name_of(stream)).0)
     }
 
     /// The calling thread comes to allocate here.

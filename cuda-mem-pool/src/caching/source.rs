@@ -145,13 +145,8 @@ pub(super) struct Claim<'s> {
 
 impl Claim<'_> {
     /// There is a segment of them now, or memory that cannot be given back.
-    pub(super) fn keep(self) {
-        self.keep_all_but(0);
-    }
-
-    /// As [`Claim::keep`], but for so many bytes: more than were set aside, if memory that was there before went.
-    pub(super) fn keep_all_but(mut self, bytes: usize) {
-        self.bytes = bytes;
+    pub(super) fn keep(mut self) {
+        self.bytes = 0;
     }
 }
 

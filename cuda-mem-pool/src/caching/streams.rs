@@ -7,7 +7,6 @@ use std::sync::Arc;
 use cuda_mem_core::{Context, Error as CoreError, Event, Stream, StreamId, forked};
 
 use super::owner::{End, Owner};
-use super::private::PoolStreams;
 use super::slot::{MOST, Slots, StreamSlot};
 use crate::error::{Error, Result, refuse_forked};
 // In models the checker's, which owners are behind.
@@ -22,22 +21,16 @@ pub(super) struct Streams {
     /// Has a shard for each slot.
     counter: PeakCounter,
     slots: Arc<Slots>,
-    /// The streams of private pools, which have handles to some of these.
-    private: Arc<PoolStreams>,
-    /// The slot of each stream; of one that has ended until another takes the slot over.
-    numbers: Mutex<HashMap<StreamId, u32>>,
+    /// The slot of each stream by its id, also of one that has memory of private pools alone; of one that has ended until another takes the
+    /// slot over.
+    numbers: Mutex<HashMap<u64, u32>>,
 }
 
 impl Streams {
-    pub(super) fn new(
-        context: &Context,
-        counter: &PeakCounter,
-        slots: Arc<Slots>,
-        private: Arc<PoolStreams>,
-    ) -> Self {
+    pub(super) fn new(context: &Context, counter: &PeakCounter, slots: Arc<Slots>) -> Self {
         // 0 names none.
         let (id, context, counter) = (unique(), context.clone(), counter.clone());
-        Self { id, context, counter, slots, private, numbers: Mutex::default() }
+        Self { id, context, counter, slots, numbers: Mutex::default() }
     }
 
     /// The slot of a stream, which is made when the stream comes for the first time.
@@ -57,71 +50,70 @@ impl Streams {
         // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
         stream.refuse_other_threads()?;
         let mut numbers = lock_over_calls(&self.numbers);
-        let known = numbers.get(&stream.id()).and_then(|number| self.slots.get(*number));
-        let (slot, last) = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
-            Some(slot) => (slot, None),
+        let known = numbers.get(&stream.id().as_raw()).and_then(|number| self.slots.get(*number));
+        let slot = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
+            Some(slot) => slot,
             None => self.new_slot(&mut numbers, stream)?,
         };
         drop(numbers);
-        drop(last);
         remember(self.id, stream.id(), slot.number);
         slot.note_taker();
         Ok(slot)
     }
 
-    /// A slot whose stream has ended, and that stream; else one more.
-    fn new_slot(
-        &self,
-        numbers: &mut HashMap<StreamId, u32>,
-        stream: &Stream,
-    ) -> Result<(&StreamSlot, Option<Stream>)> {
-        let id = stream.id();
-        let left = self.slots.iter().find_map(|slot| {
-            slot.owner.end_if_left(|own| self.private.is_left_to(own, 1));
-            let is_reached = |point: &Arc<Event>| point.is_complete().unwrap_or(false);
-            Some((slot, slot.owner.take_over(id.as_raw(), stream, is_reached)?))
-        });
-        let (slot, last) = match left {
+    /// A slot whose stream has ended; else one more.
+    fn new_slot(&self, numbers: &mut HashMap<u64, u32>, stream: &Stream) -> Result<&StreamSlot> {
+        let left = self.slots.iter().find_map(|slot| Some((slot, slot.take_over(stream)?.as_raw())));
+        let slot = match left {
             Some((slot, last)) => {
-                slot.forget_takers();
                 // It may have come back since, to another slot.
-                if numbers.get(&last.id()) == Some(&slot.number) {
-                    numbers.remove(&last.id());
+                if numbers.get(&last) == Some(&slot.number) {
+                    numbers.remove(&last);
                 }
-                (slot, Some(last))
+                slot
             }
             None => {
                 let slot = StreamSlot::new(self.slots.iter().count() as u32, stream, self.counter.shard());
-                (self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?, None)
+                self.slots.add(slot).ok_or(Error::TooManyStreams { most: MOST })?
             }
         };
-        numbers.insert(id, slot.number);
+        numbers.insert(stream.id().as_raw(), slot.number);
         if stream.is_per_thread() {
-            end_with_thread(&slot.owner, id);
+            end_with_thread(&slot.owner, stream.id());
         }
-        Ok((slot, last))
+        Ok(slot)
     }
 
-    /// The slot that a stream has, or had last if nobody took that over.
-    pub(super) fn slot_of(&self, stream: StreamId) -> Option<&StreamSlot> {
-        let number = lock(&self.numbers).get(&stream).copied();
+    /// The slot that the stream of an id has, or had last if nobody took that over. None of one that is over.
+    pub(super) fn slot_of(&self, id: u64) -> Option<&StreamSlot> {
+        let number = lock(&self.numbers).get(&id).copied();
         self.slots.get(number?)
+    }
+
+    /// The handle of a stream as it is shown; 0 of one whose slot another has taken over.
+    pub(super) fn handle_of(&self, id: u64) -> u64 {
+        self.slot_of(id).map_or(0, StreamSlot::handle)
+    }
+
+    /// Whether a stream has ended, and is done. Asks nobody: one that was left has to be [looked for](Owner::look_for_end) before.
+    pub(super) fn is_over(&self, id: u64) -> bool {
+        self.slot_of(id).is_none_or(|slot| slot.owner.has_ended())
     }
 
     /// As [`CachingAllocator::forget_stream`](super::CachingAllocator::forget_stream).
     pub(super) fn forget(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         stream.refuse_other_threads()?;
-        // Also one that is known by its uses or to private pools alone, of which no end is looked for here.
+        // Also one that is known by its uses alone, of which no end is looked for here.
         match stream.is_capturing() {
             Ok(false) | Err(CoreError::Disowned) => {}
             Ok(true) => return Err(CoreError::Capturing { call: FORGETTING }.into()),
             Err(error) => return Err(error.into()),
         }
         let mut outcome = Ok(());
-        if let Some(slot) = self.slot_of(stream.id()) {
+        if let Some(slot) = self.slot_of(stream.id().as_raw()) {
             let look = |stream: &Stream| end_of(stream).map_err(|error| outcome = Err(error)).ok();
-            slot.owner.end(stream.id().as_raw(), look);
+            drop(slot.owner.end(stream.id().as_raw(), look));
         }
         outcome
     }
@@ -194,7 +186,7 @@ fn remember(allocator: u64, stream: StreamId, slot: u32) {
 }
 
 /// Has the slot of this thread's default stream given back when the thread ends. One that is made while it ends stays.
-pub(super) fn end_with_thread(owner: &OwnerArc<Owner>, stream: StreamId) {
+fn end_with_thread(owner: &OwnerArc<Owner>, stream: StreamId) {
     let _ = OWN.try_with(|own| {
         if let Ok(mut own) = own.try_borrow_mut() {
             // Those of allocators that are no more, and those that were given back before.

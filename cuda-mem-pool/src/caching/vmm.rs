@@ -34,8 +34,6 @@ pub(super) struct Vmm {
     /// Devices that reach the memory: its own, and peers that were let in.
     reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
-    /// Rows that are mapped though nobody was let in to them, because the driver refused to unmap them too.
-    shut: Vec<(CUdeviceptr, usize)>,
     slots: Arc<Slots>,
     watchers: Arc<List<Watcher>>,
     begun: Instant,
@@ -59,7 +57,6 @@ impl Vmm {
             options: CreateOptions::supported_by(device)?,
             reached_by: vec![device],
             ranges: BTreeMap::new(),
-            shut: Vec::new(),
             slots,
             watchers,
             begun: Instant::now(),
@@ -94,15 +91,6 @@ impl Vmm {
         let below = self.ranges.range(..=address).next_back();
         let (start, range) = below.ok_or(Error::NotAllocated { address })?;
         Ok(((address - start) as usize, range))
-    }
-
-    /// Takes away what nobody was let in to, as far as the driver does so now.
-    fn unmap_shut(&mut self) {
-        for (address, bytes) in std::mem::take(&mut self.shut) {
-            if self.unmap(address, bytes).is_err() {
-                self.shut.push((address, bytes));
-            }
-        }
     }
 
     /// The handle of a number, not to be given back here.
@@ -154,7 +142,6 @@ impl Backend for Vmm {
     }
 
     fn left(&mut self) -> Option<usize> {
-        self.unmap_shut();
         self.context.memory_info().ok().map(|memory| memory.free)
     }
 
@@ -163,7 +150,6 @@ impl Backend for Vmm {
     }
 
     fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<()>) {
-        self.unmap_shut();
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
         for &memory in row {
             outcome = self.range(end).and_then(|(offset, range)| {
@@ -179,8 +165,8 @@ impl Backend for Vmm {
         if mapped > 0
             && let Err(error) = self.set_access(&self.reached_by, address, bytes)
         {
-            self.shut.push((address, bytes));
-            self.unmap_shut();
+            // Once more, because the driver reports older errors of others in any call. Else nothing can be mapped there any more.
+            let _ = self.unmap(address, bytes).or_else(|_| self.unmap(address, bytes));
             return (0, Err(error));
         }
         (mapped, outcome)
@@ -215,7 +201,7 @@ impl Backend for Vmm {
         let stream = match slot.owner.served() {
             Ok(stream) => stream,
             Err(End::At(point)) => return Ok(Some(point)),
-            Err(End::Lost) => return Ok(None),
+            Err(End::Lost(_)) => return Ok(None),
             // One that was never recorded has been reached.
             Err(End::Done) => return Ok(Some(Arc::new(Event::new(&self.context)?))),
         };
@@ -236,7 +222,7 @@ impl Backend for Vmm {
 
     fn wait(&mut self, waiter: u32, of: u32, mark: &Arc<Event>) -> Result<bool> {
         let waiter = self.slots.get(waiter).and_then(|slot| slot.owner.stream());
-        let of = self.slots.get(of).and_then(StreamSlot::stream_id);
+        let of = self.slots.get(of).map(StreamSlot::stream_id);
         let (Some(waiter), Some(of)) = (waiter, of) else { return Ok(false) };
         if waiter.is_capturing()? {
             return Ok(false);

@@ -30,37 +30,35 @@ fn a_heap_serves_one_stream_after_the_other() {
             thread::spawn(move || {
                 slot.heap.touch();
                 assert!(slot.owner.is(1));
-                assert!(slot.owner.end(1, |_| Some(End::Done)));
+                assert!(slot.owner.end(1, |_| Some(End::Done)).is_some());
                 // As a thread whose stream was forgotten before.
-                assert!(!slot.owner.end(1, |_| Some(End::Done)));
+                assert!(slot.owner.end(1, |_| Some(End::Done)).is_none());
             })
         };
         let comes = |stream: u64| {
-            let last = slot.owner.take_over(stream, &stream, |_| true);
-            if last.is_some() {
+            slot.owner.settle(|reached| *reached);
+            if slot.owner.take_over(stream, &stream) {
                 assert!(slot.owner.is(stream));
                 assert_eq!(slot.owner.stream(), Some(stream));
                 slot.heap.touch();
-                assert!(slot.owner.end(stream, |_| Some(End::At(true))));
+                assert_eq!(slot.owner.end(stream, |_| Some(End::At(true))), Some(stream));
             }
-            last
         };
         let other = {
             let slot = Arc::clone(&slot);
             thread::spawn(move || {
-                let last = slot.owner.take_over(3, &3, |_| true);
-                if last.is_some() {
+                slot.owner.settle(|reached| *reached);
+                if slot.owner.take_over(3, &3) {
                     slot.heap.touch();
-                    assert!(slot.owner.end(3, |_| Some(End::Done)));
+                    assert_eq!(slot.owner.end(3, |_| Some(End::Done)), Some(3));
                 }
-                last
             })
         };
-        let mine = comes(2);
-        let theirs = other.join().unwrap();
+        comes(2);
+        other.join().unwrap();
         ends.join().unwrap();
-        assert!(mine.is_none() || mine != theirs, "both were the next: {mine:?}");
-        assert!(slot.owner.take_over(4, &4, |_| true).is_some());
+        slot.owner.settle(|reached| *reached);
+        assert!(slot.owner.take_over(4, &4));
     });
 }
 
@@ -78,9 +76,8 @@ fn a_heap_may_go_while_its_stream_ends() {
         };
         owner.close();
         ends.join().unwrap();
-        assert!(owner.last().is_none());
+        assert!(owner.stream().is_none());
         assert_eq!(Arc::strong_count(&stream), 1);
-        assert!(owner.take_over(2, &stream, |_| true).is_none());
     });
 }
 
@@ -97,7 +94,7 @@ fn what_a_stream_is_seen_to_do_comes_before_its_end() {
                     behind = work.load(Ordering::Relaxed);
                     Some(End::Done)
                 };
-                assert!(owner.end(1, look));
+                assert!(owner.end(1, look).is_some());
                 behind
             })
         };
@@ -107,7 +104,7 @@ fn what_a_stream_is_seen_to_do_comes_before_its_end() {
         };
         let behind = forgets.join().unwrap();
         assert!(!counts_on || behind == 1);
-        assert!(owner.take_over(2, &2, |_| true).is_some());
+        assert!(owner.take_over(2, &2));
     });
 }
 
@@ -123,13 +120,15 @@ fn a_heap_waits_for_the_end_of_its_streams_work() {
                 slot.owner.end(1, |_| Some(End::At(false)));
             })
         };
-        assert!(slot.owner.take_over(2, &2, |reached| *reached).is_none());
+        assert!(!slot.owner.take_over(2, &2));
         match slot.owner.served() {
             Ok(stream) => assert_eq!(stream, 1),
             Err(end) => assert!(matches!(end, End::At(false))),
         }
         ends.join().unwrap();
-        assert!(slot.owner.take_over(2, &2, |reached| *reached).is_none());
-        assert!(slot.owner.take_over(2, &2, |_| true).is_some());
+        slot.owner.settle(|reached| *reached);
+        assert!(!slot.owner.take_over(2, &2));
+        slot.owner.settle(|_| true);
+        assert!(slot.owner.take_over(2, &2));
     });
 }

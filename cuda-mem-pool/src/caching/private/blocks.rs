@@ -1,11 +1,11 @@
 //! Blocks: how requests get them, and how they come back.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use cuda_mem_core::{Error as CoreError, Stream};
+use cuda_mem_core::Stream;
 
-use super::graph::PoolPending;
 use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::{Inside, is_set};
 use crate::caching::pending::Freed;
@@ -52,14 +52,13 @@ impl<'s> PrivatePools<'s> {
     #[cold]
     pub(in crate::caching) fn allocate(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
         while let Some(pool) = self.route(stream.id().as_raw()) {
-            if stream.context() != &self.shared.context {
-                return Err(CoreError::ForeignContext { what: "the stream" }.into());
-            }
+            // Memory of a stream without a slot would be anybody's.
+            self.shared.streams.slot(stream)?;
             self.note_capture(pool, stream)?;
-            self.reuse_captured(pool, stream);
+            self.reuse_captured(stream);
             let routed = Routed { pool, stream, requested };
             let found = match self.look(routed)? {
-                Found::Miss(..) => self.reclaim_and_retry(routed)?,
+                Found::Miss(wanted, _) => self.reclaim_and_retry(routed, wanted)?,
                 found => found,
             };
             if let Found::Block(address) = found {
@@ -116,10 +115,9 @@ impl<'s> PrivatePools<'s> {
     /// Hands a block out that was free, and tells of it without the lock.
     fn hand_out(self, mut state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
         let Routed { pool, stream, requested } = routed;
-        self.private.streams.add(stream);
         self.add_live(&mut state, pool, block);
         drop(state);
-        self.tell(Action::Alloc, pool, block.address, requested, Some(stream));
+        self.tell(Action::Alloc, pool, block.address, requested, stream.id().as_raw());
         block.address
     }
 
@@ -165,7 +163,6 @@ impl<'s> PrivatePools<'s> {
                 };
             }
         };
-        self.private.streams.add(stream);
         self.add_live(&mut state, id, &block);
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
@@ -175,7 +172,7 @@ impl<'s> PrivatePools<'s> {
         self.shared.figures.add_segment(id, block.kind, bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
         self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
-        self.tell(Action::Alloc, id, address, requested, Some(stream));
+        self.tell(Action::Alloc, id, address, requested, stream.id().as_raw());
         Ok(Some(Found::Block(address)))
     }
 
@@ -199,71 +196,68 @@ impl<'s> PrivatePools<'s> {
     /// Frees a block, ordered on its own stream, or behind another that used it last.
     #[cold]
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
+        let pending = &self.private.pending;
         let mut state = lock(&self.private.state);
         let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
-        let owner = self.private.streams.get(block.stream);
-        let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
         // Nobody else frees it meanwhile.
         state.owners.remove(&address);
         drop(state);
         if let Some(other) = stream.filter(|stream| stream.id().as_raw() != block.stream)
-            && let Err(error) = deferred.pending.record_stream(address, other, self.capture_of(other))
+            && let Err(error) = pending.record_stream(address, other, self.capture_of(other))
         {
             lock(&self.private.state).owners.insert(address, id);
             return Err(error);
         }
-        let uses = if deferred.pending.is_empty() { None } else { deferred.pending.take_uses(address) };
+        let uses = if pending.is_empty() { None } else { pending.take_uses(address) };
         let (size, requested) = sizes(&block);
-        self.tell(Action::FreeRequested, id, address, requested, owner.as_ref());
+        self.tell(Action::FreeRequested, id, address, requested, block.stream);
         let Some(mut used) = uses else {
-            self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
+            self.tell(Action::FreeCompleted, id, address, requested, block.stream);
             let mut state = lock(&self.private.state);
             state.pools.get_mut(id)?.heap.free(address).ok_or(Error::UnknownAddress { address })?;
             self.private.shard.hold().free(block.kind, size, requested);
             self.private.active.fetch_sub(size, Ordering::Relaxed);
             return Ok(());
         };
-        let captured = owner.and_then(|owner| self.captured(&owner, &mut used));
-        // Until it is among the pending blocks, a checkpoint waits for it.
-        let _moving = deferred.moving();
+        let captured = self.captured(block.stream, &mut used);
         let mut state = lock(&self.private.state);
         state.pools.get_mut(id)?.heap.free_pending(address).ok_or(Error::UnknownAddress { address })?;
         state.owners.insert(address, id);
         self.private.shard.hold().request_free(block.kind, size);
         drop(state);
-        let block = Freed { address, heap: NO_HEAP, number: BlockNumber::new(Tier::Large, 0), size };
-        deferred.pending.push(block, used.uses, captured, &self.shared.observer);
+        let number = BlockNumber::new(Tier::Large, 0);
+        let block = Freed { address, heap: NO_HEAP, number, size, pool: id };
+        pending.push(block, used.uses, captured, &self.shared.observer);
         Ok(())
     }
 
     pub(in crate::caching) fn record_stream(self, address: u64, stream: &Stream) -> Result<()> {
-        let state = lock(&self.private.state);
-        let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
-        let deferred = state.pending(id).ok_or(Error::UnknownAddress { address })?;
-        drop(state);
+        let live = lock(&self.private.state).live(address);
+        let (_, block) = live.ok_or(Error::UnknownAddress { address })?;
         if block.stream == stream.id().as_raw() {
             return Ok(());
         }
-        deferred.pending.record_stream(address, stream, self.capture_of(stream))
+        self.private.pending.record_stream(address, stream, self.capture_of(stream))
     }
 
     /// Completes the frees whose uses are over, but for pools that a graph may be captured from now.
     pub(in crate::caching) fn poll(self) {
-        for deferred in self.uncaptured() {
-            let _moving = deferred.moving();
-            for waiting in deferred.pending.poll(&self.shared.observer) {
-                self.complete(waiting.block.address);
-            }
+        if self.private.pending.is_empty() {
+            return;
+        }
+        let capturing = self.capturing();
+        let may_come = |block: &Freed| !capturing.contains(&block.pool);
+        for waiting in self.private.pending.poll(&self.shared.observer, may_come) {
+            self.complete(waiting.block.address);
         }
     }
 
-    /// The pending blocks, if there are any, of the pools that were never captured from, or that no allocations go to.
-    pub(super) fn uncaptured(self) -> Vec<Arc<PoolPending>> {
+    /// The pools that a graph may be captured from now.
+    pub(super) fn capturing(self) -> HashSet<MempoolId> {
         let state = lock(&self.private.state);
         let routes = state.pools.routes();
-        let pools = state.pools.iter().filter(|(id, pool)| !(pool.is_captured && routes.has(*id)));
-        let notes = pools.map(|(_, pool)| &pool.notes);
-        notes.filter(|notes| !notes.pending.is_empty()).cloned().collect()
+        let pools = state.pools.iter().filter(|(id, pool)| pool.is_captured && routes.has(*id));
+        pools.map(|(id, _)| id).collect()
     }
 
     /// Completes the free of a block whose uses are over.
@@ -271,10 +265,9 @@ impl<'s> PrivatePools<'s> {
         let state = lock(&self.private.state);
         let Some((id, block)) = state.block(address) else { return };
         let (size, requested) = sizes(&block);
-        let owner = self.private.streams.get(block.stream);
         drop(state);
         // Before anybody else may have it.
-        self.tell(Action::FreeCompleted, id, address, requested, owner.as_ref());
+        self.tell(Action::FreeCompleted, id, address, requested, block.stream);
         let mut state = lock(&self.private.state);
         let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
         if completed.is_some() {
@@ -284,10 +277,10 @@ impl<'s> PrivatePools<'s> {
         }
     }
 
-    fn tell(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: Option<&Stream>) {
+    fn tell(self, action: Action, pool: MempoolId, address: u64, size: usize, stream: u64) {
         let record = &self.shared.record;
         if record.history.awaits_frees() {
-            let stream = stream.map_or(0, shown_handle);
+            let stream = self.shared.streams.handle_of(stream);
             record.tell_block(Event { action, address, size: size as u64, stream, pool });
         }
     }

@@ -9,22 +9,19 @@
 
 use std::collections::HashMap;
 use std::iter;
-// Not the model checker's: no model has them.
-use std::sync::{Condvar, Mutex as PlainMutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_mem_core::{CaptureId, CapturePast, Stream};
 
 use super::PrivatePools;
 use super::blocks::sizes;
 use crate::caching::callbacks::is_watching;
-use crate::caching::pending::{Captured, Pending, Used};
-use crate::caching::slot::shown_handle;
+use crate::caching::pending::{Captured, Freed, Used};
 use crate::engine::segments::Block;
 use crate::error::{Result, refuse_forked};
 use crate::history::{Event, History, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};
+use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls, wait_a_moment};
 use crate::segments::Checkpoint;
 use crate::snapshot::{Action, Frames};
 
@@ -56,44 +53,8 @@ impl Captures {
     }
 }
 
-/// The freed blocks of a pool that streams still use, and how many threads are about to take them in or out.
-#[derive(Debug, Default)]
-pub(super) struct PoolPending {
-    pub(super) pending: Pending,
-    moving: PlainMutex<usize>,
-    settled: Condvar,
-}
-
-/// A thread that has freed blocks of a pool in its hands. Ends with it.
-#[derive(Debug)]
-pub(super) struct Moving<'p>(&'p PoolPending);
-
 /// How long a checkpoint waits for other threads: one of them may wait for what this thread does.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-
-impl PoolPending {
-    /// Says that this thread takes freed blocks in or out until the result is dropped.
-    pub(super) fn moving(&self) -> Moving<'_> {
-        *self.moving.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        Moving(self)
-    }
-
-    fn settle(&self) {
-        let moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        // What else it says is found out by the blocks.
-        let _ = self.settled.wait_timeout_while(moving, LONGEST_WAIT, |moving| *moving > 0);
-    }
-}
-
-impl Drop for Moving<'_> {
-    fn drop(&mut self) {
-        let mut moving = self.0.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        *moving -= 1;
-        if *moving == 0 {
-            self.0.settled.notify_all();
-        }
-    }
-}
 
 impl PrivatePools<'_> {
     /// The capture that a use of a block is part of, if blocks may serve captures again.
@@ -106,25 +67,22 @@ impl PrivatePools<'_> {
     }
 
     /// Where the streams of a block stand that is freed now, if all its uses are part of the capture that its own stream is.
-    pub(super) fn captured(self, owner: &Stream, used: &mut Used) -> Option<Captured> {
+    pub(super) fn captured(self, owner: u64, used: &mut Used) -> Option<Captured> {
         let capture = used.capture.filter(|_| self.private.captures.are_reused())?;
+        let own = self.shared.streams.slot_of(owner)?.owner.stream()?;
         let streams = used.uses.streams();
-        let points = iter::once(owner).chain(&streams).map(|stream| {
+        let points = iter::once(&own).chain(&streams).map(|stream| {
             // SAFETY: the promise of who switched this on.
             let point = unsafe { stream.capture_point() }.ok().flatten();
             point.filter(|point| point.capture() == capture)
         });
-        Some(Captured { owner: owner.id().as_raw(), points: points.collect::<Option<_>>()? })
+        Some(Captured { owner, points: points.collect::<Option<_>>()? })
     }
 
     /// Completes the frees of a stream's blocks whose uses come before where it stands now in its capture.
-    pub(super) fn reuse_captured(self, id: MempoolId, stream: &Stream) {
+    pub(super) fn reuse_captured(self, stream: &Stream) {
         let (private, owner) = (self.private, stream.id().as_raw());
-        if !private.captures.are_reused() {
-            return;
-        }
-        let Some(deferred) = lock(&private.state).pending(id) else { return };
-        if !deferred.pending.has_captured(owner) {
+        if !private.captures.are_reused() || !private.pending.has_captured(owner) {
             return;
         }
         // SAFETY: the promise of who switched this on.
@@ -133,8 +91,7 @@ impl PrivatePools<'_> {
         let past = pasts.entry(owner).or_default();
         // SAFETY: as above; the place was taken just now. What cannot be told waits.
         let known = unsafe { past.advance(&place) };
-        let _moving = deferred.moving();
-        let passed = if known.is_ok() { deferred.pending.take_passed(owner, past) } else { Vec::new() };
+        let passed = if known.is_ok() { private.pending.take_passed(owner, past) } else { Vec::new() };
         drop(pasts);
         passed.iter().for_each(|waiting| self.complete(waiting.block.address));
     }
@@ -157,7 +114,6 @@ impl PrivatePools<'_> {
             return Err(self.shared.tags.asleep(source));
         }
         let [freed, allocated] = state.pools.in_use(id)?.heap.restore(checkpoint)?;
-        let deferred = state.pending(id);
         for was in &freed {
             state.owners.remove(&was.address);
             let (size, requested) = sizes(was);
@@ -173,7 +129,7 @@ impl PrivatePools<'_> {
         self.shared.record.tell_moves();
         for was in &freed {
             // What was recorded of blocks that are no more goes without the lock.
-            drop(deferred.as_ref().and_then(|deferred| deferred.pending.take_uses(was.address)));
+            drop(self.private.pending.take_uses(was.address));
         }
         let addresses = |blocks: Vec<Block>| blocks.iter().map(|block| block.address).collect();
         Ok(Restored { freed: addresses(freed), allocated: addresses(allocated) })
@@ -188,32 +144,34 @@ impl PrivatePools<'_> {
         refuse_forked()?;
         // Points come first: they are what is waited for.
         self.poll();
-        let state = lock(&self.private.state);
-        let is_at_rest = state.pools.get(id).is_ok_and(|pool| pool.uses > 0) && !state.pools.routes().has(id);
-        let deferred = state.pending(id).filter(|_| is_at_rest);
-        drop(state);
-        let Some(deferred) = deferred else { return Ok(()) };
-        self.end_all(&deferred)?;
-        // What another thread has taken out comes back soon, unless that thread waits too: for a stream, or for the tracker or watcher
-        // that this one is in.
-        if !History::is_telling() && !is_watching() {
-            deferred.settle();
+        let has_pending = || {
+            let state = lock(&self.private.state);
+            let pool = state.pools.get(id).ok().filter(|pool| pool.uses > 0 && !state.pools.routes().has(id));
+            pool.is_some_and(|pool| pool.heap.expect_no_pending().is_err())
+        };
+        let (until, mut tries) = (Instant::now() + LONGEST_WAIT, 0);
+        while has_pending() {
+            // What cannot be waited for stays, and so may what another thread has taken out if that waits too: for a stream, or for the
+            // tracker or watcher that this one is in.
+            let is_left = !self.end_all(|block| block.pool == id)?;
+            if is_left || History::is_telling() || is_watching() || Instant::now() >= until {
+                break;
+            }
+            wait_a_moment(&mut tries);
         }
         Ok(())
     }
 
-    /// Waits for the streams that still use freed blocks. What cannot be waited for stays pending, which is no error but the driver's.
-    pub(super) fn end_all(self, deferred: &PoolPending) -> Result<()> {
-        let _moving = deferred.moving();
-        let mut result = Ok(());
-        for mut waiting in deferred.pending.take(|_| true) {
+    /// Waits for the streams that still use freed blocks; whether it could wait for all. An error of the driver's is one here.
+    pub(super) fn end_all(self, is_wanted: impl Fn(&Freed) -> bool) -> Result<bool> {
+        let (pending, mut result) = (&self.private.pending, Ok(true));
+        for mut waiting in pending.take(|waiting| is_wanted(&waiting.block)) {
             match waiting.end(&self.shared.observer) {
                 Ok(()) => self.complete(waiting.block.address),
                 Err(error) => {
-                    deferred.pending.put_back(waiting);
-                    if error.driver_error().is_some() {
-                        result = result.and(Err(error));
-                    }
+                    pending.put_back(waiting);
+                    let refused = if error.driver_error().is_some() { Err(error) } else { Ok(false) };
+                    result = result.and(refused);
                 }
             }
         }
@@ -227,7 +185,7 @@ impl PrivatePools<'_> {
             return;
         }
         let note = |action: Action, block: &Block, frames: Option<Frames>| {
-            let stream = self.private.streams.get(block.stream).map_or(0, |stream| shown_handle(&stream));
+            let stream = self.shared.streams.handle_of(block.stream);
             let event = Event { action, address: block.address, size: block.requested, stream, pool };
             record.note(event, frames);
         };

@@ -9,7 +9,6 @@ mod blocks;
 mod graph;
 mod memory;
 mod reclaim;
-mod streams;
 
 pub(super) use api::refuse_tag_s;
 pub use api::{PoolRoute, PrivatePool};
@@ -22,11 +21,11 @@ use std::sync::Arc;
 
 use cuda_mem_core::Context;
 
-use self::graph::{Captures, PoolPending};
+use self::graph::Captures;
 use self::memory::SegmentMemory;
-pub(super) use self::streams::PoolStreams;
+use super::pending::Pending;
 use super::shared::DeviceCache;
-use super::slot::shown_handle;
+use super::slot::StreamSlot;
 use crate::engine::segments::{Block, PoolTable, SegmentView};
 use crate::error::{CachedMemory, PoolError, Result};
 use crate::mempool_id::MempoolId;
@@ -43,8 +42,8 @@ pub(super) struct Private {
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     active: AtomicUsize,
     state: Mutex<PoolState>,
-    /// Those that have memory of pools, which are locked behind the state.
-    pub(super) streams: Arc<PoolStreams>,
+    /// Blocks of all pools that other streams use.
+    pub(super) pending: Pending,
     captures: Captures,
     pub(super) memory: SegmentMemory,
     shard: Shard,
@@ -52,7 +51,7 @@ pub(super) struct Private {
 
 #[derive(Debug)]
 struct PoolState {
-    pools: PoolTable<Arc<dyn RawResource>, Arc<PoolPending>>,
+    pools: PoolTable<Arc<dyn RawResource>>,
     /// The pool of each block that is not free, by address.
     owners: HashMap<u64, MempoolId>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
@@ -75,10 +74,6 @@ impl PoolState {
         self.block(address).filter(|(_, block)| block.state == BlockState::ActiveAllocated)
     }
 
-    fn pending(&self, id: MempoolId) -> Option<Arc<PoolPending>> {
-        self.pools.get(id).ok().map(|pool| Arc::clone(&pool.notes))
-    }
-
     /// The pools whose segments are of a source.
     fn of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
         let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(source));
@@ -98,7 +93,7 @@ impl Private {
             routes: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             state: Mutex::new(PoolState { pools, owners, segment_stacks }),
-            streams: Arc::default(),
+            pending: Pending::default(),
             captures: Captures::default(),
             memory: SegmentMemory::new(context),
             shard,
@@ -144,48 +139,6 @@ impl Private {
             graph_capture_record_stream_reuse: self.captures.are_reused(),
             roundup_power2_divisions: options.roundup_power2_divisions.to_vec(),
         }
-    }
-
-    pub(super) fn segments(&self, device: u32, stacks: &HashMap<u64, Frames>) -> Vec<SegmentInfo> {
-        let state = lock(&self.state);
-        let block = |block: Block| BlockInfo {
-            address: block.address,
-            size: block.size,
-            requested_size: block.requested,
-            state: block.state,
-            frames: stacks.get(&block.address).filter(|_| block.state != BlockState::Inactive).cloned(),
-        };
-        let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
-            stream: self.streams.get(segment.stream).map_or(0, |stream| shown_handle(&stream)),
-            segment_pool_id: id,
-            serial: Some(segment.serial),
-            frames: state.segment_stacks.get(&segment.address).cloned(),
-            ..SegmentInfo::of(device, segment.kind, segment.blocks().map(block).collect())
-        };
-        state.segments().map(info).collect()
-    }
-
-    /// Waits for what other streams do with blocks; what each wait said.
-    pub(super) fn wait(&self) -> Vec<cuda_mem_core::Result<()>> {
-        let of_pools: Vec<_> = lock(&self.state).pools.iter().map(|(_, pool)| pool.notes.clone()).collect();
-        of_pools.iter().flat_map(|notes| notes.pending.wait()).collect()
-    }
-
-    /// What each pool has free, and each stream of the default pool, of those that have any and do not sleep.
-    pub(super) fn cached(&self) -> Vec<CachedMemory> {
-        let state = lock(&self.state);
-        let mut all = BTreeMap::<_, (usize, usize)>::new();
-        for (pool, segment) in state.segments() {
-            let of = || self.streams.get(segment.stream).map(|stream| stream.id());
-            let stream = if pool == MempoolId::NONE { of() } else { None };
-            let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
-            for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {
-                let (bytes, largest) = all.entry((pool, stream)).or_default();
-                (*bytes, *largest) = (*bytes + block.size as usize, (*largest).max(block.size as usize));
-            }
-        }
-        let cached = |((pool, stream), (bytes, largest))| CachedMemory { pool, stream, bytes, largest };
-        all.into_iter().map(cached).collect()
     }
 
     /// Whether a pool hands memory out.
@@ -284,4 +237,43 @@ impl Private {
 pub(super) struct PrivatePools<'s> {
     pub(super) shared: &'s DeviceCache,
     pub(super) private: &'s Private,
+}
+
+/// What there is, for those who ask.
+impl PrivatePools<'_> {
+    pub(super) fn segments(self, device: u32, stacks: &HashMap<u64, Frames>) -> Vec<SegmentInfo> {
+        let state = lock(&self.private.state);
+        let block = |block: Block| BlockInfo {
+            address: block.address,
+            size: block.size,
+            requested_size: block.requested,
+            state: block.state,
+            frames: stacks.get(&block.address).filter(|_| block.state != BlockState::Inactive).cloned(),
+        };
+        let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
+            stream: self.shared.streams.handle_of(segment.stream),
+            segment_pool_id: id,
+            serial: Some(segment.serial),
+            frames: state.segment_stacks.get(&segment.address).cloned(),
+            ..SegmentInfo::of(device, segment.kind, segment.blocks().map(block).collect())
+        };
+        state.segments().map(info).collect()
+    }
+
+    /// What each pool has free, and each stream of the default pool, of those that have any and do not sleep.
+    pub(super) fn cached(self) -> Vec<CachedMemory> {
+        let state = lock(&self.private.state);
+        let mut all = BTreeMap::<_, (usize, usize)>::new();
+        for (pool, segment) in state.segments() {
+            let of = || self.shared.streams.slot_of(segment.stream).map(StreamSlot::stream_id);
+            let stream = if pool == MempoolId::NONE { of() } else { None };
+            let is_asleep = state.pools.get(pool).is_ok_and(|pool| pool.is_asleep);
+            for block in segment.blocks().filter(|block| !is_asleep && block.state == BlockState::Inactive) {
+                let (bytes, largest) = all.entry((pool, stream)).or_default();
+                (*bytes, *largest) = (*bytes + block.size as usize, (*largest).max(block.size as usize));
+            }
+        }
+        let cached = |((pool, stream), (bytes, largest))| CachedMemory { pool, stream, bytes, largest };
+        all.into_iter().map(cached).collect()
+    }
 }

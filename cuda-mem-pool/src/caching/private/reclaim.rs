@@ -1,46 +1,37 @@
 //! What is tried when a private pool has no memory for a request, and how segments go back to where they came from.
 
-use std::hint;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::{Stream, Uses, catch_panic};
 
+use super::PrivatePools;
 use super::blocks::{Found, Routed};
-use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::refuse_watchers;
 use crate::caching::grow::unless_lost;
-use crate::caching::owner::{End, wait_for};
-use crate::caching::slot::shown_handle;
+use crate::caching::owner::End;
+use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{Climb, climb};
-use crate::engine::segments::{FreeSegment, TakenSegment};
+use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
 use crate::primitive::lock;
-use crate::snapshot::{Action, Frames};
-
-/// A segment that was taken out of its pool, which is not forgotten while it is out, and the streams neither.
-#[derive(Debug)]
-struct Leaving {
-    taken: TakenSegment,
-    is_captured: bool,
-    owner: Option<Stream>,
-    stack: Option<Frames>,
-}
+use crate::snapshot::Action;
 
 impl PrivatePools<'_> {
     /// A block after everything that helps.
     #[cold]
-    pub(super) fn reclaim_and_retry(self, routed: Routed<'_>) -> Result<Found> {
+    pub(super) fn reclaim_and_retry(self, routed: Routed<'_>, wanted: SegmentRequest) -> Result<Found> {
         refuse_watchers()?;
         self.shared.poll();
         self.shared.collect_garbage();
-        // Freed meanwhile, abandoned by a stream, or of a new segment.
+        // Freed meanwhile, left by a stream, or of a new segment.
         if let Some(found) = self.look_or_extend(routed)? {
             return Ok(found);
         }
         self.shared.figures.change(|counts| counts.num_alloc_retries += 1);
-        if let Some(found) = climb(&mut Climber { pools: self, routed, found: None })? {
+        if let Some(found) = climb(&mut Climber { pools: self, routed, wanted })? {
             return Ok(found);
         }
         if routed.pool == MempoolId::NONE
@@ -56,33 +47,28 @@ impl PrivatePools<'_> {
         refused.map(Found::Block)
     }
 
-    /// Gives back what is free elsewhere, with a wait on the host for what may use it or without. A block that came meanwhile.
-    fn make_room(self, routed: Routed<'_>, waits: bool) -> Result<Option<Found>> {
-        let wanted = match self.look(routed)? {
-            Found::Miss(wanted, _) => wanted,
-            found => return Ok(Some(found)),
-        };
+    /// Gives back what is free elsewhere, with a wait on the host for what may use it or without.
+    fn make_room(self, pool: MempoolId, wanted: &SegmentRequest, waits: bool) -> Result<()> {
         // Segments that are too large to be cut for the request go, so that there is room for one that is not. Not those of graphs, which go
         // on using what was freed while they were captured.
         let mut state = lock(&self.private.state);
-        let is_captured = state.is_captured(routed.pool);
-        let taken = if is_captured { Vec::new() } else { state.pools.take_available(routed.pool, &wanted) };
-        let leaving = self.leaving(&mut state, taken);
+        let is_captured = state.is_captured(pool);
+        let taken = if is_captured { Vec::new() } else { state.pools.take_available(pool, wanted) };
         drop(state);
-        self.give_back(leaving, waits)?;
+        self.give_back(taken, waits)?;
         // What the driver refuses stays, and the request may do without.
         unless_lost(self.shared.trim_to(0))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
-        Ok(None)
+        Ok(())
     }
 
-    /// A free block, also of a stream that nobody has any more, else one of a new segment. None if there is no memory for it.
+    /// A free block, also of a stream that has ended, else one of a new segment. None if there is no memory for it.
     fn look_or_extend(self, routed: Routed<'_>) -> Result<Option<Found>> {
         let (wanted, source) = match self.look(routed)? {
             Found::Miss(wanted, source) => (wanted, source),
             found => return Ok(Some(found)),
         };
-        if let Some(found) = self.look_at_abandoned(routed)? {
+        if let Some(found) = self.look_at_left(routed)? {
             return Ok(Some(found));
         }
         match self.extend(routed, wanted, wanted.roomy, source.as_ref())? {
@@ -95,9 +81,8 @@ impl PrivatePools<'_> {
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
-        let of_pools = self.private.streams.all().into_iter().map(|stream| wait_for(&stream));
         let of_blocks = self.shared.pending.points().into_iter().map(|point| point.wait());
-        for outcome in of_slots.chain(of_pools).chain(of_blocks) {
+        for outcome in of_slots.chain(of_blocks) {
             // Whatever else it fails with, the events tell what is done.
             unless_lost(outcome.map_err(Error::Core))?;
         }
@@ -108,20 +93,17 @@ impl PrivatePools<'_> {
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
     fn wait_for_uses(self) {
+        let capturing = self.capturing();
         // What cannot be waited for waits on.
-        self.uncaptured().iter().for_each(|deferred| _ = self.end_all(deferred));
+        let _ = self.end_all(|block| !capturing.contains(&block.pool));
     }
 
     /// Gives back the free segments of one released pool, after a wait on the host for what may use them; how many bytes.
     pub(super) fn reclaim_pool(self, id: MempoolId) -> Result<usize> {
-        let pending = {
-            let state = lock(&self.private.state);
-            state.pools.get(id).ok().filter(|pool| pool.is_freeable()).map(|pool| pool.notes.clone())
-        };
-        if let Some(pending) = pending {
+        if lock(&self.private.state).pools.get(id).is_ok_and(|pool| pool.is_freeable()) {
             self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
             // What cannot be waited for waits on.
-            let _ = self.end_all(&pending);
+            let _ = self.end_all(|block| block.pool == id);
         }
         self.reclaim(id, true)
     }
@@ -138,123 +120,113 @@ impl PrivatePools<'_> {
     /// Gives unused segments back, of one released pool or, for [`MempoolId::NONE`], of all; how many bytes.
     pub(in crate::caching) fn reclaim(self, id: MempoolId, waits: bool) -> Result<usize> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
-        let mut state = lock(&self.private.state);
-        let (taken, over) = state.pools.take_cached(id);
-        let leaving = self.leaving(&mut state, taken);
-        drop(state);
-        let released = self.give_back(leaving, waits);
+        let (taken, over) = lock(&self.private.state).pools.take_cached(id);
+        let released = self.give_back(taken, waits);
         // The last handle to an upstream is somebody else's code.
         drop(over);
         released
     }
 
-    /// What is needed to give segments back. Under the lock under which they were taken: their stream may be forgotten later.
-    fn leaving(self, state: &mut PoolState, taken: Vec<TakenSegment>) -> Vec<Leaving> {
-        let leaving = taken.into_iter().map(|taken| Leaving {
-            is_captured: state.is_captured(taken.id),
-            owner: self.private.streams.get(taken.segment.stream),
-            stack: state.segment_stacks.remove(&taken.segment.address),
-            taken,
-        });
-        leaving.collect()
-    }
-
     /// Gives segments back. A segment that is used yet, or is not taken, is put back.
-    fn give_back(self, leaving: Vec<Leaving>, waits: bool) -> Result<usize> {
+    fn give_back(self, all: Vec<TakenSegment>, waits: bool) -> Result<usize> {
         if waits {
             self.shared.wait_for_lost_streams();
         }
-        if leaving.is_empty() {
-            self.forget_streams_without_pools();
-            return Ok(0);
-        }
         let until = Instant::now() + REACHED;
         let (mut bytes, mut result) = (0usize, Ok(()));
-        for leaving in leaving {
-            let users = self.users(&leaving, waits);
-            // Of another thread's default stream nothing can be asked.
-            let asked: Vec<&Stream> =
-                users.iter().filter(|user| !self.private.streams.has_ended(user)).collect();
-            let outcome = if !users.is_empty() && are_quiet(&asked, waits, until) {
-                self.release(leaving)
+        for taken in all {
+            let users = self.users(&taken, waits);
+            let outcome = if users.is_some_and(|users| are_quiet(&users, waits, until)) {
+                self.release(&taken)
             } else {
-                self.put_back(leaving).map(|()| 0)
+                lock(&self.private.state).pools.put_back(&taken).map(|()| 0).map_err(Error::from)
             };
             match outcome {
                 Ok(released) => bytes = bytes.saturating_add(released),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        self.forget_streams_without_pools();
-        if bytes > 0 {
-            self.forget_without_memory(&self.abandoned_streams());
-        }
         result.map(|()| bytes)
     }
 
     /// Gives a segment back that nothing uses; how many bytes.
-    fn release(self, leaving: Leaving) -> Result<usize> {
-        let FreeSegment { address, bytes, kind, .. } = leaving.taken.segment;
-        let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
+    fn release(self, taken: &TakenSegment) -> Result<usize> {
+        let (pool, FreeSegment { address, bytes, kind, stream, .. }) = (taken.id, taken.segment);
+        let stream = self.shared.streams.handle_of(stream);
         let event = |action| Event { action, address, size: bytes, stream, pool };
+        // Another segment may come to the address once this one has gone.
+        let stack = lock(&self.private.state).segment_stacks.remove(&address);
         // Before the memory is somebody else's: trackers end what they registered of it.
-        self.shared.record.tell_segment(event(Action::SegmentFree), leaving.stack.clone());
+        self.shared.record.tell_segment(event(Action::SegmentFree), stack.clone());
         if let Err(refusal) = self.private.memory.release(address) {
-            let stack = leaving.stack.clone();
-            let kept = self.put_back(leaving);
+            let mut state = lock(&self.private.state);
+            let kept = state.pools.put_back(taken);
+            state.segment_stacks.extend(stack.clone().map(|stack| (address, stack)));
+            drop(state);
             self.shared.record.tell_segment(event(Action::SegmentAlloc), stack);
-            return kept.and(Err(refusal));
+            return kept.map_err(Error::from).and(Err(refusal));
         }
         self.shared.source.unclaim(bytes as usize);
         self.shared.figures.remove_segment(pool, kind, bytes);
-        let over = lock(&self.private.state).pools.given_back(&leaving.taken);
+        let over = lock(&self.private.state).pools.given_back(taken);
         // What it panics with must not keep the next segment from going back.
         let _ = catch_panic(|| drop(over));
         Ok(bytes as usize)
     }
 
-    fn put_back(self, leaving: Leaving) -> Result<()> {
-        let Leaving { taken, stack, .. } = leaving;
-        let mut state = lock(&self.private.state);
-        state.pools.put_back(&taken)?;
-        if let Some(stack) = stack {
-            state.segment_stacks.insert(taken.segment.address, stack);
-        }
-        Ok(())
-    }
-
-    /// Forgets the streams when there are no pools: until then graphs of them may run on any.
-    fn forget_streams_without_pools(self) {
-        let state = lock(&self.private.state);
-        let none = state.pools.iter().next().is_none();
-        let gone = self.private.streams.take(|_| none);
-        drop(state);
-        drop(gone);
-    }
-
     /// The streams that may use a segment, a graph's on any. None if one of them has ended and may run yet.
-    fn users(self, leaving: &Leaving, waits: bool) -> Vec<Stream> {
-        let mut users: Vec<Stream> = leaving.owner.iter().cloned().collect();
-        if !leaving.is_captured {
-            return users;
-        }
-        users.extend(self.private.streams.all());
-        for slot in self.shared.slots.iter() {
-            let is_done = match slot.owner.served() {
-                Ok(stream) => {
-                    users.push(stream);
-                    true
-                }
-                Err(End::Done) => true,
-                Err(End::At(point)) if waits => point.synchronize().is_ok(),
-                Err(End::At(point)) => point.is_complete().unwrap_or(false),
-                Err(End::Lost) => false,
-            };
-            if !is_done {
-                return Vec::new();
+    fn users(self, taken: &TakenSegment, waits: bool) -> Option<Vec<Stream>> {
+        let is_captured = lock(&self.private.state).is_captured(taken.id);
+        let slots: Vec<&StreamSlot> = if is_captured {
+            self.shared.slots.iter().collect()
+        } else {
+            self.shared.streams.slot_of(taken.segment.stream).into_iter().collect()
+        };
+        let mut users = Vec::new();
+        for slot in slots {
+            match slot.owner.served() {
+                Ok(stream) => users.push(stream),
+                Err(End::Done) => {}
+                Err(End::At(point)) if waits => point.synchronize().ok()?,
+                Err(End::At(point)) if point.is_complete().unwrap_or(false) => {}
+                Err(End::At(_) | End::Lost(_)) => return None,
             }
         }
-        users
+        Some(users)
+    }
+
+    /// Looks again with the pool's memory of each stream that has ended, until that will do: as with heaps it is as if that had been the
+    /// request's stream all the time, also for blocks that somebody has. What a graph may use stays as it is. Waits for nothing.
+    fn look_at_left(self, routed: Routed<'_>) -> Result<Option<Found>> {
+        let own = routed.stream.id().as_raw();
+        let others: BTreeSet<u64> = match lock(&self.private.state).pools.get(routed.pool) {
+            Ok(pool) if !pool.is_captured => pool.heap.segments().map(|segment| segment.stream).collect(),
+            _ => return Ok(None),
+        };
+        for from in others.into_iter().filter(|from| *from != own) {
+            if self.adopt(routed.pool, from, own)
+                && let found @ (Found::Block(_) | Found::Gone) = self.look(routed)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a stream the memory that another has in a pool, if that has ended.
+    fn adopt(self, id: MempoolId, from: u64, to: u64) -> bool {
+        let streams = &self.shared.streams;
+        if let Some(slot) = streams.slot_of(from) {
+            slot.owner.look_for_end();
+        }
+        // Under the lock: a thread at its end that has its stream come back has nothing of the pool before.
+        let mut state = lock(&self.private.state);
+        let Ok(pool) = state.pools.get_mut(id) else { return false };
+        let has_ended = !pool.is_captured && streams.is_over(from);
+        if has_ended {
+            pool.heap.adopt(from, to);
+        }
+        has_ended
     }
 }
 
@@ -263,7 +235,7 @@ impl PrivatePools<'_> {
 struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,
-    found: Option<Found>,
+    wanted: SegmentRequest,
 }
 
 impl Climb for Climber<'_> {
@@ -271,21 +243,16 @@ impl Climb for Climber<'_> {
     type Error = Error;
 
     fn take_elsewhere(&mut self) -> Result<bool> {
-        self.found = self.pools.make_room(self.routed, false)?;
-        Ok(true)
+        self.pools.make_room(self.routed.pool, &self.wanted, false).map(|()| true)
     }
 
     fn wait(&mut self) -> Result<bool> {
         self.pools.wait_for_streams()?;
-        self.found = self.pools.make_room(self.routed, true)?;
-        Ok(true)
+        self.pools.make_room(self.routed.pool, &self.wanted, true).map(|()| true)
     }
 
     fn attempt(&mut self) -> Result<Option<Found>> {
-        match self.found.take() {
-            None => self.pools.look_or_extend(self.routed),
-            found => Ok(found),
-        }
+        self.pools.look_or_extend(self.routed)
     }
 
     fn ask_program(&mut self) -> bool {
@@ -296,19 +263,10 @@ impl Climb for Climber<'_> {
 /// Within so long an idle stream comes to an event, which is what some streams have to be asked by.
 const REACHED: Duration = Duration::from_micros(50);
 
-/// Whether streams are known to have done all that they were given, by events: a question to the stream ends a capture.
-fn are_quiet(users: &[&Stream], waits: bool, until: Instant) -> bool {
-    let mut uses = Uses::new();
-    if users.iter().any(|user| uses.record_stream(user).is_err()) {
-        return false;
-    }
-    if waits {
-        return uses.wait().is_ok();
-    }
-    loop {
-        match uses.are_over() {
-            Ok(false) if Instant::now() < until => hint::spin_loop(),
-            answer => return answer.unwrap_or(false),
-        }
-    }
+/// Whether streams are known to have done all that they were given.
+fn are_quiet(users: &[Stream], waits: bool, until: Instant) -> bool {
+    let uses = Uses::new();
+    let is_known = users.iter().all(|user| uses.record_stream(user).is_ok());
+    let wait = || if waits { uses.wait() } else { uses.wait_for(until.duration_since(Instant::now())) };
+    is_known && wait().is_ok()
 }

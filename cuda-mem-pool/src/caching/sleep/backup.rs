@@ -47,6 +47,16 @@ impl BackupMemory {
         self.bytes
     }
 
+    /// Whether it has nothing.
+    pub(super) fn is_spare(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The same memory, for the next time.
+    pub(super) fn emptied(self) -> Self {
+        Self { ranges: Vec::new(), ..self }
+    }
+
     /// Puts copies of these ranges into a stream, in the order of their addresses.
     ///
     /// # Safety
@@ -150,24 +160,15 @@ pub(super) fn joined(live: &[Range<CUdeviceptr>], pieces: &[Range<CUdeviceptr>])
         }
     }
     let mut joined: Vec<Range<CUdeviceptr>> = Vec::new();
-    let mut live = live.iter().peekable();
     for run in runs {
         let first = joined.len();
-        while let Some(range) = live.peek() {
-            if range.start >= run.end {
-                break;
-            }
+        let behind = live.partition_point(|range| range.end <= run.start);
+        for range in live.iter().skip(behind).take_while(|range| range.start < run.end) {
             let part = range.start.max(run.start)..range.end.min(run.end);
-            if part.start < part.end {
-                match joined.get_mut(first..).and_then(<[_]>::last_mut) {
-                    Some(last) if part.start - last.end <= BRIDGED => last.end = part.end,
-                    _ => joined.push(part),
-                }
+            match joined.get_mut(first..).and_then(<[_]>::last_mut) {
+                Some(last) if part.start - last.end <= BRIDGED => last.end = part.end,
+                _ => joined.push(part),
             }
-            if range.end > run.end {
-                break;
-            }
-            live.next();
         }
     }
     joined

@@ -140,14 +140,18 @@ impl Tag {
         }
         let stream = Stream::new(&shared.context)?;
         let (claim, memory) = obtain(shared, &cycles)?;
-        let before = cycles.iter().map(|cycle| cycle.tag.lacking()).collect();
-        let claim = Some(claim);
-        let waking = Waking { shared, stream: &stream, cycles: &cycles, before, claim, is_settled: false };
-        let woken = waking.map(memory, restore)?;
-        stream.synchronize()?;
-        waking.settle();
+        let mapped = map_all(&cycles, memory, restore, &stream);
+        let woken = mapped.and_then(|woken| Ok(stream.synchronize().map(|()| woken)?));
+        if woken.is_ok() {
+            segments_of(&cycles).for_each(|segment| segment.settle());
+        } else {
+            unmap_stale(&cycles, &stream);
+        }
+        claim.keep();
+        let lacking = cycles.iter().map(|cycle| cycle.tag.count_lacking(shared).1);
+        shared.source.unclaim(lacking.sum());
         let mut told = Vec::new();
-        for (cycle, ranges) in cycles.iter_mut().zip(&woken) {
+        for (cycle, ranges) in cycles.iter_mut().zip(&woken?) {
             cycle.tag.keep_largest_backup();
             shared.private.set_asleep(&cycle.tag.memory, false);
             cycle.end = AWAKE;
@@ -224,7 +228,6 @@ impl Plan {
         tag: &TagShared,
         refused: &mut Vec<(Range<CUdeviceptr>, Error)>,
     ) -> usize {
-        let before = tag.lacking();
         let mut freed = 0;
         for (segment, piece) in self.pieces.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
@@ -233,33 +236,9 @@ impl Plan {
                 Err(error) => refused.push((piece.clone(), error.into())),
             }
         }
-        let after = tag.lacking();
-        shared.source.unclaim(after.bytes().saturating_sub(before.bytes()));
-        after.count(before, shared);
+        let (before, now) = tag.count_lacking(shared);
+        shared.source.unclaim(now.saturating_sub(before));
         freed
-    }
-}
-
-/// The bytes without memory in small segments and in large ones.
-#[derive(Debug, Clone, Copy, Default)]
-struct Lacking([usize; 2]);
-
-impl Lacking {
-    fn bytes(self) -> usize {
-        self.0.iter().sum()
-    }
-
-    /// Counts that so much has no memory now, of which `before` had none before.
-    fn count(self, before: Self, shared: &DeviceCache) {
-        shared.figures.change(|counts| {
-            for pool in [PoolSize::Small, PoolSize::Large] {
-                let (now, before) = (self.0[pool as usize] as u64, before.0[pool as usize] as u64);
-                counts.reserved_bytes.decrease(pool, now.saturating_sub(before));
-                counts.reserved_bytes.increase(pool, before.saturating_sub(now));
-            }
-            let asleep = counts.asleep_bytes + self.bytes() as u64;
-            counts.asleep_bytes = asleep.saturating_sub(before.bytes() as u64);
-        });
     }
 }
 
@@ -303,14 +282,25 @@ impl TagShared {
         }
     }
 
-    fn lacking(&self) -> Lacking {
-        let mut lacking = Lacking::default();
+    /// Counts what has no memory now; the bytes of that before, and now.
+    fn count_lacking(&self, shared: &DeviceCache) -> (usize, usize) {
+        let mut now = [0; 2];
         for segment in self.memory.segments() {
             // Small segments are single pages.
             let kind = if segment.bytes() > SLAB { PoolSize::Large } else { PoolSize::Small };
-            lacking.0[kind as usize] += segment.lacking().iter().sum::<usize>();
+            now[kind as usize] += segment.lacking().iter().sum::<usize>();
         }
-        lacking
+        let before = std::mem::replace(&mut *lock(&self.lacking), now);
+        let (had, has) = (before.iter().sum(), now.iter().sum());
+        shared.figures.change(|counts| {
+            for pool in [PoolSize::Small, PoolSize::Large] {
+                let (before, now) = (before[pool as usize] as u64, now[pool as usize] as u64);
+                counts.reserved_bytes.decrease(pool, now.saturating_sub(before));
+                counts.reserved_bytes.increase(pool, before.saturating_sub(now));
+            }
+            counts.asleep_bytes = (counts.asleep_bytes + has as u64).saturating_sub(had as u64);
+        });
+        (had, has)
     }
 
     /// What would go, and what would stay.
@@ -341,13 +331,13 @@ impl TagShared {
 
     /// Has host memory of so many bytes at hand for the next sleep. The program may be called, so without the lock.
     pub(super) fn reserve_backup(&self, context: &Context, bytes: usize) -> Result<()> {
-        let before = lock(&self.spare).take();
+        let before = lock(&self.backups).pop();
         // Another one goes first: there may not be room for both.
         let spare = match before.filter(|before| before.bytes() == bytes) {
             None if bytes > 0 => Some(BackupMemory::new(context, bytes)?),
             kept => kept,
         };
-        *lock(&self.spare) = spare;
+        lock(&self.backups).extend(spare);
         Ok(())
     }
 
@@ -361,7 +351,7 @@ impl TagShared {
         if bytes == 0 {
             return Ok(None);
         }
-        let spare = lock(&self.spare).take();
+        let spare = lock(&self.backups).pop_if(|last| last.is_spare());
         let spare = spare.filter(|spare| spare.bytes() >= bytes);
         let mut backup = spare.map_or_else(|| BackupMemory::new(context, bytes), Ok)?;
         // SAFETY: the caller's promise.
@@ -371,8 +361,9 @@ impl TagShared {
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
     fn keep_largest_backup(&self) {
-        let (backups, spare) = (std::mem::take(&mut *lock(&self.backups)), lock(&self.spare).take());
-        *lock(&self.spare) = backups.into_iter().chain(spare).max_by_key(BackupMemory::bytes);
+        let backups = std::mem::take(&mut *lock(&self.backups));
+        let largest = backups.into_iter().max_by_key(BackupMemory::bytes);
+        lock(&self.backups).extend(largest.map(BackupMemory::emptied));
     }
 }
 
@@ -406,8 +397,7 @@ fn end_copies(cycles: &[Cycle<'_>], stream: &Stream) -> cuda_mem_core::Result<()
 
 /// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
 fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s>, Vec<PhysicalMemory>)> {
-    let segments = cycles.iter().flat_map(|cycle| cycle.tag.memory.segments());
-    let sizes: Vec<usize> = segments.flat_map(|segment| segment.lacking()).collect();
+    let sizes: Vec<usize> = segments_of(cycles).flat_map(|segment| segment.lacking()).collect();
     let needed = sizes.iter().sum::<usize>();
     let mut missing = 0;
     for attempt in 0..3 {
@@ -428,9 +418,10 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
             continue;
         };
         // Any of them: all make memory of the same kind.
-        let made = cycles.first().map_or(Ok(Some(Vec::new())), |cycle| cycle.tag.memory.create(&sizes))?;
-        if let Some(made) = made {
-            return Ok((claim, made));
+        let made = cycles.first().map_or(Ok(Vec::new()), |cycle| cycle.tag.memory.create(&sizes));
+        match made.map_err(Error::from) {
+            Err(error) if error.is_out_of_memory() => {}
+            made => return Ok((claim, made?)),
         }
         let free = shared.context.memory_info().map_or(0, |memory| memory.free);
         missing = needed.saturating_sub(free).max(1);
@@ -438,72 +429,52 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
     Err(SleepError::NoMemory { needed, missing, held: shared.source.reserved() }.into())
 }
 
-/// Tags on their way back. What is mapped goes again when this is dropped, unless it was settled.
-struct Waking<'s> {
-    shared: &'s DeviceCache,
-    stream: &'s Stream,
-    cycles: &'s [Cycle<'s>],
-    before: Vec<Lacking>,
-    claim: Option<Claim<'s>>,
-    is_settled: bool,
+fn segments_of(cycles: &[Cycle<'_>]) -> impl Iterator<Item = Arc<Segment>> {
+    cycles.iter().flat_map(|cycle| cycle.tag.memory.segments())
 }
 
-impl Waking<'_> {
-    /// Maps the memory, and puts the copies into the stream; what came back of each tag.
-    fn map(&self, memory: Vec<PhysicalMemory>, restore: Restore) -> Result<Vec<Vec<Range<CUdeviceptr>>>> {
-        let mut memory = memory.into_iter();
-        let of_tag = |cycle: &Cycle<'_>| {
-            let mut woken = Vec::new();
-            for segment in cycle.tag.memory.segments() {
-                let pieces = segment.pieces(false);
-                segment.wake(&cycle.tag.memory, &mut memory)?;
-                pieces.iter().try_for_each(|piece| self.fill(cycle.tag, piece, restore))?;
-                woken.extend(pieces);
-            }
-            Ok(woken)
-        };
-        self.cycles.iter().map(of_tag).collect()
-    }
-
-    fn fill(&self, tag: &TagShared, piece: &Range<CUdeviceptr>, restore: Restore) -> Result<()> {
-        match restore {
-            Restore::Nothing => Ok(()),
-            // SAFETY: mapped just now, and nobody uses it while the tag is busy.
-            Restore::Filled(byte) => Ok(unsafe { memset_async(self.stream, piece.start, byte, len(piece)) }?),
-            Restore::Backup => {
-                let backups = lock_over_calls(&tag.backups);
-                // SAFETY: as above. What was saved last comes last.
-                backups.iter().try_for_each(|backup| unsafe { backup.restore(piece, self.stream) })
-            }
+/// Maps the memory, and puts the copies into the stream; what came back of each tag. What an error leaves mapped is stale.
+fn map_all(
+    cycles: &[Cycle<'_>],
+    memory: Vec<PhysicalMemory>,
+    restore: Restore,
+    stream: &Stream,
+) -> Result<Vec<Vec<Range<CUdeviceptr>>>> {
+    let mut memory = memory.into_iter();
+    let of_tag = |cycle: &Cycle<'_>| {
+        let mut woken = Vec::new();
+        for segment in cycle.tag.memory.segments() {
+            let pieces = segment.pieces(false);
+            segment.wake(&cycle.tag.memory, &mut memory)?;
+            pieces.iter().try_for_each(|piece| fill(cycle.tag, piece, restore, stream))?;
+            woken.extend(pieces);
         }
-    }
+        Ok(woken)
+    };
+    cycles.iter().map(of_tag).collect()
+}
 
-    /// All of it is there, and can be used.
-    fn settle(mut self) {
-        self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()).for_each(|segment| segment.settle());
-        self.is_settled = true;
+fn fill(tag: &TagShared, piece: &Range<CUdeviceptr>, restore: Restore, stream: &Stream) -> Result<()> {
+    match restore {
+        Restore::Nothing => Ok(()),
+        // SAFETY: mapped just now, and nobody uses it while the tag is busy.
+        Restore::Filled(byte) => Ok(unsafe { memset_async(stream, piece.start, byte, len(piece)) }?),
+        Restore::Backup => {
+            let backups = lock_over_calls(&tag.backups);
+            // SAFETY: as above. What was saved last comes last.
+            backups.iter().try_for_each(|backup| unsafe { backup.restore(piece, stream) })
+        }
     }
 }
 
-impl Drop for Waking<'_> {
-    fn drop(&mut self) {
-        // Copies may be under way: what cannot be waited for stays mapped, and is filled when the tag wakes.
-        if !self.is_settled && end_copies(self.cycles, self.stream).is_ok() {
-            for segment in self.cycles.iter().flat_map(|cycle| cycle.tag.memory.segments()) {
-                for piece in segment.stale() {
-                    // SAFETY: the copies are done: nobody else uses it while the tag is busy.
-                    let _ = unsafe { segment.put_to_sleep(piece.start) };
-                }
+/// Takes away what a wake that failed has mapped. Copies may be under way: what cannot be waited for stays, and is filled when the tag wakes.
+fn unmap_stale(cycles: &[Cycle<'_>], stream: &Stream) {
+    if end_copies(cycles, stream).is_ok() {
+        for segment in segments_of(cycles) {
+            for piece in segment.stale() {
+                // SAFETY: the copies are done: nobody else uses it while the tag is busy.
+                let _ = unsafe { segment.put_to_sleep(piece.start) };
             }
-        }
-        let mut lacking = 0;
-        for (cycle, before) in self.cycles.iter().zip(&self.before) {
-            let after = cycle.tag.lacking();
-            after.count(*before, self.shared);
-            lacking += after.bytes();
-        }
-        if let Some(claim) = self.claim.take() {
-            claim.keep_all_but(lacking);
         }
     }
 }

@@ -78,15 +78,8 @@ impl MappedSegments {
         self.segments().iter().try_for_each(|segment| segment.let_in(&[peer]))
     }
 
-    /// Makes memory of these sizes, which is mapped nowhere yet. None if the driver has not as much.
-    pub(super) fn create(&self, sizes: &[usize]) -> cuda_mem_core::Result<Option<Vec<PhysicalMemory>>> {
-        match self.create_all(sizes) {
-            Err(error) if Error::from(error.clone()).is_out_of_memory() => Ok(None),
-            made => made.map(Some),
-        }
-    }
-
-    fn create_all(&self, sizes: &[usize]) -> cuda_mem_core::Result<Vec<PhysicalMemory>> {
+    /// Makes memory of these sizes, which is mapped nowhere yet.
+    pub(super) fn create(&self, sizes: &[usize]) -> cuda_mem_core::Result<Vec<PhysicalMemory>> {
         let device = self.context.device();
         sizes.iter().map(|bytes| PhysicalMemory::create(device, *bytes, &self.options)).collect()
     }
@@ -189,7 +182,7 @@ impl Segment {
         let piece =
             |offset| Piece { offset, bytes: PIECE.min(bytes - offset), memory: None, is_stale: false };
         let segment = Self { range, pieces: Mutex::new(offsets.map(piece).collect()) };
-        let memory = source.create_all(&segment.lacking())?;
+        let memory = source.create(&segment.lacking())?;
         segment.wake(source, &mut memory.into_iter())?;
         segment.settle();
         Ok(segment)

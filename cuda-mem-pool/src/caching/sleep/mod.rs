@@ -136,10 +136,10 @@ struct TagShared {
     /// How many threads are in a scope of it: with the first one requests are asked where they go.
     scopes: Mutex<usize>,
     keeps: Mutex<BTreeMap<u64, (Range<CUdeviceptr>, String)>>,
-    /// One for each time that a part was put to sleep.
+    /// One for each time that a part was put to sleep; awake, the one without bytes for the next time.
     backups: Mutex<Vec<BackupMemory>>,
-    /// Host memory for the next time.
-    spare: Mutex<Option<BackupMemory>>,
+    /// The bytes without memory in small segments and in large ones, as they are counted.
+    lacking: Mutex<[usize; 2]>,
 }
 
 const AWAKE: u32 = 0;
@@ -195,7 +195,7 @@ impl TagShared {
             scopes: Mutex::new(0),
             keeps: Mutex::default(),
             backups: Mutex::default(),
-            spare: Mutex::default(),
+            lacking: Mutex::default(),
         })
     }
 }
@@ -353,12 +353,11 @@ impl Tag {
         let segments = self.shared.memory.segments();
         let asleep_bytes = segments.iter().flat_map(|segment| segment.lacking()).sum();
         let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
-        let spare = lock(&self.shared.spare).as_ref().map_or(0, BackupMemory::bytes);
         TagState {
             is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
             awake_bytes: all_bytes.saturating_sub(asleep_bytes),
             asleep_bytes,
-            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum::<usize>() + spare,
+            backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum(),
         }
     }
 
@@ -379,7 +378,7 @@ impl Tag {
     /// Gives the host memory back that is kept for the next sleep; how many bytes. None of a tag that sleeps.
     pub fn release_backup(&self) -> Result<usize> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
-        let spare = lock(&self.shared.spare).take();
+        let spare = lock(&self.shared.backups).pop();
         Ok(spare.map_or(0, |spare| spare.bytes()))
     }
 

@@ -316,7 +316,7 @@ impl SegmentHeap {
         Ok([freed, allocated])
     }
 
-    fn expect_no_pending(&self) -> Result<(), PoolError> {
+    pub(crate) fn expect_no_pending(&self) -> Result<(), PoolError> {
         let pending = self.blocks.values().find(|block| block.state == BlockState::ActivePendingFree);
         pending.map_or(Ok(()), |block| Err(PoolError::Pending { address: block.address }))
     }

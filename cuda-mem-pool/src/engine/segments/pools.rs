@@ -65,9 +65,9 @@ impl Routes {
     }
 }
 
-/// One private pool. `S` is where its segments come from if not from where the owner's own do, `N` what the owner notes of it.
+/// One private pool. `S` is where its segments come from if not from where the owner's own do.
 #[derive(Debug)]
-pub(crate) struct Pool<S, N> {
+pub(crate) struct Pool<S> {
     pub(crate) uses: u64,
     pub(crate) heap: SegmentHeap,
     pub(crate) source: Option<S>,
@@ -77,12 +77,11 @@ pub(crate) struct Pool<S, N> {
     pub(crate) is_captured: bool,
     /// Whether its memory sleeps: it hands nothing out, and gives nothing back.
     pub(crate) is_asleep: bool,
-    pub(crate) notes: N,
     /// How many segments were taken out and neither went nor came back yet.
     leaving: usize,
 }
 
-impl<S, N: Default> Pool<S, N> {
+impl<S> Pool<S> {
     fn new(options: Options, source: Option<S>) -> Self {
         Self {
             uses: 1,
@@ -91,7 +90,6 @@ impl<S, N: Default> Pool<S, N> {
             use_on_oom: false,
             is_captured: false,
             is_asleep: false,
-            notes: N::default(),
             leaving: 0,
         }
     }
@@ -126,13 +124,13 @@ pub(crate) struct TakenSegment {
 
 /// All private pools of a device by name, with PyTorch's rules.
 #[derive(Debug)]
-pub(crate) struct PoolTable<S, N> {
+pub(crate) struct PoolTable<S> {
     options: Options,
-    pools: BTreeMap<MempoolId, Pool<S, N>>,
+    pools: BTreeMap<MempoolId, Pool<S>>,
     routes: Arc<Routes>,
 }
 
-impl<S, N: Default> PoolTable<S, N> {
+impl<S> PoolTable<S> {
     pub(crate) fn new(options: Options) -> Self {
         Self { options, pools: BTreeMap::new(), routes: Arc::default() }
     }
@@ -220,31 +218,31 @@ impl<S, N: Default> PoolTable<S, N> {
     }
 
     /// A pool, in use or not. [`PoolError::Unknown`].
-    pub(crate) fn get(&self, id: MempoolId) -> Result<&Pool<S, N>, PoolError> {
+    pub(crate) fn get(&self, id: MempoolId) -> Result<&Pool<S>, PoolError> {
         self.pools.get(&id).ok_or(PoolError::Unknown { id })
     }
 
-    pub(crate) fn get_mut(&mut self, id: MempoolId) -> Result<&mut Pool<S, N>, PoolError> {
+    pub(crate) fn get_mut(&mut self, id: MempoolId) -> Result<&mut Pool<S>, PoolError> {
         self.pools.get_mut(&id).ok_or(PoolError::Unknown { id })
     }
 
     /// A private pool in use. [`PoolError::Unknown`], [`PoolError::Released`].
-    pub(crate) fn in_use(&mut self, id: MempoolId) -> Result<&mut Pool<S, N>, PoolError> {
+    pub(crate) fn in_use(&mut self, id: MempoolId) -> Result<&mut Pool<S>, PoolError> {
         let named = self.pools.get_mut(&id).filter(|_| id != MempoolId::NONE);
         let pool = named.ok_or(PoolError::Unknown { id })?;
         if pool.is_freeable() { Err(PoolError::Released { id }) } else { Ok(pool) }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (MempoolId, &Pool<S, N>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (MempoolId, &Pool<S>)> {
         self.pools.iter().map(|(&id, pool)| (id, pool))
     }
 
     /// Takes the wholly free segments out of one pool, or for [`MempoolId::NONE`] out of all: pools whose last use has ended, tags' own pools and
     /// the default one; nothing of others. Released pools without segments are forgotten, and come back to be dropped.
     /// Complete first what other streams are done with: what is pending stays.
-    pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S, N>>) {
+    pub(crate) fn take_cached(&mut self, id: MempoolId) -> (Vec<TakenSegment>, Vec<Pool<S>>) {
         let mut taken = Vec::new();
-        let freeable = |of: MempoolId, pool: &Pool<S, N>| {
+        let freeable = |of: MempoolId, pool: &Pool<S>| {
             // A tag's own pool is ordinary memory like the default one.
             let is_ordinary = of == MempoolId::NONE || of.is_tag_s_own() && !pool.is_captured;
             (pool.is_freeable() || is_ordinary) && !pool.is_asleep && (id == MempoolId::NONE || id == of)
@@ -269,7 +267,7 @@ impl<S, N: Default> PoolTable<S, N> {
     }
 
     /// A segment has left. A released pool is forgotten with its last one, and comes back to be dropped.
-    pub(crate) fn given_back(&mut self, taken: &TakenSegment) -> Option<Pool<S, N>> {
+    pub(crate) fn given_back(&mut self, taken: &TakenSegment) -> Option<Pool<S>> {
         let pool = self.pools.get_mut(&taken.id)?;
         pool.leaving = pool.leaving.saturating_sub(1);
         if pool.is_over() { self.pools.remove(&taken.id) } else { None }

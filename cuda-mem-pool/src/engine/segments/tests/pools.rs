@@ -10,23 +10,20 @@ const BASE: u64 = 1 << 40;
 const ONE: MempoolId = MempoolId(0, 1);
 const TWO: MempoolId = MempoolId(2, 0);
 
-fn pools() -> PoolTable<&'static str, ()> {
+fn pools() -> PoolTable<&'static str> {
     PoolTable::new(Options::default())
 }
 
-fn checkpoint(pools: &mut PoolTable<&'static str, ()>, id: MempoolId) -> Result<Checkpoint, PoolError> {
+fn checkpoint(pools: &mut PoolTable<&'static str>, id: MempoolId) -> Result<Checkpoint, PoolError> {
     pools.in_use(id)?.heap.checkpoint()
 }
 
-fn restore(
-    pools: &mut PoolTable<&'static str, ()>,
-    checkpoint: &Checkpoint,
-) -> Result<[Vec<u64>; 2], PoolError> {
+fn restore(pools: &mut PoolTable<&'static str>, checkpoint: &Checkpoint) -> Result<[Vec<u64>; 2], PoolError> {
     let addresses = |blocks: Vec<Block>| blocks.iter().map(|block| block.address).collect();
     Ok(pools.in_use(ONE)?.heap.restore(checkpoint)?.map(addresses))
 }
 
-fn take_cached(pools: &mut PoolTable<&'static str, ()>, id: MempoolId) -> Vec<TakenSegment> {
+fn take_cached(pools: &mut PoolTable<&'static str>, id: MempoolId) -> Vec<TakenSegment> {
     pools.take_cached(id).0
 }
 

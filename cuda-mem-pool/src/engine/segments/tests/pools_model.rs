@@ -32,7 +32,7 @@ struct Pool {
 }
 
 struct Machine {
-    pools: PoolTable<u8, ()>,
+    pools: PoolTable<u8>,
     model: BTreeMap<u64, Pool>,
     routes: Vec<(u64, Option<u64>)>,
     /// By address: pool, source, bytes.
