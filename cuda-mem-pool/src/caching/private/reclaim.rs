@@ -12,7 +12,7 @@ use crate::caching::grow::unless_lost;
 use crate::caching::owner::{End, wait_for};
 use crate::caching::slot::shown_handle;
 use crate::engine::paged::{Climb, climb};
-use crate::engine::segments::{FreeSegment, TakenSegment};
+use crate::engine::segments::{Segment, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
@@ -194,7 +194,7 @@ impl PrivatePools<'_> {
 
     /// Gives a segment back that nothing uses; how many bytes.
     fn release(self, leaving: Leaving) -> Result<usize> {
-        let FreeSegment { address, bytes, kind, .. } = leaving.taken.segment;
+        let Segment { address, bytes, kind, .. } = leaving.taken.segment;
         let (pool, stream) = (leaving.taken.id, leaving.owner.as_ref().map_or(0, shown_handle));
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Before the memory is somebody else's: trackers end what they registered of it.
