@@ -173,8 +173,7 @@ impl<B: Backend> PageSource<B> {
     /// this source made and released since then is counted.
     fn left(&mut self) -> usize {
         let (held, backend) = (self.memory.bytes(), &mut self.backend);
-        let room =
-            self.room.get_or_insert_with(|| held.saturating_add(backend.left().unwrap_or(usize::MAX)));
+        let room = self.room.get_or_insert_with(|| held.saturating_add(backend.left().unwrap_or(usize::MAX)));
         room.saturating_sub(held)
     }
 
