@@ -73,8 +73,13 @@ impl QuickLists {
         if self.bytes == 0 {
             return None;
         }
-        let mut lists = (self.hand..self.heads.len()).chain(0..self.hand);
-        self.hand = lists.find(|list| self.heads[*list] != NONE)?;
+        // Most lists have no block: several are looked at at once.
+        let has_any = |heads: &[u32]| heads.iter().fold(false, |any, head| any | (*head != NONE));
+        let first_from = |from: usize| {
+            let before = self.heads[from..].chunks(16).position(has_any)? * 16;
+            (from + before..self.heads.len()).find(|list| self.heads[*list] != NONE)
+        };
+        self.hand = first_from(self.hand).or_else(|| first_from(0))?;
         Some((self.hand, self.heads[self.hand]))
     }
 }
