@@ -114,23 +114,6 @@ impl<T> DerefMut for OverCalls<'_, T> {
     }
 }
 
-/// Locks as [`lock`], spinning first: for locks that are held for moments, where a sleep costs more than the wait.
-pub(crate) fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    #[cfg(not(all(loom, test)))]
-    {
-        // The first few tries are enough for most; the rest are for a holder that is not running.
-        const TRIES: u32 = 200;
-        let mut tries = 0;
-        for _ in 0..TRIES {
-            match try_lock(mutex) {
-                Some(guard) => return guard,
-                None => wait_a_moment(&mut tries),
-            }
-        }
-    }
-    lock(mutex)
-}
-
 /// A moment in a wait for somebody who does nothing long: at first without the system, which has the thread come back late. After
 /// that it sleeps, for a holder that does not run because those who wait for it do.
 pub(crate) fn wait_a_moment(tries: &mut u32) {

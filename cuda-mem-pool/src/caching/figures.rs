@@ -15,7 +15,7 @@ use crate::engine::paged::{Piece, SLAB};
 use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
 use crate::history::History;
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicU64, Mutex, Ordering, lock};
+use crate::primitive::{Mutex, Ordering, lock};
 use crate::snapshot::{Action, BlockInfo, BlockState, SegmentInfo, Snapshot, TraceEntry};
 use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat};
 
@@ -23,50 +23,53 @@ use crate::statistics::{DeviceStatistics, PeakCounter, PoolSize, PoolStat, Stat}
 pub(super) struct Figures {
     /// Blocks, which each heap counts by itself.
     pub(super) counter: PeakCounter,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     /// Memory, and requests that did not find any.
-    counts: Mutex<DeviceStatistics>,
+    all: DeviceStatistics,
     /// The bytes of slabs, as they were whenever somebody looked.
-    small: Mutex<Stat>,
+    small: Stat,
     /// The most bytes that were held up to the last reset of the peaks.
-    most_reserved: AtomicU64,
+    most_reserved: u64,
     /// The bytes of the segments of each private pool that ever had one.
-    of_pools: Mutex<BTreeMap<MempoolId, PoolStat>>,
+    of_pools: BTreeMap<MempoolId, PoolStat>,
 }
 
 impl Figures {
     /// Changes counts that concern no block.
     pub(super) fn change(&self, change: impl FnOnce(&mut DeviceStatistics)) {
-        change(&mut lock(&self.counts));
-    }
-
-    fn count_of_pool(&self, id: MempoolId, change: impl FnOnce(&mut PoolStat)) {
-        if id != MempoolId::NONE {
-            change(lock(&self.of_pools).entry(id).or_default());
-        }
+        change(&mut lock(&self.counts).all);
     }
 
     /// Counts a segment or a handle that the driver gave.
     pub(super) fn add_segment(&self, id: MempoolId, pool: PoolSize, bytes: u64) {
-        self.count_of_pool(id, |reserved| reserved.increase(pool, bytes));
-        let mut counts = lock(&self.counts);
-        counts.segment.increase(pool, 1);
-        counts.reserved_bytes.increase(pool, bytes);
-        counts.num_device_alloc += 1;
+        let Counts { all, of_pools, .. } = &mut *lock(&self.counts);
+        if id != MempoolId::NONE {
+            of_pools.entry(id).or_default().increase(pool, bytes);
+        }
+        all.segment.increase(pool, 1);
+        all.reserved_bytes.increase(pool, bytes);
+        all.num_device_alloc += 1;
     }
 
     /// Counts a segment or a handle that went back.
     pub(super) fn remove_segment(&self, id: MempoolId, pool: PoolSize, bytes: u64) {
-        self.count_of_pool(id, |reserved| reserved.decrease(pool, bytes));
-        let mut counts = lock(&self.counts);
-        counts.segment.decrease(pool, 1);
-        counts.reserved_bytes.decrease(pool, bytes);
-        counts.num_device_free += 1;
+        let Counts { all, of_pools, .. } = &mut *lock(&self.counts);
+        if let Some(reserved) = of_pools.get_mut(&id) {
+            reserved.decrease(pool, bytes);
+        }
+        all.segment.decrease(pool, 1);
+        all.reserved_bytes.decrease(pool, bytes);
+        all.num_device_free += 1;
     }
 
     /// The most that was ever held, whatever was reset.
     pub(super) fn most_reserved(&self) -> u64 {
         let counts = lock(&self.counts);
-        counts.reserved_bytes.all.peak.max(self.most_reserved.load(Ordering::Relaxed))
+        counts.all.reserved_bytes.all.peak.max(counts.most_reserved)
     }
 }
 
@@ -128,16 +131,15 @@ impl CachingAllocator {
             max_split_size.map_or((0, 0), |least| shared.oversize(least));
         let bytes_of_slabs = shared.bytes_of_slabs();
         shared.count_all_frees();
-        let mut counts = lock(&shared.figures.counts);
-        counts.inactive_split.set(small.0, large.0);
-        counts.inactive_split_bytes.set(small.1, large.1);
-        counts.oversize_allocations.set(oversize_blocks);
-        counts.oversize_segments.set(oversize_segments);
-        let mut of_small = lock(&shared.figures.small);
+        let Counts { all, small: of_small, .. } = &mut *lock(&shared.figures.counts);
+        all.inactive_split.set(small.0, large.0);
+        all.inactive_split_bytes.set(small.1, large.1);
+        all.oversize_allocations.set(oversize_blocks);
+        all.oversize_segments.set(oversize_segments);
         // Some of it may have gone back since.
-        of_small.set(bytes_of_slabs.min(counts.reserved_bytes.large_pool.current));
-        let reserved_bytes = cut_off(counts.reserved_bytes, *of_small);
-        let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*counts };
+        of_small.set(bytes_of_slabs.min(all.reserved_bytes.large_pool.current));
+        let reserved_bytes = cut_off(all.reserved_bytes, *of_small);
+        let mut statistics = DeviceStatistics { max_split_size, reserved_bytes, ..*all };
         shared.figures.counter.read(&mut statistics);
         statistics
     }
@@ -151,11 +153,11 @@ impl CachingAllocator {
         let _ = self.statistics();
         let figures = &self.shared().figures;
         figures.counter.reset_peak();
-        let mut counts = lock(&figures.counts);
-        figures.most_reserved.fetch_max(counts.reserved_bytes.all.peak, Ordering::Relaxed);
-        counts.reset_peak();
-        lock(&figures.small).reset_peak();
-        lock(&figures.of_pools).values_mut().for_each(PoolStat::reset_peak);
+        let Counts { all, small, most_reserved, of_pools } = &mut *lock(&figures.counts);
+        *most_reserved = all.reserved_bytes.all.peak.max(*most_reserved);
+        all.reset_peak();
+        small.reset_peak();
+        of_pools.values_mut().for_each(PoolStat::reset_peak);
     }
 
     /// Has the sums and counts start anew from nothing.
@@ -166,16 +168,17 @@ impl CachingAllocator {
         let _ = self.statistics();
         let figures = &self.shared().figures;
         figures.counter.reset_accumulated();
-        lock(&figures.counts).reset_accumulated();
-        lock(&figures.small).reset_accumulated();
-        lock(&figures.of_pools).values_mut().for_each(PoolStat::reset_accumulated);
+        let Counts { all, small, of_pools, .. } = &mut *lock(&figures.counts);
+        all.reset_accumulated();
+        small.reset_accumulated();
+        of_pools.values_mut().for_each(PoolStat::reset_accumulated);
     }
 
     /// The bytes of the segments of each private pool that ever had one, asleep or not. Of a pool that is gone, the peak and the sums stay until
     /// they are reset.
     #[must_use]
     pub fn reserved_bytes_by_private_pool(&self) -> BTreeMap<MempoolId, PoolStat> {
-        if forked() { BTreeMap::new() } else { lock(&self.shared().figures.of_pools).clone() }
+        if forked() { BTreeMap::new() } else { lock(&self.shared().figures.counts).of_pools.clone() }
     }
 
     /// The largest free block of all pools and streams, in bytes: what some request would get without the driver. Released pools and those

@@ -1,15 +1,8 @@
 //! [`PeakCounter`]: the peaks of a sum that many heaps have a part in, without a word that every allocation writes.
 //!
-//! Each heap counts in a [`Shard`] of its own, which is its lock too. There are two tiers.
-//!
-//! *Serial*: one shard alone is active, that is, may change. The sum of the others stands still, so the whole was at its peak when the
-//! active shard was, which keeps that maximum. Another shard becomes active under the counter's mutex: the maximum is merged into
-//! the peaks, and the activity moves. So peaks are exact as long as calls of different threads do not overlap.
-//!
-//! *Concurrent*: entered when calls of different threads were found to overlap several times. All shards may be active. Each adds to
-//! the published sums when its figures have moved by a quantum, and the peaks are those of the published sums. A shard publishes
-//! less than what it has, never more, so peaks are never too high, and for each heap in use too low by at most 1 MiB or 0.1 %.
-//! The counter returns to the serial tier when one shard alone has published many times in a row, and when peaks are reset.
+//! Each heap counts in a [`Shard`] of its own, which is its lock too. In the *serial* tier one shard alone is active, that is, may
+//! change; in the *concurrent* tier all may be, and publish parts of what they have. `docs/allocator.md`, "Counting", says how exact each
+//! is, and when the counter goes from one to the other.
 //!
 //! Nobody who has an active shard waits: the mutex may be held by a thread that waits for just that one.
 
@@ -19,7 +12,7 @@ use std::sync::atomic::AtomicI64;
 use super::device::DeviceStatistics;
 use super::figures::{AtomicFigures, Figures, Row, UNLIMITED, pool_stats};
 use super::shard::{Cells, Shard};
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock_soon, try_lock};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
 
 /// How far one shard's part of a pool may be above what is published, at least: half of what both pools together may.
 const QUANTUM: Row = if cfg!(all(loom, test)) { [2; 5] } else { [128, 512 << 10, 128, 512 << 10, 512 << 10] };
@@ -30,8 +23,6 @@ const ENOUGH: u32 = if cfg!(all(loom, test)) { 1 } else { 64 };
 const OVERLAP: u32 = 16;
 /// How many times in a row one shard alone has published when the counter returns to the serial tier.
 const ALONE: i64 = if cfg!(all(loom, test)) { 1 } else { 64 };
-/// At every so many publications a shard looks whether another one has published.
-const ASKED: i64 = if cfg!(all(loom, test)) { 1 } else { 8 };
 
 /// Counts blocks in shards, one for each heap, and keeps the peaks of their sum.
 #[derive(Debug, Clone, Default)]
@@ -70,7 +61,7 @@ struct List {
 
 impl PeakCounter {
     pub(crate) fn shard(&self) -> Shard {
-        let mut list = lock_soon(&self.0.list);
+        let mut list = lock(&self.0.list);
         let cells = list.free.pop().unwrap_or_else(|| {
             let cells = Arc::<Cells>::default();
             list.all.push(Arc::clone(&cells));
@@ -83,7 +74,7 @@ impl PeakCounter {
     /// Sets the figures of blocks. They are exact if no call is under way; calls that are may each be in some of them and not in
     /// others. Takes no shard's lock.
     pub(crate) fn read(&self, statistics: &mut DeviceStatistics) {
-        let list = lock_soon(&self.0.list);
+        let list = lock(&self.0.list);
         let (now, allocated) = list.sums();
         let peak = self.0.peak().max(now);
         let (base_allocated, base_freed) = list.base;
@@ -99,12 +90,12 @@ impl PeakCounter {
 
     /// Active bytes, as [`PeakCounter::read`] has them.
     pub(crate) fn active_bytes(&self) -> usize {
-        lock_soon(&self.0.list).sums().0.active_bytes()
+        lock(&self.0.list).sums().0.active_bytes()
     }
 
     /// The most active bytes ever: resets leave it, so that what a program does to its statistics changes no decision.
     pub(crate) fn peak_active_bytes(&self) -> usize {
-        let list = lock_soon(&self.0.list);
+        let list = lock(&self.0.list);
         // First the peak, which a reset moves to the other.
         let peak = self.0.peak().max(list.sums().0).active_bytes();
         peak.max(usize::try_from(self.0.most_active.load(Ordering::Relaxed)).unwrap_or(0))
@@ -113,7 +104,7 @@ impl PeakCounter {
     /// Has the peaks start anew from what there is. Waits a moment for those who count right now; not for who has a shard.
     pub(crate) fn reset_peak(&self) {
         let inner = &*self.0;
-        let mut tier = lock_soon(&inner.tier);
+        let mut tier = lock(&inner.tier);
         inner.rest_all(&mut tier);
         *tier = Tier::default();
         let [[_, _, _, most, _], ..] = inner.peaks.load().0;
@@ -122,7 +113,7 @@ impl PeakCounter {
     }
 
     pub(crate) fn reset_accumulated(&self) {
-        let mut list = lock_soon(&self.0.list);
+        let mut list = lock(&self.0.list);
         let (now, allocated) = list.sums();
         list.base = (allocated, allocated.minus(now));
     }
@@ -143,7 +134,7 @@ impl Inner {
     /// Has a shard count that is not active. Its holder is the calling thread; the holders of active ones are waited for.
     #[cold]
     pub(super) fn activate(&self, cells: &Arc<Cells>) {
-        let mut tier = lock_soon(&self.tier);
+        let mut tier = lock(&self.tier);
         if !tier.is_concurrent {
             let overlaps = self.rest_all(&mut tier);
             tier.overlaps = if overlaps { tier.overlaps + OVERLAP } else { tier.overlaps.saturating_sub(1) };
@@ -212,19 +203,15 @@ impl Inner {
         Figures([[UNLIMITED; 5], pool, pool])
     }
 
-    /// Notes who publishes; whether nobody else has for long. Asked of the shared word now and then: each who writes it takes it from the others.
+    /// Notes who publishes; whether nobody else has for long.
     pub(super) fn is_alone(&self, cells: &Cells) -> bool {
-        let times = cells.times.load(Ordering::Relaxed) + 1;
-        cells.times.store(times, Ordering::Relaxed);
-        if times % ASKED != 0 {
-            return false;
-        }
         let this = std::ptr::from_ref(cells).addr();
+        let mut times = cells.times.load(Ordering::Relaxed) + 1;
         if self.publisher.load(Ordering::Relaxed) != this {
             self.publisher.store(this, Ordering::Relaxed);
-            cells.times.store(0, Ordering::Relaxed);
-            return false;
+            times = 0;
         }
+        cells.times.store(times, Ordering::Relaxed);
         times >= ALONE
     }
 
@@ -250,7 +237,7 @@ impl Inner {
 
     /// A heap is gone; nobody has its shard.
     pub(super) fn give_back(&self, cells: &Arc<Cells>) {
-        lock_soon(&self.list).free.push(Arc::clone(cells));
+        lock(&self.list).free.push(Arc::clone(cells));
     }
 }
 

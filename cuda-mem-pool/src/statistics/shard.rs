@@ -50,17 +50,10 @@ impl Shard {
 
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
-        let lock = &self.cells.lock;
-        // Acquire: what the last holder did is done.
-        match lock.compare_exchange(ACTIVE, ACTIVE | HELD, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(ShardGuard { shard: self, is_counting: Cell::new(true), _here: PhantomData }),
-            Err(now) => self.try_hold_at(now),
-        }
-    }
-
-    #[inline(never)]
-    fn try_hold_at(&self, mut now: usize) -> Option<ShardGuard<'_>> {
+        // As it is in the usual allocation and free.
+        let mut now = ACTIVE;
         while now & HELD == 0 {
+            // Acquire: what the last holder did is done.
             let lock = &self.cells.lock;
             match lock.compare_exchange_weak(now, now | HELD, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {

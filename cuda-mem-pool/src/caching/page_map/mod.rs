@@ -20,7 +20,7 @@ use crate::engine::paged::Tier;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
-use slot::{Content, entry_of, record_of, tag};
+use slot::{entry_of, record_of, tag};
 
 /// Blocks start at multiples of this many bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -68,52 +68,46 @@ impl PageMap {
         }
         let slot = self.regions.slot(address)?;
         let owner = slot.owner.load(Ordering::Relaxed);
-        match slot.content() {
-            Content::Page(tier, leaf) => {
+        match slot.page() {
+            Some((tier, leaf)) => {
                 let entry = self.entry(tier, leaf, address)?.load(Ordering::Relaxed);
                 let record = record_of(entry, tag(tier, address))?;
                 Some(Found { owner, record, tier })
             }
-            Content::Starts(starts) => {
-                let record = slot.record(address).load(Ordering::Relaxed);
-                starts.has(address).then_some(Found { owner, record, tier: Tier::Large })
-            }
+            None => Some(Found { owner, record: slot.large(address)?, tier: Tier::Large }),
         }
     }
 
     /// Enters a block of more than 1 MiB.
     pub(super) fn set_large(&self, address: u64, owner: u32, record: u32) -> Option<()> {
-        let slot = self.regions.slot_or_new(address)?;
-        let Content::Starts(starts) = slot.content() else { return None };
-        if !address.is_multiple_of(GRANULE) {
+        let slot = self.regions.slot_or_new(address);
+        if slot.page().is_some() || !address.is_multiple_of(GRANULE) {
             return None;
         }
         slot.owner.store(owner, Ordering::Relaxed);
-        slot.record(address).store(record, Ordering::Relaxed);
-        slot.set(Content::Starts(starts.with(address)));
+        slot.set_large(address, Some(record));
         Some(())
     }
 
     /// Takes a block of more than 1 MiB out; nothing if there is none at this address.
     pub(super) fn clear_large(&self, address: u64) {
         if let Some(slot) = self.regions.slot(address)
-            && let Content::Starts(starts) = slot.content()
             && address.is_multiple_of(GRANULE)
-            && starts.has(address)
+            && slot.large(address).is_some()
         {
-            slot.set(Content::Starts(starts.without(address)));
+            slot.set_large(address, None);
         }
     }
 
     /// Makes the 2 MiB at `address` a page. No large block may start there.
     pub(super) fn add_page(&self, address: u64, owner: u32, tier: Tier) -> Option<()> {
-        let slot = self.regions.slot_or_new(address)?;
-        if !address.is_multiple_of(SLOT) || slot.content() != Content::EMPTY {
+        let slot = self.regions.slot_or_new(address);
+        if !address.is_multiple_of(SLOT) || slot.page().is_some() || !slot.is_empty() {
             return None;
         }
         let leaf = if tier == Tier::Small { self.small.take() } else { self.medium.take() }?;
         slot.owner.store(owner, Ordering::Relaxed);
-        slot.set(Content::Page(tier, leaf));
+        slot.set_page(Some((tier, leaf)));
         Some(())
     }
 
@@ -121,9 +115,9 @@ impl PageMap {
     pub(super) fn remove_page(&self, address: u64) {
         if let Some(slot) = self.regions.slot(address)
             && address.is_multiple_of(SLOT)
-            && let Content::Page(tier, leaf) = slot.content()
+            && let Some((tier, leaf)) = slot.page()
         {
-            slot.set(Content::EMPTY);
+            slot.set_page(None);
             if tier == Tier::Small { self.small.give_back(leaf) } else { self.medium.give_back(leaf) }
         }
     }
@@ -153,10 +147,7 @@ impl PageMap {
 
     #[inline]
     fn page(&self, address: u64) -> Option<(Tier, u32)> {
-        match self.regions.slot(address)?.content() {
-            Content::Page(tier, leaf) => Some((tier, leaf)),
-            Content::Starts(_) => None,
-        }
+        self.regions.slot(address)?.page()
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use crate::caching::grow::unless_lost;
 use crate::caching::owner::End;
 use crate::caching::slot::StreamSlot;
 use crate::engine::paged::{Climb, climb};
-use crate::engine::segments::{FreeSegment, SegmentRequest, TakenSegment};
+use crate::engine::segments::{Segment, SegmentRequest, TakenSegment};
 use crate::error::{Error, Result};
 use crate::history::Event;
 use crate::mempool_id::MempoolId;
@@ -151,7 +151,7 @@ impl PrivatePools<'_> {
 
     /// Gives a segment back that nothing uses; how many bytes.
     fn release(self, taken: &TakenSegment) -> Result<usize> {
-        let (pool, FreeSegment { address, bytes, kind, stream, .. }) = (taken.id, taken.segment);
+        let (pool, Segment { address, bytes, kind, stream, .. }) = (taken.id, taken.segment);
         let stream = self.shared.streams.handle_of(stream);
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Another segment may come to the address once this one has gone.

@@ -1,5 +1,6 @@
 //! What the engine asks of its owner: memory, the order of streams, and what is tried when there is no memory.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use super::memory::Segment;
@@ -13,7 +14,7 @@ pub trait Backend {
     /// What a call says that failed.
     type Error;
     /// A point in a stream's work, behind all that was there when it was made.
-    type Point;
+    type Point: Debug;
 
     /// Whether a call failed for lack of memory.
     fn is_out_of_memory(_error: &Self::Error) -> bool {

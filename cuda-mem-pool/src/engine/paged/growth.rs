@@ -1,6 +1,6 @@
 //! Gets a device's memory for heaps in which nothing free fits.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::backend::Backend;
 use super::heap::{Block, StreamHeap};
@@ -17,9 +17,6 @@ const JOINS_FROM_BYTES: usize = 64 << 20;
 const RANGE_FACTOR: u64 = 2;
 
 /// The page source of a device.
-///
-/// Heaps come to it when nothing free fits. As long as there is headroom it makes new handles; beyond that it maps free ones a second time
-/// where they are needed.
 #[derive(Debug)]
 pub(crate) struct PageSource<B: Backend> {
     pub(crate) backend: B,
@@ -27,13 +24,13 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) policy: Policy,
     pub(super) limit: usize,
     total: u64,
-    pub(super) timelines: BTreeMap<u32, Timeline<B::Point>>,
+    pub(super) timelines: BTreeMap<u32, Timeline<B>>,
     /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
     pub(super) round: u64,
     pub(super) asked: BTreeMap<u32, u64>,
     pub(super) budget: MoveBudget,
-    /// What the device had left when it was asked, and how much was held then. For one allocation, however often it comes.
-    left: Option<(usize, usize)>,
+    /// What there can be: what was held, and what the device had left, when it was asked. For one allocation, however often it comes.
+    room: Option<usize>,
 }
 
 /// The heaps of the device. Each call has a heap for a moment; no call of the backend is made meanwhile.
@@ -135,7 +132,7 @@ impl<B: Backend> PageSource<B> {
             round: 0,
             asked: BTreeMap::new(),
             budget: MoveBudget::default(),
-            left: None,
+            room: None,
         }
     }
 
@@ -164,25 +161,20 @@ impl<B: Backend> PageSource<B> {
 
     /// Another allocation comes for memory: the device is asked anew what it has left.
     pub(crate) fn begin(&mut self) {
-        self.left = None;
+        self.room = None;
     }
 
     /// Memory of the device went back to it, or came from it, by other ways than this source.
     pub(crate) fn changed_elsewhere(&mut self, came: usize, went: usize) {
-        if let Some((left, _)) = &mut self.left {
-            *left = left.saturating_add(came).saturating_sub(went);
-        }
+        self.room = self.room.map(|room| room.saturating_add(came).saturating_sub(went));
     }
 
     /// What the device has left. An allocation that climbs the ladder comes here several times: the device is asked the first time, and what
     /// this source made and released since then is counted.
     fn left(&mut self) -> usize {
-        let held = self.memory.bytes();
-        let (left, then) = match self.left {
-            Some(known) => known,
-            None => *self.left.insert((self.backend.left().unwrap_or(usize::MAX), held)),
-        };
-        left.saturating_add(then).saturating_sub(held)
+        let (held, backend) = (self.memory.bytes(), &mut self.backend);
+        let room = self.room.get_or_insert_with(|| held.saturating_add(backend.left().unwrap_or(usize::MAX)));
+        room.saturating_sub(held)
     }
 
     /// Gets a block for a heap in which [`StreamHeap::allocate`] found none.
@@ -267,13 +259,20 @@ impl<B: Backend> PageSource<B> {
                 return Planned::Block(block);
             }
         }
-        // The size and alignment that are needed.
-        let need = if size <= MEDIUM { (SLAB, SLAB as u64) } else { (size, GRANULE as u64) };
-        let has_room = headroom.first >= need.0.next_multiple_of(unit) + unit;
-        let needs_free = self.policy.moves && (!has_room || self.memory.has_stale());
+        let (size, alignment) = if size <= MEDIUM { (SLAB, SLAB) } else { (size, GRANULE) };
+        let has_room = headroom.first >= size.next_multiple_of(unit) + unit;
+        let needs_free = self.policy.moves && (!has_room || self.memory.stale_mappings() > 0);
         let free = if needs_free { self.wholly_free(heap, mine) } else { Vec::new() };
-        let numbers: HashSet<u32> = free.iter().map(|free| free.handle).collect();
-        match Search::new(&self.memory, &mine.large, need, done, &numbers).find(heap, unit) {
+        let search = Search {
+            memory: &self.memory,
+            spans: &mine.large,
+            size: size as u64,
+            alignment: alignment as u64,
+            done,
+            free: free.iter().map(|free| free.handle).collect(),
+            best: None,
+        };
+        match search.find(heap, unit) {
             Some(window) => Planned::Fill(self.claim(heap, mine, window, free, headroom)),
             None => Planned::NoRange,
         }

@@ -17,10 +17,8 @@ pub(super) struct Memory {
     /// Handles that are mapped nowhere, because a call failed: the next block that needs memory gets them.
     unmapped: Vec<u32>,
     bytes: usize,
-    mappings: usize,
     stale_mappings: usize,
-    /// How many handles there ever were, and how often anything behind an address has changed.
-    made: u64,
+    /// How many handles there ever were, and how often anything behind an address has changed, together.
     changes: u64,
 }
 
@@ -89,19 +87,15 @@ impl Memory {
         self.bytes
     }
 
-    pub(super) const fn mappings(&self) -> usize {
-        self.mappings
-    }
-
-    /// Whether any handle is mapped where it is not active.
-    pub(super) const fn has_stale(&self) -> bool {
-        self.stale_mappings > 0
+    /// How many mappings there are of handles where they are not active.
+    pub(super) const fn stale_mappings(&self) -> usize {
+        self.stale_mappings
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {
         let slots: usize =
             self.ranges.values().map(|range| range.slots.capacity() * size_of::<Content>()).sum();
-        let stale = self.mappings.saturating_mul(size_of::<u64>());
+        let stale = self.stale_mappings.saturating_mul(size_of::<u64>());
         self.handles.bytes().saturating_add(slots).saturating_add(stale)
     }
 
@@ -156,8 +150,8 @@ impl Memory {
 
     /// Enters a new handle. None if there are no more numbers.
     pub(super) fn add(&mut self, memory: u64, bytes: usize) -> Option<u32> {
-        self.made += 1;
-        let (id, stale) = (self.made, Vec::new());
+        self.changes += 1;
+        let (id, stale) = (self.changes, Vec::new());
         let handle = Handle { id, memory, bytes, active: None, stale, pins: 0, generation: 0 };
         let number = self.handles.insert(handle).ok()?;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -195,12 +189,9 @@ impl Memory {
     pub(super) fn activate(&mut self, number: u32, address: u64) {
         let Some(handle) = self.handles.get_mut(number) else { return };
         handle.active = Some(address);
-        match handle.stale.iter().position(|other| *other == address) {
-            Some(at) => {
-                handle.stale.remove(at);
-                self.stale_mappings -= 1;
-            }
-            None => self.mappings += 1,
+        if let Some(at) = handle.stale.iter().position(|other| *other == address) {
+            handle.stale.remove(at);
+            self.stale_mappings -= 1;
         }
         self.replace(address, Content::Active(number));
     }
@@ -220,7 +211,6 @@ impl Memory {
         else {
             return;
         };
-        self.mappings -= 1;
         let Some(handle) = self.handles.get_mut(number) else { return };
         if handle.active == Some(address) {
             handle.active = None;

@@ -11,8 +11,8 @@ use super::memory::Content;
 use super::window::Window;
 use crate::engine::slab::NONE;
 
-/// Beyond this many mappings stale ones are taken away. The driver's own limit is 524,072.
-const MOST_MAPPINGS: usize = 100_000;
+/// Beyond this many stale mappings some are taken away. The driver's own limit is 524,072 mappings.
+const MOST_STALE: usize = 100_000;
 
 /// So much more than its share may be held before idle streams leave memory to others.
 const IDLE_BYTES: usize = 32 << 20;
@@ -39,8 +39,8 @@ pub(super) struct Plan {
     new: usize,
     /// The handles for its slots: free ones of the same heap and of others, then new ones.
     handles: Vec<Free>,
-    /// Those that return to slots in which they are stale.
-    returns: Vec<Free>,
+    /// Those that return to slots in which they are stale, with these.
+    returns: Vec<(Free, u64)>,
     filled: Vec<u64>,
     /// The latest free of the window's own bytes, and whether other memory came to it.
     freed_at: u64,
@@ -75,15 +75,17 @@ impl<B: Backend> PageSource<B> {
     ) -> Plan {
         let lacks = window.lacks();
         let new = if self.policy.moves { lacks.min(headroom.first / window.unit) } else { lacks };
-        let returning: Vec<u32> = window.fills.iter().filter_map(|fill| fill.returns).collect();
-        let is_return = |free: &Free| returning.contains(&free.handle);
-        let returns: Vec<Free> = free.iter().copied().filter(is_return).collect();
+        let slot_of = |free: &Free| window.fills.iter().find(|fill| fill.returns == Some(free.handle));
+        let returns: Vec<(Free, u64)> =
+            free.iter().filter_map(|free| Some((*free, slot_of(free)?.address))).collect();
+        let is_return = |free: &Free| slot_of(free).is_some();
         free.retain(|free| free.bytes == window.unit && !window.has(free.address) && !is_return(free));
         // Those that were freed first are wanted again last, as far as anybody can tell.
         free.sort_unstable_by_key(|free| (free.freed_at, free.address));
         free.truncate(lacks - new);
         let parts = window.parts.iter().map(|part| (part.number, part.address, part.size));
-        let handles = free.iter().chain(&returns).map(|free| (free.span, free.address, free.bytes));
+        let handles = free.iter().chain(returns.iter().map(|(free, _)| free));
+        let handles = handles.map(|free| (free.span, free.address, free.bytes));
         let mut taken: Vec<(u32, u64, usize)> = parts.chain(handles).collect();
         // From the end of each span on: what is left before keeps its number.
         taken.sort_unstable_by_key(|(_, address, _)| std::cmp::Reverse(*address));
@@ -180,18 +182,12 @@ impl<B: Backend> PageSource<B> {
 
     fn map(&mut self, plan: &mut Plan) -> Result<(), GrowError<B::Error>> {
         let unit = plan.window.unit;
-        let mut empty = Vec::new();
-        for fill in plan.window.fills.clone() {
-            let Some(returned) = fill.returns else {
-                empty.push(fill.address);
-                continue;
-            };
-            if let Some(at) = plan.returns.iter().position(|free| free.handle == returned) {
-                let free = plan.returns.swap_remove(at);
-                self.announce(free.handle, free.address);
-                self.settle(plan, free, fill.address);
-            }
+        for (free, slot) in std::mem::take(&mut plan.returns) {
+            self.announce(free.handle, free.address);
+            self.settle(plan, free, slot);
         }
+        let empty = plan.window.fills.iter().filter(|fill| fill.returns.is_none());
+        let empty: Vec<u64> = empty.map(|fill| fill.address).collect();
         let mut handles = std::mem::take(&mut plan.handles);
         handles.reverse();
         let mut outcome = Ok(());
@@ -278,7 +274,7 @@ impl<B: Backend> PageSource<B> {
 
     /// Gives back what a plan took that comes to nothing.
     pub(super) fn give_up(&mut self, mut plan: Plan, heaps: &mut impl Heaps) {
-        let taken = plan.handles.drain(..).chain(plan.returns.drain(..)).collect();
+        let taken = plan.handles.drain(..).chain(plan.returns.drain(..).map(|(free, _)| free)).collect();
         self.give_back(taken, heaps);
         heaps.with(plan.heap, |mine| plan.offer(mine));
     }
@@ -304,10 +300,10 @@ impl<B: Backend> PageSource<B> {
 
     /// Takes stale mappings away whose work is done, when there are very many.
     pub(super) fn sweep(&mut self) {
-        if self.memory.mappings() <= MOST_MAPPINGS {
+        if self.memory.stale_mappings() <= MOST_STALE {
             return;
         }
-        let too_many = self.memory.mappings() - MOST_MAPPINGS / 2;
+        let too_many = self.memory.stale_mappings() - MOST_STALE / 2;
         let stale: Vec<_> = self.memory.stale().take(too_many).collect();
         for (address, bytes, heap, left_at) in stale {
             let timeline = self.timelines.entry(heap).or_default();

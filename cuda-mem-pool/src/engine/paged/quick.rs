@@ -8,7 +8,7 @@ use crate::engine::slab::NONE;
 
 #[derive(Debug)]
 pub(super) struct QuickLists {
-    /// The first block of each list. Made when the first block is kept.
+    /// The first block of each list.
     heads: Box<[u32]>,
     /// The size up to which there are lists; those of all sizes are mixed.
     most: Option<usize>,
@@ -23,7 +23,8 @@ const MIXED_BITS: u32 = 8;
 impl QuickLists {
     /// Lists for blocks of up to `most` bytes, or of any size.
     pub(super) fn new(most: Option<usize>) -> Self {
-        Self { heads: Box::default(), most, bytes: 0, hand: 0 }
+        let lists = most.map_or(1 << MIXED_BITS, |most| most / GRANULE + 1);
+        Self { heads: vec![NONE; lists].into_boxed_slice(), most, bytes: 0, hand: 0 }
     }
 
     #[inline]
@@ -56,21 +57,15 @@ impl QuickLists {
     /// Enters a block as the first of its list; the one that was first before.
     #[inline]
     pub(super) fn push(&mut self, number: u32, size: usize) -> u32 {
-        let list = self.list(size);
-        if list >= self.heads.len() {
-            self.make_lists(list);
-        }
         self.bytes += size;
-        self.heads.get_mut(list).map_or(NONE, |head| std::mem::replace(head, number))
+        std::mem::replace(&mut self.heads[self.list(size)], number)
     }
 
     /// Takes the first block, of `size` bytes, off a list; `next` is the one behind it.
     #[inline]
     pub(super) fn pop(&mut self, list: usize, next: u32, size: usize) {
-        if let Some(head) = self.heads.get_mut(list) {
-            *head = next;
-            self.bytes -= size;
-        }
+        self.heads[list] = next;
+        self.bytes -= size;
     }
 
     /// A list that has a block and its first one: all of a list, and then of the next one that has any.
@@ -86,12 +81,6 @@ impl QuickLists {
         };
         self.hand = first_from(self.hand).or_else(|| first_from(0))?;
         Some((self.hand, self.heads[self.hand]))
-    }
-
-    #[cold]
-    fn make_lists(&mut self, list: usize) {
-        let lists = self.most.map_or(1 << MIXED_BITS, |most| most / GRANULE + 1);
-        self.heads = vec![NONE; lists.max(list + 1)].into_boxed_slice();
     }
 }
 

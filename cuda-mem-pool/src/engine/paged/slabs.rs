@@ -126,7 +126,7 @@ impl Slabs {
             large.release(number, 0);
             return None;
         }
-        if self.blocks.offer_alone(address, SLAB).is_none() {
+        if self.blocks.offer(address, SLAB, 0).is_none() {
             index.remove_slab(address);
             large.release(number, 0);
             return None;
@@ -137,7 +137,7 @@ impl Slabs {
     }
 
     fn release_slab(&mut self, slab: u64, now: u64, large: &mut Spans, index: &impl BlockIndex) {
-        self.blocks.withdraw_alone(slab, SLAB);
+        self.blocks.withdraw_slab(slab);
         index.remove_slab(slab);
         if let Some(number) = self.numbers.remove(&slab) {
             large.release(number, now);

@@ -198,12 +198,18 @@ impl Spans {
         self.records.get(number).filter(|span| span.state == State::Used)
     }
 
-    /// Adds a free range, which nothing uses behind `freed_at` of its stream's count, and joins it with its neighbours. The number of its free
-    /// span; None if there are no more.
+    /// Adds a free range, which nothing uses behind `freed_at` of its stream's count, and joins it with its neighbours, unless it is a slab.
+    /// The number of its free span; None if there are no more.
     pub(crate) fn offer(&mut self, address: u64, size: usize, freed_at: u64) -> Option<u32> {
-        let (number, end) = self.add(address, size, freed_at)?;
-        let before = self.ends.remove(&address).unwrap_or(NONE);
-        let after = self.starts.remove(&end).unwrap_or(NONE);
+        let end = address.checked_add(size as u64)?;
+        let (state, links, mark) = (State::Free, Links::NONE, freed_at);
+        let span = Span { address, size, state, before: NONE, after: NONE, links, mark };
+        let number = self.records.insert(span).ok()?;
+        self.free_bytes = self.free_bytes.saturating_add(size);
+        let (before, after) = match self.are_slabs {
+            true => (NONE, NONE),
+            false => (self.ends.remove(&address).unwrap_or(NONE), self.starts.remove(&end).unwrap_or(NONE)),
+        };
         if let Some(span) = self.records.get_mut(number) {
             (span.before, span.after) = (before, after);
         }
@@ -214,32 +220,14 @@ impl Spans {
         Some(joined)
     }
 
-    /// Adds a free range that stays a run of its own. None if there are no more numbers.
-    pub(super) fn offer_alone(&mut self, address: u64, size: usize) -> Option<()> {
-        let (number, _) = self.add(address, size, 0)?;
-        self.starts.insert(address, number);
-        self.free.insert(&mut self.records, number);
-        Some(())
-    }
-
-    /// A free span, which is in no list and no run, and the address behind it.
-    fn add(&mut self, address: u64, size: usize, mark: u64) -> Option<(u32, u64)> {
-        let end = address.checked_add(size as u64)?;
-        let (before, after, links) = (NONE, NONE, Links::NONE);
-        let span = Span { address, size, state: State::Free, before, after, links, mark };
-        let number = self.records.insert(span).ok()?;
-        self.free_bytes = self.free_bytes.saturating_add(size);
-        Some((number, end))
-    }
-
     /// Takes a range out of a free span, which keeps its number for what is left before it. False if it is not in that.
     pub(crate) fn withdraw(&mut self, number: u32, address: u64, size: usize) -> bool {
         self.isolate(number, address, size).map(|part| self.remove(part)).is_some()
     }
 
-    /// As [`Spans::withdraw`], of a range that was offered alone and is wholly free.
-    pub(super) fn withdraw_alone(&mut self, address: u64, size: usize) -> bool {
-        self.starts.get(&address).copied().is_some_and(|number| self.withdraw(number, address, size))
+    /// As [`Spans::withdraw`], of a slab that is wholly free.
+    pub(super) fn withdraw_slab(&mut self, address: u64) -> bool {
+        self.starts.get(&address).copied().is_some_and(|number| self.withdraw(number, address, SLAB))
     }
 
     /// The runs that begin from `from` on and before `to`, in the order of their addresses.

@@ -6,8 +6,8 @@ use super::backend::Backend;
 
 /// The points that were made in one stream, oldest first, each behind the frees up to a count.
 #[derive(Debug)]
-pub(super) struct Timeline<P> {
-    points: VecDeque<(u64, P)>,
+pub(super) struct Timeline<B: Backend> {
+    points: VecDeque<(u64, B::Point)>,
     /// The frees up to this count are done.
     done: u64,
     /// The round in which the first point was found not to be reached: within one round nobody asks twice.
@@ -16,15 +16,15 @@ pub(super) struct Timeline<P> {
     waited: (u64, u32, u64),
 }
 
-impl<P> Default for Timeline<P> {
+impl<B: Backend> Default for Timeline<B> {
     fn default() -> Self {
         Self { points: VecDeque::new(), done: 0, asked: 0, waited: (0, 0, 0) }
     }
 }
 
-impl<P> Timeline<P> {
+impl<B: Backend> Timeline<B> {
     /// Makes a point behind the frees up to `now`, unless there is one, or the backend cannot, which only costs memory.
-    pub(super) fn make<B: Backend<Point = P>>(&mut self, heap: u32, now: u64, backend: &mut B) {
+    pub(super) fn make(&mut self, heap: u32, now: u64, backend: &mut B) {
         if self.done < now
             && self.points.back().is_none_or(|(count, _)| *count < now)
             && let Ok(Some(point)) = backend.point(heap)
@@ -37,12 +37,7 @@ impl<P> Timeline<P> {
     ///
     /// A point that cannot be asked says nothing, as one that a capture had and that ended before it was noticed: it is dropped, and a later
     /// one says as much.
-    pub(super) fn is_done<B: Backend<Point = P>>(
-        &mut self,
-        freed_at: u64,
-        round: u64,
-        backend: &mut B,
-    ) -> bool {
+    pub(super) fn is_done(&mut self, freed_at: u64, round: u64, backend: &mut B) -> bool {
         while self.done < freed_at
             && self.asked != round
             && let Some((count, point)) = self.points.front()
@@ -61,14 +56,14 @@ impl<P> Timeline<P> {
     }
 
     /// How far the device is known to have come, as a count of frees.
-    pub(super) fn reached<B: Backend<Point = P>>(&mut self, round: u64, backend: &mut B) -> u64 {
+    pub(super) fn reached(&mut self, round: u64, backend: &mut B) -> u64 {
         self.is_done(u64::MAX, round, backend);
         self.done
     }
 
     /// Lets the stream of `waiter` wait for the frees of `heap`, whose timeline this is, up to a count, as far as there are points. The count
     /// up to which that stream may use what was free.
-    pub(super) fn order<B: Backend<Point = P>>(
+    pub(super) fn order(
         &mut self,
         heap: u32,
         freed_at: u64,

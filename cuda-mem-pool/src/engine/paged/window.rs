@@ -60,22 +60,20 @@ impl Piece {
 }
 
 pub(super) struct Search<'s> {
-    memory: &'s Memory,
-    spans: &'s Spans,
-    size: u64,
+    pub(super) memory: &'s Memory,
+    pub(super) spans: &'s Spans,
+    pub(super) size: u64,
     /// What it begins at a multiple of, a power of two.
-    alignment: u64,
+    pub(super) alignment: u64,
     /// All work is done that used the heap's memory up to this count.
-    done: u64,
-    /// The handles that are wholly free where they are active, and may be moved.
-    free: &'s HashSet<u32>,
-    /// Whether stale mappings of those may be active again.
-    returns: bool,
-    best: Option<Best<'s>>,
+    pub(super) done: u64,
+    /// The handles that are wholly free where they are active, and may be moved: also to where they are stale.
+    pub(super) free: HashSet<u32>,
+    pub(super) best: Option<Best<'s>>,
 }
 
 /// A place that lacks the fewest handles up to now, the lowest of those, with its stretch.
-struct Best<'s> {
+pub(super) struct Best<'s> {
     lacks: usize,
     start: u64,
     range: &'s Range,
@@ -83,17 +81,6 @@ struct Best<'s> {
 }
 
 impl<'s> Search<'s> {
-    pub(super) fn new(
-        memory: &'s Memory,
-        spans: &'s Spans,
-        (size, alignment): (usize, u64),
-        done: u64,
-        free: &'s HashSet<u32>,
-    ) -> Self {
-        let (size, returns) = (size as u64, !free.is_empty());
-        Self { memory, spans, size, alignment, done, free, returns, best: None }
-    }
-
     /// The window of the heap that lacks the fewest handles of `unit` bytes.
     pub(super) fn find(mut self, heap: u32, unit: usize) -> Option<Window> {
         let memory = self.memory;
@@ -103,16 +90,12 @@ impl<'s> Search<'s> {
             }
             let best = self.best.take()?;
             let window = self.window(&best);
-            if window.is_some() || !self.returns {
+            if window.is_some() || self.free.is_empty() {
                 return window;
             }
-            // A handle would have been active in two slots of it.
-            self.returns = false;
+            // A handle would have been active in two slots of it: none goes back to where it is stale.
+            self.free.clear();
         }
-    }
-
-    fn may_return(&self, handle: u32) -> bool {
-        self.returns && self.free.contains(&handle)
     }
 
     fn walk(&mut self, range: &'s Range) {
@@ -142,7 +125,7 @@ impl<'s> Search<'s> {
                 Content::Empty if range.is_behind_all(at) => break,
                 Content::Empty => true,
                 Content::Active(_) => false,
-                Content::Stale { handle, left_at } => left_at <= self.done || self.may_return(handle),
+                Content::Stale { handle, left_at } => left_at <= self.done || self.free.contains(&handle),
             };
             if !usable {
                 push_gap(stretch, begin, at);
@@ -190,7 +173,7 @@ impl<'s> Search<'s> {
     /// The handle that is stale in a slot and may be active there again.
     fn returning(&self, range: &Range, slot: u64) -> Option<u32> {
         match range.content(slot) {
-            Content::Stale { handle, .. } if self.may_return(handle) => Some(handle),
+            Content::Stale { handle, .. } if self.free.contains(&handle) => Some(handle),
             _ => None,
         }
     }

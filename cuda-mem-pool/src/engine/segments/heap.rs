@@ -53,15 +53,15 @@ pub(crate) struct SegmentRequest {
     pub(crate) roomy: u64,
 }
 
-/// A segment that was taken out of its heap.
+/// A segment of a heap, or one that was taken out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "the memory is to be given back"]
-pub(crate) struct FreeSegment {
+pub(crate) struct Segment {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+    /// The stream that its blocks belong to.
     pub(crate) stream: u64,
     pub(crate) kind: PoolSize,
-    /// It keeps the number, by which checkpoints know it, if it is put back.
+    /// How many segments its heap had got before. It keeps the number, by which checkpoints know it, if it is put back.
     serial: u64,
 }
 
@@ -74,19 +74,8 @@ pub struct Checkpoint {
 
 #[derive(Debug, Clone)]
 struct Layout {
-    address: u64,
-    bytes: u64,
-    serial: u64,
+    segment: Segment,
     blocks: Vec<Block>,
-}
-
-#[derive(Debug)]
-struct Segment {
-    bytes: u64,
-    stream: u64,
-    kind: PoolSize,
-    /// How many segments the heap had got before.
-    serial: u64,
 }
 
 /// Segments of one pool, cut into blocks as PyTorch's allocator cuts them.
@@ -144,7 +133,7 @@ impl SegmentHeap {
     pub(crate) fn add_segment(&mut self, wanted: &SegmentRequest, address: u64) -> Result<Block, PoolError> {
         let SegmentRequest { bytes, stream, size, .. } = *wanted;
         let serial = self.segments_added;
-        let free = self.put_back(&FreeSegment { address, bytes, stream, kind: kind_of(size), serial })?;
+        let free = self.put_back(&Segment { address, bytes, stream, kind: kind_of(size), serial })?;
         self.segments_added = serial.wrapping_add(1);
         Ok(self.take(free, wanted))
     }
@@ -184,16 +173,16 @@ impl SegmentHeap {
     }
 
     pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
-        self.segments.iter().map(|(&address, segment)| self.view(address, segment))
+        self.segments.values().map(|segment| self.view(segment))
     }
 
     pub(crate) fn segment_at(&self, address: u64) -> Option<SegmentView<'_>> {
-        let (&start, segment) = self.segments.range(..=address).next_back()?;
-        (address.checked_sub(start)? < segment.bytes).then(|| self.view(start, segment))
+        let (start, segment) = self.segments.range(..=address).next_back()?;
+        (address.checked_sub(*start)? < segment.bytes).then(|| self.view(segment))
     }
 
-    fn view(&self, address: u64, segment: &Segment) -> SegmentView<'_> {
-        let &Segment { bytes, stream, kind, serial } = segment;
+    fn view(&self, segment: &Segment) -> SegmentView<'_> {
+        let &Segment { address, bytes, stream, kind, serial } = segment;
         SegmentView { blocks: &self.blocks, address, bytes, stream, kind, serial }
     }
 
@@ -226,7 +215,7 @@ impl SegmentHeap {
 
     /// Takes every wholly free segment out, large ones first.
     #[must_use = "the memory is to be given back"]
-    pub(crate) fn release_cached(&mut self) -> Vec<FreeSegment> {
+    pub(crate) fn release_cached(&mut self) -> Vec<Segment> {
         let free = self.free.iter().rev().flatten().map(|&(_, _, address)| address);
         let whole: Vec<u64> = free.filter(|&address| self.is_whole(address)).collect();
         whole.into_iter().filter_map(|address| self.take_out(address)).collect()
@@ -235,7 +224,7 @@ impl SegmentHeap {
     /// Takes segments out that are too large to be split, as few as make room for a request that missed: one that would hold it, else its
     /// stream's largest ones, as PyTorch does. None without [`max_split_size`](Options::max_split_size).
     #[must_use = "the memory is to be given back"]
-    pub(crate) fn release_available(&mut self, wanted: &SegmentRequest) -> Vec<FreeSegment> {
+    pub(crate) fn release_available(&mut self, wanted: &SegmentRequest) -> Vec<Segment> {
         let Some(most_split) = self.options.max_split_size else { return Vec::new() };
         let (stream, room) = (wanted.stream, wanted.size.max(most_split));
         let free = &self.free[kind_of(wanted.size) as usize];
@@ -274,13 +263,9 @@ impl SegmentHeap {
     /// The layout as it is. [`PoolError::Pending`] if freed blocks are still in use on other streams.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, PoolError> {
         self.expect_no_pending()?;
-        let segments = self.segments().map(|segment| Layout {
-            address: segment.address,
-            bytes: segment.bytes,
-            serial: segment.serial,
-            blocks: segment.blocks().collect(),
-        });
-        Ok(Checkpoint { segments: segments.collect() })
+        let layout =
+            |segment: &Segment| Layout { segment: *segment, blocks: self.view(segment).blocks().collect() };
+        Ok(Checkpoint { segments: self.segments.values().map(layout).collect() })
     }
 
     /// Frees all blocks, and makes the segments of the checkpoint what they were; the segments that came later are free. The blocks that
@@ -289,10 +274,10 @@ impl SegmentHeap {
     /// [`PoolError::MissingSegment`] if a segment of the checkpoint was released since; [`PoolError::Pending`]. Nothing was changed then.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<[Vec<Block>; 2], PoolError> {
         self.expect_no_pending()?;
-        for &Layout { address, bytes, serial, .. } in &checkpoint.segments {
+        for Layout { segment: Segment { address, bytes, serial, .. }, .. } in &checkpoint.segments {
             // Another segment may have come to the same address.
-            if self.segments.get(&address).map(|segment| segment.serial) != Some(serial) {
-                return Err(PoolError::MissingSegment { address, bytes });
+            if self.segments.get(address).is_none_or(|segment| segment.serial != *serial) {
+                return Err(PoolError::MissingSegment { address: *address, bytes: *bytes });
             }
         }
         let freed: Vec<Block> = self.allocated().collect();
@@ -301,7 +286,7 @@ impl SegmentHeap {
         }
         let mut allocated = Vec::new();
         for layout in &checkpoint.segments {
-            let Some(whole) = self.blocks.get(&layout.address).copied() else { continue };
+            let Some(whole) = self.blocks.get(&layout.segment.address).copied() else { continue };
             self.leave_free(&whole);
             for &block in &layout.blocks {
                 let block = Block { stream: whole.stream, ..block };
@@ -397,8 +382,8 @@ impl SegmentHeap {
     ///
     /// [`PoolError::BadSegment`] unless the address is a multiple of 512 other than 0; [`PoolError::Overlap`] with a segment of this heap.
     /// The segment is still the caller's then.
-    pub(crate) fn put_back(&mut self, segment: &FreeSegment) -> Result<Block, PoolError> {
-        let FreeSegment { address, bytes, stream, kind, serial } = *segment;
+    pub(crate) fn put_back(&mut self, segment: &Segment) -> Result<Block, PoolError> {
+        let Segment { address, bytes, stream, kind, .. } = *segment;
         let aligned = address.is_multiple_of(MIN_BLOCK_SIZE) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
         let end = address.checked_add(bytes);
         let (Some(end), true) = (end, aligned && address > 0 && bytes > 0 && bytes <= MOST) else {
@@ -409,18 +394,17 @@ impl SegmentHeap {
         {
             return Err(PoolError::Overlap { address, bytes, other });
         }
-        self.segments.insert(address, Segment { bytes, stream, kind, serial });
+        self.segments.insert(address, *segment);
         let block = Block { address, size: bytes, requested: 0, stream, state: BlockState::Inactive, kind };
         self.enter_free(block);
         Ok(block)
     }
 
     /// Takes the segment out that a free block is the whole of.
-    fn take_out(&mut self, address: u64) -> Option<FreeSegment> {
+    fn take_out(&mut self, address: u64) -> Option<Segment> {
         let block = self.blocks.get(&address).copied()?;
         self.leave_free(&block);
-        let Segment { bytes, stream, kind, serial } = self.segments.remove(&address)?;
-        Some(FreeSegment { address, bytes, stream, kind, serial })
+        self.segments.remove(&address)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 
-use super::heap::{Allocation, Block, FreeSegment, SegmentHeap, SegmentRequest};
+use super::heap::{Allocation, Block, Segment, SegmentHeap, SegmentRequest};
 use super::options::Options;
 use crate::error::PoolError;
 use crate::mempool_id::MempoolId;
@@ -119,7 +119,7 @@ impl<S> Pool<S> {
 #[must_use = "the memory is to be given back"]
 pub(crate) struct TakenSegment {
     pub(crate) id: MempoolId,
-    pub(crate) segment: FreeSegment,
+    pub(crate) segment: Segment,
 }
 
 /// All private pools of a device by name, with PyTorch's rules.

@@ -5,7 +5,7 @@ use super::*;
 impl PeakCounter {
     /// As after many overlaps.
     pub(crate) fn be_concurrent(&self) {
-        let mut tier = lock_soon(&self.0.tier);
+        let mut tier = lock(&self.0.tier);
         self.0.rest_all(&mut tier);
         tier.is_concurrent = true;
     }
@@ -14,14 +14,14 @@ impl PeakCounter {
 #[cfg(not(loom))]
 impl PeakCounter {
     pub(crate) fn is_concurrent(&self) -> bool {
-        lock_soon(&self.0.tier).is_concurrent
+        lock(&self.0.tier).is_concurrent
     }
 
     pub(crate) fn is_active(&self, shard: &Shard) -> bool {
-        lock_soon(&self.0.tier).active.iter().any(|cells| Arc::ptr_eq(cells, &shard.cells))
+        lock(&self.0.tier).active.iter().any(|cells| Arc::ptr_eq(cells, &shard.cells))
     }
 
     pub(crate) fn shards(&self) -> usize {
-        lock_soon(&self.0.list).all.len()
+        lock(&self.0.list).all.len()
     }
 }
