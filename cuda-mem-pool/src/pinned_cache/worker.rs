@@ -1,5 +1,4 @@
-//! The thread that gives back large segments that fit nothing, when no stream is busy: the driver waits for all of them. It looks for blocks
-//! whose streams are done too, if it is to.
+//! The thread that gives back large segments that fit nothing, when no stream is busy: the driver waits for all of them.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
@@ -26,22 +25,17 @@ struct State {
 }
 
 impl Worker {
-    /// Has the thread look whether memory should be given back.
+    /// Has the thread look whether memory should be given back. Starts it, if it does not run.
     pub(super) fn want(&self, shared: &Arc<Shared>) {
-        self.start(shared);
-        if let Some((requests, _)) = &lock(&self.0).thread {
-            let _ = requests.try_send(());
-        }
-    }
-
-    /// Starts the thread, if it does not run.
-    pub(super) fn start(&self, shared: &Arc<Shared>) {
         let mut state = lock(&self.0);
         if state.thread.is_none() && !state.is_stopped {
             let ((sender, receiver), shared) = (sync_channel(1), Arc::downgrade(shared));
             let builder = thread::Builder::new().name("pinned-cache".to_owned());
             // Without the thread, what fits nothing stays.
             state.thread = builder.spawn(move || run(&receiver, &shared)).ok().map(|thread| (sender, thread));
+        }
+        if let Some((requests, _)) = &state.thread {
+            let _ = requests.try_send(());
         }
     }
 
@@ -61,25 +55,16 @@ impl Worker {
 }
 
 fn run(requests: &Receiver<()>, shared: &Weak<Shared>) {
-    let interval = shared.upgrade().and_then(|shared| shared.options.poll_interval);
-    // Since when there is something to give back that streams are in the way of.
-    let mut busy_since: Option<Instant> = None;
-    loop {
-        let pause = if busy_since.is_some() { Some(interval.unwrap_or(PAUSE).min(PAUSE)) } else { interval };
-        let request = match pause {
-            Some(pause) => requests.recv_timeout(pause),
-            None => requests.recv().map_err(RecvTimeoutError::from),
-        };
-        let Some(shared) = shared.upgrade() else { return };
-        match request {
-            Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => shared.poll(),
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        if request.is_ok() || busy_since.is_some() {
-            let patience = busy_since.is_none_or(|since| since.elapsed() < PATIENCE);
-            let is_left = shared.is_surplus_left(patience);
-            busy_since = is_left.then(|| busy_since.unwrap_or_else(Instant::now));
+    while requests.recv().is_ok() {
+        // Since when there is something to give back that streams are in the way of.
+        let busy_since = Instant::now();
+        while let Some(shared) = shared.upgrade()
+            && shared.is_surplus_left(busy_since.elapsed() < PATIENCE)
+        {
+            drop(shared);
+            if requests.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
         }
     }
 }
