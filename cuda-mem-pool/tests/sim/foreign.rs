@@ -5,9 +5,8 @@ use cuda_mem_core::{Context, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{
-    AlignedAdaptor, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, LimitingAdaptor,
-    ManagedMemoryResource, MemoryResource, MempoolId, PinnedCachingAllocator, PinnedMemoryResource,
-    TrackingAdaptor,
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, LimitingAdaptor, ManagedMemoryResource,
+    MemoryResource, MempoolId, PinnedCachingAllocator, PinnedMemoryResource, TrackingAdaptor,
 };
 use cuda_mem_sim::Sim;
 
@@ -24,10 +23,7 @@ fn all(context: &Context, mut each: impl FnMut(&str, &dyn Fn(&Stream) -> Result<
     let pinned = PinnedMemoryResource::new(context, None).unwrap();
     let cache = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
     let pinned_cache = PinnedCachingAllocator::new(context);
-    let stacked = TrackingAdaptor::new(
-        LimitingAdaptor::new(AlignedAdaptor::new(cache.clone(), 4096, 1).unwrap(), 1 << 30),
-        false,
-    );
+    let stacked = TrackingAdaptor::new(LimitingAdaptor::new(cache.clone(), 1 << 30), false);
     fn through<R: MemoryResource>(resource: &R) -> impl Fn(&Stream) -> Result<(), Error> {
         move |stream| {
             let mut block = resource.allocate(10_000, stream)?;

@@ -11,8 +11,8 @@ mod sleep;
 use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
 use cuda_mem_pool::{
-    AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
-    HostDeviceAccessible, LimitingAdaptor, ManagedMemoryResource, MemoryResource, PinnedMemoryResource,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, HostDeviceAccessible,
+    LimitingAdaptor, ManagedMemoryResource, MemoryResource, PinnedMemoryResource,
     PinnedMemoryResourceOptions, Result, TrackingAdaptor,
 };
 
@@ -269,8 +269,7 @@ fn adaptors(context: &Context) -> Result<()> {
 }
 
 fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
-    let aligned = AlignedAdaptor::new(resource, 1024, 1000)?;
-    let tracking = TrackingAdaptor::new(aligned, false);
+    let tracking = TrackingAdaptor::new(resource, false);
     let limiting = LimitingAdaptor::new(tracking.clone(), 1 << 20);
     let statistics = TrackingAdaptor::new(limiting.clone(), false);
     let result = serves(&statistics);
@@ -283,7 +282,7 @@ fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
 
 fn adaptors_beside_a_capture(context: &Context) -> Result<()> {
     let pool = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
-    let tracking = TrackingAdaptor::new(AlignedAdaptor::new(pool, 1024, 1000)?, false);
+    let tracking = TrackingAdaptor::new(pool, false);
     let resource = LimitingAdaptor::new(tracking.clone(), 1 << 20);
     let stream = Stream::new(context)?;
     let result = resource.allocate(LEN, &stream).map(|block| {
