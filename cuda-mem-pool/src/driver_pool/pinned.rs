@@ -15,7 +15,7 @@ use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Device, Driver};
 use uuid::Uuid;
 
-use super::pool::{DriverPool, resource};
+use super::pool::{DriverPool, refused, resource};
 use super::sharing::ipc_members;
 use crate::error::{Error, Result};
 use crate::primitive::setters;
@@ -112,7 +112,8 @@ impl PinnedMemoryResource {
             return Self::reachable(DriverPool::borrowed(context, Self::KIND, pool));
         };
         let numa_id = match options.numa_id {
-            Some(numa_id) => Some(expect_numa_id(numa_id)?),
+            Some(numa_id) if numa_id < 0 => return Err(Error::NegativeNumaId { numa_id }),
+            Some(numa_id) => Some(numa_id),
             None if options.ipc_enabled => Some(node_of(context.device())?),
             None => {
                 expect_host_pools(driver, "a pool of host memory on no node in particular", "set numa_id")?;
@@ -210,17 +211,6 @@ fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) 
     if has < needs { Err(Error::NeedsDriver { what, needs, has, instead }) } else { Ok(()) }
 }
 
-/// Names the kind of pool that the driver knows nothing of.
-pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
-    let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED];
-    match error {
-        cuda_mem_core::Error::Driver(source) if codes.contains(&source.code()) => {
-            Error::NoSuchPool { place, source }
-        }
-        other => other.into(),
-    }
-}
-
 fn node_of(device: Device) -> Result<i32> {
     match device.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) {
         Ok(node) if node >= 0 => Ok(node),
@@ -230,13 +220,9 @@ fn node_of(device: Device) -> Result<i32> {
     }
 }
 
-pub(super) fn expect_numa_id(numa_id: i32) -> Result<i32> {
-    if numa_id < 0 { Err(Error::NegativeNumaId { numa_id }) } else { Ok(numa_id) }
-}
-
 /// Why the driver makes no pool on a node, after it said that the value is invalid.
 #[cold]
-pub(super) fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
+fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
     if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) {
         return error.into();
     }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
+use cuda_mem_core::raw_pool::{self, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute as Name, CUresult};
 use cuda_mem_core::{Context, Device, MemorySource, Result as CoreResult, Stream};
 use uuid::Uuid;
@@ -60,9 +60,7 @@ impl DriverPool {
         };
         let mut this = Self::with_role(context, kind, pool, role);
         (this.location, this.max_size) = (Some(properties.location), properties.max_size);
-        if let (AllocationType::Pinned, MemoryLocation::Device(_)) =
-            (properties.allocation_type, properties.location)
-        {
+        if let MemoryLocation::Device(_) = properties.location {
             this.restrict_to(context.device())?;
         }
         Ok(this)
@@ -174,6 +172,17 @@ impl DriverPool {
             }
             other => Error::Core(other),
         }
+    }
+}
+
+/// Names the kind of pool that the driver knows nothing of.
+pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
+    let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED];
+    match error {
+        cuda_mem_core::Error::Driver(source) if codes.contains(&source.code()) => {
+            Error::NoSuchPool { place, source }
+        }
+        other => other.into(),
     }
 }
 

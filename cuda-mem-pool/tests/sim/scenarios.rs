@@ -8,12 +8,11 @@ mod caching_pools;
 mod pinned_cache;
 mod sleep;
 
-use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
 use cuda_mem_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, HostDeviceAccessible,
-    LimitingAdaptor, ManagedMemoryResource, MemoryResource, PinnedMemoryResource,
-    PinnedMemoryResourceOptions, Result, TrackingAdaptor,
+    LimitingAdaptor, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
+    TrackingAdaptor,
 };
 
 use crate::common::pattern;
@@ -46,11 +45,6 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("a pinned pool next to the device", pinned_pool_near, Machine::has_node_pools),
     scenario("a pinned pool for other processes", pinned_pool_shared, Machine::has_node_pools),
     scenario("a pinned pool on the current device", pinned_pool_on_current_device, Machine::has_host_pools),
-    scenario("a managed pool", managed_pool, Machine::has_host_pools),
-    scenario("the driver's managed pool", drivers_managed_pool, Machine::has_host_pools),
-    scenario("a managed pool on a node", managed_pool_on_a_node, |machine| {
-        machine.has_host_pools() && machine.has_node_pools()
-    }),
     scenario("memory of a per-thread stream", per_thread_memory, |_| true),
     scenario("memory by address", memory_by_address, |_| true),
     scenario("adaptors", adaptors, |_| true),
@@ -205,29 +199,6 @@ fn pinned_pool_on_current_device(context: &Context) -> Result<()> {
     pinned_works(&made)?;
     let anywhere = PinnedMemoryResource::on_current_device(context.driver(), &options)?;
     serves(&anywhere)
-}
-
-fn managed_works(resource: &ManagedMemoryResource) -> Result<()> {
-    serves(resource)?;
-    let mut block = resource.allocate(LEN, None)?;
-    block.as_mut_slice()?.fill(3);
-    assert_eq!(block.as_slice()?, [3; LEN]);
-    Ok(())
-}
-
-fn managed_pool(context: &Context) -> Result<()> {
-    let resource = ManagedMemoryResource::new(context, MemoryLocation::None)?;
-    attributes(resource.attributes())?;
-    managed_works(&resource)?;
-    managed_works(&ManagedMemoryResource::new(context, MemoryLocation::Device(1))?)
-}
-
-fn drivers_managed_pool(context: &Context) -> Result<()> {
-    managed_works(&ManagedMemoryResource::new(context, None)?)
-}
-
-fn managed_pool_on_a_node(context: &Context) -> Result<()> {
-    managed_works(&ManagedMemoryResource::new(context, MemoryLocation::HostNuma(0))?)
 }
 
 fn per_thread_memory(context: &Context) -> Result<()> {
