@@ -14,7 +14,6 @@ use cuda_mem_core::{Context, Device};
 use uuid::Uuid;
 
 use super::pool::{DriverPool, refused, resource};
-use super::sharing::ipc_members;
 use crate::error::{Error, Result};
 use crate::primitive::setters;
 use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
@@ -155,6 +154,4 @@ impl DeviceMemoryResource {
         self.pool.pool.set_access(&coming, true)?;
         Ok(self.pool.pool.set_access(&going, false)?)
     }
-
-    ipc_members!();
 }

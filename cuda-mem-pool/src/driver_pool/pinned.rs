@@ -16,7 +16,6 @@ use cuda_mem_core::{Context, Device, Driver};
 use uuid::Uuid;
 
 use super::pool::{DriverPool, refused, resource};
-use super::sharing::ipc_members;
 use crate::error::{Error, Result};
 use crate::primitive::setters;
 use crate::resource::{HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
@@ -202,8 +201,6 @@ impl PinnedMemoryResource {
     pub fn accessible_by(&self) -> Result<Vec<Device>> {
         Ok(self.pool.accessible_by()?)
     }
-
-    ipc_members!();
 }
 
 fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) -> Result<()> {

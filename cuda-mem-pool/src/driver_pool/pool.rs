@@ -357,6 +357,60 @@ macro_rules! resource {
                 $on_host
             }
 
+            /// Whether the pool is, or comes from, one that other processes may be given.
+            #[must_use]
+            pub fn is_ipc_enabled(&self) -> bool {
+                self.pool.is_ipc_enabled()
+            }
+
+            /// Whether it is a mapping of another process's pool, from which nothing can be allocated here.
+            #[must_use]
+            pub fn is_mapped(&self) -> bool {
+                self.pool.is_mapped()
+            }
+
+            /// The name of an IPC-enabled pool, the same in every process that knows it. None for others, and for one that was
+            /// imported without it and not registered yet.
+            #[must_use]
+            pub fn uuid(&self) -> Option<$crate::Uuid> {
+                self.pool.uuid()
+            }
+
+            /// The descriptor that other processes import the pool from, with its [`uuid`](Self::uuid). It is exported once, and stays
+            /// the resource's.
+            ///
+            /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+            ///
+            /// # Errors
+            ///
+            /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled), [`Error::Mapped`](crate::Error::Mapped) for another process's
+            /// pool, or the driver's.
+            pub fn allocation_handle(&self) -> $crate::Result<std::os::fd::BorrowedFd<'_>> {
+                self.pool.allocation_handle()
+            }
+
+            /// Registers this resource under a UUID, and returns the one to use: one that was registered there before and is still
+            /// alive, else this one. The registry keeps nothing alive. Makes no driver call.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled); [`Error::OtherKind`](crate::Error::OtherKind) if a resource of
+            /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID;
+            /// [`Error::Core`](crate::Error::Core) in a forked child.
+            pub fn register(&self, uuid: $crate::Uuid) -> $crate::Result<Self> {
+                Ok(Self { pool: $crate::driver_pool::sharing::register(uuid, &self.pool)? })
+            }
+
+            /// The resource that is registered under a UUID. Makes no driver call.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind);
+            /// [`Error::Core`](crate::Error::Core) in a forked child.
+            pub fn from_registry(uuid: $crate::Uuid) -> $crate::Result<Self> {
+                Ok(Self { pool: $crate::driver_pool::sharing::find(uuid, Self::KIND)? })
+            }
+
             /// Lets go of the pool. If it is owned, it is destroyed when the last other handle and the last allocation are gone.
             pub fn close(self) {}
         }
