@@ -14,37 +14,28 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long it waits for that in all. A program whose streams are never idle together would hold more and more.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The thread, once it was needed. It ends when nobody can send any more. One request stands for all that come before it is served.
 #[derive(Debug, Default)]
-pub(super) struct Worker(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    is_stopped: bool,
-    /// The thread, which ends when nobody can send any more. One request stands for all that come before it is served.
-    thread: Option<(SyncSender<()>, JoinHandle<()>)>,
-}
+pub(super) struct Worker(Mutex<Option<(SyncSender<()>, JoinHandle<()>)>>);
 
 impl Worker {
-    /// Has the thread look whether memory should be given back. Starts it, if it does not run.
+    /// Has the thread look whether memory should be given back. Not behind [`stop`](Self::stop).
     pub(super) fn want(&self, shared: &Arc<Shared>) {
-        let mut state = lock(&self.0);
-        if state.thread.is_none() && !state.is_stopped {
+        let mut thread = lock(&self.0);
+        if thread.is_none() {
             let ((sender, receiver), shared) = (sync_channel(1), Arc::downgrade(shared));
             let builder = thread::Builder::new().name("pinned-cache".to_owned());
             // Without the thread, what fits nothing stays.
-            state.thread = builder.spawn(move || run(&receiver, &shared)).ok().map(|thread| (sender, thread));
+            *thread = builder.spawn(move || run(&receiver, &shared)).ok().map(|thread| (sender, thread));
         }
-        if let Some((requests, _)) = &state.thread {
+        if let Some((requests, _)) = &*thread {
             let _ = requests.try_send(());
         }
     }
 
     /// Ends the thread, and waits for that.
     pub(super) fn stop(&self) {
-        let mut state = lock(&self.0);
-        state.is_stopped = true;
-        let ended = state.thread.take();
-        drop(state);
+        let ended = lock(&self.0).take();
         if let Some((requests, thread)) = ended
             && thread.thread().id() != thread::current().id()
         {
