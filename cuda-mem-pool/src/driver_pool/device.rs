@@ -88,7 +88,9 @@ impl DeviceMemoryResource {
             max_size: options.max_size,
         };
         let pool = DriverPool::create(context, Self::KIND, &properties);
-        Ok(Self::over(pool.map_err(|error| refused("of this device's memory", error))?))
+        let pool = pool.map_err(|error| refused("of this device's memory", error))?;
+        pool.set_accessible_by(&[context.device()])?;
+        Ok(Self::over(pool))
     }
 
     /// Imports the pool of another process, from a descriptor of it, for the device of `context`. Nothing can be
@@ -103,11 +105,8 @@ impl DeviceMemoryResource {
         handle: impl AsFd,
         uuid: impl Into<Option<Uuid>>,
     ) -> Result<Self> {
-        let device = context.device();
-        let pool = DriverPool::import(context, Self::KIND, handle, uuid.into(), Some(device))?;
-        if !pool.pool.is_accessible_from(device)? {
-            pool.pool.set_access(&[device], true)?;
-        }
+        let pool = DriverPool::import(context, Self::KIND, handle, uuid.into())?;
+        pool.set_accessible_by(&[context.device()])?;
         Ok(Self::over(pool))
     }
 
@@ -147,11 +146,6 @@ impl DeviceMemoryResource {
                 return Err(Error::NoPeerAccess { device: *device, owner });
             }
         }
-        let now = self.peer_accessible_by()?;
-        let is_new = |device: &Device| *device != owner && !now.contains(device);
-        let coming = devices.iter().copied().filter(is_new).collect::<Vec<_>>();
-        let going = now.iter().copied().filter(|device| !devices.contains(device)).collect::<Vec<_>>();
-        self.pool.pool.set_access(&coming, true)?;
-        Ok(self.pool.pool.set_access(&going, false)?)
+        Ok(self.pool.set_accessible_by(&[devices, &[owner]].concat())?)
     }
 }

@@ -168,11 +168,11 @@ impl PinnedMemoryResource {
         handle: impl AsFd,
         uuid: impl Into<Option<Uuid>>,
     ) -> Result<Self> {
-        Self::reachable(DriverPool::import(context, Self::KIND, handle, uuid.into(), None)?)
+        Self::reachable(DriverPool::import(context, Self::KIND, handle, uuid.into())?)
     }
 
     fn reachable(pool: DriverPool) -> Result<Self> {
-        pool.grant_all()?;
+        pool.set_accessible_by(&pool.pool.driver().devices()?)?;
         Ok(Self::over(pool))
     }
 

@@ -60,9 +60,6 @@ impl DriverPool {
         };
         let mut this = Self::with_role(context, kind, pool, role);
         (this.location, this.max_size) = (Some(properties.location), properties.max_size);
-        if let MemoryLocation::Device(_) = properties.location {
-            this.restrict_to(context.device())?;
-        }
         Ok(this)
     }
 
@@ -70,33 +67,20 @@ impl DriverPool {
         Self::with_role(context, kind, pool, Role::Private)
     }
 
-    /// Maps a pool of another process, whose memory lies on `owner`, or on no device.
+    /// Maps a pool of another process.
     pub(crate) fn import(
         context: &Context,
         kind: &'static str,
         descriptor: impl AsFd,
         uuid: Option<Uuid>,
-        owner: Option<Device>,
     ) -> Result<Self> {
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
         let uuid = uuid.map_or_else(OnceLock::new, OnceLock::from);
-        let this = Self::with_role(context, kind, pool, Role::Mapped { uuid });
-        if let Some(owner) = owner {
-            this.restrict_to(owner)?;
-        }
-        Ok(this)
+        Ok(Self::with_role(context, kind, pool, Role::Mapped { uuid }))
     }
 
     fn with_role(context: &Context, kind: &'static str, pool: MemoryPool, role: Role) -> Self {
         Self { pool, home: ResourceContext::new(context), kind, location: None, max_size: 0, role }
-    }
-
-    /// Lets no other device than the memory's own reach a new pool: it may have the handle of a destroyed one and, on some drivers,
-    /// that one's access. Not when a pool ends, for its memory's release may still wait for other devices' work.
-    fn restrict_to(&self, owner: Device) -> CoreResult<()> {
-        let mut others = self.accessible_by()?;
-        others.retain(|device| *device != owner);
-        self.pool.set_access(&others, false)
     }
 
     pub(crate) fn is_ipc_enabled(&self) -> bool {
@@ -137,12 +121,14 @@ impl DriverPool {
         Ok(descriptor.get_or_init(|| exported).as_fd())
     }
 
-    /// Lets every device of the driver reach the memory that does not yet.
-    pub(crate) fn grant_all(&self) -> CoreResult<()> {
-        let mut missing = self.pool.driver().devices()?;
-        let granted = self.accessible_by()?;
-        missing.retain(|device| !granted.contains(device));
-        self.pool.set_access(&missing, true)
+    /// Lets exactly these devices reach the memory. A new pool may have the handle of a destroyed one and, on some drivers, that one's
+    /// access. Not called when a pool ends, for its memory's release may still wait for other devices' work.
+    pub(crate) fn set_accessible_by(&self, devices: &[Device]) -> CoreResult<()> {
+        let now = self.accessible_by()?;
+        let coming: Vec<_> = devices.iter().copied().filter(|device| !now.contains(device)).collect();
+        let going: Vec<_> = now.into_iter().filter(|device| !devices.contains(device)).collect();
+        self.pool.set_access(&coming, true)?;
+        self.pool.set_access(&going, false)
     }
 
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
