@@ -48,12 +48,12 @@ pub mod snapshot;
 pub mod statistics;
 pub mod trace;
 
-pub use adaptor::{AlignedAdaptor, LimitingAdaptor, OutstandingAllocation, TrackingAdaptor};
+pub use adaptor::{LimitingAdaptor, OutstandingAllocation, TrackingAdaptor};
 pub use cuda_mem_core;
 use cuda_mem_core::shown;
 pub use driver_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource,
-    PinnedMemoryResource, PinnedMemoryResourceOptions,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, PinnedMemoryResource,
+    PinnedMemoryResourceOptions,
 };
 pub use engine::{paged, segments};
 pub use error::{Error, Result};

@@ -3,11 +3,11 @@
 //! No adaptor holds a lock while its upstream works: an allocation may release what waited for the end of a capture, which
 //! comes back through the same adaptors.
 
+mod limit;
 mod observe;
-mod policy;
 
+pub use limit::LimitingAdaptor;
 pub use observe::{OutstandingAllocation, TrackingAdaptor};
-pub use policy::{AlignedAdaptor, LimitingAdaptor};
 
 /// Writes what every adaptor has, for a handle with the fields `upstream` and `inner`, an `Arc` of its `RawResource`.
 macro_rules! adaptor {

@@ -8,7 +8,7 @@
 
 use std::alloc::Layout;
 use std::backtrace::Backtrace;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUdeviceptr;
@@ -38,7 +38,7 @@ use crate::statistics::Stat;
 /// let out = resource.outstanding_allocations();
 /// assert_eq!((out.len(), out[0].address, out[0].bytes), (1, block.address(), 1000));
 /// block.close().map_err(|refused| refused.error)?;
-/// assert_eq!(resource.outstanding_report(), "nothing is allocated\n");
+/// assert!(resource.outstanding_allocations().is_empty());
 /// assert_eq!(resource.bytes().to_string(), "0 now, 1000 at most, 1000 allocated, 1000 freed");
 /// # Ok::<(), cuda_mem_pool::Error>(())
 /// ```
@@ -97,7 +97,7 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
         if forked() { Default::default() } else { *lock(&self.inner.counted) }
     }
 
-    /// What is allocated, by address.
+    /// What is allocated, by address. A backtrace is resolved when it is printed, which takes long.
     #[must_use]
     pub fn outstanding_allocations(&self) -> Vec<OutstandingAllocation> {
         let row = |address, bytes, (stream, backtrace): &(StreamId, Option<Arc<Backtrace>>)| {
@@ -105,34 +105,9 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
         };
         self.inner.live.list(row)
     }
-
-    /// What is allocated, to be read by people: a line for each allocation, with its backtrace below it if there is one.
-    #[must_use]
-    pub fn outstanding_report(&self) -> String {
-        // Backtraces are resolved when they are printed, which takes long: not under the lock.
-        report(&self.outstanding_allocations()).unwrap_or_default()
-    }
 }
 
 adaptor!(TrackingAdaptor);
-
-fn report(outstanding: &[OutstandingAllocation]) -> Result<String, fmt::Error> {
-    if outstanding.is_empty() {
-        return Ok("nothing is allocated\n".to_owned());
-    }
-    let mut text = String::new();
-    writeln!(text, "{:>18}  {:>16}  {:>10}", "address", "bytes", "stream")?;
-    for OutstandingAllocation { address, bytes, stream, backtrace } in outstanding {
-        writeln!(text, "{:>18}  {bytes:>16}  {:>10}", format!("{address:#x}"), stream.as_raw())?;
-        if let Some(backtrace) = backtrace {
-            writeln!(text, "{backtrace}")?;
-        }
-    }
-    let bytes = outstanding.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes as u64));
-    let (count, plural) = (outstanding.len(), if outstanding.len() == 1 { "" } else { "s" });
-    writeln!(text, "{bytes} bytes in {count} allocation{plural}")?;
-    Ok(text)
-}
 
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Tracker {

@@ -1,9 +1,8 @@
-//! Device memory and managed memory from pools of the driver.
+//! Device memory from a pool of the driver.
 //!
 //! # Safety
 //!
-//! Says who reaches the memory. Pools of a device have memory that its devices reach. Managed memory is readable and writable by
-//! the host whenever no device uses it; devices that do not allow it meanwhile too are refused.
+//! Says that devices reach the memory, and the host does not.
 
 #![allow(unsafe_code, reason = "is a resource, whose type says who reaches its memory")]
 
@@ -11,16 +10,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-use cuda_mem_core::sys::CUdevice_attribute;
 use cuda_mem_core::{Context, Device};
 use uuid::Uuid;
 
-use super::pinned::{expect_numa_id, explain_numa, refused};
-use super::pool::{DriverPool, resource};
-use super::sharing::ipc_members;
+use super::pool::{DriverPool, refused, resource};
 use crate::error::{Error, Result};
 use crate::primitive::setters;
-use crate::resource::{DeviceAccessible, HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
+use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// How a [`DeviceMemoryResource`] of its own is made. [`DeviceMemoryResource`] has an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,7 +88,9 @@ impl DeviceMemoryResource {
             max_size: options.max_size,
         };
         let pool = DriverPool::create(context, Self::KIND, &properties);
-        Ok(Self::over(pool.map_err(|error| refused("of this device's memory", error))?))
+        let pool = pool.map_err(|error| refused("of this device's memory", error))?;
+        pool.set_accessible_by(&[context.device()])?;
+        Ok(Self::over(pool))
     }
 
     /// Imports the pool of another process, from a descriptor of it, for the device of `context`. Nothing can be
@@ -107,11 +105,8 @@ impl DeviceMemoryResource {
         handle: impl AsFd,
         uuid: impl Into<Option<Uuid>>,
     ) -> Result<Self> {
-        let device = context.device();
-        let pool = DriverPool::import(context, Self::KIND, handle, uuid.into(), Some(device))?;
-        if !pool.pool.is_accessible_from(device)? {
-            pool.pool.set_access(&[device], true)?;
-        }
+        let pool = DriverPool::import(context, Self::KIND, handle, uuid.into())?;
+        pool.set_accessible_by(&[context.device()])?;
         Ok(Self::over(pool))
     }
 
@@ -151,94 +146,6 @@ impl DeviceMemoryResource {
                 return Err(Error::NoPeerAccess { device: *device, owner });
             }
         }
-        let now = self.peer_accessible_by()?;
-        let is_new = |device: &Device| *device != owner && !now.contains(device);
-        let coming = devices.iter().copied().filter(is_new).collect::<Vec<_>>();
-        let going = now.iter().copied().filter(|device| !devices.contains(device)).collect::<Vec<_>>();
-        self.pool.pool.set_access(&coming, true)?;
-        Ok(self.pool.pool.set_access(&going, false)?)
-    }
-
-    ipc_members!();
-}
-
-/// The first driver with pools of managed memory.
-const MANAGED_POOLS: i32 = 13000;
-
-/// Managed memory from a stream-ordered pool of the driver: it moves to where it is used.
-///
-/// ```
-/// use cuda_mem_pool::cuda_mem_core::raw_pool::MemoryLocation;
-/// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{ManagedMemoryResource, MemoryResource};
-///
-/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
-/// let context = driver.device(0)?.primary_context()?;
-/// let stream = Stream::new(&context)?;
-/// let resource = ManagedMemoryResource::new(&context, MemoryLocation::Device(0))?;
-/// let mut block = resource.allocate(4096, &stream)?;
-/// block.as_mut_slice()?.fill(1);
-/// # Ok::<(), cuda_mem_pool::Error>(())
-/// ```
-#[derive(Debug, Clone)]
-pub struct ManagedMemoryResource {
-    pool: Arc<DriverPool>,
-}
-
-resource!(ManagedMemoryResource, HostDeviceAccessible, on_host: true);
-
-impl ManagedMemoryResource {
-    /// With a preferred location, makes a pool of its own, which keeps what is freed; [`MemoryLocation::None`] is no preference. Without,
-    /// uses the current pool of managed memory, or the default one if none was made current, and changes nothing about it: see
-    /// [`DeviceMemoryResource::new`] for its threshold.
-    ///
-    /// Wraps [`cuMemPoolCreate` and `cuMemGetMemPool`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NeedsDriver`] before CUDA 13.0; [`Error::Unsupported`] if a device cannot use managed memory while the host
-    /// does; [`Error::NegativeNumaId`], [`Error::NoSuchNumaNode`], [`Error::NoSuchPool`], and the driver's.
-    pub fn new(context: &Context, preferred_location: impl Into<Option<MemoryLocation>>) -> Result<Self> {
-        let driver = context.driver();
-        let has = driver.version();
-        if has < MANAGED_POOLS {
-            let (what, instead) = ("a pool of managed memory", "use ManagedBuffer");
-            return Err(Error::NeedsDriver { what, needs: MANAGED_POOLS, has, instead });
-        }
-        for device in driver.devices()? {
-            if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)? {
-                return Err(Error::Unsupported {
-                    device,
-                    what: "managed memory that the host uses meanwhile",
-                });
-            }
-        }
-        let Some(location) = preferred_location.into() else {
-            let pool = MemoryPool::current(driver, MemoryLocation::None, AllocationType::Managed)?;
-            return Ok(Self::over(DriverPool::borrowed(context, Self::KIND, pool)));
-        };
-        if let MemoryLocation::HostNuma(node) = location {
-            expect_numa_id(node)?;
-        }
-        let allocation_type = AllocationType::Managed;
-        // The driver takes no limit for managed memory.
-        let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
-        let pool = DriverPool::create(context, Self::KIND, &properties).map_err(|error| match location {
-            MemoryLocation::HostNuma(node) => explain_numa(driver, node, error),
-            _ => refused("of managed memory in this place", error),
-        })?;
-        Ok(Self::over(pool))
-    }
-
-    /// Where the memory stays until it is used elsewhere; `None` for no preference.
-    #[must_use]
-    pub fn preferred_location(&self) -> Option<MemoryLocation> {
-        self.pool.location.filter(|location| *location != MemoryLocation::None)
-    }
-
-    /// The number of the device that is the preferred location; -1 if none is.
-    #[must_use]
-    pub fn device_id(&self) -> i32 {
-        if let Some(MemoryLocation::Device(ordinal)) = self.pool.location { ordinal } else { -1 }
+        Ok(self.pool.set_accessible_by(&[devices, &[owner]].concat())?)
     }
 }

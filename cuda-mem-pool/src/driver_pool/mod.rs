@@ -5,6 +5,6 @@ mod pinned;
 mod pool;
 mod sharing;
 
-pub use device::{DeviceMemoryResource, DeviceMemoryResourceOptions, ManagedMemoryResource};
+pub use device::{DeviceMemoryResource, DeviceMemoryResourceOptions};
 pub use pinned::{PinnedMemoryResource, PinnedMemoryResourceOptions};
 pub use pool::Attributes;

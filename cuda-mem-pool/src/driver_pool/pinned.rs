@@ -15,8 +15,7 @@ use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Device, Driver};
 use uuid::Uuid;
 
-use super::pool::{DriverPool, resource};
-use super::sharing::ipc_members;
+use super::pool::{DriverPool, refused, resource};
 use crate::error::{Error, Result};
 use crate::primitive::setters;
 use crate::resource::{HostDeviceAccessible, MemoryResource, RawResource, ResourceContext};
@@ -112,7 +111,8 @@ impl PinnedMemoryResource {
             return Self::reachable(DriverPool::borrowed(context, Self::KIND, pool));
         };
         let numa_id = match options.numa_id {
-            Some(numa_id) => Some(expect_numa_id(numa_id)?),
+            Some(numa_id) if numa_id < 0 => return Err(Error::NegativeNumaId { numa_id }),
+            Some(numa_id) => Some(numa_id),
             None if options.ipc_enabled => Some(node_of(context.device())?),
             None => {
                 expect_host_pools(driver, "a pool of host memory on no node in particular", "set numa_id")?;
@@ -168,11 +168,11 @@ impl PinnedMemoryResource {
         handle: impl AsFd,
         uuid: impl Into<Option<Uuid>>,
     ) -> Result<Self> {
-        Self::reachable(DriverPool::import(context, Self::KIND, handle, uuid.into(), None)?)
+        Self::reachable(DriverPool::import(context, Self::KIND, handle, uuid.into())?)
     }
 
     fn reachable(pool: DriverPool) -> Result<Self> {
-        pool.grant_all()?;
+        pool.set_accessible_by(&pool.pool.driver().devices()?)?;
         Ok(Self::over(pool))
     }
 
@@ -201,24 +201,11 @@ impl PinnedMemoryResource {
     pub fn accessible_by(&self) -> Result<Vec<Device>> {
         Ok(self.pool.accessible_by()?)
     }
-
-    ipc_members!();
 }
 
 fn expect_host_pools(driver: Driver, what: &'static str, instead: &'static str) -> Result<()> {
     let (needs, has) = (HOST_POOLS, driver.version());
     if has < needs { Err(Error::NeedsDriver { what, needs, has, instead }) } else { Ok(()) }
-}
-
-/// Names the kind of pool that the driver knows nothing of.
-pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
-    let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED];
-    match error {
-        cuda_mem_core::Error::Driver(source) if codes.contains(&source.code()) => {
-            Error::NoSuchPool { place, source }
-        }
-        other => other.into(),
-    }
 }
 
 fn node_of(device: Device) -> Result<i32> {
@@ -230,13 +217,9 @@ fn node_of(device: Device) -> Result<i32> {
     }
 }
 
-pub(super) fn expect_numa_id(numa_id: i32) -> Result<i32> {
-    if numa_id < 0 { Err(Error::NegativeNumaId { numa_id }) } else { Ok(numa_id) }
-}
-
 /// Why the driver makes no pool on a node, after it said that the value is invalid.
 #[cold]
-pub(super) fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
+fn explain_numa(driver: Driver, numa_id: i32, error: cuda_mem_core::Error) -> Error {
     if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) {
         return error.into();
     }

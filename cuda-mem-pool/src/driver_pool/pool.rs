@@ -13,7 +13,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
+use cuda_mem_core::raw_pool::{self, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::{CUdeviceptr, CUmemPool_attribute as Name, CUresult};
 use cuda_mem_core::{Context, Device, MemorySource, Result as CoreResult, Stream};
 use uuid::Uuid;
@@ -60,11 +60,6 @@ impl DriverPool {
         };
         let mut this = Self::with_role(context, kind, pool, role);
         (this.location, this.max_size) = (Some(properties.location), properties.max_size);
-        if let (AllocationType::Pinned, MemoryLocation::Device(_)) =
-            (properties.allocation_type, properties.location)
-        {
-            this.restrict_to(context.device())?;
-        }
         Ok(this)
     }
 
@@ -72,33 +67,20 @@ impl DriverPool {
         Self::with_role(context, kind, pool, Role::Private)
     }
 
-    /// Maps a pool of another process, whose memory lies on `owner`, or on no device.
+    /// Maps a pool of another process.
     pub(crate) fn import(
         context: &Context,
         kind: &'static str,
         descriptor: impl AsFd,
         uuid: Option<Uuid>,
-        owner: Option<Device>,
     ) -> Result<Self> {
         let pool = MemoryPool::import(context.driver(), descriptor.as_fd())?;
         let uuid = uuid.map_or_else(OnceLock::new, OnceLock::from);
-        let this = Self::with_role(context, kind, pool, Role::Mapped { uuid });
-        if let Some(owner) = owner {
-            this.restrict_to(owner)?;
-        }
-        Ok(this)
+        Ok(Self::with_role(context, kind, pool, Role::Mapped { uuid }))
     }
 
     fn with_role(context: &Context, kind: &'static str, pool: MemoryPool, role: Role) -> Self {
         Self { pool, home: ResourceContext::new(context), kind, location: None, max_size: 0, role }
-    }
-
-    /// Lets no other device than the memory's own reach a new pool: it may have the handle of a destroyed one and, on some drivers,
-    /// that one's access. Not when a pool ends, for its memory's release may still wait for other devices' work.
-    fn restrict_to(&self, owner: Device) -> CoreResult<()> {
-        let mut others = self.accessible_by()?;
-        others.retain(|device| *device != owner);
-        self.pool.set_access(&others, false)
     }
 
     pub(crate) fn is_ipc_enabled(&self) -> bool {
@@ -139,12 +121,14 @@ impl DriverPool {
         Ok(descriptor.get_or_init(|| exported).as_fd())
     }
 
-    /// Lets every device of the driver reach the memory that does not yet.
-    pub(crate) fn grant_all(&self) -> CoreResult<()> {
-        let mut missing = self.pool.driver().devices()?;
-        let granted = self.accessible_by()?;
-        missing.retain(|device| !granted.contains(device));
-        self.pool.set_access(&missing, true)
+    /// Lets exactly these devices reach the memory. A new pool may have the handle of a destroyed one and, on some drivers, that one's
+    /// access. Not called when a pool ends, for its memory's release may still wait for other devices' work.
+    pub(crate) fn set_accessible_by(&self, devices: &[Device]) -> CoreResult<()> {
+        let now = self.accessible_by()?;
+        let coming: Vec<_> = devices.iter().copied().filter(|device| !now.contains(device)).collect();
+        let going: Vec<_> = now.into_iter().filter(|device| !devices.contains(device)).collect();
+        self.pool.set_access(&coming, true)?;
+        self.pool.set_access(&going, false)
     }
 
     pub(crate) fn accessible_by(&self) -> CoreResult<Vec<Device>> {
@@ -174,6 +158,17 @@ impl DriverPool {
             }
             other => Error::Core(other),
         }
+    }
+}
+
+/// Names the kind of pool that the driver knows nothing of.
+pub(super) fn refused(place: &'static str, error: cuda_mem_core::Error) -> Error {
+    let codes = [CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED];
+    match error {
+        cuda_mem_core::Error::Driver(source) if codes.contains(&source.code()) => {
+            Error::NoSuchPool { place, source }
+        }
+        other => other.into(),
     }
 }
 
@@ -346,6 +341,60 @@ macro_rules! resource {
             #[must_use]
             pub fn is_host_accessible(&self) -> bool {
                 $on_host
+            }
+
+            /// Whether the pool is, or comes from, one that other processes may be given.
+            #[must_use]
+            pub fn is_ipc_enabled(&self) -> bool {
+                self.pool.is_ipc_enabled()
+            }
+
+            /// Whether it is a mapping of another process's pool, from which nothing can be allocated here.
+            #[must_use]
+            pub fn is_mapped(&self) -> bool {
+                self.pool.is_mapped()
+            }
+
+            /// The name of an IPC-enabled pool, the same in every process that knows it. None for others, and for one that was
+            /// imported without it and not registered yet.
+            #[must_use]
+            pub fn uuid(&self) -> Option<$crate::Uuid> {
+                self.pool.uuid()
+            }
+
+            /// The descriptor that other processes import the pool from, with its [`uuid`](Self::uuid). It is exported once, and stays
+            /// the resource's.
+            ///
+            /// Wraps [`cuMemPoolExportToShareableHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
+            ///
+            /// # Errors
+            ///
+            /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled), [`Error::Mapped`](crate::Error::Mapped) for another process's
+            /// pool, or the driver's.
+            pub fn allocation_handle(&self) -> $crate::Result<std::os::fd::BorrowedFd<'_>> {
+                self.pool.allocation_handle()
+            }
+
+            /// Registers this resource under a UUID, and returns the one to use: one that was registered there before and is still
+            /// alive, else this one. The registry keeps nothing alive. Makes no driver call.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::NotIpcEnabled`](crate::Error::NotIpcEnabled); [`Error::OtherKind`](crate::Error::OtherKind) if a resource of
+            /// another kind is registered there; [`Error::OtherUuid`](crate::Error::OtherUuid) if nothing is, and the pool has another UUID;
+            /// [`Error::Core`](crate::Error::Core) in a forked child.
+            pub fn register(&self, uuid: $crate::Uuid) -> $crate::Result<Self> {
+                Ok(Self { pool: $crate::driver_pool::sharing::register(uuid, &self.pool)? })
+            }
+
+            /// The resource that is registered under a UUID. Makes no driver call.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::NotRegistered`](crate::Error::NotRegistered), [`Error::OtherKind`](crate::Error::OtherKind);
+            /// [`Error::Core`](crate::Error::Core) in a forked child.
+            pub fn from_registry(uuid: $crate::Uuid) -> $crate::Result<Self> {
+                Ok(Self { pool: $crate::driver_pool::sharing::find(uuid, Self::KIND)? })
             }
 
             /// Lets go of the pool. If it is owned, it is destroyed when the last other handle and the last allocation are gone.

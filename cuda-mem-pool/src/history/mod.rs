@@ -341,41 +341,32 @@ impl State {
 pub struct CallbackId(u64);
 
 /// Callbacks of one kind, in the order in which they came.
-pub(crate) struct List<F: ?Sized>(Mutex<Arc<Entries<F>>>);
-
-type Entries<F> = Vec<(CallbackId, Arc<F>)>;
+pub(crate) struct List<F: ?Sized>(Mutex<Vec<(CallbackId, Arc<F>)>>);
 
 impl<F: ?Sized> Default for List<F> {
     fn default() -> Self {
-        Self(Mutex::new(Arc::default()))
+        Self(Mutex::default())
     }
 }
 
 impl<F: ?Sized> List<F> {
     pub(crate) fn add(&self, callback: Arc<F>) -> CallbackId {
         let id = CallbackId(unique());
-        if forked() {
-            // Nothing is ever called there.
-            return id;
+        // In a forked child nothing is ever called.
+        if !forked() {
+            lock(&self.0).push((id, callback));
         }
-        let mut list = lock(&self.0);
-        *list = Arc::new(list.iter().cloned().chain([(id, callback)]).collect());
         id
     }
 
     pub(crate) fn remove(&self, id: CallbackId) -> bool {
-        let mut list = lock(&self.0);
-        let left: Vec<_> = list.iter().filter(|(known, _)| *known != id).cloned().collect();
-        let found = left.len() < list.len();
-        let before = std::mem::replace(&mut *list, Arc::new(left));
-        drop(list);
         // What a callback does when it is dropped, it does without our lock.
-        drop(before);
-        found
+        let removed: Vec<_> = lock(&self.0).extract_if(.., |(known, _)| *known == id).collect();
+        !removed.is_empty()
     }
 
-    pub(crate) fn all(&self) -> Arc<Entries<F>> {
-        Arc::clone(&lock(&self.0))
+    pub(crate) fn all(&self) -> Vec<(CallbackId, Arc<F>)> {
+        lock(&self.0).clone()
     }
 }
 

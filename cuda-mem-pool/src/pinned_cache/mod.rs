@@ -15,8 +15,6 @@ mod thread_cache;
 mod vec;
 mod worker;
 
-use std::time::Duration;
-
 pub use allocator::PinnedCachingAllocator;
 pub use block::PinnedBlock;
 pub use statistics::{DurationStat, PinnedCacheStatistics};
@@ -43,8 +41,6 @@ pub struct PinnedCacheOptions {
     pub thread_cache_bytes: usize,
     /// Whether a thread gives back large segments that fit nothing, once far more is held than was ever in use, as by default.
     pub returns_surplus: bool,
-    /// How often that thread looks for blocks whose streams are done. Without it, the requests that miss do.
-    pub poll_interval: Option<Duration>,
 }
 
 impl Default for PinnedCacheOptions {
@@ -55,7 +51,6 @@ impl Default for PinnedCacheOptions {
             max_cached_bytes: None,
             thread_cache_bytes: 64 << 20,
             returns_surplus: true,
-            poll_interval: None,
         }
     }
 }
@@ -67,6 +62,5 @@ impl PinnedCacheOptions {
         with_max_cached_bytes(max_cached_bytes: usize) => Some(max_cached_bytes);
         with_thread_cache_bytes(thread_cache_bytes: usize) => thread_cache_bytes;
         with_returns_surplus(returns_surplus: bool) => returns_surplus;
-        with_poll_interval(poll_interval: Duration) => Some(poll_interval);
     }
 }

@@ -3,11 +3,11 @@
 use cuda_mem_core::{Error, StreamId, UsePoint, Uses};
 
 use super::block::FreeBlock;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, lock, try_lock};
+use crate::primitive::{Mutex, lock};
 
 /// The freed blocks of all streams, in the order of their frees.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Waiters<Waiting>);
+pub(super) struct Pending(Mutex<Vec<Waiting>>);
 
 /// A block and the points that it waits for, behind all of its uses. None before they could be recorded, because a stream captures.
 #[derive(Debug)]
@@ -23,21 +23,29 @@ impl Pending {
         if points.as_ref().is_some_and(Vec::is_empty) {
             return Some(block);
         }
-        self.0.push(Waiting { block, points });
+        lock(&self.0).push(Waiting { block, points });
         None
     }
 
     /// The blocks that nothing uses any more. Asks the driver, of each stream until it has not come far enough: one that is slow
-    /// holds up its own blocks alone.
-    pub(super) fn poll(&self) -> impl Iterator<Item = FreeBlock> {
+    /// holds up its own blocks alone. Another thread that asks meanwhile finds none of these, and none waits for the driver's answers.
+    pub(super) fn poll(&self) -> Vec<FreeBlock> {
+        let mut waiting = std::mem::take(&mut *lock(&self.0));
         let mut behind = Vec::new();
-        self.0.take(|waiting| waiting.is_over(&mut behind)).into_iter().map(Waiting::into_block)
+        let over: Vec<_> = waiting.extract_if(.., |waiting| waiting.is_over(&mut behind)).collect();
+        if !waiting.is_empty() {
+            let mut added = lock(&self.0);
+            waiting.append(&mut added);
+            *added = waiting;
+        }
+        over.into_iter().map(Waiting::into_block).collect()
     }
 
-    /// Waits for every block that has its points. All blocks, those without points with their uses.
+    /// Waits for every block that has its points. All blocks, those without points with their uses. Nobody polls any more.
     pub(super) fn drain(&self) -> Vec<FreeBlock> {
+        let all = std::mem::take(&mut *lock(&self.0));
         let mut drained = Vec::new();
-        for waiting in self.0.take_all() {
+        for waiting in all {
             let Some(points) = &waiting.points else {
                 drained.push(waiting.block);
                 continue;
@@ -95,51 +103,5 @@ impl Waiting {
     fn into_block(mut self) -> FreeBlock {
         self.block.uses = Uses::new();
         self.block
-    }
-}
-
-/// Values that are looked at without the lock, so that others can still add; one looks at a time.
-#[derive(Debug)]
-pub(super) struct Waiters<T> {
-    /// How many there are, so that the usual case costs one load.
-    count: AtomicUsize,
-    values: Mutex<Vec<T>>,
-    looking: Mutex<()>,
-}
-
-impl<T> Default for Waiters<T> {
-    fn default() -> Self {
-        Self { count: AtomicUsize::new(0), values: Mutex::new(Vec::new()), looking: Mutex::new(()) }
-    }
-}
-
-impl<T> Waiters<T> {
-    pub(super) fn push(&self, value: T) {
-        self.count.fetch_add(1, Ordering::Release);
-        lock(&self.values).push(value);
-    }
-
-    /// The values that are done, the older ones first. None while another thread looks.
-    pub(super) fn take(&self, mut is_done: impl FnMut(&mut T) -> bool) -> Vec<T> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
-        let Some(_looking) = try_lock(&self.looking) else { return Vec::new() };
-        let mut left = std::mem::take(&mut *lock(&self.values));
-        let done: Vec<T> = left.extract_if(.., |value| is_done(value)).collect();
-        let mut values = lock(&self.values);
-        // Behind these is what was added meanwhile.
-        left.append(&mut values);
-        *values = left;
-        drop(values);
-        self.count.fetch_sub(done.len(), Ordering::Release);
-        done
-    }
-
-    pub(super) fn take_all(&self) -> Vec<T> {
-        let _looking = lock(&self.looking);
-        let all = std::mem::take(&mut *lock(&self.values));
-        self.count.fetch_sub(all.len(), Ordering::Release);
-        all
     }
 }

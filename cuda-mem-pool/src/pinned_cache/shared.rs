@@ -221,11 +221,8 @@ impl Shared {
     }
 
     /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
-    fn allocate(self: &Arc<Self>, arena: &Arc<Arena>, size: usize, requested: usize) -> Result<FreeBlock> {
+    fn allocate(&self, arena: &Arc<Arena>, size: usize, requested: usize) -> Result<FreeBlock> {
         self.poll();
-        if self.options.poll_interval.is_some() {
-            self.worker.start(self);
-        }
         if let Some(block) = arena.take(size) {
             return Ok(block);
         }

@@ -121,8 +121,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has,
-    /// which an [`AlignedAdaptor`](crate::AlignedAdaptor) over it helps.
+    /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has.
     fn allocate_aligned<'s>(
         &self,
         bytes: usize,

@@ -22,27 +22,25 @@ impl Snapshot {
         let mut segments: Vec<&SegmentInfo> = self.segments.iter().collect();
         segments.sort_by_key(|segment| segment.address);
         let mut pickler = Pickler::new(writer)?;
-        let p = &mut pickler;
-        p.dict()?;
-        p.word("segments")?;
-        p.list(segments, |p, segment| p.segment(segment))?;
-        p.word("device_traces")?;
-        p.list(&self.device_traces, |p, trace| p.list(trace, |p, entry| p.trace_entry(entry)))?;
-        p.word("allocator_settings")?;
-        p.settings(&self.allocator_settings)?;
-        p.word("external_annotations")?;
-        p.list(&self.tags, |p, (device, MempoolId(first, second), name)| {
-            p.dict()?;
-            p.entries([
-                ("name", Text(name)),
-                ("stage", Word("TAG")),
-                ("device", Uint((*device).into())),
-                ("time_us", Uint(0)),
-                ("pool_id", Text(&format!("{first}, {second}"))),
-            ])?;
-            p.end_dict()
+        pickler.dict([], |p| {
+            p.word("segments")?;
+            p.list(segments, Pickler::segment)?;
+            p.word("device_traces")?;
+            p.list(&self.device_traces, |p, trace| p.list(trace, Pickler::trace_entry))?;
+            p.word("allocator_settings")?;
+            p.settings(&self.allocator_settings)?;
+            p.word("external_annotations")?;
+            p.list(&self.tags, |p, (device, MempoolId(first, second), name)| {
+                let entries = [
+                    ("name", Text(name)),
+                    ("stage", Word("TAG")),
+                    ("device", Uint((*device).into())),
+                    ("time_us", Uint(0)),
+                    ("pool_id", Text(&format!("{first}, {second}"))),
+                ];
+                p.dict(entries, |_| Ok(()))
+            })
         })?;
-        p.end_dict()?;
         pickler.finish()
     }
 }
@@ -65,8 +63,7 @@ impl<W: Write> Pickler<W> {
             PoolSize::Small => "small",
             PoolSize::Large => "large",
         };
-        self.dict()?;
-        self.entries([
+        let entries = [
             ("device", Uint(segment.device.into())),
             ("address", Uint(segment.address)),
             ("total_size", Uint(segment.total_size)),
@@ -77,29 +74,27 @@ impl<W: Write> Pickler<W> {
             ("segment_type", Word(kind)),
             ("segment_pool_id", Pair(segment.segment_pool_id.0, segment.segment_pool_id.1)),
             ("is_expandable", Bool(segment.is_expandable)),
-        ])?;
-        self.frames(segment.frames.as_ref())?;
-        self.word("blocks")?;
-        self.list(&segment.blocks, Self::block)?;
-        self.end_dict()
+        ];
+        self.dict(entries, |p| {
+            p.frames(segment.frames.as_ref())?;
+            p.word("blocks")?;
+            p.list(&segment.blocks, Self::block)
+        })
     }
 
     fn block(&mut self, block: &BlockInfo) -> io::Result<()> {
-        self.dict()?;
-        self.entries([
+        let entries = [
             ("address", Uint(block.address)),
             ("size", Uint(block.size)),
             ("requested_size", Uint(block.requested_size)),
             ("state", Word(block.state.name())),
-        ])?;
-        self.frames(block.frames.as_ref())?;
-        self.end_dict()
+        ];
+        self.dict(entries, |p| p.frames(block.frames.as_ref()))
     }
 
     fn trace_entry(&mut self, entry: &TraceEntry) -> io::Result<()> {
         let address = if entry.action == Action::Oom { "device_free" } else { "addr" };
-        self.dict()?;
-        self.entries([
+        let entries = [
             ("action", Word(entry.action.name())),
             (address, Uint(entry.address)),
             ("size", Uint(entry.size)),
@@ -107,30 +102,25 @@ impl<W: Write> Pickler<W> {
             ("time_us", Uint(entry.time_us)),
             ("compile_context", entry.compile_context.as_deref().map_or(Word("N/A"), Text)),
             ("user_metadata", entry.user_metadata.as_deref().map_or(Word(""), Text)),
-        ])?;
-        if entry.frames.is_some() {
-            self.frames(entry.frames.as_ref())?;
-        }
-        self.end_dict()
+        ];
+        self.dict(entries, |p| entry.frames.as_ref().map_or(Ok(()), |frames| p.frames(Some(frames))))
     }
 
     fn frames(&mut self, frames: Option<&Frames>) -> io::Result<()> {
         self.word("frames")?;
         self.shared_list(frames.map_or(&[], |frames| frames), |p, frame| {
-            p.dict()?;
-            p.entries([
+            let entries = [
                 ("filename", Text(&frame.filename)),
                 ("line", Uint(frame.line.into())),
                 ("name", Text(&frame.name)),
-            ])?;
-            p.end_dict()
+            ];
+            p.dict(entries, |_| Ok(()))
         })
     }
 
     /// Writes all keys of PyTorch's dictionary; those that nothing here sets have its defaults.
     fn settings(&mut self, settings: &AllocatorSettings) -> io::Result<()> {
-        self.dict()?;
-        self.entries([
+        let entries = [
             ("PYTORCH_CUDA_ALLOC_CONF", Text("")),
             ("max_split_size", settings.max_split_size.map_or(Int(-1), Uint)),
             ("garbage_collection_threshold", Float(settings.garbage_collection_threshold)),
@@ -139,21 +129,25 @@ impl<W: Write> Pickler<W> {
             ("release_lock_on_cudamalloc", Bool(false)),
             ("pinned_use_cuda_host_register", Bool(false)),
             ("graph_capture_record_stream_reuse", Bool(settings.graph_capture_record_stream_reuse)),
-        ])?;
-        self.word("roundup_power2_divisions")?;
-        self.dict()?;
-        for (power, divisions) in (0..u64::BITS).zip(&settings.roundup_power2_divisions) {
-            self.text(&(1u64 << power).to_string())?;
-            self.uint(*divisions)?;
-        }
-        self.end_dict()?;
-        self.end_dict()
+        ];
+        self.dict(entries, |p| {
+            p.word("roundup_power2_divisions")?;
+            p.dict([], |p| {
+                (0..u64::BITS).zip(&settings.roundup_power2_divisions).try_for_each(|(power, divisions)| {
+                    p.text(&(1u64 << power).to_string())?;
+                    p.uint(*divisions)
+                })
+            })
+        })
     }
 
-    fn entries<'a>(
+    /// A dictionary of `entries` and of what `rest` writes: a [`Pickler::word`] and a value, again and again.
+    fn dict<'a>(
         &mut self,
         entries: impl IntoIterator<Item = (&'static str, Value<'a>)>,
+        rest: impl FnOnce(&mut Self) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.writer.write_all(b"}(")?;
         for (key, value) in entries {
             self.word(key)?;
             match value {
@@ -170,15 +164,17 @@ impl<W: Write> Pickler<W> {
                 Word(value) => self.word(value)?,
             }
         }
-        Ok(())
+        rest(self)?;
+        // They are few: keys are words of ours.
+        self.writer.write_all(b"u")
     }
 }
 
 /// Items that are put into a list with one opcode. The viewer passes them as arguments of one call.
 const BATCH: usize = 1000;
 
-/// Numbers of the memo that take one byte.
-const WORDS: usize = 256;
+/// Numbers of the memo that take one byte: those of words.
+const WORDS: u32 = 256;
 
 /// Lists in the memo: so many at most, to bound what the writer remembers and the reader keeps.
 const LISTS: u32 = 1 << 16;
@@ -224,13 +220,11 @@ impl<W: Write> Pickler<W> {
         if let Some(number) = self.words.get(word) {
             return self.writer.write_all(&[b'h', *number]);
         }
+        // They are few: all are names of ours.
+        let number = self.words.len() as u8;
+        self.words.insert(word, number);
         self.text(word)?;
-        if self.words.len() < WORDS {
-            let number = self.words.len() as u8;
-            self.words.insert(word, number);
-            self.writer.write_all(&[b'q', number])?;
-        }
-        Ok(())
+        self.writer.write_all(&[b'q', number])
     }
 
     fn list<T>(
@@ -239,19 +233,10 @@ impl<W: Write> Pickler<W> {
         mut item: impl FnMut(&mut Self, T) -> io::Result<()>,
     ) -> io::Result<()> {
         self.writer.write_all(b"]")?;
-        let mut in_batch = 0;
-        for value in items {
-            if in_batch == 0 {
-                self.writer.write_all(b"(")?;
-            }
-            item(self, value)?;
-            in_batch += 1;
-            if in_batch == BATCH {
-                self.writer.write_all(b"e")?;
-                in_batch = 0;
-            }
-        }
-        if in_batch > 0 {
+        let mut items = items.into_iter().peekable();
+        while items.peek().is_some() {
+            self.writer.write_all(b"(")?;
+            items.by_ref().take(BATCH).try_for_each(|value| item(self, value))?;
             self.writer.write_all(b"e")?;
         }
         Ok(())
@@ -273,24 +258,13 @@ impl<W: Write> Pickler<W> {
             return self.number(b"j", &number);
         }
         self.list(items, item)?;
-        let count = u32::try_from(self.lists.len()).unwrap_or(LISTS);
+        let count = self.lists.len() as u32;
         if count < LISTS {
-            // Numbers below are those of words.
-            let number = count + WORDS as u32;
+            let number = count + WORDS;
             self.lists.insert(address, number);
             self.number(b"r", &number.to_le_bytes())?;
         }
         Ok(())
-    }
-
-    /// A dictionary, which is then filled: a [`Pickler::word`] and a value, again and again.
-    fn dict(&mut self) -> io::Result<()> {
-        self.writer.write_all(b"}(")
-    }
-
-    /// The dictionary has all its entries. They are few: keys are words of ours.
-    fn end_dict(&mut self) -> io::Result<()> {
-        self.writer.write_all(b"u")
     }
 
     fn number(&mut self, opcode: &[u8], bytes: &[u8]) -> io::Result<()> {

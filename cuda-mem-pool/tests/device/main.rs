@@ -20,7 +20,6 @@ mod caching_pools_upstreams;
 mod caching_seeing;
 mod device_pool;
 mod kernels;
-mod managed_pool;
 mod pinned_cache;
 mod pinned_cache_ends;
 mod pinned_cache_pools;

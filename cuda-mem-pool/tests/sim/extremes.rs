@@ -4,9 +4,7 @@ use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Hold, Pin};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{
-    AlignedAdaptor, Error, LimitingAdaptor, MemoryResource, MempoolId, PinnedCachingAllocator,
-};
+use cuda_mem_pool::{Error, LimitingAdaptor, MemoryResource, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 use proptest::prelude::*;
 
@@ -120,12 +118,9 @@ fn ask(allocator: &CachingAllocator, stream: &Stream, number: u64, other: u64, a
     drop(scope);
     for alignment in [other as usize, 1usize.checked_shl(number as u32).unwrap_or(0)] {
         drop(allocator.allocate_aligned(bytes, alignment, stream));
-        if let Ok(adaptor) =
-            AlignedAdaptor::new(LimitingAdaptor::new(allocator.clone(), other), alignment, bytes)
-        {
-            drop(adaptor.allocate(bytes, stream));
-            drop(adaptor.allocate_aligned(other as usize, alignment, stream));
-        }
+        let adaptor = LimitingAdaptor::new(allocator.clone(), other);
+        drop(adaptor.allocate(bytes, stream));
+        drop(adaptor.allocate_aligned(other as usize, alignment, stream));
     }
     if let Ok(mut block) = allocator.allocate(bytes.min(1 << 20), stream) {
         let _ = block.range(other as usize..bytes).map(|range| range.fill_bytes(stream, 1));

@@ -1,13 +1,11 @@
 //! Resources with streams of another driver, and of another device.
 
-use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{
-    AlignedAdaptor, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, LimitingAdaptor,
-    ManagedMemoryResource, MemoryResource, MempoolId, PinnedCachingAllocator, PinnedMemoryResource,
-    TrackingAdaptor,
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, LimitingAdaptor, MemoryResource, MempoolId,
+    PinnedCachingAllocator, PinnedMemoryResource, TrackingAdaptor,
 };
 use cuda_mem_sim::Sim;
 
@@ -20,14 +18,10 @@ fn refused(what: &str, result: Result<impl std::fmt::Debug, Error>) {
 fn all(context: &Context, mut each: impl FnMut(&str, &dyn Fn(&Stream) -> Result<(), Error>)) {
     let device = DeviceMemoryResource::new(context, None).unwrap();
     let own = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default()).unwrap();
-    let managed = ManagedMemoryResource::new(context, MemoryLocation::Device(0)).unwrap();
     let pinned = PinnedMemoryResource::new(context, None).unwrap();
     let cache = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
     let pinned_cache = PinnedCachingAllocator::new(context);
-    let stacked = TrackingAdaptor::new(
-        LimitingAdaptor::new(AlignedAdaptor::new(cache.clone(), 4096, 1).unwrap(), 1 << 30),
-        false,
-    );
+    let stacked = TrackingAdaptor::new(LimitingAdaptor::new(cache.clone(), 1 << 30), false);
     fn through<R: MemoryResource>(resource: &R) -> impl Fn(&Stream) -> Result<(), Error> {
         move |stream| {
             let mut block = resource.allocate(10_000, stream)?;
@@ -39,7 +33,6 @@ fn all(context: &Context, mut each: impl FnMut(&str, &dyn Fn(&Stream) -> Result<
     }
     each("device", &through(&device));
     each("own", &through(&own));
-    each("managed", &through(&managed));
     each("pinned", &through(&pinned));
     each("cache", &through(&cache));
     each("pinned cache", &through(&pinned_cache));

@@ -137,7 +137,6 @@ fn nothing_is_held_leaked_or_misused_after_a_soak() {
     let driver = Driver::over(sim.table()).unwrap();
     let context = driver.device(0).unwrap().primary_context().unwrap();
     let options = PinnedCacheOptions::default().with_max_cached_bytes(64 << 20);
-    let options = options.with_poll_interval(Duration::from_millis(5));
     let allocator = PinnedCachingAllocator::with_options(&context, options);
     let stop = AtomicBool::new(false);
     // Held by whoever is in the middle of something.

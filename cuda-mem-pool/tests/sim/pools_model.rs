@@ -82,7 +82,7 @@ fn machine() -> impl Strategy<Value = (usize, Machine)> {
 
 fn config() -> impl Strategy<Value = Config> {
     (
-        select(vec![Kind::Device, Kind::Device, Kind::Pinned, Kind::Pinned, Kind::Managed]),
+        select(vec![Kind::Device, Kind::Device, Kind::Pinned, Kind::Pinned]),
         prop::bool::weighted(0.8),
         prop::bool::weighted(0.3),
         select(vec![0, 0, 1, 32 * MIB, 33 * MIB]),

@@ -8,12 +8,11 @@ mod caching_pools;
 mod pinned_cache;
 mod sleep;
 
-use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream, Transfer};
 use cuda_mem_pool::{
-    AlignedAdaptor, Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error,
-    HostDeviceAccessible, LimitingAdaptor, ManagedMemoryResource, MemoryResource, PinnedMemoryResource,
-    PinnedMemoryResourceOptions, Result, TrackingAdaptor,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, HostDeviceAccessible,
+    LimitingAdaptor, MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
+    TrackingAdaptor,
 };
 
 use crate::common::pattern;
@@ -46,11 +45,6 @@ pub(crate) const ALL: &[Scenario] = &[
     scenario("a pinned pool next to the device", pinned_pool_near, Machine::has_node_pools),
     scenario("a pinned pool for other processes", pinned_pool_shared, Machine::has_node_pools),
     scenario("a pinned pool on the current device", pinned_pool_on_current_device, Machine::has_host_pools),
-    scenario("a managed pool", managed_pool, Machine::has_host_pools),
-    scenario("the driver's managed pool", drivers_managed_pool, Machine::has_host_pools),
-    scenario("a managed pool on a node", managed_pool_on_a_node, |machine| {
-        machine.has_host_pools() && machine.has_node_pools()
-    }),
     scenario("memory of a per-thread stream", per_thread_memory, |_| true),
     scenario("memory by address", memory_by_address, |_| true),
     scenario("adaptors", adaptors, |_| true),
@@ -207,29 +201,6 @@ fn pinned_pool_on_current_device(context: &Context) -> Result<()> {
     serves(&anywhere)
 }
 
-fn managed_works(resource: &ManagedMemoryResource) -> Result<()> {
-    serves(resource)?;
-    let mut block = resource.allocate(LEN, None)?;
-    block.as_mut_slice()?.fill(3);
-    assert_eq!(block.as_slice()?, [3; LEN]);
-    Ok(())
-}
-
-fn managed_pool(context: &Context) -> Result<()> {
-    let resource = ManagedMemoryResource::new(context, MemoryLocation::None)?;
-    attributes(resource.attributes())?;
-    managed_works(&resource)?;
-    managed_works(&ManagedMemoryResource::new(context, MemoryLocation::Device(1))?)
-}
-
-fn drivers_managed_pool(context: &Context) -> Result<()> {
-    managed_works(&ManagedMemoryResource::new(context, None)?)
-}
-
-fn managed_pool_on_a_node(context: &Context) -> Result<()> {
-    managed_works(&ManagedMemoryResource::new(context, MemoryLocation::HostNuma(0))?)
-}
-
 fn per_thread_memory(context: &Context) -> Result<()> {
     let resource = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
     let thread = || {
@@ -269,13 +240,12 @@ fn adaptors(context: &Context) -> Result<()> {
 }
 
 fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
-    let aligned = AlignedAdaptor::new(resource, 1024, 1000)?;
-    let tracking = TrackingAdaptor::new(aligned, false);
+    let tracking = TrackingAdaptor::new(resource, false);
     let limiting = LimitingAdaptor::new(tracking.clone(), 1 << 20);
     let statistics = TrackingAdaptor::new(limiting.clone(), false);
     let result = serves(&statistics);
     // Whatever failed: what is out of the books is out of the driver's, and nothing is out.
-    assert_eq!(tracking.outstanding_report(), "nothing is allocated\n");
+    assert!(tracking.outstanding_allocations().is_empty());
     assert_eq!(limiting.allocated_bytes(), 0);
     assert_eq!((statistics.bytes().current, statistics.allocations().current), (0, 0));
     result
@@ -283,7 +253,7 @@ fn adaptors_over(resource: impl MemoryResource) -> Result<()> {
 
 fn adaptors_beside_a_capture(context: &Context) -> Result<()> {
     let pool = DeviceMemoryResource::new(context, &DeviceMemoryResourceOptions::default())?;
-    let tracking = TrackingAdaptor::new(AlignedAdaptor::new(pool, 1024, 1000)?, false);
+    let tracking = TrackingAdaptor::new(pool, false);
     let resource = LimitingAdaptor::new(tracking.clone(), 1 << 20);
     let stream = Stream::new(context)?;
     let result = resource.allocate(LEN, &stream).map(|block| {

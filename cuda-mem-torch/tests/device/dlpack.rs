@@ -1,5 +1,6 @@
 //! Tensors that are lent and borrowed.
 
+use std::alloc::Layout;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_core::host::PinnedFlags;
 use cuda_mem_core::ipc::DeviceAllocation;
-use cuda_mem_core::{DeviceBuffer, PinnedBuffer, Stream};
+use cuda_mem_core::raw_pool::{self, AllocationType, MemoryLocation, MemoryPool, PoolProperties};
+use cuda_mem_core::{DeviceBuffer, MemorySource, PinnedBuffer, Stream};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::{
-    DeviceMemoryResource, ManagedMemoryResource, MemoryResource, PinnedCachingAllocator, PinnedMemoryResource,
+    DeviceMemoryResource, MemoryResource, PinnedCachingAllocator, PinnedMemoryResource,
 };
 use cuda_mem_torch::dlpack::{
     Borrowed, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor,
@@ -147,6 +149,28 @@ fn pinned_memory_is_lent_as_pinned_memory() {
     assert_eq!((borrowed.address(), borrowed.bytes()), (address, 100));
 }
 
+/// A pool of managed memory, which frees what comes from it.
+#[derive(Debug)]
+struct Managed(#[allow(dead_code, reason = "lives as long as its memory")] MemoryPool);
+
+// SAFETY: the driver gives memory of the pool to nobody else until it is freed here.
+unsafe impl MemorySource for Managed {
+    unsafe fn deallocate(&self, address: u64, _: Layout, stream: &Stream) -> cuda_mem_core::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { raw_pool::free(address, stream) }
+    }
+}
+
+fn managed(world: &World) -> DeviceBuffer<u8> {
+    let (allocation_type, location) = (AllocationType::Managed, MemoryLocation::None);
+    let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+    let pool = MemoryPool::create(world.driver, &properties).unwrap();
+    let address = pool.allocate(64, &world.stream).unwrap();
+    let (layout, source) = (Layout::from_size_align(64, 256).unwrap(), Arc::new(Managed(pool)));
+    // SAFETY: allocated above on this stream, from this pool.
+    unsafe { DeviceBuffer::from_source(&world.stream, address, layout, source) }.unwrap()
+}
+
 /// A resource's memory is a device buffer wherever it lies: what the tensor says is what the driver knows.
 #[test]
 fn memory_of_resources_is_lent_as_what_it_is() {
@@ -168,9 +192,7 @@ fn memory_of_resources_is_lent_as_what_it_is() {
     let pinned = PinnedMemoryResource::new(&world.context, None).unwrap();
     let block = pinned.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
     assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_HOST, device_id: 0 });
-    let managed = ManagedMemoryResource::new(&world.context, None).unwrap();
-    let block = managed.allocate(64, &world.stream).unwrap().into_buffer().unwrap();
-    assert_eq!(lent(block), DLDevice { device_type: DL_CUDA_MANAGED, device_id: own });
+    assert_eq!(lent(managed(&world)), DLDevice { device_type: DL_CUDA_MANAGED, device_id: own });
 }
 
 #[test]

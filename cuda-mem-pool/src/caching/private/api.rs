@@ -66,9 +66,8 @@ impl CachingAllocator {
         Ok(PrivatePool { allocator: self.clone(), id })
     }
 
-    /// Makes the pool, or adds a use to it. A `source` gives its segments at multiples of 512, as pools of the driver do and an
-    /// [`AlignedAdaptor`](crate::AlignedAdaptor) can; it is asked on an internal stream that the host waits for, in the thread's relaxed
-    /// capture mode. Without one they are memory of `cuMemAlloc`.
+    /// Makes the pool, or adds a use to it. A `source` gives its segments at multiples of 512, as pools of the driver do; it is asked on an
+    /// internal stream that the host waits for, in the thread's relaxed capture mode. Without one they are memory of `cuMemAlloc`.
     ///
     /// # Errors
     ///

@@ -6,5 +6,3 @@ mod growth;
 mod heap;
 #[cfg(loom)]
 mod models;
-#[cfg(not(loom))]
-mod pending;

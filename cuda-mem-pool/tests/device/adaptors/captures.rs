@@ -1,7 +1,7 @@
 //! Memory that is dropped while its stream captures: every adaptor books the free once, when it happens.
 
 use cuda_mem_core::Stream;
-use cuda_mem_pool::{AlignedAdaptor, Error, LimitingAdaptor, MemoryResource, TrackingAdaptor};
+use cuda_mem_pool::{Error, LimitingAdaptor, MemoryResource, TrackingAdaptor};
 
 use crate::common::World;
 use crate::common::capture::{Capture, THREAD_LOCAL};
@@ -11,8 +11,7 @@ use crate::support::device;
 fn a_free_that_waits_for_a_capture_is_booked_once() {
     let world = World::new();
     let pool = device(&world);
-    let aligned = AlignedAdaptor::new(pool.clone(), 4096, 0).unwrap();
-    let tracking = TrackingAdaptor::new(aligned, false);
+    let tracking = TrackingAdaptor::new(pool.clone(), false);
     let limiting = LimitingAdaptor::new(tracking, 1 << 20);
     let resource = TrackingAdaptor::new(limiting, false);
     let (limiting, tracking) = (resource.upstream(), resource.upstream().upstream());

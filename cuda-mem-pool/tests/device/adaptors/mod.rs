@@ -1,6 +1,5 @@
 //! The adaptors, alone and over each other.
 
-mod aligned;
 mod captures;
 mod faulty;
 mod limiting;

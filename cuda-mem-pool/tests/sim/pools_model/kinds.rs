@@ -1,10 +1,9 @@
-//! The three resources as one.
+//! The two resources as one.
 
-use cuda_mem_core::raw_pool::MemoryLocation;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::{
-    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, ManagedMemoryResource,
-    MemoryResource, PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
+    Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource,
+    PinnedMemoryResource, PinnedMemoryResourceOptions, Result,
 };
 use proptest::sample::Index;
 
@@ -15,7 +14,6 @@ use crate::machines::Machine;
 pub(super) enum Kind {
     Device,
     Pinned,
-    Managed,
 }
 
 /// A resource that somebody asks for. What its kind has no option for is not looked at.
@@ -35,8 +33,8 @@ impl Config {
     pub(super) fn plain(self) -> Self {
         let Self { kind, owned, .. } = self;
         Self {
-            shared: self.shared && owned && kind != Kind::Managed,
-            max_size: if owned && kind != Kind::Managed { self.max_size } else { 0 },
+            shared: self.shared && owned,
+            max_size: if owned { self.max_size } else { 0 },
             node: self.node.filter(|_| owned && kind != Kind::Device),
             ..self
         }
@@ -47,7 +45,6 @@ impl Config {
         let needs_host_pools = match self.kind {
             Kind::Device => false,
             Kind::Pinned => self.node.is_none() && !self.shared,
-            Kind::Managed => true,
         };
         if needs_host_pools && !machine.has_host_pools() {
             assert!(matches!(result, Err(Error::NeedsDriver { needs: 13000, has: 12060, .. })), "{result:?}");
@@ -81,10 +78,6 @@ impl Config {
                     .with_numa_id(self.node);
                 Resource::Pinned(PinnedMemoryResource::new(context, self.owned.then_some(&options))?)
             }
-            Kind::Managed => {
-                let location = self.node.map_or(MemoryLocation::None, MemoryLocation::HostNuma);
-                Resource::Managed(ManagedMemoryResource::new(context, self.owned.then_some(location))?)
-            }
         })
     }
 }
@@ -93,7 +86,6 @@ impl Config {
 pub(super) enum Resource {
     Device(DeviceMemoryResource),
     Pinned(PinnedMemoryResource),
-    Managed(ManagedMemoryResource),
 }
 
 macro_rules! each {
@@ -101,7 +93,6 @@ macro_rules! each {
         match $resource {
             Resource::Device($name) => $body,
             Resource::Pinned($name) => $body,
-            Resource::Managed($name) => $body,
         }
     };
 }
@@ -137,7 +128,6 @@ impl Resource {
         Ok(match self {
             Self::Device(resource) => Memory::OfDevice(resource.allocate(bytes, stream)?),
             Self::Pinned(resource) => Memory::OfBoth(resource.allocate(bytes, stream)?),
-            Self::Managed(resource) => Memory::OfBoth(resource.allocate(bytes, stream)?),
         })
     }
 

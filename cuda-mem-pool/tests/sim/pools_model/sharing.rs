@@ -143,7 +143,6 @@ impl World {
         match &resource {
             Resource::Device(device) => self.names.share(device, shared, bare, register_own),
             Resource::Pinned(pinned) => self.names.share(pinned, shared, bare, register_own),
-            Resource::Managed(_) => {}
         }
     }
 
