@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
+use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 use cuda_mem_ipc::symmetric;
@@ -170,6 +171,19 @@ pub struct OutOfMemory {
     pub free: Option<usize>,
     /// What is allocated of the allocator, in bytes.
     pub allocated: usize,
+}
+
+impl From<&OutOfMemoryReport> for OutOfMemory {
+    fn from(report: &OutOfMemoryReport) -> Self {
+        Self {
+            device: report.device,
+            requested: report.requested,
+            allowed: report.limit.unwrap_or(report.total),
+            total: report.total,
+            free: report.free,
+            allocated: report.live,
+        }
+    }
 }
 
 /// Who is told of requests that fail for lack of memory.

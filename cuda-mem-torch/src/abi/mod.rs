@@ -43,6 +43,7 @@ mod devices;
 mod error;
 mod history;
 mod ipc;
+mod leaving;
 mod memory;
 mod out_of_memory;
 mod pinned;

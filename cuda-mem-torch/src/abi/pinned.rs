@@ -19,7 +19,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, for
 use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{DurationStat, PinnedBlock, PinnedCacheStatistics};
 
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
-use super::pointers::{Data, write};
+use super::pointers::{Data, given, write};
 use super::pools::{Owned, cuda_mem_torch_filter};
 use super::stats::{cuda_mem_torch_stat, signed};
 use super::{cuda_mem_torch_pool_id, devices, streams};
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_blocks(
     data: *mut c_void,
 ) -> c_int {
     entry(|| {
-        let visit = visit.ok_or_else(|| Failure::argument("visit is null"))?;
+        let visit = given(visit, "visit")?;
         for shard in &LENT {
             // It may free one of them.
             let of_shard = |lent: &Lent| (lent.block.as_ptr().cast_mut().cast::<c_void>(), lent.block.len());
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_begin_allocate_to_pool(
     // Before anything can fail: it is ours from here on.
     let owned = Owned { data: Data::new(data), release };
     entry(|| {
-        let filter = filter.ok_or_else(|| Failure::argument("filter is null"))?;
+        let filter = given(filter, "filter")?;
         let accepts = move |_| {
             // The whole of it, which goes with this.
             let owned = &owned;

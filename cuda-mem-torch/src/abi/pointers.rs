@@ -43,6 +43,11 @@ pub(super) fn expect<T>(at: *const T, what: &str) -> Result<(), Failure> {
     if at.is_null() { Err(missing(what)) } else { Ok(()) }
 }
 
+/// A function that is passed.
+pub(super) fn given<F>(function: Option<F>, what: &str) -> Result<F, Failure> {
+    function.ok_or_else(|| missing(what))
+}
+
 /// What an argument points to.
 ///
 /// # Safety

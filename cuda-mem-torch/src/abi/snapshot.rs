@@ -14,12 +14,11 @@ use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, BlockState, SegmentInfo, Snapshot, TraceEntry};
 use cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
 
-use super::devices::{Device, some};
+use super::devices::{DEVICES, Device, some};
 use super::error::{Failure, entry};
-use super::pointers::{self, pointer, read};
+use super::pointers::{self, given, pointer, read};
 use super::sleep::c_text;
 use super::{contexts, cuda_mem_torch_pool_id};
-use crate::allocator::add;
 
 /// A segment.
 #[repr(C)]
@@ -162,15 +161,11 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
     entry(|| {
         // SAFETY: the caller's promise.
         let path = unsafe { pointers::path(path, "path") }?;
-        let mut whole = Snapshot::default();
-        for device in some(super::CUDA_MEM_TORCH_ALL_DEVICES)? {
-            add(&mut whole, device.caching.snapshot());
-        }
         let refused = |error: std::io::Error| {
             Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))
         };
         let mut file = BufWriter::new(File::create(path).map_err(refused)?);
-        whole.write_pickle(&mut file).map_err(refused)?;
+        DEVICES.snapshot().write_pickle(&mut file).map_err(refused)?;
         file.flush().map_err(refused)
     })
 }
@@ -187,7 +182,7 @@ pub unsafe extern "C" fn cuda_mem_torch_expandable_segment_sizes(
     size: Option<unsafe extern "C" fn(data: *mut c_void, stream: *mut c_void, is_small: bool, bytes: u64)>,
 ) -> c_int {
     entry(|| {
-        let size = size.ok_or_else(|| Failure::argument("size is null"))?;
+        let size = given(size, "size")?;
         let Some(device) = super::devices::if_made(device)? else { return Ok(()) };
         for found in device.caching.stream_segment_sizes()? {
             let raw = pointer(found.handle);

@@ -16,7 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::{Keep, SleepError, Tag, TagScope};
 use super::cuda_mem_torch_pool_id;
 use super::devices::{Device, all, device, some};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
-use super::pointers::{expect, text, write, write_if};
+use super::pointers::{expect, given, text, write, write_if};
 use super::sleep::{c_text, existing};
 use crate::lock::lock;
 
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn cuda_mem_torch_tags(
     >,
 ) -> c_int {
     entry(|| {
-        let tell = tell.ok_or_else(|| Failure::argument("tell is null"))?;
+        let tell = given(tell, "tell")?;
         for device in some(device)? {
             for tag in device.caching.tags() {
                 let state = tag.state();
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn cuda_mem_torch_tag_of(
     tell: Option<unsafe extern "C" fn(data: *mut c_void, device: c_int, tag: *const c_char, is_asleep: bool)>,
 ) -> c_int {
     entry(|| {
-        let tell = tell.ok_or_else(|| Failure::argument("tell is null"))?;
+        let tell = given(tell, "tell")?;
         let address = address.expose_provenance() as u64;
         let (device, tag) = tag_of(address).ok_or_else(|| no_tag(address))?;
         let name = c_text(tag.name());

@@ -16,6 +16,7 @@ use cuda_mem_top::{DeviceFigures, Error, Part, ProcessFigures};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_SYSTEM, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
+use super::pointers::given;
 
 /// Lets `top` of the same user ask this process from now on. A process that cannot be asked works as well.
 pub(super) fn publish() {
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn cuda_mem_torch_top_table(
     write: Option<unsafe extern "C" fn(data: *mut c_void, text: *const c_char)>,
 ) -> c_int {
     entry(|| {
-        let write = write.ok_or_else(|| Failure::argument("write is null"))?;
+        let write = given(write, "write")?;
         let bytes = cuda_mem_top::table()?.into_bytes();
         let text = CString::new(bytes).unwrap_or_default();
         // SAFETY: the caller's promise.

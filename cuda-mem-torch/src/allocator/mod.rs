@@ -7,7 +7,6 @@ mod memory;
 mod native;
 mod pools;
 mod sealed;
-mod telling;
 mod types;
 
 pub use api::CudaAllocator;
@@ -20,4 +19,3 @@ pub(crate) use data_ptr::Delete;
 pub(crate) use memory::expect_stream_of;
 pub(crate) use pools::{AllocatorSource, for_core, for_pool};
 pub(crate) use sealed::Sealed;
-pub(crate) use telling::{TraceTracker, add, attach, trace_of};

@@ -3,15 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, LateReports, Stream, UsePoint, Uses};
-use cuda_mem_ipc::cuda_mem_pool::history::{History, HistoryOptions, RecordContext};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frame};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::Frame;
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
 
-use crate::allocator::{TraceTracker, attach};
 use crate::lock::lock;
 
 /// An allocation: what `free` is told of it, and who else uses it.
@@ -132,82 +129,5 @@ impl State {
             bytes.decrease(pool, size);
         }
         statistics.num_device_free += 1;
-    }
-}
-
-/// The history of each device.
-#[derive(Default)]
-pub(super) struct Histories(Mutex<Devices>);
-
-#[derive(Default)]
-struct Devices {
-    histories: BTreeMap<i32, Arc<History>>,
-    trackers: Vec<TraceTracker>,
-    /// What is recorded, if anything is.
-    recording: Option<HistoryOptions>,
-}
-
-impl Histories {
-    /// That of a device, which is made when it is first asked for.
-    pub(super) fn of(&self, device: Device) -> Arc<History> {
-        let mut devices = lock(&self.0);
-        if let Some(history) = devices.histories.get(&device.as_raw()) {
-            return Arc::clone(history);
-        }
-        let history = Arc::new(History::new());
-        for tracker in &devices.trackers {
-            attach(&history, tracker);
-        }
-        if let Some(options) = &devices.recording {
-            history.start(options);
-        }
-        devices.histories.insert(device.as_raw(), Arc::clone(&history));
-        history
-    }
-
-    pub(super) fn all(&self) -> BTreeMap<i32, Arc<History>> {
-        lock(&self.0).histories.clone()
-    }
-
-    /// Changes what every history gets that is made from now on; with those that there are already.
-    fn change<T>(&self, change: impl FnOnce(&mut Devices) -> T) -> (T, BTreeMap<i32, Arc<History>>) {
-        let mut devices = lock(&self.0);
-        (change(&mut devices), devices.histories.clone())
-    }
-
-    pub(super) fn attach(&self, tracker: &TraceTracker) {
-        let ((), known) = self.change(|devices| devices.trackers.push(Arc::clone(tracker)));
-        for history in known.values() {
-            attach(history, tracker);
-        }
-    }
-
-    pub(super) fn record(&self, options: Option<&HistoryOptions>) {
-        // With the last of what was recorded before goes a closure of others.
-        let (_before, known) =
-            self.change(|devices| std::mem::replace(&mut devices.recording, options.cloned()));
-        for history in known.values() {
-            match options {
-                Some(options) => history.start(options),
-                None => history.stop(),
-            }
-        }
-    }
-
-    /// Tells of something that happened to an allocation.
-    pub(super) fn tell(&self, block: &Block, address: CUdeviceptr, actions: &[Action]) {
-        let history = self.of(block.device);
-        if !history.is_listening() {
-            return;
-        }
-        for &action in actions {
-            let (size, stream, pool) = (block.size as u64, block.raw_stream(), MempoolId::NONE);
-            let own = match action {
-                Action::FreeRequested | Action::FreeCompleted => history.frames(RecordContext::All),
-                _ => None,
-            };
-            let frames = own.as_ref().or(block.frames.as_ref());
-            history.tell(action, address, size, stream, pool, frames);
-        }
     }
 }

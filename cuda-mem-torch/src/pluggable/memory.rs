@@ -8,7 +8,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 
 use super::Inner;
 use super::books::{Block, Freed, State};
-use crate::allocator::for_core;
+use crate::allocator::{CudaAllocator, for_core};
 use crate::error::{Error, OutOfMemory, Result, no_panic};
 use crate::lock::{lock, read};
 
@@ -47,7 +47,7 @@ impl Inner {
         // What could be given back by now; who asks for memory goes on without what cannot.
         let _ = self.poll();
         // Gathered without a lock: it may take long, or allocate.
-        let frames = self.histories.of(device).frames(RecordContext::State);
+        let frames = self.native.caches.of(device)?.caching.history().frames(RecordContext::State);
         let mut address = self.ask(size, device, stream)?;
         if address == 0 {
             self.books.with(|state| state.of(device).statistics.num_alloc_retries += 1);
@@ -67,12 +67,30 @@ impl Inner {
         }
         let block = Block { size, device, stream: stream.clone(), uses: Uses::new(), frames };
         // Nobody has it yet.
-        self.histories.tell(&block, address, &[Action::SegmentAlloc, Action::Alloc]);
+        self.tell(&block, address, &[Action::SegmentAlloc, Action::Alloc]);
         self.books.with(|state| {
             state.count_allocated(&block);
             state.blocks.insert(address, block);
         });
         Ok(address)
+    }
+
+    /// Tells the history of something that happened to an allocation.
+    fn tell(&self, block: &Block, address: CUdeviceptr, actions: &[Action]) {
+        // Made before the block.
+        let Ok(device) = self.native.caches.of(block.device) else { return };
+        let history = device.caching.history();
+        if !history.is_listening() {
+            return;
+        }
+        for &action in actions {
+            let own = match action {
+                Action::FreeRequested | Action::FreeCompleted => history.frames(RecordContext::All),
+                _ => None,
+            };
+            let frames = own.as_ref().or(block.frames.as_ref());
+            history.tell(action, address, block.size as u64, block.raw_stream(), MempoolId::NONE, frames);
+        }
     }
 
     /// Asks the program's function, within the fraction. 0 if there is no memory.
@@ -94,7 +112,7 @@ impl Inner {
         let Some(mut block) = self.books.with(|state| state.blocks.remove(&address)) else {
             return Ok(false);
         };
-        self.histories.tell(&block, address, &[Action::FreeRequested]);
+        self.tell(&block, address, &[Action::FreeRequested]);
         self.books.with(|state| state.count_free_requested(&block));
         if block.uses.is_empty() {
             let refused = self.complete(Freed { address, block, points: None });
@@ -102,7 +120,7 @@ impl Inner {
                 Ok(()) => Ok(true),
                 Err((freed, error)) => {
                     // It is as it was.
-                    self.histories.tell(&freed.block, address, &[Action::Alloc]);
+                    self.tell(&freed.block, address, &[Action::Alloc]);
                     self.books.with(|state| state.take_free_back(*freed));
                     Err(error)
                 }
@@ -117,7 +135,7 @@ impl Inner {
     fn complete(&self, freed: Freed) -> Result<(), (Box<Freed>, Error)> {
         let Freed { address, block, .. } = &freed;
         // Before anybody else may have it.
-        self.histories.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
+        self.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
         self.books.with(|state| state.count_free_completed(block));
         let free = read(&self.functions).free.clone();
         match no_panic("free", || free(*address, block.size, block.device, &block.stream)) {
@@ -126,7 +144,7 @@ impl Inner {
                 Ok(())
             }
             Err(error) => {
-                self.histories.tell(block, *address, &[Action::SegmentAlloc]);
+                self.tell(block, *address, &[Action::SegmentAlloc]);
                 self.books.with(|state| {
                     state.count_allocated(block);
                     state.count_free_requested(block);
@@ -189,7 +207,7 @@ impl Inner {
     /// Gives back what is cached, here and by the program's functions; how many bytes of pools.
     pub(super) fn empty(&self) -> Result<usize> {
         self.poll()?;
-        let bytes = self.native.caches.empty_cache(MempoolId::NONE)?;
+        let bytes = self.native.empty_cache(MempoolId::NONE)?;
         let reset = read(&self.functions).reset.clone();
         if let Some(reset) = reset {
             reset();
@@ -199,7 +217,8 @@ impl Inner {
 
     /// The end of a request: the error, of which observers are told.
     fn out_of_memory(&self, requested: usize, device: Device, stream: &Stream) -> Result<Error> {
-        let memory = self.ready(device)?.context.memory_info().ok();
+        let found = self.native.caches.of(device)?;
+        let memory = found.context.memory_info().ok();
         let total = device.total_memory()?;
         let (allocated, fraction) = self.books.with(|state| {
             let of = state.of(device);
@@ -216,8 +235,7 @@ impl Inner {
         };
         let free = report.free.unwrap_or(0) as u64;
         let stream = stream.as_raw() as usize as u64;
-        let history = self.histories.of(device);
-        history.tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
+        found.caching.history().tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
         let observers = lock(&self.observers).clone();
         for observer in observers {
             observer(&report);
@@ -228,7 +246,8 @@ impl Inner {
     /// Sets bytes of the fraction aside, if it has as many left. The private pools have the rest.
     pub(super) fn claim(&self, bytes: usize, device: Device) -> Result<Option<Claim<'_>>> {
         let limited = read(&self.functions).memory_fraction.is_none();
-        let (total, reserved) = (device.total_memory()?, self.ready(device)?.caching.reserved_bytes());
+        let (total, reserved) =
+            (device.total_memory()?, self.native.caches.of(device)?.caching.reserved_bytes());
         let claimed = self.books.with(|state| {
             let of = state.of(device);
             let limit = (of.fraction * total as f64).round() as usize;
@@ -258,7 +277,7 @@ impl Inner {
     /// Leaves the private pools what is left of the fraction.
     pub(super) fn share_fraction(&self, device: Device) -> Result<()> {
         let (fraction, held) = self.books.with(|state| (state.of(device).fraction, state.of(device).held));
-        let cache = &self.ready(device)?.caching;
+        let cache = &self.native.caches.of(device)?.caching;
         let limited = fraction < 1.0 && read(&self.functions).memory_fraction.is_none();
         if !limited {
             if cache.memory_fraction() < 1.0 {

@@ -14,7 +14,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, forked};
 
 pub use api::create_custom_allocator;
 
-use self::books::{Books, Histories};
+use self::books::Books;
 use self::functions::Functions;
 use crate::allocator::NativeAllocator;
 use crate::error::OutOfMemoryObserver;
@@ -79,7 +79,6 @@ struct Inner {
     /// Keeps the private pools, and what comes straight from the driver.
     native: NativeAllocator,
     books: Books,
-    histories: Histories,
     observers: Mutex<Vec<OutOfMemoryObserver>>,
     initialized: AtomicBool,
 }
@@ -89,9 +88,8 @@ impl PluggableAllocator {
         let inner = Inner {
             driver,
             functions: Arc::new(RwLock::new(functions)),
-            native: NativeAllocator::new(driver),
+            native: NativeAllocator::lazy(driver),
             books: Books::default(),
-            histories: Histories::default(),
             observers: Mutex::default(),
             initialized: AtomicBool::new(false),
         };

@@ -11,11 +11,10 @@ use std::sync::{Arc, RwLock};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
-use cuda_mem_ipc::cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
 use super::Inner;
-use super::functions::Functions;
+use super::functions::{Functions, PoolFn};
 use crate::allocator::{for_core, for_pool};
 use crate::error::{Error, Result};
 use crate::lock::read;
@@ -48,73 +47,29 @@ unsafe impl RawResource for Segments {
 crate::shown!(Segments);
 
 impl Inner {
-    pub(super) fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
-        let begin = read(&self.functions).begin_allocate_to_pool.clone();
-        if let Some(begin) = begin {
-            begin(device, id, filter);
-            return Ok(());
-        }
-        let cache = &self.ready(device)?.caching;
-        // A pool is made with its source, or it has one: from whoever made it.
-        let made = match cache.create_or_incref_pool(id, Some(self.segments())) {
-            Ok(()) => true,
-            Err(pool::Error::Pool(PoolError::SourceIsSet { .. })) => false,
-            Err(error) => return Err(error.into()),
-        };
-        let begun = cache.begin_allocate_to_pool(id, filter);
-        if made {
-            // Its one use is that of the beginning; without one it goes again.
-            cache.release_pool(id)?;
-        }
-        Ok(begun?)
+    pub(super) fn segments(&self) -> Arc<dyn RawResource> {
+        Arc::new(Segments(Arc::clone(&self.functions)))
     }
 
-    pub(super) fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
+    /// Ends something of a pool: by `native`, where pools are kept here, and by the program's function.
+    pub(super) fn end(
+        &self,
+        of: (Device, MempoolId),
+        native: impl FnOnce() -> Result<()>,
+        setter: &'static str,
+        function: fn(&Functions) -> &Option<Arc<PoolFn>>,
+    ) -> Result<()> {
+        let (device, id) = of;
+        self.native.caches.of(device)?;
         let functions = read(&self.functions).clone();
         if functions.begin_allocate_to_pool.is_none() {
-            self.ready(device)?.caching.end_allocate_to_pool(id)?;
-        } else if functions.end_allocate_to_pool.is_none() {
-            return Err(Error::NoPoolFunction { setter: "set_end_allocate_to_pool_fn", id });
+            native()?;
+        } else if function(&functions).is_none() {
+            return Err(Error::NoPoolFunction { setter, id });
         }
-        if let Some(end) = functions.end_allocate_to_pool {
+        if let Some(end) = function(&functions) {
             end(device, id);
         }
         Ok(())
-    }
-
-    pub(super) fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        let functions = read(&self.functions).clone();
-        if functions.begin_allocate_to_pool.is_none() {
-            self.ready(device)?.caching.release_pool(id)?;
-        } else if functions.release_pool.is_none() {
-            return Err(Error::NoPoolFunction { setter: "set_release_pool", id });
-        }
-        if let Some(release) = functions.release_pool {
-            release(device, id);
-        }
-        Ok(())
-    }
-
-    /// A pool gets its segments from the program's functions, unless it is told otherwise when it is made.
-    pub(super) fn create_or_incref_pool(
-        &self,
-        device: Device,
-        id: MempoolId,
-        source: Option<Arc<dyn RawResource>>,
-    ) -> Result<()> {
-        let cache = &self.ready(device)?.caching;
-        if source.is_some() {
-            return Ok(cache.create_or_incref_pool(id, source)?);
-        }
-        match cache.create_or_incref_pool(id, Some(self.segments())) {
-            Err(pool::Error::Pool(PoolError::SourceIsSet { .. })) => {
-                Ok(cache.create_or_incref_pool(id, None)?)
-            }
-            made => Ok(made?),
-        }
-    }
-
-    fn segments(&self) -> Arc<dyn RawResource> {
-        Arc::new(Segments(Arc::clone(&self.functions)))
     }
 }

@@ -1,49 +1,11 @@
 //! What the allocator tells of itself: its own allocations, and the private pools.
 
-use cuda_mem_ipc::cuda_mem_pool::MempoolId;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Device;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockInfo, BlockState, SegmentInfo};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
-use super::Inner;
 use super::books::Block;
-use crate::allocator::trace_of;
-use crate::error::Result;
 
-impl Inner {
-    /// The figures of the own allocations and those of the pools.
-    pub(super) fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
-        let pools = self.ready(device)?.caching.statistics();
-        Ok(self.books.with(|state| {
-            let of = state.of(device);
-            let sum = sum(&of.statistics, &pools, &of.peaks);
-            of.peaks = sum;
-            sum
-        }))
-    }
-
-    /// Each allocation is a segment of one block.
-    pub(super) fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
-        let mut snapshot = self.native.caches.snapshot(id)?;
-        if id == MempoolId::NONE {
-            let own = self.books.with(|state| {
-                let (live, freed) = (state.blocks.iter(), state.freed.iter());
-                let live = live.map(|(&at, block)| segment(at, block, BlockState::ActiveAllocated));
-                let freed = freed.map(|of| segment(of.address, &of.block, BlockState::ActivePendingFree));
-                live.chain(freed).collect::<Vec<_>>()
-            });
-            snapshot.segments.extend(own);
-        }
-        for (device, history) in self.histories.all() {
-            let trace = trace_of(&mut snapshot, usize::try_from(device).unwrap_or(0));
-            trace.extend(history.entries());
-            trace.sort_by_key(|entry| entry.time_us);
-        }
-        Ok(snapshot)
-    }
-}
-
-fn segment(address: u64, block: &Block, state: BlockState) -> SegmentInfo {
+pub(super) fn segment(address: u64, block: &Block, state: BlockState) -> SegmentInfo {
     let size = block.size as u64;
     let info = BlockInfo { address, size, requested_size: size, state, frames: block.frames.clone() };
     let device = u32::try_from(block.device.as_raw()).unwrap_or_default();
@@ -52,7 +14,11 @@ fn segment(address: u64, block: &Block, state: BlockState) -> SegmentInfo {
 }
 
 /// Both together. A peak is at least what each had, and what both had at any allocation.
-fn sum(own: &DeviceStatistics, pools: &DeviceStatistics, peaks: &DeviceStatistics) -> DeviceStatistics {
+pub(super) fn sum(
+    own: &DeviceStatistics,
+    pools: &DeviceStatistics,
+    peaks: &DeviceStatistics,
+) -> DeviceStatistics {
     let stat = |own: Stat, pools: Stat, peak: Stat| {
         let current = own.current.saturating_add(pools.current);
         Stat {

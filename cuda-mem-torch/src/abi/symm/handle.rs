@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricMemory};
 
+use super::settle;
 use super::table::Table;
-use super::{Leaving, give_back};
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
+use crate::abi::leaving;
 use crate::abi::pointers::{expect, pointer, read, text, write};
 use crate::abi::streams::with;
 
@@ -241,7 +242,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_close(handle: *mut cuda_mem_torch_s
         }
         // SAFETY: the caller's promise: made by `Box::into_raw`, and nobody else's from here on.
         let handle = unsafe { Box::from_raw(handle) };
-        give_back(handle.device, Leaving::Handle(handle));
+        leaving::push(vec![handle.device], move || drop(handle));
+        settle();
         Ok(())
     })
 }
