@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, forked};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use crate::allocator::{AllocatorSource, CudaAllocator};
+use crate::allocator::{AllocatorSource, CudaAllocator, for_core};
 use crate::current::current_allocator;
-use crate::error::{Error, Result, no_panic};
+use crate::error::{Result, no_panic};
 
 /// A private pool of an allocator, for one device: PyTorch's `MemPool`.
 ///
@@ -162,11 +162,7 @@ impl Drop for MemPool {
         // What is in use stays, which is no error.
         let ended = ended.and_then(|()| self.owner.empty_cache(self.id));
         if let Err(error) = ended {
-            let error = match error {
-                Error::Core(error) => error,
-                error => core::Error::Io { call: "MemPool", source: Arc::new(std::io::Error::other(error)) },
-            };
-            self.device.driver().report_release_failure(&error);
+            self.device.driver().report_release_failure(&for_core(error, 0));
         }
     }
 }

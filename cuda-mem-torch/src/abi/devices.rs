@@ -75,16 +75,9 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
     if BOUND.try_with(|bound| bound.replace(true)).unwrap_or(true) {
         return Ok(());
     }
-    let table = device.context.driver().table();
-    let ask = table.cuCtxGetCurrent().map_err(CoreError::from)?;
-    let set = table.cuCtxSetCurrent().map_err(CoreError::from)?;
-    let mut current = std::ptr::null_mut();
-    // SAFETY: one handle to write.
-    let asked = unsafe { ask(&mut current) };
-    if asked != CUresult::CUDA_SUCCESS {
-        return Err(Failure::of_driver("cuCtxGetCurrent", asked));
-    }
-    if current.is_null() {
+    let driver = device.context.driver();
+    if driver.current_device()?.is_none() {
+        let set = driver.table().cuCtxSetCurrent().map_err(CoreError::from)?;
         // SAFETY: a context that lives as long as the process.
         let bound = unsafe { set(device.context.as_raw().cast()) };
         if bound != CUresult::CUDA_SUCCESS {

@@ -43,6 +43,7 @@ pub(super) struct State {
 /// The figures of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OfDevice {
+    /// Of the allocations, each of which is a segment of its size: what of segments follows is left out.
     pub(super) statistics: DeviceStatistics,
     /// The peaks of these and of the private pools together, as of the last allocation.
     pub(super) peaks: DeviceStatistics,
@@ -81,53 +82,37 @@ impl State {
         self.devices.entry(device.as_raw()).or_default()
     }
 
-    /// Counts a new allocation, which is a segment too.
+    /// Counts a new allocation.
     pub(super) fn count_allocated(&mut self, block: &Block) {
-        let (pool, size) = (block.pool(), block.size as u64);
         let statistics = &mut self.of(block.device).statistics;
-        for count in [&mut statistics.allocation, &mut statistics.active, &mut statistics.segment] {
-            count.increase(pool, 1);
-        }
-        for bytes in [
-            &mut statistics.allocated_bytes,
-            &mut statistics.active_bytes,
-            &mut statistics.requested_bytes,
-            &mut statistics.reserved_bytes,
-        ] {
-            bytes.increase(pool, size);
-        }
-        statistics.num_device_alloc += 1;
+        statistics.active.increase(block.pool(), 1);
+        statistics.active_bytes.increase(block.pool(), block.size as u64);
+        self.count_live(block);
+    }
+
+    fn count_live(&mut self, block: &Block) {
+        let statistics = &mut self.of(block.device).statistics;
+        statistics.allocation.increase(block.pool(), 1);
+        statistics.allocated_bytes.increase(block.pool(), block.size as u64);
     }
 
     /// Counts an allocation that nobody has any more.
     pub(super) fn count_free_requested(&mut self, block: &Block) {
-        let (pool, size) = (block.pool(), block.size as u64);
         let statistics = &mut self.of(block.device).statistics;
-        statistics.allocation.decrease(pool, 1);
-        statistics.allocated_bytes.decrease(pool, size);
+        statistics.allocation.decrease(block.pool(), 1);
+        statistics.allocated_bytes.decrease(block.pool(), block.size as u64);
     }
 
     /// Enters an allocation again that the program's function did not take.
     pub(super) fn take_free_back(&mut self, freed: Freed) {
-        let Freed { address, block, .. } = freed;
-        let statistics = &mut self.of(block.device).statistics;
-        statistics.allocation.increase(block.pool(), 1);
-        statistics.allocated_bytes.increase(block.pool(), block.size as u64);
-        self.blocks.insert(address, block);
+        self.count_live(&freed.block);
+        self.blocks.insert(freed.address, freed.block);
     }
 
     /// Counts an allocation that nothing uses any more.
     pub(super) fn count_free_completed(&mut self, block: &Block) {
-        let (pool, size) = (block.pool(), block.size as u64);
         let statistics = &mut self.of(block.device).statistics;
-        for count in [&mut statistics.active, &mut statistics.segment] {
-            count.decrease(pool, 1);
-        }
-        for bytes in
-            [&mut statistics.active_bytes, &mut statistics.requested_bytes, &mut statistics.reserved_bytes]
-        {
-            bytes.decrease(pool, size);
-        }
-        statistics.num_device_free += 1;
+        statistics.active.decrease(block.pool(), 1);
+        statistics.active_bytes.decrease(block.pool(), block.size as u64);
     }
 }

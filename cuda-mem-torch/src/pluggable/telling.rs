@@ -33,30 +33,18 @@ pub(super) fn sum(
         small_pool: stat(own.small_pool, pools.small_pool, peak.small_pool),
         large_pool: stat(own.large_pool, pools.large_pool, peak.large_pool),
     };
-    let of = |field: fn(&DeviceStatistics) -> PoolStat| pool_stat(field(own), field(pools), field(peaks));
-    let count = |field: fn(&DeviceStatistics) -> u64| field(own).saturating_add(field(pools));
     DeviceStatistics {
-        asleep_bytes: 0,
-        allocation: of(|all| all.allocation),
-        segment: of(|all| all.segment),
-        active: of(|all| all.active),
-        inactive_split: of(|all| all.inactive_split),
-        allocated_bytes: of(|all| all.allocated_bytes),
-        reserved_bytes: of(|all| all.reserved_bytes),
-        active_bytes: of(|all| all.active_bytes),
-        inactive_split_bytes: of(|all| all.inactive_split_bytes),
-        requested_bytes: of(|all| all.requested_bytes),
-        oversize_allocations: stat(
-            own.oversize_allocations,
-            pools.oversize_allocations,
-            peaks.oversize_allocations,
-        ),
-        oversize_segments: stat(own.oversize_segments, pools.oversize_segments, peaks.oversize_segments),
-        num_alloc_retries: count(|all| all.num_alloc_retries),
-        num_ooms: count(|all| all.num_ooms),
-        num_sync_all_streams: count(|all| all.num_sync_all_streams),
-        num_device_alloc: count(|all| all.num_device_alloc),
-        num_device_free: count(|all| all.num_device_free),
-        max_split_size: pools.max_split_size,
+        allocation: pool_stat(own.allocation, pools.allocation, peaks.allocation),
+        segment: pool_stat(own.active, pools.segment, peaks.segment),
+        active: pool_stat(own.active, pools.active, peaks.active),
+        allocated_bytes: pool_stat(own.allocated_bytes, pools.allocated_bytes, peaks.allocated_bytes),
+        reserved_bytes: pool_stat(own.active_bytes, pools.reserved_bytes, peaks.reserved_bytes),
+        active_bytes: pool_stat(own.active_bytes, pools.active_bytes, peaks.active_bytes),
+        requested_bytes: pool_stat(own.active_bytes, pools.requested_bytes, peaks.requested_bytes),
+        num_alloc_retries: own.num_alloc_retries.saturating_add(pools.num_alloc_retries),
+        num_ooms: own.num_ooms.saturating_add(pools.num_ooms),
+        num_device_alloc: own.active.all.allocated.saturating_add(pools.num_device_alloc),
+        num_device_free: own.active.all.freed.saturating_add(pools.num_device_free),
+        ..*pools
     }
 }

@@ -12,7 +12,6 @@
 
 mod groups;
 mod handle;
-mod table;
 
 pub use handle::*;
 
