@@ -102,7 +102,7 @@ fn too_high(ordinal: c_int, count: usize) -> Failure {
 
 /// What there is for a device, if it was used: who only asks makes no context.
 pub(super) fn if_made(ordinal: c_int) -> Result<Option<&'static Device>, Failure> {
-    match made(ordinal) {
+    match DEVICES.get(ordinal) {
         None => number_of(ordinal).map(|_| None),
         found => Ok(found),
     }
@@ -118,20 +118,10 @@ pub(super) fn check_fraction(ordinal: c_int, fraction: f64) -> Result<usize, Fai
 
 pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
     let number = number_of(ordinal)?;
-    DEVICES.set_up(|setup| match made(ordinal) {
+    DEVICES.set_up(|setup| match DEVICES.get(ordinal) {
         Some(device) => Ok(device.caching.memory_fraction()),
         None => Ok(setup.fractions[number].unwrap_or(1.0)),
     })
-}
-
-/// What there is for a device that was used.
-pub(super) fn made(ordinal: c_int) -> Option<&'static Device> {
-    DEVICES.get(ordinal)
-}
-
-/// All devices that were used.
-pub(super) fn all() -> impl Iterator<Item = &'static Device> {
-    DEVICES.all()
 }
 
 /// Asks the devices' allocators about an address, until one knows it.
@@ -150,7 +140,7 @@ pub(super) fn add(devices: &mut Vec<&'static Device>, device: &'static Device) {
 /// One device, or all, of those that were used.
 pub(super) fn some(ordinal: c_int) -> Result<Vec<&'static Device>, Failure> {
     if ordinal == super::CUDA_MEM_TORCH_ALL_DEVICES {
-        return Ok(all().collect());
+        return Ok(DEVICES.all().collect());
     }
     Ok(if_made(ordinal)?.into_iter().collect())
 }

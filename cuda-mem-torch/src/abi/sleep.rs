@@ -6,14 +6,14 @@
 
 #![allow(unsafe_code, reason = "puts memory to sleep, and calls functions of C")]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, Restore, Tag, Told};
 
 use super::devices::{DEVICES, Device, device};
 use super::error::{Failure, entry};
-use super::pointers::{Data, expect, given, list, pointer, text, write, write_if};
+use super::pointers::{Data, c_text, expect, given, list, pointer, text, write, write_if};
 
 /// The bytes of what sleeps are in pinned host memory.
 pub const CUDA_MEM_TORCH_BACKUP_PINNED: c_int = 0;
@@ -82,10 +82,6 @@ pub type cuda_mem_torch_backing_change = Option<
         count: usize,
     ) -> c_int,
 >;
-
-pub(super) fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', " ")).unwrap_or_default()
-}
 
 fn c_range(range: &Range<u64>) -> cuda_mem_torch_range {
     cuda_mem_torch_range { address: pointer(range.start), bytes: (range.end - range.start) as usize }

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "calls functions of C")]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 
@@ -16,8 +16,7 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
 
 use super::devices::{DEVICES, Device, some};
 use super::error::{Failure, entry};
-use super::pointers::{self, given, pointer, read};
-use super::sleep::c_text;
+use super::pointers::{self, c_text, given, pointer, read};
 use super::{contexts, cuda_mem_torch_pool_id};
 
 /// A segment.
@@ -251,10 +250,7 @@ pub(super) fn with_trace(
     entry: &TraceEntry,
     tell: impl FnOnce(*const cuda_mem_torch_trace_entry),
 ) {
-    let text = |text: &Option<std::sync::Arc<str>>| {
-        let bytes: Vec<u8> = text.iter().flat_map(|text| text.bytes()).filter(|byte| *byte != 0).collect();
-        CString::new(bytes).unwrap_or_default()
-    };
+    let text = |text: &Option<_>| c_text(text.as_deref().unwrap_or_default());
     let (compiled, metadata) = (text(&entry.compile_context), text(&entry.user_metadata));
     let action = Action::ALL.iter().position(|action| *action == entry.action);
     let told = cuda_mem_torch_trace_entry {

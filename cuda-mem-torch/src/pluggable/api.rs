@@ -16,8 +16,8 @@ use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockState, Snapshot};
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
+use super::books::{segment, sum};
 use super::functions::Functions;
-use super::telling::{segment, sum};
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
     CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, expect_stream_of, refuse_forked,
@@ -114,7 +114,7 @@ impl CudaAllocator for PluggableAllocator {
     fn init(&self, device_count: usize) -> Result<()> {
         self.inner.native.init(device_count)?;
         self.inner.initialized.store(true, Ordering::Relaxed);
-        let init = read(&self.inner.functions).init.clone();
+        let init = read(&self.inner.program.functions).init.clone();
         if let Some(init) = init {
             init(device_count);
         }
@@ -127,7 +127,7 @@ impl CudaAllocator for PluggableAllocator {
 
     fn memory_fraction(&self, device: Device) -> Result<f64> {
         self.inner.native.caches.of(device)?;
-        Ok(self.inner.books.with(|state| state.of(device).fraction))
+        Ok(self.inner.program.books.with(|state| state.of(device).fraction))
     }
 
     fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
@@ -135,9 +135,8 @@ impl CudaAllocator for PluggableAllocator {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(pool::Error::InvalidFraction { fraction }.into());
         }
-        self.inner.books.with(|state| state.of(device).fraction = fraction);
-        self.inner.share_fraction(device)?;
-        let set = read(&self.inner.functions).memory_fraction.clone();
+        self.inner.program.books.with(|state| state.of(device).fraction = fraction);
+        let set = read(&self.inner.program.functions).memory_fraction.clone();
         if let Some(set) = set {
             set(fraction, device);
         }
@@ -151,13 +150,13 @@ impl CudaAllocator for PluggableAllocator {
 
     fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         refuse_forked()?;
-        let base_alloc = read(&self.inner.functions).base_alloc.clone();
+        let base_alloc = read(&self.inner.program.functions).base_alloc.clone();
         if let Some(base_alloc) = base_alloc {
             let mut bytes = 0;
             let base = base_alloc(address, &mut bytes);
             return Ok((base, bytes));
         }
-        match self.inner.books.with(|state| state.blocks.get(&address).map(|block| block.size)) {
+        match self.inner.program.books.with(|state| state.blocks.get(&address).map(|block| block.size)) {
             Some(size) => Ok((address, size)),
             None => self.inner.native.base_allocation(address),
         }
@@ -169,12 +168,12 @@ impl CudaAllocator for PluggableAllocator {
             return Ok(());
         }
         self.inner.native.caches.driver.expect_same(stream.context().driver(), "the stream")?;
-        let record = read(&self.inner.functions).record_stream.clone();
+        let record = read(&self.inner.program.functions).record_stream.clone();
         if let Some(record) = record {
             record(address, stream);
             return Ok(());
         }
-        let recorded = self.inner.books.with(|state| {
+        let recorded = self.inner.program.books.with(|state| {
             let block = state.blocks.get(&address)?;
             Some(if block.stream == *stream { Ok(()) } else { block.uses.record_stream(stream) })
         });
@@ -187,7 +186,7 @@ impl CudaAllocator for PluggableAllocator {
     /// The figures of the own allocations and those of the pools.
     fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
         let pools = self.inner.native.device_stats(device)?;
-        Ok(self.inner.books.with(|state| {
+        Ok(self.inner.program.books.with(|state| {
             let of = state.of(device);
             of.peaks = sum(&of.statistics, &pools, &of.peaks);
             of.peaks
@@ -196,13 +195,13 @@ impl CudaAllocator for PluggableAllocator {
 
     fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
         self.inner.native.reset_accumulated_stats(device)?;
-        self.inner.books.with(|state| state.of(device).statistics.reset_accumulated());
+        self.inner.program.books.with(|state| state.of(device).statistics.reset_accumulated());
         Ok(())
     }
 
     fn reset_peak_stats(&self, device: Device) -> Result<()> {
         self.inner.native.reset_peak_stats(device)?;
-        self.inner.books.with(|state| {
+        self.inner.program.books.with(|state| {
             let of = state.of(device);
             of.statistics.reset_peak();
             of.peaks = DeviceStatistics::default();
@@ -214,7 +213,7 @@ impl CudaAllocator for PluggableAllocator {
     fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
         let mut snapshot = self.inner.native.snapshot(id)?;
         if id == MempoolId::NONE {
-            self.inner.books.with(|state| {
+            self.inner.program.books.with(|state| {
                 let live = state.blocks.iter();
                 let live = live.map(|(&at, block)| segment(at, block, BlockState::ActiveAllocated));
                 let freed = state.freed.iter();
@@ -227,7 +226,7 @@ impl CudaAllocator for PluggableAllocator {
 
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
         let cache = &self.inner.native.caches.of(device)?.caching;
-        let begin = read(&self.inner.functions).begin_allocate_to_pool.clone();
+        let begin = read(&self.inner.program.functions).begin_allocate_to_pool.clone();
         if let Some(begin) = begin {
             begin(device, id, filter);
             return Ok(());
@@ -277,7 +276,7 @@ impl CudaAllocator for PluggableAllocator {
     unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
         refuse_forked()?;
         let native = &self.inner.native;
-        match self.inner.books.with(|state| state.blocks.get(&address).map(|block| block.device)) {
+        match self.inner.program.books.with(|state| state.blocks.get(&address).map(|block| block.device)) {
             // SAFETY: the caller's promise.
             Some(device) => unsafe { Ok(legacy(&native.caches.of(device)?.context, address)?) },
             // SAFETY: as above.

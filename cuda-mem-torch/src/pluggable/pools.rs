@@ -7,27 +7,26 @@
 #![allow(unsafe_code, reason = "is a resource")]
 
 use std::alloc::Layout;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use super::Inner;
 use super::functions::{Functions, PoolFn};
+use super::{Inner, Program};
 use crate::allocator::{for_core, for_pool};
 use crate::error::{Error, Result};
 use crate::lock::read;
 
-/// The program's functions as a source of segments. Their memory is in no books but the pools'.
-struct Segments(Arc<RwLock<Functions>>);
+/// The program's functions as a source of segments. Their memory is in no books but the pools'; it counts for the fraction.
+struct Segments(Arc<Program>);
 
 // SAFETY: the memory is the program's, handed through.
 unsafe impl MemorySource for Segments {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> core::Result<()> {
-        let free = read(&self.0).free.clone();
-        free(address, layout.size(), stream.context().device(), stream)
-            .map_err(|error| for_core(error, address))
+        let device = stream.context().device();
+        self.0.free(address, layout.size(), device, stream).map_err(|error| for_core(error, address))
     }
 }
 
@@ -35,8 +34,7 @@ unsafe impl MemorySource for Segments {
 unsafe impl RawResource for Segments {
     fn allocate(&self, layout: Layout, stream: &Stream) -> pool::Result<CUdeviceptr> {
         let requested = layout.size();
-        let alloc = read(&self.0).alloc.clone();
-        match alloc(requested, stream.context().device(), stream) {
+        match self.0.alloc(requested, stream.context().device(), stream) {
             Ok(0) => Err(pool::Error::OutOfMemory { requested, used: 0, limit: 0, source: None }),
             Ok(address) => Ok(address),
             Err(error) => Err(for_pool(error, requested)),
@@ -48,7 +46,7 @@ crate::shown!(Segments);
 
 impl Inner {
     pub(super) fn segments(&self) -> Arc<dyn RawResource> {
-        Arc::new(Segments(Arc::clone(&self.functions)))
+        Arc::new(Segments(Arc::clone(&self.program)))
     }
 
     /// Ends something of a pool: by `native`, where pools are kept here, and by the program's function.
@@ -61,7 +59,7 @@ impl Inner {
     ) -> Result<()> {
         let (device, id) = of;
         self.native.caches.of(device)?;
-        let functions = read(&self.functions).clone();
+        let functions = read(&self.program.functions).clone();
         if functions.begin_allocate_to_pool.is_none() {
             native()?;
         } else if function(&functions).is_none() {

@@ -8,14 +8,14 @@
 
 mod text;
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
 use self::text::Settings;
-use super::devices::{DEVICES, all};
+use super::devices::DEVICES;
 use super::error::{Failure, entry};
 use super::{pointers, streams, uncached};
 
@@ -38,14 +38,14 @@ pub struct cuda_mem_torch_options {
 fn set_options(options: Options) -> Result<(), Failure> {
     DEVICES.set_up(|setup| {
         setup.options.segments = options;
-        all().try_for_each(|device| Ok(device.caching.set_segment_options(options)?))
+        DEVICES.all().try_for_each(|device| Ok(device.caching.set_segment_options(options)?))
     })
 }
 
 fn set_expandable(expandable: bool) -> Result<(), Failure> {
     DEVICES.set_up(|setup| {
         setup.expandable = expandable;
-        all().try_for_each(|device| Ok(device.caching.set_expandable_segments(expandable)?))
+        DEVICES.all().try_for_each(|device| Ok(device.caching.set_expandable_segments(expandable)?))
     })
 }
 
@@ -117,14 +117,13 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
         if let Some(fraction) = settings.memory_fraction {
             DEVICES.set_up(|setup| {
                 setup.fractions.fill(Some(fraction));
-                all().try_for_each(|device| device.caching.set_memory_fraction(fraction))
+                DEVICES.all().try_for_each(|device| device.caching.set_memory_fraction(fraction))
             })?;
         }
-        for text in settings.notes {
-            let text = CString::new(text).unwrap_or_default();
-            if let Some(note) = note {
+        if let Some(note) = note {
+            for text in settings.notes {
                 // SAFETY: the caller's promise.
-                unsafe { note(data, text.as_ptr()) };
+                unsafe { note(data, pointers::c_text(&text).as_ptr()) };
             }
         }
         Ok(())
