@@ -244,57 +244,27 @@ const KINDS: &str = "c (cuMemAlloc), e (mapped)";
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum HandleError {
     /// They end too early, or late.
     #[error("a handle of {what} has {expected} bytes, not {found}")]
-    Length {
-        /// What it is of.
-        what: &'static str,
-        /// How many it should have.
-        expected: u64,
-        /// How many it has.
-        found: usize,
-    },
+    Length { what: &'static str, expected: u64, found: usize },
     /// A later version.
     #[error("the handle is of version {found}, from a later PyTorch; known are the versions up to {known}")]
-    Version {
-        /// The version.
-        found: u8,
-        /// The last that is known.
-        known: u8,
-    },
+    Version { found: u8, known: u8 },
     /// A kind that there is not.
     #[error("the handle is of kind {found:#04x}; known are {KINDS}")]
-    Kind {
-        /// The kind.
-        found: u8,
-    },
+    Kind { found: u8 },
     /// A number in it that cannot be.
     #[error("the handle says {what} {found}; accepted are {accepted}")]
-    Value {
-        /// Which number.
-        what: &'static str,
-        /// What it is.
-        found: i128,
-        /// What could be.
-        accepted: &'static str,
-    },
+    Value { what: &'static str, found: i128, accepted: &'static str },
     /// The exporter's descriptor was not to be had.
     #[error(
         "{call} for process {pid} failed: {source}, and {socket}; the process must be alive, and this one allowed to take its \
          descriptors (same user, ptrace_scope, container; Linux 5.6 or newer), or to connect to its socket (same user, same \
          network namespace)"
     )]
-    Exporter {
-        /// The system call.
-        call: &'static str,
-        /// The process.
-        pid: i32,
-        /// The system's reason.
-        source: Arc<std::io::Error>,
-        /// Why its socket was of no use.
-        socket: String,
-    },
+    Exporter { call: &'static str, pid: i32, source: Arc<std::io::Error>, socket: String },
     /// Somebody else's import or release of the same memory did not end in time.
     #[error("another import or release of the same memory did not end in time")]
     Busy,
