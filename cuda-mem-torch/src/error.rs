@@ -192,22 +192,21 @@ pub type OutOfMemoryObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, requested, allowed, total, free, allocated } = self;
-        write!(
-            f,
-            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {}",
-            Bytes(*requested),
-            device.as_raw(),
-            Bytes(*total)
-        )?;
-        if let Some(free) = free {
-            write!(f, " of which {} is free", Bytes(*free))?;
-        }
-        f.write_str(". ")?;
+        f.write_str(&out_of_memory(device.as_raw(), *requested, *total, *free))?;
         if allowed < total {
             write!(f, "{} allowed; ", Bytes(*allowed))?;
         }
         write!(f, "{} is allocated here", Bytes(*allocated))
     }
+}
+
+/// How PyTorch's error begins.
+pub(crate) fn out_of_memory(device: i32, requested: usize, total: usize, free: Option<usize>) -> String {
+    let (requested, total) = (Bytes(requested), Bytes(total));
+    let free = free.map_or_else(String::new, |free| format!(" of which {} is free", Bytes(free)));
+    format!(
+        "CUDA out of memory. Tried to allocate {requested}. GPU {device} has a total capacity of {total}{free}. "
+    )
 }
 
 /// Bytes as PyTorch writes them.

@@ -256,7 +256,6 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     /// A pool gets its segments from the program's functions, unless it is told otherwise when it is made.
-
     fn create_or_incref_pool(
         &self,
         device: Device,

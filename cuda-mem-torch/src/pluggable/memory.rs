@@ -1,5 +1,7 @@
 //! How memory comes from the program's functions and goes back, and how much may be held of it and private pools together.
 
+use std::mem::ManuallyDrop;
+
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
 use cuda_mem_ipc::cuda_mem_pool::history::RecordContext;
@@ -31,12 +33,15 @@ impl Drop for Claim<'_> {
 impl Program {
     /// Asks `alloc`, within the fraction. 0 if there is no memory.
     pub(super) fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
-        let functions = read(&self.functions).clone();
+        let (alloc, is_ours) = {
+            let functions = read(&self.functions);
+            (functions.alloc.clone(), functions.memory_fraction.is_none())
+        };
         let total = device.total_memory()?;
         let is_claimed = self.books.with(|state| {
             let of = state.of(device);
             let held = of.held.saturating_add(size);
-            let is_limited = of.fraction < 1.0 && functions.memory_fraction.is_none();
+            let is_limited = of.fraction < 1.0 && is_ours;
             let fits = !is_limited || held <= (of.fraction * total as f64).round() as usize;
             if fits {
                 of.held = held;
@@ -47,9 +52,9 @@ impl Program {
             return Ok(0);
         }
         let claim = Claim { program: self, bytes: size, device };
-        match (functions.alloc)(size, device, stream) {
+        match alloc(size, device, stream) {
             Ok(address) if address != 0 => {
-                std::mem::forget(claim);
+                let _kept = ManuallyDrop::new(claim);
                 Ok(address)
             }
             Err(error) if !error.is_out_of_memory() => Err(error),
