@@ -64,7 +64,7 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`] where there is no driver; as [`MemPool::of`].
+    /// [`Error::Core`](crate::Error::Core) where there is no driver; as [`MemPool::of`].
     pub fn new(
         allocator: Option<Arc<dyn CudaAllocator>>,
         is_user_created: bool,
@@ -78,8 +78,8 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// `NoCurrentContext` in [`Error::Pool`] if no device is current, `OwnSource` in it if `allocator` is the pool's own one;
-    /// [`Error::NotInitialized`] if the device is not the allocator's.
+    /// `NoCurrentContext` in [`Error::Pool`](crate::Error::Pool) if no device is current, `OwnSource` in it if `allocator` is the pool's own one;
+    /// [`Error::NotInitialized`](crate::Error::NotInitialized) if the device is not the allocator's.
     pub fn of(
         owner: &Arc<dyn CudaAllocator>,
         allocator: Option<Arc<dyn CudaAllocator>>,
@@ -122,7 +122,7 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// `Forked` in [`Error::Core`].
+    /// `Forked` in [`Error::Core`](crate::Error::Core).
     pub fn use_count(&self) -> Result<u64> {
         self.owner.pool_use_count(self.device, self.id)
     }
