@@ -1,15 +1,25 @@
-//! The caching allocators of devices, found without a lock and without a count: a free asks here first.
+//! The caching allocators of devices, and what is set up for all of them. They are found without a lock and without a count: a free asks here
+//! first.
+//!
+//! # Safety
+//!
+//! What was promised of captures when blocks were let serve them again holds for each device.
+
+#![allow(unsafe_code, reason = "lets blocks serve their capture again")]
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream};
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallbackId};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Driver, Stream};
+use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
+use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::{Error, Result};
 
 use crate::ipc::Exports;
+use crate::lock::lock;
 
 /// As many devices as PyTorch can tell apart, and more than a host has.
 pub(crate) const MOST: usize = 64;
@@ -25,8 +35,9 @@ pub(crate) struct PerDevice {
     pub(crate) caching: CachingAllocator,
     /// What of it other processes were told of.
     pub(crate) exports: Exports,
-    /// The default stream, once it was asked for.
+    /// The default stream, and one that nobody else puts work into, once they were asked for.
     default_stream: OnceLock<Stream>,
+    own_stream: OnceLock<Stream>,
 }
 
 /// Devices by their numbers. Each is made once and stays where it is.
@@ -34,32 +45,96 @@ pub(crate) struct Devices {
     made: [OnceLock<PerDevice>; MOST],
     /// The one that there is, as long as it is alone.
     only: AtomicI32,
+    /// Held while a device is made, and while what holds for all of them changes.
+    setup: Mutex<Option<Setup>>,
 }
+
+/// What holds for every device, also those that are made later.
+pub(crate) struct Setup {
+    pub(crate) options: CachingOptions,
+    /// Of each device, once it is set.
+    pub(crate) fractions: [Option<f64>; MOST],
+    /// Whether blocks that streams used may serve their capture again.
+    reuse: bool,
+    /// Whether the default pool grows by pages, which may move once they are free.
+    pub(crate) expandable: bool,
+    /// What is recorded, if anything is.
+    history: Option<HistoryOptions>,
+    listeners: Vec<(u64, Box<Listener>)>,
+    /// What each listener is called where it was attached.
+    attached: Vec<(u64, i32, CallbackId)>,
+    /// How many listeners there were.
+    numbers: u64,
+}
+
+/// Attaches a function of the program to a device's allocator.
+type Listener = dyn Fn(&PerDevice) -> CallbackId + Send + Sync;
 
 thread_local! {
     /// Where the thread found the last block that it asked for, of several devices: where it looks first.
     static LAST: Cell<i32> = const { Cell::new(0) };
 }
 
-impl PerDevice {
-    pub(crate) fn new(context: Context, options: &CachingOptions) -> Result<Self> {
-        let caching = CachingAllocator::new(&context, options)?;
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            options: CachingOptions::default(),
+            fractions: [None; MOST],
+            reuse: false,
+            expandable: true,
+            history: None,
+            listeners: Vec::new(),
+            attached: Vec::new(),
+            numbers: 0,
+        }
+    }
+}
+
+impl Setup {
+    fn make(&mut self, context: Context, number: usize) -> Result<PerDevice> {
+        let fraction = self.fractions[number].unwrap_or(self.options.memory_fraction);
+        let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
         let ordinal = context.device().as_raw();
-        Ok(Self { ordinal, context, caching, exports: Exports::default(), default_stream: OnceLock::new() })
+        let (exports, [default_stream, own_stream]) = (Exports::default(), [const { OnceLock::new() }; 2]);
+        let device = PerDevice { ordinal, context, caching, exports, default_stream, own_stream };
+        // SAFETY: the promise of who set it.
+        unsafe { device.caching.set_graph_capture_record_stream_reuse(self.reuse) }?;
+        device.caching.set_expandable_segments(self.expandable)?;
+        if let Some(options) = &self.history {
+            device.caching.history().start(options);
+        }
+        let attached = self.listeners.iter().map(|(number, attach)| (*number, ordinal, attach(&device)));
+        self.attached.extend(attached);
+        Ok(device)
+    }
+}
+
+impl PerDevice {
+    /// The largest free block, in bytes, or `room` if that is more; a `room` of 0 stands for what the device has free.
+    pub(crate) fn largest(&self, room: usize) -> Result<usize> {
+        let room = if room == 0 { self.context.memory_info()?.free } else { room };
+        Ok(room.max(self.caching.largest_free_block()?))
     }
 
     pub(crate) fn default_stream(&self) -> core::Result<Stream> {
-        if let Some(stream) = self.default_stream.get() {
-            return Ok(stream.clone());
-        }
-        let stream = Stream::legacy(&self.context)?;
-        Ok(self.default_stream.get_or_init(|| stream).clone())
+        kept(&self.default_stream, || Stream::legacy(&self.context))
     }
+
+    /// A stream that no program captures.
+    pub(crate) fn own_stream(&self) -> core::Result<Stream> {
+        kept(&self.own_stream, || Stream::new(&self.context))
+    }
+}
+
+fn kept(place: &OnceLock<Stream>, make: impl FnOnce() -> core::Result<Stream>) -> core::Result<Stream> {
+    let stream = place.get().cloned().map_or_else(make, Ok)?;
+    Ok(place.get_or_init(|| stream).clone())
 }
 
 impl Devices {
     pub(crate) const fn new() -> Self {
-        Self { made: [const { OnceLock::new() }; MOST], only: AtomicI32::new(NONE) }
+        let made = [const { OnceLock::new() }; MOST];
+        Self { made, only: AtomicI32::new(NONE), setup: Mutex::new(None) }
     }
 
     /// What there is of a device that was made.
@@ -73,12 +148,108 @@ impl Devices {
         self.made.iter().filter_map(OnceLock::get)
     }
 
-    /// Adds a device, if it is not there, before anybody can have memory of it; none for a number that is too high. Callers take turns.
-    pub(crate) fn add(&self, device: PerDevice) -> Option<&PerDevice> {
-        let place = self.made.get(usize::try_from(device.ordinal).ok()?)?;
-        let only = if self.only.load(Ordering::Relaxed) == NONE { device.ordinal } else { SEVERAL };
-        self.only.store(only, Ordering::Relaxed);
-        Some(place.get_or_init(|| device))
+    /// A device of the driver, which is made if it is not there, before anybody can have memory of it; none for a number that is too high.
+    pub(crate) fn make<E: From<core::Error> + From<Error>>(
+        &self,
+        driver: Driver,
+        number: usize,
+    ) -> Result<Option<&PerDevice>, E> {
+        let Some(place) = self.made.get(number) else { return Ok(None) };
+        // The program's hook may call this.
+        let _reports = core::LateReports::new();
+        let mut setup = lock(&self.setup);
+        if place.get().is_none() {
+            let context = driver.device(number)?.primary_context()?;
+            let device = setup.get_or_insert_default().make(context, number)?;
+            let only = if self.only.load(Ordering::Relaxed) == NONE { device.ordinal } else { SEVERAL };
+            self.only.store(only, Ordering::Relaxed);
+            place.get_or_init(|| device);
+        }
+        Ok(place.get())
+    }
+
+    /// Changes what holds for every device; none is made meanwhile.
+    pub(crate) fn set_up<R>(&self, change: impl FnOnce(&mut Setup) -> R) -> R {
+        change(lock(&self.setup).get_or_insert_default())
+    }
+
+    /// Sets the share of a device's memory that may be held, now or once it is made.
+    pub(crate) fn set_memory_fraction(&self, number: usize, fraction: f64) -> Result<()> {
+        self.set_up(|setup| {
+            setup.fractions[number] = Some(fraction);
+            let made = self.made[number].get();
+            made.map_or(Ok(()), |device| device.caching.set_memory_fraction(fraction))
+        })
+    }
+
+    /// Lets blocks that streams used serve their capture again, or not.
+    ///
+    /// # Safety
+    ///
+    /// As [`CachingAllocator::set_graph_capture_record_stream_reuse`].
+    pub(crate) unsafe fn set_reuse(&self, reuse: bool) -> Result<()> {
+        self.set_up(|setup| {
+            setup.reuse = reuse;
+            // SAFETY: the caller's promise.
+            self.all()
+                .try_for_each(|device| unsafe { device.caching.set_graph_capture_record_stream_reuse(reuse) })
+        })
+    }
+
+    /// Records what happens on all devices from now on; without options, no more.
+    pub(crate) fn record_history(&self, options: Option<&HistoryOptions>) {
+        // With the last of what was recorded before goes a closure of others.
+        let _before = self.set_up(|setup| {
+            for history in self.all().map(|device| device.caching.history()) {
+                options.map_or_else(|| history.stop(), |options| history.start(options));
+            }
+            std::mem::replace(&mut setup.history, options.cloned())
+        });
+    }
+
+    /// Attaches a function to all devices, and gives it a number.
+    pub(crate) fn attach(&self, listener: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static) -> u64 {
+        self.set_up(|setup| {
+            setup.numbers += 1;
+            let number = setup.numbers;
+            setup.attached.extend(self.all().map(|device| (number, device.ordinal, listener(device))));
+            setup.listeners.push((number, Box::new(listener)));
+            number
+        })
+    }
+
+    /// Detaches what was attached last under a number; whether there is any.
+    pub(crate) fn detach(&self, number: u64) -> bool {
+        let (gone, attached) = self.set_up(|setup| {
+            let gone: Vec<_> = setup.listeners.extract_if(.., |(of, _)| *of == number).collect();
+            (gone, setup.attached.extract_if(.., |(of, ..)| *of == number).collect::<Vec<_>>())
+        });
+        for (_, ordinal, id) in attached {
+            self.get(ordinal).map(|device| device.caching.detach(id));
+        }
+        !gone.is_empty()
+    }
+
+    /// The number of the function that is called so where it was attached.
+    pub(crate) fn number_of(&self, id: CallbackId) -> Option<u64> {
+        let find = |setup: &mut Setup| Some(setup.attached.iter().find(|(.., known)| *known == id)?.0);
+        self.set_up(find)
+    }
+
+    /// All memory and all blocks of all devices, and their history. How the allocators are set up is the same everywhere.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut all = Snapshot::default();
+        for one in self.all().map(|device| device.caching.snapshot()) {
+            all.segments.extend(one.segments);
+            all.tags.extend(one.tags);
+            all.allocator_settings = one.allocator_settings;
+            let devices = all.device_traces.len().max(one.device_traces.len());
+            all.device_traces.resize(devices, Vec::new());
+            for (entries, more) in all.device_traces.iter_mut().zip(one.device_traces) {
+                entries.extend(more);
+            }
+        }
+        all
     }
 
     /// Asks the devices' allocators about an address, until one knows it.

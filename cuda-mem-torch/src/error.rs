@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
+use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 use cuda_mem_ipc::symmetric;
@@ -172,28 +173,40 @@ pub struct OutOfMemory {
     pub allocated: usize,
 }
 
+impl From<&OutOfMemoryReport> for OutOfMemory {
+    fn from(report: &OutOfMemoryReport) -> Self {
+        Self {
+            device: report.device,
+            requested: report.requested,
+            allowed: report.limit.unwrap_or(report.total),
+            total: report.total,
+            free: report.free,
+            allocated: report.live,
+        }
+    }
+}
+
 /// Who is told of requests that fail for lack of memory.
 pub type OutOfMemoryObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, requested, allowed, total, free, allocated } = self;
-        write!(
-            f,
-            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {}",
-            Bytes(*requested),
-            device.as_raw(),
-            Bytes(*total)
-        )?;
-        if let Some(free) = free {
-            write!(f, " of which {} is free", Bytes(*free))?;
-        }
-        f.write_str(". ")?;
+        f.write_str(&out_of_memory(device.as_raw(), *requested, *total, *free))?;
         if allowed < total {
             write!(f, "{} allowed; ", Bytes(*allowed))?;
         }
         write!(f, "{} is allocated here", Bytes(*allocated))
     }
+}
+
+/// How PyTorch's error begins.
+pub(crate) fn out_of_memory(device: i32, requested: usize, total: usize, free: Option<usize>) -> String {
+    let (requested, total) = (Bytes(requested), Bytes(total));
+    let free = free.map_or_else(String::new, |free| format!(" of which {} is free", Bytes(free)));
+    format!(
+        "CUDA out of memory. Tried to allocate {requested}. GPU {device} has a total capacity of {total}{free}. "
+    )
 }
 
 /// Bytes as PyTorch writes them.
@@ -230,57 +243,27 @@ const KINDS: &str = "c (cuMemAlloc), e (mapped)";
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the text of each variant names its fields")]
 pub enum HandleError {
     /// They end too early, or late.
     #[error("a handle of {what} has {expected} bytes, not {found}")]
-    Length {
-        /// What it is of.
-        what: &'static str,
-        /// How many it should have.
-        expected: u64,
-        /// How many it has.
-        found: usize,
-    },
+    Length { what: &'static str, expected: u64, found: usize },
     /// A later version.
     #[error("the handle is of version {found}, from a later PyTorch; known are the versions up to {known}")]
-    Version {
-        /// The version.
-        found: u8,
-        /// The last that is known.
-        known: u8,
-    },
+    Version { found: u8, known: u8 },
     /// A kind that there is not.
     #[error("the handle is of kind {found:#04x}; known are {KINDS}")]
-    Kind {
-        /// The kind.
-        found: u8,
-    },
+    Kind { found: u8 },
     /// A number in it that cannot be.
     #[error("the handle says {what} {found}; accepted are {accepted}")]
-    Value {
-        /// Which number.
-        what: &'static str,
-        /// What it is.
-        found: i128,
-        /// What could be.
-        accepted: &'static str,
-    },
+    Value { what: &'static str, found: i128, accepted: &'static str },
     /// The exporter's descriptor was not to be had.
     #[error(
         "{call} for process {pid} failed: {source}, and {socket}; the process must be alive, and this one allowed to take its \
          descriptors (same user, ptrace_scope, container; Linux 5.6 or newer), or to connect to its socket (same user, same \
          network namespace)"
     )]
-    Exporter {
-        /// The system call.
-        call: &'static str,
-        /// The process.
-        pid: i32,
-        /// The system's reason.
-        source: Arc<std::io::Error>,
-        /// Why its socket was of no use.
-        socket: String,
-    },
+    Exporter { call: &'static str, pid: i32, source: Arc<std::io::Error>, socket: String },
     /// Somebody else's import or release of the same memory did not end in time.
     #[error("another import or release of the same memory did not end in time")]
     Busy,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, forked};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use crate::allocator::{AllocatorSource, CudaAllocator};
+use crate::allocator::{AllocatorSource, CudaAllocator, for_core};
 use crate::current::current_allocator;
-use crate::error::{Error, Result, no_panic};
+use crate::error::{Result, no_panic};
 
 /// A private pool of an allocator, for one device: PyTorch's `MemPool`.
 ///
@@ -64,7 +64,7 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`] where there is no driver; as [`MemPool::of`].
+    /// [`Error::Core`](crate::Error::Core) where there is no driver; as [`MemPool::of`].
     pub fn new(
         allocator: Option<Arc<dyn CudaAllocator>>,
         is_user_created: bool,
@@ -78,8 +78,8 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// `NoCurrentContext` in [`Error::Pool`] if no device is current, `OwnSource` in it if `allocator` is the pool's own one;
-    /// [`Error::NotInitialized`] if the device is not the allocator's.
+    /// `NoCurrentContext` in [`Error::Pool`](crate::Error::Pool) if no device is current, `OwnSource` in it if `allocator` is the pool's own one;
+    /// [`Error::NotInitialized`](crate::Error::NotInitialized) if the device is not the allocator's.
     pub fn of(
         owner: &Arc<dyn CudaAllocator>,
         allocator: Option<Arc<dyn CudaAllocator>>,
@@ -122,7 +122,7 @@ impl MemPool {
     ///
     /// # Errors
     ///
-    /// `Forked` in [`Error::Core`].
+    /// `Forked` in [`Error::Core`](crate::Error::Core).
     pub fn use_count(&self) -> Result<u64> {
         self.owner.pool_use_count(self.device, self.id)
     }
@@ -162,11 +162,7 @@ impl Drop for MemPool {
         // What is in use stays, which is no error.
         let ended = ended.and_then(|()| self.owner.empty_cache(self.id));
         if let Err(error) = ended {
-            let error = match error {
-                Error::Core(error) => error,
-                error => core::Error::Io { call: "MemPool", source: Arc::new(std::io::Error::other(error)) },
-            };
-            self.device.driver().report_release_failure(&error);
+            self.device.driver().report_release_failure(&for_core(error, 0));
         }
     }
 }

@@ -8,12 +8,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator;
-
-use super::devices::{all, set_up};
-use super::error::{Failure, entry};
-use super::pointers::Data;
-use super::sleep::{self, RegistrantFunction};
+use super::devices::DEVICES;
+use super::error::entry;
+use super::pointers::{Data, given};
 use super::snapshot::{cuda_mem_torch_trace_entry, with_trace};
 
 /// Is told of a request that failed: the device, the bytes that were asked for, what may be held or what the device has, and what
@@ -27,55 +24,6 @@ pub type cuda_mem_torch_oom_reclaimer =
 pub type cuda_mem_torch_trace_tracker =
     Option<unsafe extern "C" fn(data: *mut c_void, entry: *const cuda_mem_torch_trace_entry)>;
 
-/// One of them, for all devices.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Listeners {
-    Observer(unsafe extern "C" fn(*mut c_void, i64, usize, usize, usize), Data),
-    Reclaimer(unsafe extern "C" fn(*mut c_void, usize) -> bool, Data),
-    Tracker(unsafe extern "C" fn(*mut c_void, *const cuda_mem_torch_trace_entry), Data),
-    /// Of changes behind addresses of tags, with its number.
-    Registrant(u64, RegistrantFunction, Data),
-}
-
-impl Listeners {
-    pub(super) fn attach(self, device: c_int, caching: &CachingAllocator) {
-        match self {
-            Self::Observer(observe, data) => {
-                caching.attach_oom_observer(move |report| {
-                    let most = report.limit.unwrap_or(report.total);
-                    let free = report.free.unwrap_or(0);
-                    // SAFETY: what was promised when it was attached.
-                    unsafe { observe(data.raw(), i64::from(device), report.requested, most, free) };
-                });
-            }
-            Self::Reclaimer(reclaim, data) => {
-                caching.attach_oom_reclaimer(move |requested| {
-                    // SAFETY: what was promised when it was attached.
-                    unsafe { reclaim(data.raw(), requested) }
-                });
-            }
-            Self::Tracker(track, data) => {
-                caching.history().attach(move |entry| {
-                    with_trace(device, entry, |told| {
-                        // SAFETY: what was promised when it was attached.
-                        unsafe { track(data.raw(), told) };
-                    });
-                });
-            }
-            Self::Registrant(number, call, data) => sleep::attach(number, call, data, device, caching),
-        }
-    }
-}
-
-pub(super) fn attach(listeners: Option<Listeners>, what: &str) -> Result<(), Failure> {
-    let listeners = listeners.ok_or_else(|| Failure::argument(format!("{what} is null")))?;
-    set_up(|setup| {
-        all().for_each(|device| listeners.attach(device.ordinal, &device.caching));
-        setup.listeners.push(listeners);
-        Ok(())
-    })
-}
-
 /// Has `observer` be told of each request that fails for lack of memory, on any device, before its caller is.
 ///
 /// # Safety
@@ -86,7 +34,19 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_oom_observer(
     observer: cuda_mem_torch_oom_observer,
     data: *mut c_void,
 ) -> c_int {
-    entry(|| attach(observer.map(|observer| Listeners::Observer(observer, Data::new(data))), "observer"))
+    let data = Data::new(data);
+    entry(|| {
+        let observe = given(observer, "observer")?;
+        DEVICES.attach(move |device| {
+            let ordinal = i64::from(device.ordinal);
+            device.caching.attach_oom_observer(move |report| {
+                let (most, free) = (report.limit.unwrap_or(report.total), report.free.unwrap_or(0));
+                // SAFETY: the caller's promise.
+                unsafe { observe(data.raw(), ordinal, report.requested, most, free) };
+            })
+        });
+        Ok(())
+    })
 }
 
 /// Has `reclaimer` be called when there is no memory, after all that the library can do by itself; then all is tried once more.
@@ -99,7 +59,15 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_oom_reclaimer(
     reclaimer: cuda_mem_torch_oom_reclaimer,
     data: *mut c_void,
 ) -> c_int {
-    entry(|| attach(reclaimer.map(|reclaimer| Listeners::Reclaimer(reclaimer, Data::new(data))), "reclaimer"))
+    let data = Data::new(data);
+    entry(|| {
+        let reclaim = given(reclaimer, "reclaimer")?;
+        DEVICES.attach(move |device| {
+            // SAFETY: the caller's promise.
+            device.caching.attach_oom_reclaimer(move |requested| unsafe { reclaim(data.raw(), requested) })
+        });
+        Ok(())
+    })
 }
 
 /// Has `tracker` be told of every entry of the history, also while nothing is recorded. Other threads that allocate wait
@@ -113,5 +81,15 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_trace_tracker(
     tracker: cuda_mem_torch_trace_tracker,
     data: *mut c_void,
 ) -> c_int {
-    entry(|| attach(tracker.map(|tracker| Listeners::Tracker(tracker, Data::new(data))), "tracker"))
+    let data = Data::new(data);
+    entry(|| {
+        let track = given(tracker, "tracker")?;
+        DEVICES.attach(move |device| {
+            let ordinal = device.ordinal;
+            // SAFETY: the caller's promise.
+            let tell = move |told| unsafe { track(data.raw(), told) };
+            device.caching.history().attach(move |entry| with_trace(ordinal, entry, tell))
+        });
+        Ok(())
+    })
 }

@@ -88,11 +88,8 @@ pub(super) fn release_unused() {
 impl Table {
     /// Takes out those that nobody has any more.
     fn take_unused(&mut self) -> Vec<Context> {
-        let is_gone = |entry: &(Weak<[Frame]>, Context)| entry.0.strong_count() == 0;
-        let gone: Vec<usize> =
-            self.by_frames.iter().filter(|(_, entry)| is_gone(entry)).map(|(key, _)| *key).collect();
-        let gone =
-            gone.iter().filter_map(|key| self.by_frames.remove(key)).map(|(_, context)| context).collect();
+        let gone = self.by_frames.extract_if(|_, (frames, _)| frames.strong_count() == 0);
+        let gone = gone.map(|(_, (_, context))| context).collect();
         self.sweep_at = self.by_frames.len().saturating_mul(2);
         gone
     }

@@ -2,47 +2,26 @@
 //!
 //! # Safety
 //!
-//! Declares functions for C without pointers. What was promised of captures when blocks were let serve them again holds for each
-//! device. A context that is made current is a device's, which lives as long as the process.
+//! Declares functions for C without pointers. A context that is made current is a device's, which lives as long as the process.
 
 #![allow(unsafe_code, reason = "declares functions for C")]
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
-use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError};
-use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
-use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
-use super::callbacks::Listeners;
 use super::error::{Failure, entry};
 use super::{streams, top};
 /// What there is for a device, made when it is first asked for.
 pub(super) use crate::devices::PerDevice as Device;
 use crate::devices::{Devices, MOST};
-use crate::lock::lock;
 
-/// What holds for every device, also those that are made later.
-#[derive(Debug)]
-pub(super) struct Setup {
-    pub(super) options: Options,
-    /// Whether blocks that streams used may serve their capture again.
-    pub(super) reuse: bool,
-    /// Whether the default pool grows by pages, which may move once they are free.
-    pub(super) expandable: bool,
-    /// Of each device, once it is set.
-    pub(super) fractions: [Option<f64>; MOST],
-    pub(super) history: Option<HistoryOptions>,
-    pub(super) listeners: Vec<Listeners>,
-}
-
-static DEVICES: Devices = Devices::new();
+pub(super) static DEVICES: Devices = Devices::new();
 static DRIVER: OnceLock<Driver> = OnceLock::new();
-static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
 
 /// Has the functions for C work on a driver other than the system's; whether they do. Only before any of them has used one.
 pub fn use_driver(driver: Driver) -> bool {
@@ -68,31 +47,21 @@ pub(super) fn device(ordinal: c_int) -> Result<&'static Device, Failure> {
 
 #[cold]
 fn make(ordinal: c_int) -> Result<&'static Device, Failure> {
-    let number = number_of(ordinal)?;
-    // Held until it is there: what is set up meanwhile holds for it too.
-    let mut setup = lock(&SETUP);
-    if let Some(device) = DEVICES.get(ordinal) {
-        return Ok(device);
-    }
-    let setup = setup.get_or_insert_with(Setup::default);
-    let fraction = setup.fractions[number].unwrap_or(1.0);
-    let options = CachingOptions::default().with_segments(setup.options).with_memory_fraction(fraction);
-    let device = Device::new(driver()?.device(number)?.primary_context()?, &options)?;
-    let caching = &device.caching;
-    // SAFETY: the promise of who set it.
-    unsafe { caching.set_graph_capture_record_stream_reuse(setup.reuse) }?;
-    caching.set_expandable_segments(setup.expandable)?;
-    if let Some(history) = &setup.history {
-        caching.history().start(history);
-    }
-    for listeners in &setup.listeners {
-        listeners.attach(ordinal, caching);
-    }
-    let device = DEVICES.add(device).ok_or_else(|| too_high(ordinal, MOST))?;
+    let (device, _) = made_in(&DEVICES, ordinal)?;
     // Seen before anything captures, if that can be.
     let _ = streams::with(device, std::ptr::null_mut(), |_| Ok(()));
     top::publish();
     Ok(device)
+}
+
+/// What there is for a device among others of its kind, and its number.
+pub(super) fn made_in(
+    devices: &'static Devices,
+    ordinal: c_int,
+) -> Result<(&'static Device, usize), Failure> {
+    let number = number_of(ordinal)?;
+    let device = devices.make::<Failure>(driver()?, number)?.ok_or_else(|| too_high(ordinal, MOST))?;
+    Ok((device, number))
 }
 
 thread_local! {
@@ -106,16 +75,9 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
     if BOUND.try_with(|bound| bound.replace(true)).unwrap_or(true) {
         return Ok(());
     }
-    let table = device.context.driver().table();
-    let ask = table.cuCtxGetCurrent().map_err(CoreError::from)?;
-    let set = table.cuCtxSetCurrent().map_err(CoreError::from)?;
-    let mut current = std::ptr::null_mut();
-    // SAFETY: one handle to write.
-    let asked = unsafe { ask(&mut current) };
-    if asked != CUresult::CUDA_SUCCESS {
-        return Err(Failure::of_driver("cuCtxGetCurrent", asked));
-    }
-    if current.is_null() {
+    let driver = device.context.driver();
+    if driver.current_device()?.is_none() {
+        let set = driver.table().cuCtxSetCurrent().map_err(CoreError::from)?;
         // SAFETY: a context that lives as long as the process.
         let bound = unsafe { set(device.context.as_raw().cast()) };
         if bound != CUresult::CUDA_SUCCESS {
@@ -140,7 +102,7 @@ fn too_high(ordinal: c_int, count: usize) -> Failure {
 
 /// What there is for a device, if it was used: who only asks makes no context.
 pub(super) fn if_made(ordinal: c_int) -> Result<Option<&'static Device>, Failure> {
-    match made(ordinal) {
+    match DEVICES.get(ordinal) {
         None => number_of(ordinal).map(|_| None),
         found => Ok(found),
     }
@@ -156,20 +118,10 @@ pub(super) fn check_fraction(ordinal: c_int, fraction: f64) -> Result<usize, Fai
 
 pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
     let number = number_of(ordinal)?;
-    set_up(|setup| match made(ordinal) {
+    DEVICES.set_up(|setup| match DEVICES.get(ordinal) {
         Some(device) => Ok(device.caching.memory_fraction()),
         None => Ok(setup.fractions[number].unwrap_or(1.0)),
     })
-}
-
-/// What there is for a device that was used.
-pub(super) fn made(ordinal: c_int) -> Option<&'static Device> {
-    DEVICES.get(ordinal)
-}
-
-/// All devices that were used.
-pub(super) fn all() -> impl Iterator<Item = &'static Device> {
-    DEVICES.all()
 }
 
 /// Asks the devices' allocators about an address, until one knows it.
@@ -188,21 +140,9 @@ pub(super) fn add(devices: &mut Vec<&'static Device>, device: &'static Device) {
 /// One device, or all, of those that were used.
 pub(super) fn some(ordinal: c_int) -> Result<Vec<&'static Device>, Failure> {
     if ordinal == super::CUDA_MEM_TORCH_ALL_DEVICES {
-        return Ok(all().collect());
+        return Ok(DEVICES.all().collect());
     }
     Ok(if_made(ordinal)?.into_iter().collect())
-}
-
-/// Changes what holds for every device; no device is made meanwhile.
-pub(super) fn set_up<R>(change: impl FnOnce(&mut Setup) -> Result<R, Failure>) -> Result<R, Failure> {
-    change(lock(&SETUP).get_or_insert_with(Setup::default))
-}
-
-impl Default for Setup {
-    fn default() -> Self {
-        let (options, fractions, listeners) = (Options::default(), [None; MOST], Vec::new());
-        Self { options, reuse: false, expandable: true, fractions, history: None, listeners }
-    }
 }
 
 /// Refuses more devices than the driver has. Nothing is made on them yet, and it may be called again.

@@ -12,6 +12,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
 
+use super::pointers::c_text;
 use super::source::SourceFailed;
 use crate::HandleError;
 
@@ -112,11 +113,9 @@ impl Failure {
 
     #[cold]
     fn keep(self) -> c_int {
-        // What C cannot hold ends there. A thread at its end keeps nothing.
-        let bytes: Vec<u8> = self.message.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
-        let message = CString::new(bytes).ok();
-        let Self { code, driver, pool, .. } = self;
-        let _ = LAST.try_with(|last| last.replace((message, driver, pool)));
+        let Self { code, driver, pool, message } = self;
+        // A thread at its end keeps nothing.
+        let _ = LAST.try_with(|last| last.replace((Some(c_text(&message)), driver, pool)));
         code
     }
 }
@@ -217,12 +216,6 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<PoolError> for Failure {
-    fn from(error: PoolError) -> Self {
-        Error::Pool(error).into()
-    }
-}
-
 impl From<OptionsError> for Failure {
     fn from(error: OptionsError) -> Self {
         Self::argument(error.to_string())
@@ -260,11 +253,5 @@ impl From<HandleError> for Failure {
             HandleError::Length { .. } | HandleError::Value { .. } => CUDA_MEM_TORCH_INVALID_ARGUMENT,
         };
         Self::new(code, error.to_string())
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::new(CUDA_MEM_TORCH_SYSTEM, error.to_string())
     }
 }

@@ -15,7 +15,7 @@ use cuda_mem_ipc::cuda_mem_pool::snapshot::Action;
 
 use super::contexts;
 pub use super::contexts::{cuda_mem_torch_gather_context, cuda_mem_torch_release_context};
-use super::devices::{all, set_up};
+use super::devices::DEVICES;
 use super::error::{Failure, entry};
 use super::pointers::{read, text};
 
@@ -67,12 +67,9 @@ pub unsafe extern "C" fn cuda_mem_torch_record_history(
         if let Some(gather) = options.gather {
             wanted = wanted.with_frames(level, move || contexts::gather(gather, options.release));
         }
-        set_up(|setup| {
-            all().for_each(|device| device.caching.history().start(&wanted));
-            setup.history = Some(wanted.clone());
-            RECORDS.store(true, Ordering::Relaxed);
-            Ok(())
-        })
+        DEVICES.record_history(Some(&wanted));
+        RECORDS.store(true, Ordering::Relaxed);
+        Ok(())
     })
 }
 
@@ -80,12 +77,8 @@ pub unsafe extern "C" fn cuda_mem_torch_record_history(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_stop_history() -> c_int {
     entry(|| {
-        set_up(|setup| {
-            setup.history = None;
-            RECORDS.store(false, Ordering::Relaxed);
-            all().for_each(|device| device.caching.history().stop());
-            Ok(())
-        })?;
+        RECORDS.store(false, Ordering::Relaxed);
+        DEVICES.record_history(None);
         contexts::release_unused();
         Ok(())
     })

@@ -13,14 +13,12 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Error as CoreError};
 
 use super::devices::{Device, device};
-use super::error::{
-    CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry,
-};
+use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
 use super::memory::block;
 use super::pointers::{expect, list, pointer, write};
 use super::tags::tag_of;
-use super::{streams, uncached};
-use crate::ipc::{Named, ShareableHandle, VERSIONS, legacy, private, sized, take};
+use super::{leaving, uncached};
+use crate::ipc::{Named, ShareableHandle, VERSIONS, import, legacy};
 use crate::lock::lock;
 
 /// A device's number, and the bytes that name the memory.
@@ -50,30 +48,25 @@ impl Imports {
         Some(known.mapping.as_raw())
     }
 
-    /// The device itself and those that reach its memory.
-    fn reaching(&self, device: &Device) -> Vec<core::Device> {
-        let peers = self.peers.iter().filter(|(owner, _)| *owner == device.ordinal).map(|(_, peer)| *peer);
-        std::iter::once(device.context.device()).chain(peers).collect()
+    /// The devices that reach a device's memory.
+    fn peers_of(&self, device: &Device) -> Vec<core::Device> {
+        self.peers.iter().filter(|(owner, _)| *owner == device.ordinal).map(|(_, peer)| *peer).collect()
     }
 }
 
 /// A device reaches the memory of another from now on: what was opened for that one too.
 pub(super) fn add_peer(owner: &'static Device, peer: core::Device) -> Result<(), Failure> {
     let mut imports = lock(&IMPORTS);
-    if imports.reaching(owner).contains(&peer) {
+    if owner.context.device() == peer || imports.peers.contains(&(owner.ordinal, peer)) {
         return Ok(());
     }
-    let of_owner = imports.opened.iter().filter(|opened| opened.device.ordinal == owner.ordinal);
-    of_owner.into_iter().try_for_each(|opened| opened.mapping.allow(&[peer]))?;
+    let mut of_owner = imports.opened.iter().filter(|opened| opened.device.ordinal == owner.ordinal);
+    of_owner.try_for_each(|opened| opened.mapping.allow(&[peer]))?;
     imports.peers.push((owner.ordinal, peer));
     Ok(())
 }
 
 static IMPORTS: Mutex<Imports> = Mutex::new(Imports { opened: Vec::new(), peers: Vec::new() });
-/// What nobody uses any more and could not be unmapped yet. Whoever opens the same bytes again gets a mapping of its own: by then
-/// they may name other memory.
-static LEAVING: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
-
 /// Names a block for other processes in PyTorch's format: `handle` gets up to `capacity` bytes, `length` how many there are, `offset`
 /// where in the named memory the block begins. Who opens it keeps the memory, but not the block: this process does not free it before
 /// the others are done.
@@ -117,18 +110,15 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
 }
 
 fn share(address: u64, version: u8) -> Result<ShareableHandle, Failure> {
-    if let Some(ordinal) = uncached::device_of(address) {
-        let device = device(ordinal)?;
-        // SAFETY: the caller's promise for the block, which keeps the allocation. One byte: the handle is for all of it anyway.
-        return unsafe { legacy(&device.context, address, 1) }.map_err(|error| unshareable(address, &error));
-    }
-    let (device, shared) =
-        block(address, |device| Ok((device, device.exports.share(&device.caching, address, version)?)))?;
-    // SAFETY: as above.
-    shared.map_or_else(
-        || unsafe { private(&device.context, address) }.map_err(|error| unshareable(address, &error)),
-        Ok,
-    )
+    let (device, shared) = match uncached::device_of(address) {
+        Some(device) => (device, None),
+        None => {
+            block(address, |device| Ok((device, device.exports.share(&device.caching, address, version)?)))?
+        }
+    };
+    // SAFETY: the caller's promise for the block, which keeps the allocation.
+    let legacy = || unsafe { legacy(&device.context, address) }.map_err(|error| unshareable(address, &error));
+    shared.map_or_else(legacy, Ok)
 }
 
 /// The driver makes handles for other processes of memory of `cuMemAlloc` alone.
@@ -183,50 +173,22 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
             "the handle is of memory of cuMemAlloc, or of a fabric, which the native allocator opens",
         ));
     };
-    unmap_leaving();
+    let _ = leaving::settle();
     let key = (device.ordinal, bytes.to_vec());
     if let Some(address) = lock(&IMPORTS).find(&key) {
         return Ok(address);
     }
-    // The other process may take its time, for which nobody else waits.
-    let descriptors = take(&mapped)?;
-    // Before the lock: this may free the program's owners of memory. Who hears of a failure below is told after it.
-    device.context.driver().reclaim();
+    // Nobody else waits meanwhile: the other process may take its time, and who hears of a failure may ask for what is opened.
+    let mapping = import::<Failure>(device.context.device(), &mapped)?;
     let _reports = core::LateReports::new();
     let mut imports = lock(&IMPORTS);
     if let Some(address) = imports.find(&key) {
         return Ok(address);
     }
-    let handles = sized(&descriptors, mapped.size)?;
-    let owner = device.context.device();
-    let mapping = ImportedMapping::import_posix_fds(owner, &handles, &imports.reaching(device))?;
+    mapping.allow(&imports.peers_of(device))?;
     let address = mapping.as_raw();
     imports.opened.push(Opened { key, mapping, device, users: 1 });
     Ok(address)
-}
-
-/// Unmaps what could not be when it was closed. What cannot be now either waits for the next call.
-pub(super) fn unmap_leaving() {
-    let leaving = std::mem::take(&mut *lock(&LEAVING));
-    for last in leaving {
-        let _ = last.unmap();
-    }
-}
-
-impl Opened {
-    /// Waits for the device and unmaps it; refused, it is left to [`unmap_leaving`].
-    fn unmap(self) -> Result<(), Failure> {
-        let keep = |kept| lock(&LEAVING).push(kept);
-        if let Err(failure) = streams::quiesce(self.device) {
-            keep(self);
-            return Err(failure);
-        }
-        let Self { key, mapping, device, users } = self;
-        mapping.close().map_err(|refused| {
-            keep(Self { key, mapping: refused.owner, device, users });
-            refused.error.into()
-        })
-    }
 }
 
 /// Ends one use of what [`cuda_mem_torch_ipc_open`] gave; the last one waits for the device and unmaps it. Whatever is returned,
@@ -252,13 +214,10 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
             opened[place].users -= 1;
             return Ok(());
         }
-        // Before anything can fail: nobody may find it any more.
-        let last = opened.swap_remove(place);
+        // Nobody finds it any more. Whoever opens the same bytes again gets a mapping of its own: by then they may name other memory.
+        let Opened { mapping, device, .. } = opened.swap_remove(place);
         drop(imports);
-        unmap_leaving();
-        match last.unmap() {
-            Err(failure) if failure.code == CUDA_MEM_TORCH_CAPTURING => Ok(()),
-            unmapped => unmapped,
-        }
+        leaving::push(vec![device], move || drop(mapping));
+        leaving::settle()
     })
 }

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 
-use super::devices::{self, Device, device};
+use super::devices::{self, DEVICES, Device, device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{expect, pointer, write};
 use super::{ipc, out_of_memory, streams, uncached};
@@ -140,7 +140,7 @@ pub extern "C" fn cuda_mem_torch_device_of(address: *const c_void) -> c_int {
     let mut found = -1;
     let code = entry(|| {
         found = match uncached::device_of(address) {
-            Some(device) => device,
+            Some(device) => device.ordinal,
             None => block(address, |device| device.caching.base_allocation(address).map(|_| device.ordinal))?,
         };
         Ok(())
@@ -225,9 +225,7 @@ pub unsafe extern "C" fn cuda_mem_torch_cache_info(device: c_int, largest: *mut 
     entry(|| {
         let device = devices::device(device)?;
         // SAFETY: the caller's promise.
-        let asked = *unsafe { super::pointers::read(largest, "largest") }?;
-        let room = if asked == 0 { device.context.memory_info()?.free } else { asked };
-        let found = room.max(device.caching.largest_free_block()?);
+        let found = device.largest(*unsafe { super::pointers::read(largest, "largest") }?)?;
         // SAFETY: the caller's promise.
         unsafe { write(largest, found, "largest") }
     })
@@ -238,10 +236,7 @@ pub unsafe extern "C" fn cuda_mem_torch_cache_info(device: c_int, largest: *mut 
 pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f64) -> c_int {
     entry(|| {
         let number = devices::check_fraction(device, fraction)?;
-        devices::set_up(|setup| {
-            setup.fractions[number] = Some(fraction);
-            devices::made(device).map_or(Ok(()), |device| Ok(device.caching.set_memory_fraction(fraction)?))
-        })
+        Ok(DEVICES.set_memory_fraction(number, fraction)?)
     })
 }
 

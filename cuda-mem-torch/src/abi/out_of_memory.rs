@@ -7,7 +7,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
 
 use super::devices::Device;
 use super::error::{CUDA_MEM_TORCH_OUT_OF_MEMORY, Failure};
-use crate::error::Bytes;
+use crate::error::{Bytes, out_of_memory};
 
 /// Why an allocation failed. A lack of memory is told in PyTorch's words first, which programs look for.
 #[cold]
@@ -21,7 +21,8 @@ pub(super) fn failure(device: &Device, bytes: usize, error: Error) -> Failure {
 }
 
 fn of_report(report: &OutOfMemoryReport) -> Failure {
-    let mut text = head(report.device.as_raw(), report.requested, report.total, report.free.unwrap_or(0));
+    let (device, free) = (report.device.as_raw(), report.free.unwrap_or(0));
+    let mut text = out_of_memory(device, report.requested, report.total, Some(free));
     let own = std::process::id();
     for process in report.processes.iter().flatten() {
         let Some(used) = process.bytes.and_then(|used| usize::try_from(used).ok()) else { continue };
@@ -52,17 +53,8 @@ fn of_report(report: &OutOfMemoryReport) -> Failure {
 fn without_report(device: &Device, bytes: usize, error: &Error) -> Failure {
     let memory = device.context.memory_info();
     let (free, total) = memory.map_or((0, 0), |memory| (memory.free, memory.total));
-    let text = head(device.ordinal, bytes, total, free);
+    let text = out_of_memory(device.ordinal, bytes, total, Some(free));
     Failure::new(CUDA_MEM_TORCH_OUT_OF_MEMORY, format!("{text}\ncuda-mem: {error}"))
-}
-
-fn head(device: i32, bytes: usize, total: usize, free: usize) -> String {
-    format!(
-        "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. ",
-        Bytes(bytes),
-        Bytes(total),
-        Bytes(free)
-    )
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Pinned host memory, of one cache for the process: what PyTorch calls its host allocator.
+//! Pinned host memory, of one cache for the process: what PyTorch calls its host allocator. Memory that is pinned where it is, by its address.
 //!
 //! Blocks are known by their addresses. A block that is freed serves again once the streams are done that were recorded for it.
 //!
@@ -14,12 +14,14 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{pin_memory_with, unpin_memory_with};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{DurationStat, PinnedBlock, PinnedCacheStatistics};
+use cuda_mem_ipc::cuda_mem_pool::segments::PoolError;
+use cuda_mem_ipc::cuda_mem_pool::{Error, PinnedCachingAllocator};
 
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
-use super::pointers::{Data, write};
+use super::pointers::{Data, given, write};
 use super::pools::{Owned, cuda_mem_torch_filter};
 use super::stats::{cuda_mem_torch_stat, signed};
 use super::{cuda_mem_torch_pool_id, devices, streams};
@@ -196,7 +198,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_blocks(
     data: *mut c_void,
 ) -> c_int {
     entry(|| {
-        let visit = visit.ok_or_else(|| Failure::argument("visit is null"))?;
+        let visit = given(visit, "visit")?;
         for shard in &LENT {
             // It may free one of them.
             let of_shard = |lent: &Lent| (lent.block.as_ptr().cast_mut().cast::<c_void>(), lent.block.len());
@@ -339,7 +341,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_begin_allocate_to_pool(
     // Before anything can fail: it is ours from here on.
     let owned = Owned { data: Data::new(data), release };
     entry(|| {
-        let filter = filter.ok_or_else(|| Failure::argument("filter is null"))?;
+        let filter = given(filter, "filter")?;
         let accepts = move |_| {
             // The whole of it, which goes with this.
             let owned = &owned;
@@ -360,12 +362,38 @@ pub extern "C" fn cuda_mem_torch_pinned_end_allocate_to_pool(pool: cuda_mem_torc
 /// [`CUDA_MEM_TORCH_NOT_OURS`].
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_pinned_release_pool(pool: cuda_mem_torch_pool_id) -> c_int {
-    use cuda_mem_ipc::cuda_mem_pool::Error;
-    use cuda_mem_ipc::cuda_mem_pool::segments::PoolError;
     entry(|| match cache()?.release_pool(pool.into()) {
         Err(Error::Pool(error @ PoolError::Unknown { .. })) => {
             Err(Failure::new(CUDA_MEM_TORCH_NOT_OURS, error.to_string()))
         }
         released => Ok(released?),
+    })
+}
+
+/// Pins `bytes` bytes, for all devices: `torch.cuda`'s `pin_memory(ptr, size)`.
+///
+/// # Safety
+///
+/// The memory stays mapped until it is unpinned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_pin_memory(address: *mut c_void, bytes: usize) -> c_int {
+    entry(|| {
+        let driver = devices::driver()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { pin_memory_with(driver, address, bytes) }?)
+    })
+}
+
+/// Unpins what begins there.
+///
+/// # Safety
+///
+/// No device uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuda_mem_torch_unpin_memory(address: *mut c_void) -> c_int {
+    entry(|| {
+        let driver = devices::driver()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { unpin_memory_with(driver, address) }?)
     })
 }

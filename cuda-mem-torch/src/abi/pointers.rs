@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "reads and writes what C points to")]
 
-use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -41,6 +41,11 @@ pub(super) unsafe fn write_if<T>(to: *mut T, value: T) {
 /// Refuses null, before what a result is written for is done.
 pub(super) fn expect<T>(at: *const T, what: &str) -> Result<(), Failure> {
     if at.is_null() { Err(missing(what)) } else { Ok(()) }
+}
+
+/// A function that is passed.
+pub(super) fn given<F>(function: Option<F>, what: &str) -> Result<F, Failure> {
+    function.ok_or_else(|| missing(what))
 }
 
 /// What an argument points to.
@@ -95,6 +100,11 @@ pub(super) unsafe fn list<'a, T>(from: *const T, count: usize, what: &str) -> Re
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
+/// Text for C, which ends at a 0: each in it becomes a space.
+pub(super) fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
 
 fn missing(what: &str) -> Failure {

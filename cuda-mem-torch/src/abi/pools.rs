@@ -17,7 +17,7 @@ use super::devices::{device, if_made, some};
 use super::error::{Failure, entry};
 use super::pointers::{Data, list, write, write_if};
 use super::source::{Source, cuda_mem_torch_source};
-use super::{cuda_mem_torch_pool_id, ipc, streams, uncached};
+use super::{cuda_mem_torch_pool_id, leaving, streams};
 
 /// What functions of the program are passed, which another one of them takes back when it goes.
 pub(super) struct Owned {
@@ -172,8 +172,7 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
     bytes: *mut usize,
 ) -> c_int {
     entry(|| {
-        ipc::unmap_leaving();
-        uncached::free_leaving();
+        let _ = leaving::settle();
         let mut given = 0usize;
         let pool = MempoolId::from(pool);
         for device in some(device)? {

@@ -6,12 +6,12 @@
 
 #![allow(unsafe_code, reason = "takes pointers and functions of C")]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use cuda_mem_report::{Input, Options, Progress};
 
 use super::error::{Failure, entry};
-use super::pointers::{self, list, read, text};
+use super::pointers::{self, c_text, list, read, text};
 
 /// A recording: a snapshot in PyTorch's format (.pickle, .pickle.gz), of whichever allocator, or a trace (.csv, .csv.gz).
 #[repr(C)]
@@ -88,9 +88,9 @@ pub unsafe extern "C" fn cuda_mem_torch_draw(drawing: *const cuda_mem_torch_draw
             ..Options::default()
         };
         let mut progress = |Progress { stage, done, total }| {
-            if let (Some(tell), Ok(stage)) = (drawing.progress, CString::new(stage)) {
+            if let Some(tell) = drawing.progress {
                 // SAFETY: the caller's promise.
-                unsafe { tell(drawing.data, stage.as_ptr(), done, total) };
+                unsafe { tell(drawing.data, c_text(stage).as_ptr(), done, total) };
             }
         };
         let written = cuda_mem_report::write(&inputs, &options, &mut progress);

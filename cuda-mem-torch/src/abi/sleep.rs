@@ -6,18 +6,14 @@
 
 #![allow(unsafe_code, reason = "puts memory to sleep, and calls functions of C")]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, CachingAllocator, CallbackId, Restore, Tag, Told};
+use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, Restore, Tag, Told};
 
-use super::callbacks::{self, Listeners};
-use super::devices::{Device, device, if_made, set_up};
+use super::devices::{DEVICES, Device, device};
 use super::error::{Failure, entry};
-use super::pointers::{Data, expect, list, pointer, text, write, write_if};
-use crate::lock::lock;
+use super::pointers::{Data, c_text, expect, given, list, pointer, text, write, write_if};
 
 /// The bytes of what sleeps are in pinned host memory.
 pub const CUDA_MEM_TORCH_BACKUP_PINNED: c_int = 0;
@@ -87,23 +83,6 @@ pub type cuda_mem_torch_backing_change = Option<
     ) -> c_int,
 >;
 
-/// Such a function that there is.
-pub(super) type RegistrantFunction = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    *const c_char,
-    bool,
-    *const cuda_mem_torch_range,
-    usize,
-) -> c_int;
-
-/// Where a registrant is attached: its number, the device, and its name there.
-static REGISTRANTS: Mutex<Vec<(u64, c_int, CallbackId)>> = Mutex::new(Vec::new());
-
-pub(super) fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', " ")).unwrap_or_default()
-}
-
 fn c_range(range: &Range<u64>) -> cuda_mem_torch_range {
     cuda_mem_torch_range { address: pointer(range.start), bytes: (range.end - range.start) as usize }
 }
@@ -141,9 +120,7 @@ impl cuda_mem_torch_sleep_visitor {
     fn tell_all(&self, told: &[Told]) {
         let Some(tell) = self.told else { return };
         for told in told {
-            let known =
-                lock(&REGISTRANTS).iter().find(|(_, _, id)| *id == told.id).map(|(number, _, _)| *number);
-            let Some(number) = known else { continue };
+            let Some(number) = DEVICES.number_of(told.id) else { continue };
             let error = told.error.as_deref().map(c_text);
             let error = error.as_ref().map_or(std::ptr::null(), |error| error.as_ptr());
             let took = u64::try_from(told.took.as_nanos()).unwrap_or(u64::MAX);
@@ -249,26 +226,6 @@ pub unsafe extern "C" fn cuda_mem_torch_wake(
     })
 }
 
-/// Attaches a registrant to a device's allocator.
-pub(super) fn attach(
-    number: u64,
-    call: RegistrantFunction,
-    data: Data,
-    device: c_int,
-    caching: &CachingAllocator,
-) {
-    let id = caching.on_backing_change(move |event| {
-        let (tag, ranges) = (c_text(event.tag), event.ranges.iter().map(c_range).collect::<Vec<_>>());
-        let (first, count) = (ranges.as_ptr(), ranges.len());
-        // SAFETY: what was promised when it was attached.
-        match unsafe { call(data.raw(), device, tag.as_ptr(), event.is_leaving, first, count) } {
-            0 => Ok(()),
-            code => Err(format!("it returned {code}")),
-        }
-    });
-    lock(&REGISTRANTS).push((number, device, id));
-}
-
 /// Has `change` be told before memory of tags goes and after it came, on any device, in the order of attaching and with no lock held.
 /// `registrant` gets its number.
 ///
@@ -281,12 +238,22 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
     data: *mut c_void,
     registrant: *mut u64,
 ) -> c_int {
+    let data = Data::new(data);
     entry(|| {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         expect(registrant, "registrant")?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let listeners = change.map(|call| Listeners::Registrant(number, call, Data::new(data)));
-        callbacks::attach(listeners, "change")?;
+        let call = given(change, "change")?;
+        let number = DEVICES.attach(move |device| {
+            let ordinal = device.ordinal;
+            device.caching.on_backing_change(move |event| {
+                let (tag, ranges) = (c_text(event.tag), event.ranges.iter().map(c_range).collect::<Vec<_>>());
+                let (first, count) = (ranges.as_ptr(), ranges.len());
+                // SAFETY: the caller's promise.
+                match unsafe { call(data.raw(), ordinal, tag.as_ptr(), event.is_leaving, first, count) } {
+                    0 => Ok(()),
+                    code => Err(format!("it returned {code}")),
+                }
+            })
+        });
         // SAFETY: the caller's promise.
         unsafe { write(registrant, number, "registrant") }
     })
@@ -296,19 +263,7 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_detach_backing_change(registrant: u64) -> c_int {
     entry(|| {
-        let is_it =
-            |of: &mut Listeners| matches!(of, Listeners::Registrant(number, ..) if *number == registrant);
-        if set_up(|setup| Ok(setup.listeners.extract_if(.., is_it).count()))? == 0 {
-            return Err(Failure::argument(format!("there is no registrant {registrant}")));
-        }
-        let mut registrants = lock(&REGISTRANTS);
-        let gone: Vec<_> = registrants.extract_if(.., |(number, ..)| *number == registrant).collect();
-        drop(registrants);
-        for (_, ordinal, id) in gone {
-            if let Some(device) = if_made(ordinal)? {
-                device.caching.detach(id);
-            }
-        }
-        Ok(())
+        let is_one = DEVICES.detach(registrant);
+        is_one.then_some(()).ok_or_else(|| Failure::argument(format!("there is no registrant {registrant}")))
     })
 }

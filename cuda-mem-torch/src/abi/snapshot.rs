@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "calls functions of C")]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 
@@ -14,12 +14,10 @@ use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, BlockState, SegmentInfo, Snapshot, TraceEntry};
 use cuda_mem_ipc::cuda_mem_pool::statistics::PoolSize;
 
-use super::devices::{Device, some};
+use super::devices::{DEVICES, Device, some};
 use super::error::{Failure, entry};
-use super::pointers::{self, pointer, read};
-use super::sleep::c_text;
+use super::pointers::{self, c_text, given, pointer, read};
 use super::{contexts, cuda_mem_torch_pool_id};
-use crate::allocator::add;
 
 /// A segment.
 #[repr(C)]
@@ -162,15 +160,11 @@ pub unsafe extern "C" fn cuda_mem_torch_write_snapshot(path: *const c_char) -> c
     entry(|| {
         // SAFETY: the caller's promise.
         let path = unsafe { pointers::path(path, "path") }?;
-        let mut whole = Snapshot::default();
-        for device in some(super::CUDA_MEM_TORCH_ALL_DEVICES)? {
-            add(&mut whole, device.caching.snapshot());
-        }
         let refused = |error: std::io::Error| {
             Failure::new(super::CUDA_MEM_TORCH_SYSTEM, format!("cannot write {}: {error}", path.display()))
         };
         let mut file = BufWriter::new(File::create(path).map_err(refused)?);
-        whole.write_pickle(&mut file).map_err(refused)?;
+        DEVICES.snapshot().write_pickle(&mut file).map_err(refused)?;
         file.flush().map_err(refused)
     })
 }
@@ -187,7 +181,7 @@ pub unsafe extern "C" fn cuda_mem_torch_expandable_segment_sizes(
     size: Option<unsafe extern "C" fn(data: *mut c_void, stream: *mut c_void, is_small: bool, bytes: u64)>,
 ) -> c_int {
     entry(|| {
-        let size = size.ok_or_else(|| Failure::argument("size is null"))?;
+        let size = given(size, "size")?;
         let Some(device) = super::devices::if_made(device)? else { return Ok(()) };
         for found in device.caching.stream_segment_sizes()? {
             let raw = pointer(found.handle);
@@ -256,10 +250,7 @@ pub(super) fn with_trace(
     entry: &TraceEntry,
     tell: impl FnOnce(*const cuda_mem_torch_trace_entry),
 ) {
-    let text = |text: &Option<std::sync::Arc<str>>| {
-        let bytes: Vec<u8> = text.iter().flat_map(|text| text.bytes()).filter(|byte| *byte != 0).collect();
-        CString::new(bytes).unwrap_or_default()
-    };
+    let text = |text: &Option<_>| c_text(text.as_deref().unwrap_or_default());
     let (compiled, metadata) = (text(&entry.compile_context), text(&entry.user_metadata));
     let action = Action::ALL.iter().position(|action| *action == entry.action);
     let told = cuda_mem_torch_trace_entry {

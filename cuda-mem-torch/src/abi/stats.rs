@@ -11,9 +11,9 @@ use std::ffi::{c_int, c_void};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
 use super::cuda_mem_torch_pool_id;
-use super::devices::{if_made, set_up, some};
-use super::error::{Failure, entry};
-use super::pointers::write;
+use super::devices::{DEVICES, if_made, some};
+use super::error::entry;
+use super::pointers::{given, write};
 
 /// A figure that goes up and down.
 #[repr(C)]
@@ -92,10 +92,10 @@ pub unsafe extern "C" fn cuda_mem_torch_stats(
     stats: *mut cuda_mem_torch_device_stats,
 ) -> c_int {
     entry(|| {
-        let option = || set_up(|setup| Ok(setup.options.max_split_size));
+        let option = || DEVICES.set_up(|setup| setup.options.segments.max_split_size);
         let found = match if_made(device)? {
             Some(device) => device.caching.statistics(),
-            None => DeviceStatistics { max_split_size: option()?, ..DeviceStatistics::default() },
+            None => DeviceStatistics { max_split_size: option(), ..DeviceStatistics::default() },
         };
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn cuda_mem_torch_reserved_by_private_pools(
     >,
 ) -> c_int {
     entry(|| {
-        let reserved = reserved.ok_or_else(|| Failure::argument("reserved is null"))?;
+        let reserved = given(reserved, "reserved")?;
         let Some(device) = if_made(device)? else { return Ok(()) };
         for (id, bytes) in device.caching.reserved_bytes_by_private_pool() {
             // SAFETY: the caller's promise.

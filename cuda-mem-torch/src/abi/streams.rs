@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "takes handles of streams")]
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,13 +33,6 @@ const PER_THREAD: usize = 2;
 const FIRST_PAGE: usize = 4096;
 const REMEMBERED: usize = 4;
 
-#[derive(Default)]
-struct Known {
-    by_handle: HashMap<Key, Stream>,
-    /// The handles, by what names a stream for ever.
-    by_id: HashMap<(c_int, u64), usize>,
-}
-
 /// What a thread allocated on last.
 #[derive(Clone, Copy)]
 struct Recent {
@@ -53,7 +46,7 @@ struct Recent {
 
 const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, is_guest: false };
 
-static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+static KNOWN: Mutex<BTreeMap<Key, Stream>> = Mutex::new(BTreeMap::new());
 static LASTING: Mutex<Option<unsafe extern "C" fn(c_int, *mut c_void) -> bool>> = Mutex::new(None);
 /// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
 static TURN: AtomicU64 = AtomicU64::new(0);
@@ -158,13 +151,10 @@ fn enter(ordinal: c_int, found: Stream, handle: usize) -> Stream {
         return found;
     }
     let mut known = lock(&KNOWN);
-    let Known { by_handle, by_id } = known.get_or_insert_default();
-    let at = by_handle.entry((ordinal, handle)).or_insert_with(|| found.clone());
+    let at = known.entry((ordinal, handle)).or_insert_with(|| found.clone());
     if *at != found {
-        by_id.remove(&(ordinal, at.id().as_raw()));
         *at = found;
     }
-    by_id.insert((ordinal, at.id().as_raw()), handle);
     at.clone()
 }
 
@@ -315,7 +305,7 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
         if let Err(Error::Core(CoreError::Capturing { .. })) = forgotten {
             return Ok(forgotten?);
         }
-        take_known(&known, device.ordinal, stream.addr());
+        take_known(device.ordinal, stream.addr());
         known.disown();
         forget_all();
         Ok(())
@@ -327,12 +317,11 @@ fn known(ordinal: c_int, raw: usize) -> Option<Stream> {
     if raw == PER_THREAD {
         return own(ordinal);
     }
-    let known = lock(&KNOWN);
-    known.as_ref()?.by_handle.get(&(ordinal, raw)).cloned()
+    lock(&KNOWN).get(&(ordinal, raw)).cloned()
 }
 
 /// Takes a stream out of those that are known.
-fn take_known(stream: &Stream, ordinal: c_int, raw: usize) {
+fn take_known(ordinal: c_int, raw: usize) {
     if raw == PER_THREAD {
         let take =
             |own: &RefCell<Vec<(c_int, Stream)>>| own.borrow_mut().retain(|(device, _)| *device != ordinal);
@@ -340,11 +329,7 @@ fn take_known(stream: &Stream, ordinal: c_int, raw: usize) {
         let _ = OWN.try_with(take);
         return;
     }
-    let mut known = lock(&KNOWN);
-    if let Some(known) = known.as_mut() {
-        known.by_handle.remove(&(ordinal, raw));
-        known.by_id.remove(&(ordinal, stream.id().as_raw()));
-    }
+    lock(&KNOWN).remove(&(ordinal, raw));
 }
 
 /// The handle of a stream that is allocated for, by the number that names it for ever; null if it is not known. The default stream of any
@@ -354,6 +339,6 @@ pub(super) fn handle_of(device: c_int, id: u64) -> *mut c_void {
         return std::ptr::without_provenance_mut(PER_THREAD);
     }
     let known = lock(&KNOWN);
-    let found = known.as_ref().and_then(|known| known.by_id.get(&(device, id)));
-    std::ptr::without_provenance_mut(found.copied().unwrap_or(0))
+    let found = known.iter().find(|((of, _), stream)| *of == device && stream.id().as_raw() == id);
+    std::ptr::without_provenance_mut(found.map_or(0, |((_, handle), _)| *handle))
 }

@@ -14,10 +14,10 @@ use std::sync::Mutex;
 use cuda_mem_ipc::cuda_mem_pool::caching::{Keep, SleepError, Tag, TagScope};
 
 use super::cuda_mem_torch_pool_id;
-use super::devices::{Device, all, device, some};
+use super::devices::{DEVICES, Device, device, some};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
-use super::pointers::{expect, text, write, write_if};
-use super::sleep::{c_text, existing};
+use super::pointers::{c_text, expect, given, text, write, write_if};
+use super::sleep::existing;
 use crate::lock::lock;
 
 /// How much of a tag is awake.
@@ -45,7 +45,9 @@ thread_local! {
 
 /// The tag that has an address, of any device, and the device.
 pub(super) fn tag_of(address: u64) -> Option<(&'static Device, Tag)> {
-    all().find_map(|device| Some((device, device.caching.tags().into_iter().find(|tag| tag.has(address))?)))
+    DEVICES
+        .all()
+        .find_map(|device| Some((device, device.caching.tags().into_iter().find(|tag| tag.has(address))?)))
 }
 
 fn no_tag(address: u64) -> Failure {
@@ -166,7 +168,7 @@ pub unsafe extern "C" fn cuda_mem_torch_tags(
     >,
 ) -> c_int {
     entry(|| {
-        let tell = tell.ok_or_else(|| Failure::argument("tell is null"))?;
+        let tell = given(tell, "tell")?;
         for device in some(device)? {
             for tag in device.caching.tags() {
                 let state = tag.state();
@@ -196,7 +198,7 @@ pub unsafe extern "C" fn cuda_mem_torch_tag_of(
     tell: Option<unsafe extern "C" fn(data: *mut c_void, device: c_int, tag: *const c_char, is_asleep: bool)>,
 ) -> c_int {
     entry(|| {
-        let tell = tell.ok_or_else(|| Failure::argument("tell is null"))?;
+        let tell = given(tell, "tell")?;
         let address = address.expose_provenance() as u64;
         let (device, tag) = tag_of(address).ok_or_else(|| no_tag(address))?;
         let name = c_text(tag.name());

@@ -7,15 +7,16 @@
 #![allow(unsafe_code, reason = "calls a function of C")]
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
 use std::time::Duration;
 
 use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_top::{DeviceFigures, Error, Part, ProcessFigures};
 
-use super::devices::{self, Device};
+use super::devices::{DEVICES, Device};
 use super::error::{CUDA_MEM_TORCH_SYSTEM, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
+use super::pointers::{c_text, given};
 
 /// Lets `top` of the same user ask this process from now on. A process that cannot be asked works as well.
 pub(super) fn publish() {
@@ -24,7 +25,7 @@ pub(super) fn publish() {
 }
 
 fn figures() -> ProcessFigures {
-    ProcessFigures { devices: devices::all().map(of_device).collect() }
+    ProcessFigures { devices: DEVICES.all().map(of_device).collect() }
 }
 
 fn of_device(device: &Device) -> DeviceFigures {
@@ -74,9 +75,8 @@ pub unsafe extern "C" fn cuda_mem_torch_top_table(
     write: Option<unsafe extern "C" fn(data: *mut c_void, text: *const c_char)>,
 ) -> c_int {
     entry(|| {
-        let write = write.ok_or_else(|| Failure::argument("write is null"))?;
-        let bytes = cuda_mem_top::table()?.into_bytes();
-        let text = CString::new(bytes).unwrap_or_default();
+        let write = given(write, "write")?;
+        let text = c_text(&cuda_mem_top::table()?);
         // SAFETY: the caller's promise.
         unsafe { write(data, text.as_ptr()) };
         Ok(())

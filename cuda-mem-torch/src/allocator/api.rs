@@ -15,14 +15,13 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, copy};
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{Snapshot, TraceEntry};
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
 use super::sealed::Sealed;
-use super::telling::TraceTracker;
-use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, RawDeleter};
-use crate::error::{OutOfMemoryObserver, Result};
+use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, RawDeleter, refuse_forked};
+use crate::error::{Error, OutOfMemoryObserver, Result};
 use crate::ipc::{IpcDevPtr, ShareableHandle};
 
 /// An allocator as PyTorch has it (`c10::cuda::CUDACachingAllocator::CUDAAllocator`): two stand behind it, [`NativeAllocator`] and
@@ -173,7 +172,11 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`Error::Core`](crate::Error::Core) of the driver.
     fn empty_cache(&self, id: MempoolId) -> Result<usize> {
-        self.native().caches.empty_cache(id)
+        let mut bytes = 0usize;
+        for device in self.native().caches.all()? {
+            bytes = bytes.saturating_add(device.caching.empty_pool_cache(id)?);
+        }
+        Ok(bytes)
     }
 
     /// Turns the allocator off or on. While it is off, memory comes straight from the driver (`cuMemAlloc`) and goes straight back,
@@ -194,7 +197,8 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`Error::Core`](crate::Error::Core) of the driver.
     fn cache_info(&self, device: Device, largest: &mut usize) -> Result<()> {
-        self.native().caches.cache_info(device, largest)
+        *largest = self.native().caches.of(device)?.largest(*largest)?;
+        Ok(())
     }
 
     /// The address and the bytes of what an allocation lies in.
@@ -203,7 +207,10 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`Error::UnknownPointer`](crate::Error::UnknownPointer).
     fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
-        self.native().caches.base_allocation(address)
+        let caches = &self.native().caches;
+        let found = caches.find(|device| device.caching.base_allocation(address))?;
+        let uncached = || caches.uncached.look(address, |allocation| (address, allocation.bytes()));
+        found.or_else(uncached).ok_or(Error::UnknownPointer { address })
     }
 
     /// Enters a stream as a user of an allocation, which stays away from everybody after its free until the stream has passed the
@@ -213,7 +220,12 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`Error::UnknownPointer`](crate::Error::UnknownPointer), where PyTorch does nothing.
     fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
-        self.native().caches.record_stream(address, stream)
+        let caches = &self.native().caches;
+        if address == 0 || caches.find(|device| device.caching.record_stream(address, stream))?.is_some() {
+            return Ok(());
+        }
+        let recorded = caches.uncached.look(address, |allocation| allocation.on(stream).map(drop));
+        Ok(recorded.ok_or(Error::UnknownPointer { address })??)
     }
 
     /// The statistics, with PyTorch's keys. What [`enable`](Self::enable) had come straight from the driver is not in them.
@@ -236,7 +248,10 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// All memory and all blocks of all devices, and their history; of a private pool, its segments alone. `MempoolId::NONE` is
     /// everything.
     fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
-        self.native().caches.snapshot(id)
+        refuse_forked()?;
+        let mut all = self.native().caches.devices.snapshot();
+        all.segments.retain(|segment| id == MempoolId::NONE || segment.segment_pool_id == id);
+        Ok(all)
     }
 
     /// From here on, allocations on the device that the filter accepts go to the pool, which is made if there is none and has one
@@ -313,25 +328,38 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`Error::Handle`](crate::Error::Handle) says what is wrong with the bytes; [`Error::Core`](crate::Error::Core) of the driver.
     fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
-        self.native().caches.ipc_dev_ptr(handle)
+        let caches = &self.native().caches;
+        caches.opened.open(&caches.of(caches.current_device()?)?.context, handle)
     }
 
     /// Records what happens on all devices, those to come too, or no more. The options are PyTorch's arguments: `frames` is
     /// its context recorder, `context` its `when`, `clear_history` its `clearHistory`.
     fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
-        self.native().caches.record_history(enabled, options)
+        refuse_forked()?;
+        self.native().caches.devices.record_history(enabled.then_some(options));
+        Ok(())
     }
 
     /// Has `observer` be told of each request that fails for lack of memory, before its caller is, on all devices, those to
     /// come too, for as long as the allocator lives. No lock is held: it may use the allocator.
     fn attach_out_of_memory_observer(&self, observer: OutOfMemoryObserver) -> Result<()> {
-        self.native().caches.attach_out_of_memory_observer(&observer)
+        refuse_forked()?;
+        self.native().caches.devices.attach(move |device| {
+            let observer = Arc::clone(&observer);
+            device.caching.attach_oom_observer(move |report| observer(&report.into()))
+        });
+        Ok(())
     }
 
     /// Has `tracker` be told of everything that happens on all devices, those to come too, recorded or not, for as long as the
     /// allocator lives.
-    fn attach_allocator_trace_tracker(&self, tracker: TraceTracker) -> Result<()> {
-        self.native().caches.attach_allocator_trace_tracker(&tracker)
+    fn attach_allocator_trace_tracker(&self, tracker: Arc<dyn Fn(&TraceEntry) + Send + Sync>) -> Result<()> {
+        refuse_forked()?;
+        self.native().caches.devices.attach(move |device| {
+            let tracker = Arc::clone(&tracker);
+            device.caching.history().attach(move |entry| tracker(entry))
+        });
+        Ok(())
     }
 
     /// The layout of a private pool as it is.
@@ -359,8 +387,18 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         device: Device,
         state: &AllocatorState,
     ) -> Result<CheckpointDelta> {
+        if state.device != device {
+            return Err(Error::OtherDevice { of: state.device, asked: device });
+        }
+        let found = self.native().caches.of(device)?;
         // SAFETY: the caller's promise.
-        unsafe { self.native().caches.set_checkpoint_pool_state(device, state, &self.raw_deleter()) }
+        let restored = unsafe { found.caching.restore_pool(state.id, &state.checkpoint) }?;
+        let owner = |address| {
+            // SAFETY: allocated just now by the restore, which hands each of them to its caller.
+            unsafe { DataPtr::from_raw(address, device, self.raw_deleter()) }
+        };
+        let dataptrs_allocd = restored.allocated.into_iter().map(owner).collect();
+        Ok(CheckpointDelta { ptrs_freed: restored.freed, dataptrs_allocd })
     }
 
     /// Lets `device` reach the memory of `device_to_access`: all that this allocator has and gets there, and what anybody has there
@@ -370,7 +408,13 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`NoPeerAccess`](cuda_mem_ipc::cuda_mem_pool::Error::NoPeerAccess) in [`Error::Pool`](crate::Error::Pool) if it cannot.
     fn enable_peer_access(&self, device: Device, device_to_access: Device) -> Result<()> {
-        self.native().caches.enable_peer_access(device, device_to_access)
+        let caches = &self.native().caches;
+        let (reaching, owner) = (caches.of(device)?, caches.of(device_to_access)?);
+        if device == device_to_access {
+            return Ok(());
+        }
+        owner.caching.enable_peer_access(device)?;
+        Ok(reaching.context.enable_peer_access(&owner.context)?)
     }
 
     /// Puts a copy between devices into `stream`: a plain one on one device, or with `p2p_enabled`; else a peer copy, which reaches

@@ -1,63 +1,44 @@
 //! A caching allocator for each device.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
-use super::telling::Listeners;
 use crate::devices::{Devices, MOST, PerDevice};
 use crate::error::{Error, Result};
 use crate::ipc::Opened;
-use crate::lock::lock;
 use crate::uncached::Uncached;
 
 /// The devices' allocators, and what goes around them.
 pub(crate) struct Caches {
     pub(crate) driver: Driver,
-    options: CachingOptions,
-    devices: Devices,
-    /// Held while devices are made, and while what holds for all of them changes.
-    pub(super) making: Mutex<()>,
+    pub(crate) devices: Devices,
+    /// Whether devices are made when they are first used, and need no `init`.
+    is_lazy: bool,
     enabled: AtomicBool,
-    /// Whether blocks that streams used may serve their capture again.
-    pub(super) reuse: AtomicBool,
     /// Their allocations know themselves what uses them.
-    pub(super) uncached: Uncached<()>,
-    pub(super) listeners: Listeners,
+    pub(super) uncached: Uncached<DeviceAllocation>,
     pub(crate) opened: Opened,
 }
 
 impl Caches {
-    pub(super) fn new(driver: Driver, options: CachingOptions) -> Self {
-        Self {
-            driver,
-            options,
-            devices: Devices::new(),
-            making: Mutex::new(()),
-            enabled: AtomicBool::new(true),
-            reuse: AtomicBool::new(false),
-            uncached: Uncached::new(),
-            listeners: Listeners::default(),
-            opened: Opened::new(),
-        }
+    pub(super) fn new(driver: Driver, options: CachingOptions, is_lazy: bool) -> Self {
+        let devices = Devices::new();
+        devices.set_up(|setup| setup.options = options);
+        let (uncached, opened) = (Uncached::new(), Opened::new());
+        Self { driver, devices, is_lazy, enabled: AtomicBool::new(true), uncached, opened }
     }
 
     pub(crate) fn init(&self, device_count: usize) -> Result<()> {
         refuse_forked()?;
-        // The program's hook may call this.
-        let _reports = core::LateReports::new();
-        let _making = lock(&self.making);
-        for number in self.devices.all().count()..device_count {
-            let context = self.driver.device(number)?.primary_context()?;
-            let device = PerDevice::new(context, &self.options)?;
-            self.apply_reuse(&device.caching)?;
-            self.listeners.attach_all(&device.caching);
-            self.devices.add(device).ok_or(Error::TooManyDevices { asked: device_count, most: MOST })?;
-        }
-        Ok(())
+        (0..device_count).try_for_each(|number| self.make(number, device_count).map(drop))
+    }
+
+    fn make(&self, number: usize, asked: usize) -> Result<&PerDevice> {
+        self.devices.make::<Error>(self.driver, number)?.ok_or(Error::TooManyDevices { asked, most: MOST })
     }
 
     pub(crate) fn initialized(&self) -> bool {
@@ -69,8 +50,16 @@ impl Caches {
     pub(crate) fn of(&self, device: Device) -> Result<&PerDevice> {
         refuse_forked()?;
         self.driver.expect_same(device.driver(), "the device")?;
-        let count = || self.devices.all().count();
-        self.devices.get(device.as_raw()).ok_or_else(|| Error::NotInitialized { device, count: count() })
+        self.devices.get(device.as_raw()).map_or_else(|| self.new_device(device), Ok)
+    }
+
+    #[cold]
+    fn new_device(&self, device: Device) -> Result<&PerDevice> {
+        if !self.is_lazy {
+            return Err(Error::NotInitialized { device, count: self.devices.all().count() });
+        }
+        let number = usize::try_from(device.as_raw()).unwrap_or(usize::MAX);
+        self.make(number, number.saturating_add(1))
     }
 
     /// All devices that are initialised.

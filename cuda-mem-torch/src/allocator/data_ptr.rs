@@ -6,7 +6,6 @@
 
 #![allow(unsafe_code, reason = "gives memory back by address")]
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -117,12 +116,9 @@ impl DataPtr {
 
     /// Its address alone: it is leaked unless its allocator's `raw_delete` gets it.
     #[must_use = "the memory is leaked unless it is freed by its address"]
-    pub fn into_raw(self) -> CUdeviceptr {
-        let address = self.address;
-        let this = ManuallyDrop::new(self);
-        // SAFETY: read once; the value it is taken from is not dropped.
-        drop(unsafe { std::ptr::read(&raw const this.deleter) });
-        address
+    pub fn into_raw(mut self) -> CUdeviceptr {
+        // At address 0 there is nothing to free.
+        std::mem::take(&mut self.address)
     }
 
     /// Frees it now, and tells whether that was possible. After an error it is still allocated, and leaked.
@@ -130,11 +126,10 @@ impl DataPtr {
     /// # Errors
     ///
     /// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete).
-    pub fn close(self) -> Result<()> {
-        let deleter = self.deleter.clone();
-        let address = self.into_raw();
+    pub fn close(mut self) -> Result<()> {
+        let address = std::mem::take(&mut self.address);
         // SAFETY: of this deleter's allocator, and freed once: it was taken out of its owner.
-        unsafe { deleter.delete(address) }
+        unsafe { self.deleter.delete(address) }
     }
 }
 

@@ -1,12 +1,11 @@
-//! How memory comes and goes, is copied by address and shared with other processes.
+//! How memory comes and goes, and is shared with other processes.
 //!
 //! # Safety
 //!
-//! The functions that take memory back, copy or share it by address hand on their callers' promise.
+//! The functions that take memory back or share it by address hand on their callers' promise.
 
-#![allow(unsafe_code, reason = "takes memory back, copies and exports it by address")]
+#![allow(unsafe_code, reason = "takes memory back and exports it by address")]
 
-use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream};
@@ -15,7 +14,7 @@ use super::caches::Caches;
 use super::data_ptr::Delete;
 use crate::devices::PerDevice;
 use crate::error::{Error, Result};
-use crate::ipc::{IpcDevPtr, ShareableHandle, VERSIONS, legacy, private};
+use crate::ipc::{ShareableHandle, VERSIONS, legacy};
 
 impl Caches {
     pub(crate) fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
@@ -38,11 +37,14 @@ impl Caches {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        let freed = self.find(|device| unsafe { device.caching.free_by_address(address) })?;
-        if freed.is_none() && !self.uncached.free(address, |()| Ok::<_, Error>(()))? {
-            return Err(Error::UnknownPointer { address });
+        if self.find(|device| unsafe { device.caching.free_by_address(address) })?.is_some() {
+            return Ok(());
         }
-        Ok(())
+        let allocation = self.uncached.remove(address).ok_or(Error::UnknownPointer { address })?;
+        allocation.close().map_err(|refused| {
+            self.uncached.insert(address, refused.owner);
+            refused.error.into()
+        })
     }
 
     /// Memory of `cuMemAlloc`. A stream that captures gets none: a graph would outlive it.
@@ -53,42 +55,9 @@ impl Caches {
         let allocation = DeviceAllocation::new(context, size)?;
         // The free waits for it.
         drop(allocation.on(stream)?);
-        Ok(self.uncached.insert(allocation, ()))
-    }
-
-    pub(crate) fn record_stream(&self, address: CUdeviceptr, stream: &Stream) -> Result<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        let recorded = self.find(|device| device.caching.record_stream(address, stream))?;
-        if recorded.is_some() {
-            return Ok(());
-        }
-        let recorded = self.uncached.look(address, |block| block.allocation.on(stream).map(drop));
-        Ok(recorded.ok_or(Error::UnknownPointer { address })??)
-    }
-
-    pub(crate) fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
-        let found = self.find(|device| device.caching.base_allocation(address))?;
-        let found = found.or_else(|| self.uncached.base(address));
-        found.ok_or(Error::UnknownPointer { address })
-    }
-
-    pub(crate) fn empty_cache(&self, id: MempoolId) -> Result<usize> {
-        let mut bytes = 0usize;
-        for device in self.all()? {
-            bytes = bytes.saturating_add(device.caching.empty_pool_cache(id)?);
-        }
-        Ok(bytes)
-    }
-
-    pub(crate) fn cache_info(&self, device: Device, largest: &mut usize) -> Result<()> {
-        let device = self.of(device)?;
-        if *largest == 0 {
-            *largest = device.context.memory_info()?.free;
-        }
-        *largest = (*largest).max(device.caching.largest_free_block()?);
-        Ok(())
+        let address = allocation.as_raw();
+        self.uncached.insert(address, allocation);
+        Ok(address)
     }
 
     /// # Safety
@@ -98,29 +67,14 @@ impl Caches {
         let share = |device: &PerDevice| {
             let shared = device.exports.share(&device.caching, address, VERSIONS[0])?;
             // SAFETY: the caller's promise.
-            shared.map_or_else(|| Ok(unsafe { private(&device.context, address) }?), Ok)
+            shared.map_or_else(|| Ok(unsafe { legacy(&device.context, address) }?), Ok)
         };
         if let Some(shared) = self.find(share)? {
             return Ok(shared);
         }
-        let (address, bytes) = self.uncached.base(address).ok_or(Error::UnknownPointer { address })?;
-        let context = self.context_of(address)?;
-        // SAFETY: the caller's promise.
-        Ok(unsafe { legacy(&context, address, bytes) }?)
-    }
-
-    fn context_of(&self, address: CUdeviceptr) -> Result<Context> {
-        for device in self.all()? {
-            let known = core::pointer::attributes(&device.context, address)?;
-            if known.device == device.context.device().as_raw() {
-                return Ok(device.context.clone());
-            }
-        }
-        Err(Error::UnknownPointer { address })
-    }
-
-    pub(crate) fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
-        self.opened.open(&self.of(self.current_device()?)?.context, handle)
+        // SAFETY: as above. One byte: the handle is for all of it anyway.
+        let handle = self.uncached.look(address, |allocation| unsafe { allocation.handle(0..1) });
+        Ok(handle.ok_or(Error::UnknownPointer { address })??.into())
     }
 }
 

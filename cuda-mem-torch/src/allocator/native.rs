@@ -34,10 +34,15 @@ impl NativeAllocator {
         Self::with_options(driver, CachingOptions::default())
     }
 
+    /// As [`NativeAllocator::new`], of devices that need no [`CudaAllocator::init`].
+    pub(crate) fn lazy(driver: Driver) -> Self {
+        Self { caches: Arc::new(Caches::new(driver, CachingOptions::default(), true)) }
+    }
+
     /// As [`NativeAllocator::new`], with options for each device.
     #[must_use]
     pub fn with_options(driver: Driver, options: CachingOptions) -> Self {
-        Self { caches: Arc::new(Caches::new(driver, options)) }
+        Self { caches: Arc::new(Caches::new(driver, options, false)) }
     }
 }
 

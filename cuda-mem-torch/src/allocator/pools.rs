@@ -1,75 +1,80 @@
-//! Private pools, and segments of them from other allocators.
+//! Private pools: their checkpoints, and segments of them from other allocators.
 //!
 //! # Safety
 //!
-//! Relies on a pool giving each segment back once, when nothing uses it; on whoever restores a pool, by the contract of
-//! [`set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state); and on whoever lets blocks serve their capture again, by
-//! that of [`set_graph_capture_record_stream_reuse`](super::NativeAllocator::set_graph_capture_record_stream_reuse).
+//! Relies on a pool giving each segment back once, when nothing uses it, and on whoever lets blocks serve their capture again, by the contract
+//! of [`set_graph_capture_record_stream_reuse`](super::NativeAllocator::set_graph_capture_record_stream_reuse).
 
-#![allow(unsafe_code, reason = "is a resource, and makes owners of what a checkpoint brings back")]
+#![allow(unsafe_code, reason = "is a resource, and lets blocks serve their capture again")]
 
 use std::alloc::Layout;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
-use cuda_mem_ipc::cuda_mem_pool::{self as pool, RawResource};
+use cuda_mem_ipc::cuda_mem_pool::segments::Checkpoint;
+use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use super::caches::{Caches, refuse_forked};
-use super::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
+use super::{CudaAllocator, DataPtr, NativeAllocator, refuse_forked};
 use crate::error::{Error, Result};
-use crate::lock::lock;
 
-impl Caches {
-    /// # Safety
-    ///
-    /// As [`CudaAllocator::set_checkpoint_pool_state`]; the deleter is of the allocator that has these caches.
-    pub(super) unsafe fn set_checkpoint_pool_state(
-        &self,
-        device: Device,
-        state: &AllocatorState,
-        deleter: &RawDeleter,
-    ) -> Result<CheckpointDelta> {
-        if state.device != device {
-            return Err(Error::OtherDevice { of: state.device, asked: device });
-        }
-        let found = self.of(device)?;
-        // SAFETY: the caller's promise.
-        let restored = unsafe { found.caching.restore_pool(state.id, &state.checkpoint) }?;
-        let owner = |address| {
-            // SAFETY: allocated just now by the restore, which hands each of them to its caller.
-            unsafe { DataPtr::from_raw(address, device, deleter.clone()) }
-        };
-        Ok(CheckpointDelta {
-            ptrs_freed: restored.freed,
-            dataptrs_allocd: restored.allocated.into_iter().map(owner).collect(),
-        })
+/// The layout of a private pool at one moment, of [`CudaAllocator::checkpoint_state`](super::CudaAllocator::checkpoint_state).
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;
+/// use cuda_mem_torch::{CudaAllocator, MemPool, NativeAllocator};
+///
+/// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
+/// let device = driver.device(0)?;
+/// let allocator: Arc<dyn CudaAllocator> = Arc::new(NativeAllocator::new(driver));
+/// allocator.init(1)?;
+/// let pool = device.primary_context()?.with_current(|| MemPool::of(&allocator, None, true, false, false))??;
+/// let state = allocator.checkpoint_state(device, pool.id())?;
+/// // SAFETY: nothing was allocated in the pool.
+/// let delta = unsafe { allocator.set_checkpoint_pool_state(device, &state) }?;
+/// assert!(delta.ptrs_freed.is_empty() && delta.dataptrs_allocd.is_empty());
+/// # Ok::<(), cuda_mem_torch::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct AllocatorState {
+    pub(crate) device: Device,
+    pub(crate) id: MempoolId,
+    pub(crate) checkpoint: Checkpoint,
+}
+
+impl AllocatorState {
+    /// The pool.
+    #[must_use]
+    pub fn id(&self) -> MempoolId {
+        self.id
     }
 
-    pub(super) fn enable_peer_access(&self, device: Device, device_to_access: Device) -> Result<()> {
-        let (reaching, owner) = (self.of(device)?, self.of(device_to_access)?);
-        if device == device_to_access {
-            return Ok(());
-        }
-        owner.caching.enable_peer_access(device)?;
-        Ok(reaching.context.enable_peer_access(&owner.context)?)
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device
     }
+}
 
-    /// Lets blocks of a device serve their capture again, or not, as was said last.
-    pub(super) fn apply_reuse(&self, cache: &CachingAllocator) -> Result<()> {
-        // SAFETY: the promise of who set it.
-        Ok(unsafe { cache.set_graph_capture_record_stream_reuse(self.reuse.load(Ordering::Relaxed)) }?)
-    }
+/// What [`CudaAllocator::set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state) did.
+/// [`AllocatorState`] has an example.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct CheckpointDelta {
+    /// Where blocks were freed. Whoever had them must not free them.
+    pub ptrs_freed: Vec<CUdeviceptr>,
+    /// The allocations of the checkpoint, remade. Dropped, they are freed.
+    pub dataptrs_allocd: Vec<DataPtr>,
 }
 
 impl NativeAllocator {
     /// Whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended:
     /// PyTorch's `graph_capture_record_stream_reuse`. They may not at first.
     ///
-    /// [`CachingAllocator`]'s [setter](CachingAllocator::set_graph_capture_record_stream_reuse) says which blocks may, and when. It
-    /// holds for all devices, those that are yet to be initialised too, and for the private pools of a
+    /// [The caching allocator's](cuda_mem_ipc::cuda_mem_pool::caching::CachingAllocator::set_graph_capture_record_stream_reuse) says which
+    /// blocks may, and when. It holds for all devices, those that are yet to be initialised too, and for the private pools of a
     /// [`PluggableAllocator`](crate::PluggableAllocator) whose [`native`](CudaAllocator::native) one this is.
     ///
     /// # Errors
@@ -78,12 +83,11 @@ impl NativeAllocator {
     ///
     /// # Safety
     ///
-    /// As [`CachingAllocator::set_graph_capture_record_stream_reuse`].
+    /// As there.
     pub unsafe fn set_graph_capture_record_stream_reuse(&self, reuse: bool) -> Result<()> {
         refuse_forked()?;
-        let _making = lock(&self.caches.making);
-        self.caches.reuse.store(reuse, Ordering::Relaxed);
-        self.caches.all()?.try_for_each(|device| self.caches.apply_reuse(&device.caching))
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.caches.devices.set_reuse(reuse) }?)
     }
 }
 

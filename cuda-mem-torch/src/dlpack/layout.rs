@@ -52,12 +52,9 @@ impl Layout {
 }
 
 fn expect_natural(what: &'static str, numbers: &[i64]) -> Result<(), DlpackError> {
-    match numbers.iter().position(|number| *number < 0) {
+    match numbers.iter().enumerate().find(|(_, number)| **number < 0) {
         None => Ok(()),
-        Some(dimension) => {
-            let value = numbers.get(dimension).copied().unwrap_or_default();
-            Err(DlpackError::Extent { what, dimension, value })
-        }
+        Some((dimension, &value)) => Err(DlpackError::Extent { what, dimension, value }),
     }
 }
 

@@ -9,32 +9,40 @@ use cuda_mem_ipc::cuda_mem_pool::caching::Segment;
 use crate::lock::lock;
 
 /// Those of all allocators of this process.
-static TABLE: Mutex<Table> =
-    Mutex::new(Table { exporters: 0, named: 0, names: BTreeMap::new(), descriptors: BTreeMap::new() });
+static TABLE: Mutex<Table> = Mutex::new(Table { named: 0, exported: BTreeMap::new() });
 
 #[derive(Debug)]
 struct Table {
-    /// How many exporters and names were given out.
-    exporters: u64,
+    /// How many names were given out.
     named: u64,
-    /// By exporter and segment, with the address where the segment was last shared.
-    names: BTreeMap<(u64, u64), (u64, u64)>,
-    descriptors: BTreeMap<u64, OwnedFd>,
+    /// By exporter and segment.
+    exported: BTreeMap<(u64, u64), Exported>,
+}
+
+#[derive(Debug)]
+struct Exported {
+    name: u64,
+    /// Where the segment was last shared.
+    address: u64,
+    descriptor: OwnedFd,
 }
 
 impl Table {
+    fn new_name(&mut self) -> u64 {
+        self.named += 1;
+        self.named
+    }
+
     fn find(&mut self, exporter: u64, segment: &Segment) -> Option<(i32, u64)> {
-        let (name, address) = self.names.get_mut(&(exporter, segment.id))?;
-        *address = segment.address;
-        Some((self.descriptors.get(name)?.as_raw_fd(), *name))
+        let exported = self.exported.get_mut(&(exporter, segment.id))?;
+        exported.address = segment.address;
+        Some((exported.descriptor.as_raw_fd(), exported.name))
     }
 }
 
 /// A name for an allocator, which no other has.
 pub(super) fn new_exporter() -> u64 {
-    let mut table = lock(&TABLE);
-    table.exporters += 1;
-    table.exporters
+    lock(&TABLE).new_name()
 }
 
 /// The descriptor of a segment's handle and the handle's name, if it has them.
@@ -48,10 +56,8 @@ pub(super) fn add(exporter: u64, segment: &Segment, descriptor: OwnedFd) -> (i32
     if let Some(known) = table.find(exporter, segment) {
         return known;
     }
-    table.named += 1;
-    let (name, number) = (table.named, descriptor.as_raw_fd());
-    table.names.insert((exporter, segment.id), (name, segment.address));
-    table.descriptors.insert(name, descriptor);
+    let (name, number, address) = (table.new_name(), descriptor.as_raw_fd(), segment.address);
+    table.exported.insert((exporter, segment.id), Exported { name, address, descriptor });
     (number, name)
 }
 
@@ -59,16 +65,14 @@ pub(super) fn add(exporter: u64, segment: &Segment, descriptor: OwnedFd) -> (i32
 /// its first address later: then it stays open.
 pub(super) fn close(exporter: u64, segment: u64, address: u64) {
     let mut table = lock(&TABLE);
-    if let Some(&(name, shared_at)) = table.names.get(&(exporter, segment))
-        && shared_at == address
-    {
-        table.names.remove(&(exporter, segment));
-        table.descriptors.remove(&name);
+    if table.exported.get(&(exporter, segment)).is_some_and(|exported| exported.address == address) {
+        table.exported.remove(&(exporter, segment));
     }
 }
 
 /// Duplicates of the descriptors that have these names; none if one has gone.
 pub(super) fn duplicates(names: &[u64]) -> Option<Vec<OwnedFd>> {
     let table = lock(&TABLE);
-    names.iter().map(|name| table.descriptors.get(name)?.try_clone().ok()).collect()
+    let named: BTreeMap<_, _> = table.exported.values().map(|of| (of.name, &of.descriptor)).collect();
+    names.iter().map(|name| named.get(name)?.try_clone().ok()).collect()
 }

@@ -89,26 +89,18 @@ fn export(caching: &CachingAllocator, exporter: u64, segment: &Segment) -> pool:
 }
 
 /// Memory of `cuMemAlloc`, by the driver's handle for the whole of it, in the version that all readers take.
-///
-/// # Safety
-///
-/// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
-pub(crate) unsafe fn legacy(
-    context: &Context,
-    address: CUdeviceptr,
-    bytes: usize,
-) -> core::Result<ShareableHandle> {
-    // SAFETY: the caller's promise.
-    let handle = unsafe { MemoryHandle::of_address(context, address, bytes as u64) }?;
-    Ok(ShareableHandle { offset: handle.offset(), handle: Named::Legacy(*handle.base()).write(VERSIONS[0]) })
+impl From<MemoryHandle> for ShareableHandle {
+    fn from(handle: MemoryHandle) -> Self {
+        Self { offset: handle.offset(), handle: Named::Legacy(*handle.base()).write(VERSIONS[0]) }
+    }
 }
 
-/// Memory of a private pool, whose segments are `cuMemAlloc`'s.
+/// The driver's handle of memory of `cuMemAlloc`, which is for the whole of it.
 ///
 /// # Safety
 ///
 /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
-pub(crate) unsafe fn private(context: &Context, address: CUdeviceptr) -> core::Result<ShareableHandle> {
-    // SAFETY: the caller's promise. One byte: the handle is for the whole allocation anyway.
-    unsafe { legacy(context, address, 1) }
+pub(crate) unsafe fn legacy(context: &Context, address: CUdeviceptr) -> core::Result<ShareableHandle> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { MemoryHandle::of_address(context, address, 1) }?.into())
 }

@@ -13,6 +13,6 @@ mod socket;
 
 pub use blob::ShareableHandle;
 pub(crate) use blob::{Named, VERSIONS};
-pub(crate) use exports::{Exports, legacy, private};
+pub(crate) use exports::{Exports, legacy};
 pub use opened::IpcDevPtr;
-pub(crate) use opened::{Opened, sized, take};
+pub(crate) use opened::{Opened, import};

@@ -1,19 +1,19 @@
 //! What other processes share, opened here once.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::{ImportedMapping, MemoryHandle, OpenedMemory};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Stream, StreamUse};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream, StreamUse};
 use cuda_mem_ipc::{Departure, ImportError, ImportKey, Imports};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::blob::{Mapped, Named};
 use super::socket;
-use crate::error::{HandleError, Result};
+use crate::error::{Error, HandleError, Result};
 
 /// How long somebody else's import or release of the same memory is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -93,10 +93,7 @@ fn open(context: &Context, named: &Named, departure: Departure) -> Result<Memory
             Ok(Memory::Legacy(memory))
         }
         Named::Mapped(mapped) => {
-            let descriptors = take(mapped)?;
-            let handles = sized(&descriptors, mapped.size)?;
-            let device = context.device();
-            let mut memory = ImportedMapping::import_posix_fds(device, &handles, &[device])?;
+            let mut memory = import::<Error>(context.device(), mapped)?;
             memory.drop_after_unmap(departure);
             Ok(Memory::Mapped(memory))
         }
@@ -106,17 +103,24 @@ fn open(context: &Context, named: &Named, departure: Departure) -> Result<Memory
     }
 }
 
-/// Takes the descriptors of another process, or asks it for them where this one may not.
-pub(crate) fn take(mapped: &Mapped) -> Result<Vec<OwnedFd>, HandleError> {
-    let Mapped { pid, descriptors, offer, .. } = mapped;
-    take_by_number(*pid, descriptors).or_else(|(call, refused)| {
+/// Maps memory of another process for a device: by its descriptors, which are taken, or asked for where this process may not.
+pub(crate) fn import<E: From<HandleError> + From<core::Error>>(
+    device: Device,
+    mapped: &Mapped,
+) -> Result<ImportedMapping, E> {
+    let Mapped { pid, size, descriptors, offer } = mapped;
+    let taken = take_by_number(*pid, descriptors).or_else(|(call, refused)| {
         let asked = match offer {
             Some(offer) => socket::ask(*pid, offer),
             None => Err("it named no socket".into()),
         };
         let source = Arc::new(refused.into());
         asked.map_err(|socket| HandleError::Exporter { call, pid: *pid, source, socket })
-    })
+    })?;
+    // No size that is read is larger than addresses are.
+    let size = usize::try_from(*size).unwrap_or(usize::MAX);
+    let handles: Vec<_> = taken.iter().map(|descriptor| (descriptor.as_fd(), size)).collect();
+    Ok(ImportedMapping::import_posix_fds(device, &handles, &[device])?)
 }
 
 fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Vec<OwnedFd>, (&'static str, Errno)> {
@@ -125,14 +129,4 @@ fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Vec<OwnedFd>, (&'stat
     let process = pidfd_open(process, PidfdFlags::empty()).map_err(refused("pidfd_open"))?;
     let take = |descriptor: &i32| pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty());
     descriptors.iter().map(take).collect::<Result<_, _>>().map_err(refused("pidfd_getfd"))
-}
-
-/// Descriptors with the size that each of their handles has.
-pub(crate) fn sized(descriptors: &[OwnedFd], size: u64) -> Result<Vec<(BorrowedFd<'_>, usize)>, HandleError> {
-    let bytes = usize::try_from(size).map_err(|_| HandleError::Value {
-        what: "a size of a handle of",
-        found: size.into(),
-        accepted: "sizes of the address space",
-    })?;
-    Ok(descriptors.iter().map(|descriptor| (descriptor.as_fd(), bytes)).collect())
 }

@@ -11,18 +11,17 @@ use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver, Stream};
-use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
-use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
+use cuda_mem_ipc::cuda_mem_pool::segments::{Filter, PoolError};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockState, Snapshot};
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
+use super::books::{segment, sum};
 use super::functions::Functions;
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
-    CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, TraceTracker, expect_stream_of, refuse_forked,
+    CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, expect_stream_of, refuse_forked,
 };
-use crate::devices::PerDevice;
 use crate::error::{Error, OutOfMemoryObserver, Result};
 use crate::ipc::{ShareableHandle, legacy};
 use crate::lock::{lock, read};
@@ -65,20 +64,6 @@ pub unsafe fn create_custom_allocator(
     Ok(Arc::new(allocator))
 }
 
-impl Inner {
-    /// What there is of a device, which is made ready when it is first used: the program's functions need no `init`.
-    pub(super) fn ready(&self, device: Device) -> Result<&PerDevice> {
-        match self.native.caches.of(device) {
-            Err(Error::NotInitialized { .. }) => {
-                let ordinal = usize::try_from(device.as_raw()).unwrap_or(0);
-                self.native.caches.init(ordinal.saturating_add(1))?;
-                self.native.caches.of(device)
-            }
-            found => found,
-        }
-    }
-}
-
 impl Delete for Inner {
     unsafe fn delete(&self, address: CUdeviceptr) -> Result<()> {
         refuse_forked()?;
@@ -86,7 +71,7 @@ impl Delete for Inner {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.native.caches.delete_by_address(address) }
+        unsafe { self.native.raw_delete(address) }
     }
 }
 
@@ -106,24 +91,18 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
-        let ready = self.inner.ready(device)?;
+        let found = self.inner.native.caches.of(device)?;
         expect_stream_of(device, stream)?;
         if size == 0 || !self.is_enabled() {
-            return self.inner.native.caches.malloc(size, device, stream);
+            return self.inner.native.malloc(size, device, stream);
         }
-        let address = match ready.caching.allocate_in_pool(size, stream)? {
+        let address = match found.caching.allocate_in_pool(size, stream)? {
             Some(address) => address,
             None => self.inner.allocate(size, device, stream)?,
         };
         // Notes the peaks of both together: between two allocations figures only fall.
-        self.inner.device_stats(device)?;
+        self.device_stats(device)?;
         Ok(address)
-    }
-
-    fn raw_alloc(&self, size: usize) -> Result<CUdeviceptr> {
-        self.inner.ready(self.inner.native.caches.current_device()?)?;
-        let (device, stream) = self.inner.native.caches.current()?;
-        self.malloc(size, device, &stream)
     }
 
     unsafe fn raw_delete(&self, address: CUdeviceptr) -> Result<()> {
@@ -133,13 +112,9 @@ impl CudaAllocator for PluggableAllocator {
 
     /// Makes the bookkeeping ready for the devices, and calls the program's function, if one is set.
     fn init(&self, device_count: usize) -> Result<()> {
-        self.inner.native.caches.init(device_count)?;
-        for device in self.inner.native.caches.all()? {
-            // From here on it can be recorded.
-            self.inner.histories.of(device.context.device());
-        }
+        self.inner.native.init(device_count)?;
         self.inner.initialized.store(true, Ordering::Relaxed);
-        let init = read(&self.inner.functions).init.clone();
+        let init = read(&self.inner.program.functions).init.clone();
         if let Some(init) = init {
             init(device_count);
         }
@@ -151,18 +126,17 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn memory_fraction(&self, device: Device) -> Result<f64> {
-        self.inner.ready(device)?;
-        Ok(self.inner.books.with(|state| state.of(device).fraction))
+        self.inner.native.caches.of(device)?;
+        Ok(self.inner.program.books.with(|state| state.of(device).fraction))
     }
 
     fn set_memory_fraction(&self, fraction: f64, device: Device) -> Result<()> {
-        self.inner.ready(device)?;
+        self.inner.native.caches.of(device)?;
         if !(0.0..=1.0).contains(&fraction) {
             return Err(pool::Error::InvalidFraction { fraction }.into());
         }
-        self.inner.books.with(|state| state.of(device).fraction = fraction);
-        self.inner.share_fraction(device)?;
-        let set = read(&self.inner.functions).memory_fraction.clone();
+        self.inner.program.books.with(|state| state.of(device).fraction = fraction);
+        let set = read(&self.inner.program.functions).memory_fraction.clone();
         if let Some(set) = set {
             set(fraction, device);
         }
@@ -171,25 +145,20 @@ impl CudaAllocator for PluggableAllocator {
 
     fn empty_cache(&self, id: MempoolId) -> Result<usize> {
         refuse_forked()?;
-        if id == MempoolId::NONE { self.inner.empty() } else { self.inner.native.caches.empty_cache(id) }
-    }
-
-    fn cache_info(&self, device: Device, largest: &mut usize) -> Result<()> {
-        self.inner.ready(device)?;
-        self.inner.native.caches.cache_info(device, largest)
+        if id == MempoolId::NONE { self.inner.empty() } else { self.inner.native.empty_cache(id) }
     }
 
     fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         refuse_forked()?;
-        let base_alloc = read(&self.inner.functions).base_alloc.clone();
+        let base_alloc = read(&self.inner.program.functions).base_alloc.clone();
         if let Some(base_alloc) = base_alloc {
             let mut bytes = 0;
             let base = base_alloc(address, &mut bytes);
             return Ok((base, bytes));
         }
-        match self.inner.books.with(|state| state.blocks.get(&address).map(|block| block.size)) {
+        match self.inner.program.books.with(|state| state.blocks.get(&address).map(|block| block.size)) {
             Some(size) => Ok((address, size)),
-            None => self.inner.native.caches.base_allocation(address),
+            None => self.inner.native.base_allocation(address),
         }
     }
 
@@ -199,38 +168,40 @@ impl CudaAllocator for PluggableAllocator {
             return Ok(());
         }
         self.inner.native.caches.driver.expect_same(stream.context().driver(), "the stream")?;
-        let record = read(&self.inner.functions).record_stream.clone();
+        let record = read(&self.inner.program.functions).record_stream.clone();
         if let Some(record) = record {
             record(address, stream);
             return Ok(());
         }
-        let recorded = self.inner.books.with(|state| {
+        let recorded = self.inner.program.books.with(|state| {
             let block = state.blocks.get(&address)?;
             Some(if block.stream == *stream { Ok(()) } else { block.uses.record_stream(stream) })
         });
         match recorded {
             Some(recorded) => Ok(recorded?),
-            None => self.inner.native.caches.record_stream(address, stream),
+            None => self.inner.native.record_stream(address, stream),
         }
     }
 
-    fn expandable_segment_sizes(&self, device: Device) -> Result<Vec<pool::caching::StreamSegmentSize>> {
-        Ok(self.inner.ready(device)?.caching.stream_segment_sizes()?)
-    }
-
+    /// The figures of the own allocations and those of the pools.
     fn device_stats(&self, device: Device) -> Result<DeviceStatistics> {
-        self.inner.device_stats(device)
+        let pools = self.inner.native.device_stats(device)?;
+        Ok(self.inner.program.books.with(|state| {
+            let of = state.of(device);
+            of.peaks = sum(&of.statistics, &pools, &of.peaks);
+            of.peaks
+        }))
     }
 
     fn reset_accumulated_stats(&self, device: Device) -> Result<()> {
-        self.inner.ready(device)?.caching.reset_accumulated_statistics();
-        self.inner.books.with(|state| state.of(device).statistics.reset_accumulated());
+        self.inner.native.reset_accumulated_stats(device)?;
+        self.inner.program.books.with(|state| state.of(device).statistics.reset_accumulated());
         Ok(())
     }
 
     fn reset_peak_stats(&self, device: Device) -> Result<()> {
-        self.inner.ready(device)?.caching.reset_peak_statistics();
-        self.inner.books.with(|state| {
+        self.inner.native.reset_peak_stats(device)?;
+        self.inner.program.books.with(|state| {
             let of = state.of(device);
             of.statistics.reset_peak();
             of.peaks = DeviceStatistics::default();
@@ -238,64 +209,83 @@ impl CudaAllocator for PluggableAllocator {
         Ok(())
     }
 
+    /// Each allocation of the functions is a segment of one block.
     fn snapshot(&self, id: MempoolId) -> Result<Snapshot> {
-        refuse_forked()?;
-        self.inner.snapshot(id)
+        let mut snapshot = self.inner.native.snapshot(id)?;
+        if id == MempoolId::NONE {
+            self.inner.program.books.with(|state| {
+                let live = state.blocks.iter();
+                let live = live.map(|(&at, block)| segment(at, block, BlockState::ActiveAllocated));
+                let freed = state.freed.iter();
+                let freed = freed.map(|of| segment(of.address, &of.block, BlockState::ActivePendingFree));
+                snapshot.segments.extend(live.chain(freed));
+            });
+        }
+        Ok(snapshot)
     }
 
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
-        refuse_forked()?;
-        self.inner.begin_allocate_to_pool(device, id, filter)
+        let cache = &self.inner.native.caches.of(device)?.caching;
+        let begin = read(&self.inner.program.functions).begin_allocate_to_pool.clone();
+        if let Some(begin) = begin {
+            begin(device, id, filter);
+            return Ok(());
+        }
+        // A pool is made with its source, or it has one: from whoever made it.
+        let made = match cache.create_or_incref_pool(id, Some(self.inner.segments())) {
+            Ok(()) => true,
+            Err(pool::Error::Pool(PoolError::SourceIsSet { .. })) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let begun = cache.begin_allocate_to_pool(id, filter);
+        if made {
+            // Its one use is that of the beginning; without one it goes again.
+            cache.release_pool(id)?;
+        }
+        Ok(begun?)
     }
 
     fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        refuse_forked()?;
-        self.inner.end_allocate_to_pool(device, id)
+        let native = || self.inner.native.end_allocate_to_pool(device, id);
+        self.inner.end((device, id), native, "set_end_allocate_to_pool_fn", |of| &of.end_allocate_to_pool)
     }
 
     fn release_pool(&self, device: Device, id: MempoolId) -> Result<()> {
-        refuse_forked()?;
-        self.inner.release_pool(device, id)
+        let native = || self.inner.native.release_pool(device, id);
+        self.inner.end((device, id), native, "set_release_pool", |of| &of.release_pool)
     }
 
+    /// A pool gets its segments from the program's functions, unless it is told otherwise when it is made.
     fn create_or_incref_pool(
         &self,
         device: Device,
         id: MempoolId,
         source: Option<Arc<dyn RawResource>>,
     ) -> Result<()> {
-        self.inner.create_or_incref_pool(device, id, source)
+        let own = source.is_none();
+        let source = source.unwrap_or_else(|| self.inner.segments());
+        match self.inner.native.create_or_incref_pool(device, id, Some(source)) {
+            Err(Error::Pool(pool::Error::Pool(PoolError::SourceIsSet { .. }))) if own => {
+                self.inner.native.create_or_incref_pool(device, id, None)
+            }
+            made => made,
+        }
     }
 
     unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
         refuse_forked()?;
-        let caches = &self.inner.native.caches;
-        let block =
-            self.inner.books.with(|state| state.blocks.get(&address).map(|block| (block.device, block.size)));
-        match block {
+        let native = &self.inner.native;
+        match self.inner.program.books.with(|state| state.blocks.get(&address).map(|block| block.device)) {
             // SAFETY: the caller's promise.
-            Some((device, size)) => unsafe { Ok(legacy(&caches.of(device)?.context, address, size)?) },
+            Some(device) => unsafe { Ok(legacy(&native.caches.of(device)?.context, address)?) },
             // SAFETY: as above.
-            None => unsafe { caches.share_ipc_handle(address) },
+            None => unsafe { native.share_ipc_handle(address) },
         }
     }
 
-    fn record_history(&self, enabled: bool, options: &HistoryOptions) -> Result<()> {
-        self.inner.native.caches.record_history(enabled, options)?;
-        // The program's provider of stacks is asked on both sides, each for its own entries.
-        self.inner.histories.record(enabled.then_some(options));
-        Ok(())
-    }
-
     fn attach_out_of_memory_observer(&self, observer: OutOfMemoryObserver) -> Result<()> {
-        self.inner.native.caches.attach_out_of_memory_observer(&observer)?;
+        self.inner.native.attach_out_of_memory_observer(Arc::clone(&observer))?;
         lock(&self.inner.observers).push(observer);
-        Ok(())
-    }
-
-    fn attach_allocator_trace_tracker(&self, tracker: TraceTracker) -> Result<()> {
-        self.inner.native.caches.attach_allocator_trace_tracker(&tracker)?;
-        self.inner.histories.attach(&tracker);
         Ok(())
     }
 }

@@ -3,15 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use cuda_mem_ipc::cuda_mem_pool::MempoolId;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, LateReports, Stream, UsePoint, Uses};
-use cuda_mem_ipc::cuda_mem_pool::history::{History, HistoryOptions, RecordContext};
 use cuda_mem_ipc::cuda_mem_pool::segments::SMALL_SIZE;
-use cuda_mem_ipc::cuda_mem_pool::snapshot::{Action, Frame};
-use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize};
+use cuda_mem_ipc::cuda_mem_pool::snapshot::{BlockInfo, BlockState, Frame, SegmentInfo};
+use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolSize, PoolStat, Stat};
 
-use crate::allocator::{TraceTracker, attach};
 use crate::lock::lock;
 
 /// An allocation: what `free` is told of it, and who else uses it.
@@ -46,6 +43,7 @@ pub(super) struct State {
 /// The figures of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OfDevice {
+    /// Of the allocations, each of which is a segment of its size: what of segments follows is left out.
     pub(super) statistics: DeviceStatistics,
     /// The peaks of these and of the private pools together, as of the last allocation.
     pub(super) peaks: DeviceStatistics,
@@ -84,130 +82,82 @@ impl State {
         self.devices.entry(device.as_raw()).or_default()
     }
 
-    /// Counts a new allocation, which is a segment too.
+    /// Counts a new allocation.
     pub(super) fn count_allocated(&mut self, block: &Block) {
-        let (pool, size) = (block.pool(), block.size as u64);
         let statistics = &mut self.of(block.device).statistics;
-        for count in [&mut statistics.allocation, &mut statistics.active, &mut statistics.segment] {
-            count.increase(pool, 1);
-        }
-        for bytes in [
-            &mut statistics.allocated_bytes,
-            &mut statistics.active_bytes,
-            &mut statistics.requested_bytes,
-            &mut statistics.reserved_bytes,
-        ] {
-            bytes.increase(pool, size);
-        }
-        statistics.num_device_alloc += 1;
+        statistics.active.increase(block.pool(), 1);
+        statistics.active_bytes.increase(block.pool(), block.size as u64);
+        self.count_live(block);
+    }
+
+    fn count_live(&mut self, block: &Block) {
+        let statistics = &mut self.of(block.device).statistics;
+        statistics.allocation.increase(block.pool(), 1);
+        statistics.allocated_bytes.increase(block.pool(), block.size as u64);
     }
 
     /// Counts an allocation that nobody has any more.
     pub(super) fn count_free_requested(&mut self, block: &Block) {
-        let (pool, size) = (block.pool(), block.size as u64);
         let statistics = &mut self.of(block.device).statistics;
-        statistics.allocation.decrease(pool, 1);
-        statistics.allocated_bytes.decrease(pool, size);
+        statistics.allocation.decrease(block.pool(), 1);
+        statistics.allocated_bytes.decrease(block.pool(), block.size as u64);
     }
 
     /// Enters an allocation again that the program's function did not take.
     pub(super) fn take_free_back(&mut self, freed: Freed) {
-        let Freed { address, block, .. } = freed;
-        let statistics = &mut self.of(block.device).statistics;
-        statistics.allocation.increase(block.pool(), 1);
-        statistics.allocated_bytes.increase(block.pool(), block.size as u64);
-        self.blocks.insert(address, block);
+        self.count_live(&freed.block);
+        self.blocks.insert(freed.address, freed.block);
     }
 
     /// Counts an allocation that nothing uses any more.
     pub(super) fn count_free_completed(&mut self, block: &Block) {
-        let (pool, size) = (block.pool(), block.size as u64);
         let statistics = &mut self.of(block.device).statistics;
-        for count in [&mut statistics.active, &mut statistics.segment] {
-            count.decrease(pool, 1);
-        }
-        for bytes in
-            [&mut statistics.active_bytes, &mut statistics.requested_bytes, &mut statistics.reserved_bytes]
-        {
-            bytes.decrease(pool, size);
-        }
-        statistics.num_device_free += 1;
+        statistics.active.decrease(block.pool(), 1);
+        statistics.active_bytes.decrease(block.pool(), block.size as u64);
     }
 }
 
-/// The history of each device.
-#[derive(Default)]
-pub(super) struct Histories(Mutex<Devices>);
-
-#[derive(Default)]
-struct Devices {
-    histories: BTreeMap<i32, Arc<History>>,
-    trackers: Vec<TraceTracker>,
-    /// What is recorded, if anything is.
-    recording: Option<HistoryOptions>,
+/// An allocation as a segment of one block.
+pub(super) fn segment(address: u64, block: &Block, state: BlockState) -> SegmentInfo {
+    let size = block.size as u64;
+    let info = BlockInfo { address, size, requested_size: size, state, frames: block.frames.clone() };
+    let device = u32::try_from(block.device.as_raw()).unwrap_or_default();
+    let (stream, frames) = (block.raw_stream(), block.frames.clone());
+    SegmentInfo { stream, frames, ..SegmentInfo::of(device, block.pool(), vec![info]) }
 }
 
-impl Histories {
-    /// That of a device, which is made when it is first asked for.
-    pub(super) fn of(&self, device: Device) -> Arc<History> {
-        let mut devices = lock(&self.0);
-        if let Some(history) = devices.histories.get(&device.as_raw()) {
-            return Arc::clone(history);
+/// Both together. A peak is at least what each had, and what both had at any allocation.
+pub(super) fn sum(
+    own: &DeviceStatistics,
+    pools: &DeviceStatistics,
+    peaks: &DeviceStatistics,
+) -> DeviceStatistics {
+    let stat = |own: Stat, pools: Stat, peak: Stat| {
+        let current = own.current.saturating_add(pools.current);
+        Stat {
+            current,
+            peak: [current, own.peak, pools.peak, peak.peak].into_iter().fold(0, u64::max),
+            allocated: own.allocated.saturating_add(pools.allocated),
+            freed: own.freed.saturating_add(pools.freed),
         }
-        let history = Arc::new(History::new());
-        for tracker in &devices.trackers {
-            attach(&history, tracker);
-        }
-        if let Some(options) = &devices.recording {
-            history.start(options);
-        }
-        devices.histories.insert(device.as_raw(), Arc::clone(&history));
-        history
-    }
-
-    pub(super) fn all(&self) -> BTreeMap<i32, Arc<History>> {
-        lock(&self.0).histories.clone()
-    }
-
-    /// Changes what every history gets that is made from now on; with those that there are already.
-    fn change<T>(&self, change: impl FnOnce(&mut Devices) -> T) -> (T, BTreeMap<i32, Arc<History>>) {
-        let mut devices = lock(&self.0);
-        (change(&mut devices), devices.histories.clone())
-    }
-
-    pub(super) fn attach(&self, tracker: &TraceTracker) {
-        let ((), known) = self.change(|devices| devices.trackers.push(Arc::clone(tracker)));
-        for history in known.values() {
-            attach(history, tracker);
-        }
-    }
-
-    pub(super) fn record(&self, options: Option<&HistoryOptions>) {
-        // With the last of what was recorded before goes a closure of others.
-        let (_before, known) =
-            self.change(|devices| std::mem::replace(&mut devices.recording, options.cloned()));
-        for history in known.values() {
-            match options {
-                Some(options) => history.start(options),
-                None => history.stop(),
-            }
-        }
-    }
-
-    /// Tells of something that happened to an allocation.
-    pub(super) fn tell(&self, block: &Block, address: CUdeviceptr, actions: &[Action]) {
-        let history = self.of(block.device);
-        if !history.is_listening() {
-            return;
-        }
-        for &action in actions {
-            let (size, stream, pool) = (block.size as u64, block.raw_stream(), MempoolId::NONE);
-            let own = match action {
-                Action::FreeRequested | Action::FreeCompleted => history.frames(RecordContext::All),
-                _ => None,
-            };
-            let frames = own.as_ref().or(block.frames.as_ref());
-            history.tell(action, address, size, stream, pool, frames);
-        }
+    };
+    let pool_stat = |own: PoolStat, pools: PoolStat, peak: PoolStat| PoolStat {
+        all: stat(own.all, pools.all, peak.all),
+        small_pool: stat(own.small_pool, pools.small_pool, peak.small_pool),
+        large_pool: stat(own.large_pool, pools.large_pool, peak.large_pool),
+    };
+    DeviceStatistics {
+        allocation: pool_stat(own.allocation, pools.allocation, peaks.allocation),
+        segment: pool_stat(own.active, pools.segment, peaks.segment),
+        active: pool_stat(own.active, pools.active, peaks.active),
+        allocated_bytes: pool_stat(own.allocated_bytes, pools.allocated_bytes, peaks.allocated_bytes),
+        reserved_bytes: pool_stat(own.active_bytes, pools.reserved_bytes, peaks.reserved_bytes),
+        active_bytes: pool_stat(own.active_bytes, pools.active_bytes, peaks.active_bytes),
+        requested_bytes: pool_stat(own.active_bytes, pools.requested_bytes, peaks.requested_bytes),
+        num_alloc_retries: own.num_alloc_retries.saturating_add(pools.num_alloc_retries),
+        num_ooms: own.num_ooms.saturating_add(pools.num_ooms),
+        num_device_alloc: own.active.all.allocated.saturating_add(pools.num_device_alloc),
+        num_device_free: own.active.all.freed.saturating_add(pools.num_device_free),
+        ..*pools
     }
 }

@@ -112,6 +112,6 @@ impl PluggableAllocator {
 
     /// Not in a forked child, where a thread of the parent may have the lock. What was there before is dropped without it.
     fn set<T>(&self, set: impl FnOnce(&mut Functions) -> T) {
-        let _before = (!forked()).then(|| set(&mut write(&self.inner.functions)));
+        let _before = (!forked()).then(|| set(&mut write(&self.inner.program.functions)));
     }
 }

@@ -1,40 +1,86 @@
 //! How memory comes from the program's functions and goes back, and how much may be held of it and private pools together.
 
+use std::mem::ManuallyDrop;
+
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
 use cuda_mem_ipc::cuda_mem_pool::history::RecordContext;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Action;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId};
 
-use super::Inner;
 use super::books::{Block, Freed, State};
-use crate::allocator::for_core;
+use super::{Inner, Program};
+use crate::allocator::{CudaAllocator, for_core};
 use crate::error::{Error, OutOfMemory, Result, no_panic};
 use crate::lock::{lock, read};
 
 /// Requests are smaller, as PyTorch's.
 const MOST: usize = 1 << 60;
 
-/// Bytes of the fraction that were set aside. They go back unless they are kept, also when a function of the program panics.
-pub(super) struct Claim<'i> {
-    /// None once it is kept.
-    inner: Option<&'i Inner>,
+/// Bytes of the fraction that were set aside. Dropped, also when a function of the program panics, they go back.
+struct Claim<'p> {
+    program: &'p Program,
     bytes: usize,
     device: Device,
 }
 
-impl Claim<'_> {
-    /// There is memory for it.
-    pub(super) fn keep(mut self) {
-        self.inner = None;
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.program.unclaim(self.bytes, self.device);
     }
 }
 
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner {
-            inner.unclaim(self.bytes, self.device);
+impl Program {
+    /// Asks `alloc`, within the fraction. 0 if there is no memory.
+    pub(super) fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
+        let (alloc, is_ours) = {
+            let functions = read(&self.functions);
+            (functions.alloc.clone(), functions.memory_fraction.is_none())
+        };
+        let total = device.total_memory()?;
+        let is_claimed = self.books.with(|state| {
+            let of = state.of(device);
+            let held = of.held.saturating_add(size);
+            let is_limited = of.fraction < 1.0 && is_ours;
+            let fits = !is_limited || held <= (of.fraction * total as f64).round() as usize;
+            if fits {
+                of.held = held;
+            }
+            fits
+        });
+        if !is_claimed {
+            return Ok(0);
         }
+        let claim = Claim { program: self, bytes: size, device };
+        match alloc(size, device, stream) {
+            Ok(address) if address != 0 => {
+                let _kept = ManuallyDrop::new(claim);
+                Ok(address)
+            }
+            Err(error) if !error.is_out_of_memory() => Err(error),
+            _ => Ok(0),
+        }
+    }
+
+    /// Gives memory that nothing uses any more to `free`.
+    pub(super) fn free(
+        &self,
+        address: CUdeviceptr,
+        size: usize,
+        device: Device,
+        stream: &Stream,
+    ) -> Result<()> {
+        let free = read(&self.functions).free.clone();
+        no_panic("free", || free(address, size, device, stream))?;
+        self.unclaim(size, device);
+        Ok(())
+    }
+
+    fn unclaim(&self, bytes: usize, device: Device) {
+        self.books.with(|state| {
+            let held = &mut state.of(device).held;
+            *held = held.saturating_sub(bytes);
+        });
     }
 }
 
@@ -47,12 +93,12 @@ impl Inner {
         // What could be given back by now; who asks for memory goes on without what cannot.
         let _ = self.poll();
         // Gathered without a lock: it may take long, or allocate.
-        let frames = self.histories.of(device).frames(RecordContext::State);
-        let mut address = self.ask(size, device, stream)?;
+        let frames = self.native.caches.of(device)?.caching.history().frames(RecordContext::State);
+        let mut address = self.program.alloc(size, device, stream)?;
         if address == 0 {
-            self.books.with(|state| state.of(device).statistics.num_alloc_retries += 1);
+            self.program.books.with(|state| state.of(device).statistics.num_alloc_retries += 1);
             self.reclaim()?;
-            address = self.ask(size, device, stream)?;
+            address = self.program.alloc(size, device, stream)?;
         }
         if address == 0 {
             return Err(self.out_of_memory(size, device, stream)?);
@@ -61,55 +107,59 @@ impl Inner {
             let is_freed = state.freed.iter().any(|freed| freed.address == address);
             is_freed || state.blocks.contains_key(&address)
         };
-        if self.books.with(known) {
-            self.unclaim(size, device);
+        if self.program.books.with(known) {
+            self.program.unclaim(size, device);
             return Err(Error::GivenTwice { address });
         }
         let block = Block { size, device, stream: stream.clone(), uses: Uses::new(), frames };
         // Nobody has it yet.
-        self.histories.tell(&block, address, &[Action::SegmentAlloc, Action::Alloc]);
-        self.books.with(|state| {
+        self.tell(&block, address, &[Action::SegmentAlloc, Action::Alloc]);
+        self.program.books.with(|state| {
             state.count_allocated(&block);
             state.blocks.insert(address, block);
         });
         Ok(address)
     }
 
-    /// Asks the program's function, within the fraction. 0 if there is no memory.
-    fn ask(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
-        let Some(claim) = self.claim(size, device)? else { return Ok(0) };
-        let alloc = read(&self.functions).alloc.clone();
-        match alloc(size, device, stream) {
-            Ok(address) if address != 0 => {
-                claim.keep();
-                Ok(address)
-            }
-            Err(error) if !error.is_out_of_memory() => Err(error),
-            _ => Ok(0),
+    /// Tells the history of something that happened to an allocation.
+    fn tell(&self, block: &Block, address: CUdeviceptr, actions: &[Action]) {
+        // Made before the block.
+        let Ok(device) = self.native.caches.of(block.device) else { return };
+        let history = device.caching.history();
+        if !history.is_listening() {
+            return;
+        }
+        for &action in actions {
+            let own = match action {
+                Action::FreeRequested | Action::FreeCompleted => history.frames(RecordContext::All),
+                _ => None,
+            };
+            let frames = own.as_ref().or(block.frames.as_ref());
+            history.tell(action, address, block.size as u64, block.raw_stream(), MempoolId::NONE, frames);
         }
     }
 
     /// Takes an allocation back; false if it is none of the program's function.
     pub(super) fn free(&self, address: CUdeviceptr) -> Result<bool> {
-        let Some(mut block) = self.books.with(|state| state.blocks.remove(&address)) else {
+        let Some(mut block) = self.program.books.with(|state| state.blocks.remove(&address)) else {
             return Ok(false);
         };
-        self.histories.tell(&block, address, &[Action::FreeRequested]);
-        self.books.with(|state| state.count_free_requested(&block));
+        self.tell(&block, address, &[Action::FreeRequested]);
+        self.program.books.with(|state| state.count_free_requested(&block));
         if block.uses.is_empty() {
             let refused = self.complete(Freed { address, block, points: None });
             return match refused {
                 Ok(()) => Ok(true),
                 Err((freed, error)) => {
                     // It is as it was.
-                    self.histories.tell(&freed.block, address, &[Action::Alloc]);
-                    self.books.with(|state| state.take_free_back(*freed));
+                    self.tell(&freed.block, address, &[Action::Alloc]);
+                    self.program.books.with(|state| state.take_free_back(*freed));
                     Err(error)
                 }
             };
         }
         let points = block.uses.points().ok();
-        self.books.with(|state| state.freed.push(Freed { address, block, points }));
+        self.program.books.with(|state| state.freed.push(Freed { address, block, points }));
         Ok(true)
     }
 
@@ -117,17 +167,13 @@ impl Inner {
     fn complete(&self, freed: Freed) -> Result<(), (Box<Freed>, Error)> {
         let Freed { address, block, .. } = &freed;
         // Before anybody else may have it.
-        self.histories.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
-        self.books.with(|state| state.count_free_completed(block));
-        let free = read(&self.functions).free.clone();
-        match no_panic("free", || free(*address, block.size, block.device, &block.stream)) {
-            Ok(()) => {
-                self.unclaim(block.size, block.device);
-                Ok(())
-            }
+        self.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
+        self.program.books.with(|state| state.count_free_completed(block));
+        match self.program.free(*address, block.size, block.device, &block.stream) {
+            Ok(()) => Ok(()),
             Err(error) => {
-                self.histories.tell(block, *address, &[Action::SegmentAlloc]);
-                self.books.with(|state| {
+                self.tell(block, *address, &[Action::SegmentAlloc]);
+                self.program.books.with(|state| {
                     state.count_allocated(block);
                     state.count_free_requested(block);
                 });
@@ -138,7 +184,7 @@ impl Inner {
 
     /// Gives back what was freed and is not used any more. The first error; what was refused is tried again.
     pub(super) fn poll(&self) -> Result<()> {
-        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
+        let waiting = self.program.books.with(|state| std::mem::take(&mut state.freed));
         let mut result = Ok(());
         for mut freed in waiting {
             if freed.points.is_none() {
@@ -147,11 +193,11 @@ impl Inner {
             let reached =
                 |points: &Vec<_>| points.iter().all(|point: &UsePoint| point.is_reached().unwrap_or(false));
             if !freed.points.as_ref().is_some_and(reached) {
-                self.books.with(|state| state.freed.push(freed));
+                self.program.books.with(|state| state.freed.push(freed));
                 continue;
             }
             if let Err((freed, error)) = self.complete(freed) {
-                self.books.with(|state| state.freed.push(*freed));
+                self.program.books.with(|state| state.freed.push(*freed));
                 result = result.and(Err(error));
             }
         }
@@ -160,21 +206,21 @@ impl Inner {
 
     /// Gives back what was freed, at the end: waits for the streams that use it. One that captures keeps its memory for ever.
     pub(super) fn give_back_rest(&self) {
-        let waiting = self.books.with(|state| std::mem::take(&mut state.freed));
+        let waiting = self.program.books.with(|state| std::mem::take(&mut state.freed));
         for freed in waiting {
             let given = match freed.block.uses.wait() {
                 Ok(()) => self.complete(freed).map_err(|(freed, error)| for_core(error, freed.address)),
                 Err(error) => Err(error),
             };
             if let Err(error) = given {
-                self.driver.report_release_failure(&error);
+                self.native.caches.driver.report_release_failure(&error);
             }
         }
     }
 
     /// Everything that may help a request: waits for freed blocks, released pools, and what the program's functions cache.
     fn reclaim(&self) -> Result<()> {
-        let points = self.books.with(|state| {
+        let points = self.program.books.with(|state| {
             let points = state.freed.iter().filter_map(|freed| freed.points.clone());
             points.flatten().collect::<Vec<_>>()
         });
@@ -189,8 +235,8 @@ impl Inner {
     /// Gives back what is cached, here and by the program's functions; how many bytes of pools.
     pub(super) fn empty(&self) -> Result<usize> {
         self.poll()?;
-        let bytes = self.native.caches.empty_cache(MempoolId::NONE)?;
-        let reset = read(&self.functions).reset.clone();
+        let bytes = self.native.empty_cache(MempoolId::NONE)?;
+        let reset = read(&self.program.functions).reset.clone();
         if let Some(reset) = reset {
             reset();
         }
@@ -199,9 +245,10 @@ impl Inner {
 
     /// The end of a request: the error, of which observers are told.
     fn out_of_memory(&self, requested: usize, device: Device, stream: &Stream) -> Result<Error> {
-        let memory = self.ready(device)?.context.memory_info().ok();
+        let found = self.native.caches.of(device)?;
+        let memory = found.context.memory_info().ok();
         let total = device.total_memory()?;
-        let (allocated, fraction) = self.books.with(|state| {
+        let (allocated, fraction) = self.program.books.with(|state| {
             let of = state.of(device);
             of.statistics.num_ooms += 1;
             (of.statistics.allocated_bytes.all.current, of.fraction)
@@ -216,57 +263,11 @@ impl Inner {
         };
         let free = report.free.unwrap_or(0) as u64;
         let stream = stream.as_raw() as usize as u64;
-        let history = self.histories.of(device);
-        history.tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
+        found.caching.history().tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
         let observers = lock(&self.observers).clone();
         for observer in observers {
             observer(&report);
         }
         Ok(Error::OutOfMemory(Box::new(report)))
-    }
-
-    /// Sets bytes of the fraction aside, if it has as many left. The private pools have the rest.
-    pub(super) fn claim(&self, bytes: usize, device: Device) -> Result<Option<Claim<'_>>> {
-        let limited = read(&self.functions).memory_fraction.is_none();
-        let (total, reserved) = (device.total_memory()?, self.ready(device)?.caching.reserved_bytes());
-        let claimed = self.books.with(|state| {
-            let of = state.of(device);
-            let limit = (of.fraction * total as f64).round() as usize;
-            let held = of.held.saturating_add(bytes);
-            let fits = !limited || of.fraction >= 1.0 || held.saturating_add(reserved) <= limit;
-            if fits {
-                of.held = held;
-            }
-            fits
-        });
-        let claim = claimed.then(|| Claim { inner: Some(self), bytes, device });
-        if claimed {
-            self.share_fraction(device)?;
-        }
-        Ok(claim)
-    }
-
-    pub(super) fn unclaim(&self, bytes: usize, device: Device) {
-        self.books.with(|state| {
-            let held = &mut state.of(device).held;
-            *held = held.saturating_sub(bytes);
-        });
-        // It can only leave the pools less than they may have.
-        let _ = self.share_fraction(device);
-    }
-
-    /// Leaves the private pools what is left of the fraction.
-    pub(super) fn share_fraction(&self, device: Device) -> Result<()> {
-        let (fraction, held) = self.books.with(|state| (state.of(device).fraction, state.of(device).held));
-        let cache = &self.ready(device)?.caching;
-        let limited = fraction < 1.0 && read(&self.functions).memory_fraction.is_none();
-        if !limited {
-            if cache.memory_fraction() < 1.0 {
-                cache.set_memory_fraction(1.0)?;
-            }
-            return Ok(());
-        }
-        let part = held as f64 / device.total_memory()? as f64;
-        Ok(cache.set_memory_fraction((fraction - part).clamp(0.0, 1.0))?)
     }
 }

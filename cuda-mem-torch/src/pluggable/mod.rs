@@ -5,7 +5,6 @@ mod books;
 mod functions;
 mod memory;
 mod pools;
-mod telling;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -14,7 +13,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, forked};
 
 pub use api::create_custom_allocator;
 
-use self::books::{Books, Histories};
+use self::books::Books;
 use self::functions::Functions;
 use crate::allocator::NativeAllocator;
 use crate::error::OutOfMemoryObserver;
@@ -74,24 +73,24 @@ pub struct PluggableAllocator {
 
 /// What deleters keep too.
 struct Inner {
-    driver: Driver,
-    functions: Arc<RwLock<Functions>>,
+    program: Arc<Program>,
     /// Keeps the private pools, and what comes straight from the driver.
     native: NativeAllocator,
-    books: Books,
-    histories: Histories,
     observers: Mutex<Vec<OutOfMemoryObserver>>,
     initialized: AtomicBool,
+}
+
+/// The program's functions and what is known of their memory. The sources of pools' segments have it too.
+struct Program {
+    functions: RwLock<Functions>,
+    books: Books,
 }
 
 impl PluggableAllocator {
     fn of(driver: Driver, functions: Functions) -> Self {
         let inner = Inner {
-            driver,
-            functions: Arc::new(RwLock::new(functions)),
-            native: NativeAllocator::new(driver),
-            books: Books::default(),
-            histories: Histories::default(),
+            program: Arc::new(Program { functions: RwLock::new(functions), books: Books::default() }),
+            native: NativeAllocator::lazy(driver),
             observers: Mutex::default(),
             initialized: AtomicBool::new(false),
         };
@@ -112,12 +111,12 @@ impl Drop for Inner {
 impl Clone for PluggableAllocator {
     /// Another allocator with the same functions, which knows nothing of what this one allocated and is not initialised.
     fn clone(&self) -> Self {
-        Self::of(self.inner.driver, read(&self.inner.functions).clone())
+        Self::of(self.inner.native.caches.driver, read(&self.inner.program.functions).clone())
     }
 }
 
 crate::shown!(PluggableAllocator, |it|
     initialized: it.inner.initialized.load(Ordering::Relaxed),
     // In a forked child a thread of the parent may have a lock.
-    allocations: if forked() { 0 } else { it.inner.books.with(|state| state.blocks.len()) }
+    allocations: if forked() { 0 } else { it.inner.program.books.with(|state| state.blocks.len()) }
 );

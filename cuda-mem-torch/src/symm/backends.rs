@@ -1,9 +1,8 @@
 //! Which backend serves which kind of device.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError, Weak};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricBuffer};
@@ -45,8 +44,8 @@ pub struct Backends {
 pub(super) struct Inner {
     types: BTreeMap<DeviceType, Registered>,
     mempools: BTreeMap<DeviceType, Arc<dyn MempoolAllocator>>,
-    /// By id; none while a thread makes it.
-    persistent: BTreeMap<u64, Option<Kept>>,
+    /// By id.
+    persistent: BTreeMap<u64, Arc<Mutex<Option<Kept>>>>,
 }
 
 #[derive(Default)]
@@ -62,23 +61,6 @@ struct Kept {
     buffer: Arc<SymmetricBuffer>,
     driver: Driver,
     asked: String,
-}
-
-/// A thread's hold on an id, until it has made the allocation or not, also by a panic of the backend.
-struct Making<'b> {
-    backends: &'b Backends,
-    id: u64,
-    kept: Option<Kept>,
-}
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        let Ok(mut inner) = lock_here(&self.backends.inner) else { return };
-        match self.kept.take() {
-            Some(kept) => drop(inner.persistent.insert(self.id, Some(kept))),
-            None => drop(inner.persistent.remove(&self.id)),
-        }
-    }
 }
 
 impl Backends {
@@ -209,20 +191,20 @@ impl Backends {
         id: u64,
     ) -> Result<Arc<SymmetricBuffer>> {
         let backend = self.get_backend(DeviceType::CUDA)?;
-        // From here on the id is this thread's, and others go on: the backend may wait for other ranks.
-        let kept = match lock_here(&self.inner)?.persistent.entry(id) {
-            Entry::Vacant(place) => place.insert(None).take(),
-            Entry::Occupied(mut place) => match place.get_mut() {
-                Some(kept) if Arc::strong_count(&kept.buffer) == 1 => place.get_mut().take(),
-                _ => return Err(RegistryError::PersistentAlive { id }.into()),
-            },
+        let place = Arc::clone(lock_here(&self.inner)?.persistent.entry(id).or_default());
+        // Held while it is made, for which others with their ids do not wait: the backend may wait for other ranks.
+        let mut kept = match place.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(RegistryError::PersistentAlive { id }.into()),
+            Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
+            Ok(kept) => kept,
         };
-        let mut making = Making { backends: self, id, kept };
+        if kept.as_ref().is_some_and(|kept| Arc::strong_count(&kept.buffer) > 1) {
+            return Err(RegistryError::PersistentAlive { id }.into());
+        }
         let (driver, group_name) = (device.driver(), group.unwrap_or("no group"));
         let asked = format!("{size} bytes on device {} for {group_name}", device.as_raw());
-        let is_there = |kept: &Kept| Arc::ptr_eq(kept.buffer.backend(), &backend) && !kept.buffer.is_freed();
-        making.kept = making.kept.take().filter(is_there);
-        match &making.kept {
+        kept.take_if(|kept| !Arc::ptr_eq(kept.buffer.backend(), &backend) || kept.buffer.is_freed());
+        match &*kept {
             Some(kept) if kept.asked == asked => {
                 kept.driver.expect_same(driver, "the device")?;
                 Ok(Arc::clone(&kept.buffer))
@@ -232,7 +214,7 @@ impl Backends {
             }
             None => {
                 let buffer = Arc::new(SymmetricBuffer::new(&backend, size, device, group)?);
-                making.kept = Some(Kept { buffer: Arc::clone(&buffer), driver, asked });
+                *kept = Some(Kept { buffer: Arc::clone(&buffer), driver, asked });
                 Ok(buffer)
             }
         }

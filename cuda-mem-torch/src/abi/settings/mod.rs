@@ -8,14 +8,14 @@
 
 mod text;
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_ipc::cuda_mem_pool::segments::Options;
 
 use self::text::Settings;
-use super::devices::{all, set_up};
+use super::devices::DEVICES;
 use super::error::{Failure, entry};
 use super::{pointers, streams, uncached};
 
@@ -36,27 +36,16 @@ pub struct cuda_mem_torch_options {
 }
 
 fn set_options(options: Options) -> Result<(), Failure> {
-    set_up(|setup| {
-        setup.options = options;
-        all().try_for_each(|device| Ok(device.caching.set_segment_options(options)?))
-    })
-}
-
-fn set_reuse(reuse: bool) -> Result<(), Failure> {
-    set_up(|setup| {
-        setup.reuse = reuse;
-        for device in all() {
-            // SAFETY: the promise of the caller of a function for C that gets here.
-            unsafe { device.caching.set_graph_capture_record_stream_reuse(reuse) }?;
-        }
-        Ok(())
+    DEVICES.set_up(|setup| {
+        setup.options.segments = options;
+        DEVICES.all().try_for_each(|device| Ok(device.caching.set_segment_options(options)?))
     })
 }
 
 fn set_expandable(expandable: bool) -> Result<(), Failure> {
-    set_up(|setup| {
+    DEVICES.set_up(|setup| {
         setup.expandable = expandable;
-        all().try_for_each(|device| Ok(device.caching.set_expandable_segments(expandable)?))
+        DEVICES.all().try_for_each(|device| Ok(device.caching.set_expandable_segments(expandable)?))
     })
 }
 
@@ -93,7 +82,8 @@ pub unsafe extern "C" fn cuda_mem_torch_set_options(options: *const cuda_mem_tor
 /// before a node before it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_set_graph_capture_record_stream_reuse(reuse: bool) -> c_int {
-    entry(|| set_reuse(reuse))
+    // SAFETY: the caller's promise.
+    entry(|| Ok(unsafe { DEVICES.set_reuse(reuse) }?))
 }
 
 /// Sets whether the default pool grows by pages, which may move once they are free: PyTorch's `expandable_segments`. It does at first. Else
@@ -121,19 +111,19 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
         let text = unsafe { pointers::text(settings, "settings") }?;
         let settings = Settings::parse(text)?;
         set_options(settings.options)?;
-        set_reuse(settings.reuse)?;
+        // SAFETY: the caller's promise.
+        unsafe { DEVICES.set_reuse(settings.reuse) }?;
         set_expandable(settings.expandable)?;
         if let Some(fraction) = settings.memory_fraction {
-            set_up(|setup| {
+            DEVICES.set_up(|setup| {
                 setup.fractions.fill(Some(fraction));
-                all().try_for_each(|device| Ok(device.caching.set_memory_fraction(fraction)?))
+                DEVICES.all().try_for_each(|device| device.caching.set_memory_fraction(fraction))
             })?;
         }
-        for text in settings.notes {
-            let text = CString::new(text).unwrap_or_default();
-            if let Some(note) = note {
+        if let Some(note) = note {
+            for text in settings.notes {
                 // SAFETY: the caller's promise.
-                unsafe { note(data, text.as_ptr()) };
+                unsafe { note(data, pointers::c_text(&text).as_ptr()) };
             }
         }
         Ok(())

@@ -10,20 +10,21 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricMemory};
 
-use super::table::Table;
-use super::{Leaving, give_back};
+use super::settle;
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
+use crate::abi::leaving;
 use crate::abi::pointers::{expect, pointer, read, text, write};
 use crate::abi::streams::with;
 
 /// An allocation on every rank of a group.
 #[derive(Debug)]
 pub struct cuda_mem_torch_symm_handle {
-    /// Kernels may read it as long as they use the memory.
-    table: OnceLock<Table>,
+    /// Of each rank the buffer, then of each the pad. Kernels may read it as long as they use the memory.
+    table: OnceLock<DeviceBuffer<u64>>,
     memory: Arc<dyn SymmetricMemory>,
     device: &'static Device,
 }
@@ -136,15 +137,19 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_device_addresses(
         let table = match handle.table.get() {
             Some(table) => table,
             None => {
-                let made = Table::new(handle.device, &*handle.memory)?;
+                let memory = &handle.memory;
+                let addresses = [memory.buffer_ptrs(), memory.signal_pad_ptrs()].concat();
+                // The program's own streams may be capturing.
+                let made = DeviceBuffer::from_slice(&handle.device.own_stream()?, &addresses)?;
                 // Another thread's is the same.
                 handle.table.get_or_init(|| made)
             }
         };
+        let pads_of = table.as_raw() + (table.size_bytes() / 2) as u64;
         // SAFETY: the caller's promise.
-        unsafe { write(buffers, pointer(table.buffers()), "buffers") }?;
+        unsafe { write(buffers, pointer(table.as_raw()), "buffers") }?;
         // SAFETY: the caller's promise.
-        unsafe { write(pads, pointer(table.pads()), "pads") }
+        unsafe { write(pads, pointer(pads_of), "pads") }
     })
 }
 
@@ -241,7 +246,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_close(handle: *mut cuda_mem_torch_s
         }
         // SAFETY: the caller's promise: made by `Box::into_raw`, and nobody else's from here on.
         let handle = unsafe { Box::from_raw(handle) };
-        give_back(handle.device, Leaving::Handle(handle));
+        leaving::push(vec![handle.device], move || drop(handle));
+        settle();
         Ok(())
     })
 }

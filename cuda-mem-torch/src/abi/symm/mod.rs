@@ -1,9 +1,8 @@
 //! Symmetric memory: the same buffer on every rank of a group, over the native backend of [`cuda_mem_ipc::symmetric`].
 //!
-//! What is given back is used again once everything is done that its device was given by then: which streams used it is not known
-//! here. While a stream of the device captures that was seen here
-//! ([`cuda_mem_torch_see_stream`](super::cuda_mem_torch_see_stream), an allocation, a barrier or a signal on it), whichever thread
-//! captures, it waits for a later call.
+//! What is given back is used again once everything is done that its device was given by then. While a stream of the device captures that was
+//! seen here ([`cuda_mem_torch_see_stream`](super::cuda_mem_torch_see_stream), an allocation, a barrier or a signal on it), it waits for a
+//! later call.
 //!
 //! # Safety
 //!
@@ -13,35 +12,22 @@
 
 mod groups;
 mod handle;
-mod table;
 
 pub use handle::*;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use cuda_mem_ipc::symmetric::{Error, Freed, Group, GroupOptions, NativeBackend, SymmetricBackend};
+use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions, NativeBackend, SymmetricBackend};
 
 use super::devices::{self, Device};
 use super::error::{
     CUDA_MEM_TORCH_INVALID_ARGUMENT, CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, CUDA_MEM_TORCH_SYSTEM,
     Failure, entry,
 };
+use super::leaving;
 use super::pointers::{expect, pointer, text, write};
-use super::streams;
-use crate::lock::lock;
-
-/// What is given back and may be in use yet. Never an address: by the time it is settled, that may be another allocation's.
-enum Leaving {
-    Allocation(Freed),
-    Handle(Box<cuda_mem_torch_symm_handle>),
-    /// Its name, which nobody else gets before it has left.
-    Group(String),
-}
-
-static LEAVING: Mutex<Vec<(&'static Device, Leaving)>> = Mutex::new(Vec::new());
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -60,38 +46,19 @@ impl From<Error> for Failure {
     }
 }
 
-/// Gives back what nothing uses any more. A device that captures keeps its own for a later call.
-fn settle() {
-    let leaving = std::mem::take(&mut *lock(&LEAVING));
-    let mut waited: Vec<(c_int, bool)> = Vec::new();
-    let mut kept = Vec::new();
-    for (device, what) in leaving {
-        let quiet = match waited.iter().find(|(ordinal, _)| *ordinal == device.ordinal) {
-            Some((_, quiet)) => *quiet,
-            None => {
-                let quiet = streams::quiesce(device).is_ok();
-                waited.push((device.ordinal, quiet));
-                quiet
-            }
-        };
-        match what {
-            what if !quiet => kept.push((device, what)),
-            Leaving::Allocation(freed) => drop(freed),
-            Leaving::Handle(handle) => drop(handle),
-            Leaving::Group(name) => {
-                // It is known until here, so this does not fail.
-                // SAFETY: all of its allocations were deleted, and the device is quiet.
-                drop(unsafe { NativeBackend::global().remove_group(&name) });
-                groups::forget(&name);
-            }
-        }
-    }
-    lock(&LEAVING).append(&mut kept);
+/// Forgets a group that has ended, once its device is done: nobody else gets its name before.
+fn leave(device: &'static Device, name: String) {
+    leaving::push(vec![device], move || {
+        // It is known until here, so this does not fail.
+        // SAFETY: all of its allocations were deleted, and the device is quiet.
+        drop(unsafe { NativeBackend::global().remove_group(&name) });
+        groups::forget(&name);
+    });
 }
 
-fn give_back(device: &'static Device, what: Leaving) {
-    lock(&LEAVING).push((device, what));
-    settle();
+/// Lets go of what can be. What a device's failure keeps is in nobody's way.
+fn settle() {
+    let _ = leaving::settle();
 }
 
 /// Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
@@ -140,10 +107,10 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_leave(name: *const c_char) -> c_int
     entry(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { text(name, "name") }?;
-        match groups::leave(name)? {
-            Some((ordinal, name)) => give_back(devices::device(ordinal)?, Leaving::Group(name)),
-            None => settle(),
+        if let Some((ordinal, name)) = groups::leave(name)? {
+            leave(devices::device(ordinal)?, name);
         }
+        settle();
         Ok(())
     })
 }
@@ -187,7 +154,7 @@ fn end(name: &str) {
     if let Some((ordinal, name)) = groups::give_back(name)
         && let Ok(device) = devices::device(ordinal)
     {
-        lock(&LEAVING).push((device, Leaving::Group(name)));
+        leave(device, name);
     }
 }
 
@@ -206,7 +173,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut
         // Its own, whichever was named: that one's work may use it.
         let own = devices::device(freed.group().device().as_raw())?;
         end(freed.group().name());
-        give_back(own, Leaving::Allocation(freed));
+        leaving::push(vec![own], move || drop(freed));
+        settle();
         Ok(())
     })
 }
