@@ -121,11 +121,13 @@ impl Owner {
         drop(self.end(id, |stream| Some(if is_done(stream) { End::Done } else { End::Lost(id) })));
     }
 
-    /// Ends the stream if it is done and nobody but the allocator has it, and looks whether one that has ended is done now.
-    pub(super) fn look_for_end(&self) {
+    /// Ends the stream if it is done and nobody but the allocator has it, and looks whether one that has ended is done now. The stream, as of
+    /// [`Owner::end`].
+    pub(super) fn look_for_end(&self) -> Option<Stream> {
         let is_left = |stream: &Stream| stream.is_left_to(1) && is_done(stream);
-        drop(self.end(self.id.load(Ordering::Relaxed), |stream| is_left(stream).then_some(End::Done)));
+        let ended = self.end(self.id.load(Ordering::Relaxed), |stream| is_left(stream).then_some(End::Done));
         self.settle(|point| point.is_complete().unwrap_or(false));
+        ended
     }
 
     /// Waits for all that the stream, or the last one, was given.

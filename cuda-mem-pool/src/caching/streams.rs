@@ -49,11 +49,13 @@ impl Streams {
         }
         // The default stream of another thread may end meanwhile, and this one would go on with what is a third one's by then.
         stream.refuse_other_threads()?;
+        // Destroyed without the lock, for which all private pools may wait.
+        let mut ended = Vec::new();
         let mut numbers = lock_over_calls(&self.numbers);
         let known = numbers.get(&stream.id().as_raw()).and_then(|number| self.slots.get(*number));
         let slot = match known.filter(|slot| slot.owner.is(stream.id().as_raw())) {
             Some(slot) => slot,
-            None => self.new_slot(&mut numbers, stream)?,
+            None => self.new_slot(&mut numbers, stream, &mut ended)?,
         };
         drop(numbers);
         remember(self.id, stream.id(), slot.number);
@@ -61,9 +63,15 @@ impl Streams {
         Ok(slot)
     }
 
-    /// A slot whose stream has ended; else one more.
-    fn new_slot(&self, numbers: &mut HashMap<u64, u32>, stream: &Stream) -> Result<&StreamSlot> {
-        let left = self.slots.iter().find_map(|slot| Some((slot, slot.take_over(stream)?.as_raw())));
+    /// A slot whose stream has ended; else one more. Streams whose end is seen here are put among `ended`.
+    fn new_slot(
+        &self,
+        numbers: &mut HashMap<u64, u32>,
+        stream: &Stream,
+        ended: &mut Vec<Stream>,
+    ) -> Result<&StreamSlot> {
+        let mut slots = self.slots.iter();
+        let left = slots.find_map(|slot| Some((slot, slot.take_over(stream, ended)?.as_raw())));
         let slot = match left {
             Some((slot, last)) => {
                 // It may have come back since, to another slot.

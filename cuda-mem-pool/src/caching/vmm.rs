@@ -34,6 +34,8 @@ pub(super) struct Vmm {
     /// Devices that reach the memory: its own, and peers that were let in.
     reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
+    /// Rows that are mapped though nobody was let in to them, because the driver refused to unmap them too.
+    shut: Vec<(CUdeviceptr, usize)>,
     slots: Arc<Slots>,
     watchers: Arc<List<Watcher>>,
     begun: Instant,
@@ -57,6 +59,7 @@ impl Vmm {
             options: CreateOptions::supported_by(device)?,
             reached_by: vec![device],
             ranges: BTreeMap::new(),
+            shut: Vec::new(),
             slots,
             watchers,
             begun: Instant::now(),
@@ -91,6 +94,15 @@ impl Vmm {
         let below = self.ranges.range(..=address).next_back();
         let (start, range) = below.ok_or(Error::NotAllocated { address })?;
         Ok(((address - start) as usize, range))
+    }
+
+    /// Takes away what nobody was let in to, as far as the driver does so now.
+    fn unmap_shut(&mut self) {
+        for (address, bytes) in std::mem::take(&mut self.shut) {
+            if self.unmap(address, bytes).is_err() {
+                self.shut.push((address, bytes));
+            }
+        }
     }
 
     /// The handle of a number, not to be given back here.
@@ -142,6 +154,7 @@ impl Backend for Vmm {
     }
 
     fn left(&mut self) -> Option<usize> {
+        self.unmap_shut();
         self.context.memory_info().ok().map(|memory| memory.free)
     }
 
@@ -150,6 +163,7 @@ impl Backend for Vmm {
     }
 
     fn map(&mut self, address: u64, bytes: usize, row: &[u64]) -> (usize, Result<()>) {
+        self.unmap_shut();
         let (mut mapped, mut end, mut outcome) = (0, address, Ok(()));
         for &memory in row {
             outcome = self.range(end).and_then(|(offset, range)| {
@@ -165,8 +179,8 @@ impl Backend for Vmm {
         if mapped > 0
             && let Err(error) = self.set_access(&self.reached_by, address, bytes)
         {
-            // Once more, because the driver reports older errors of others in any call. Else nothing can be mapped there any more.
-            let _ = self.unmap(address, bytes).or_else(|_| self.unmap(address, bytes));
+            self.shut.push((address, bytes));
+            self.unmap_shut();
             return (0, Err(error));
         }
         (mapped, outcome)

@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::copy::memset_async;
 use cuda_mem_core::sys::CUresult;
@@ -310,11 +312,17 @@ impl Drop for Late {
 /// What such a destructor gives the stream comes after what the allocator has looked at.
 #[test]
 fn what_is_freed_while_a_thread_ends_is_waited_for() {
+    [true, false].into_iter().for_each(frees_while_a_thread_ends);
+}
+
+/// In memory of pages or of segments, as a device without virtual memory management has it.
+fn frees_while_a_thread_ends(is_expandable: bool) {
     thread_local! {
         static LATE: RefCell<Vec<Late>> = const { RefCell::new(Vec::new()) };
     }
     on_small(|_, context| {
         let (allocator, gate) = (allocator(context), Arc::new(Gate::new(context)));
+        allocator.set_expandable_segments(is_expandable).unwrap();
         in_a_thread(|| {
             // Entered before anything of the allocator is, it goes after that, and before the driver leaves the thread.
             context.synchronize().unwrap();
@@ -325,18 +333,23 @@ fn what_is_freed_while_a_thread_ends_is_waited_for() {
             own.synchronize().unwrap();
             LATE.with(|late| late.borrow_mut().push(Late(Some(block), Arc::clone(&gate))));
         });
-        let taken = in_a_thread(|| {
+        let is_open = Arc::new(AtomicBool::new(false));
+        let (opens, theirs) = (Arc::clone(&gate), Arc::clone(&is_open));
+        let opener = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            theirs.store(true, Ordering::SeqCst);
+            opens.open();
+        });
+        let waited = in_a_thread(|| {
             let own = Stream::per_thread(context).unwrap();
             let mut block = allocator.allocate(40 * MIB, &own)?;
             block.as_device_range().fill_bytes(&own, 2).unwrap();
-            let is_idle = own.is_idle().unwrap();
-            gate.open();
             own.synchronize().unwrap();
-            Ok::<_, Error>(is_idle)
+            Ok::<_, Error>(is_open.load(Ordering::SeqCst))
         });
-        gate.open();
-        // It waits for the block, on the device, or has none yet.
-        assert!(!matches!(taken, Ok(true)), "{taken:?}");
+        opener.join().unwrap();
+        // It waits for the block, on the device or here, or has none yet.
+        assert!(!matches!(waited, Ok(false)), "{waited:?}");
         context.synchronize().unwrap();
         assert_eq!(allocator.statistics().allocated_bytes.all.current, 0);
     });

@@ -202,7 +202,7 @@ impl<'s> PrivatePools<'s> {
         // Nobody else frees it meanwhile.
         state.owners.remove(&address);
         drop(state);
-        if let Some(other) = stream.filter(|stream| stream.id().as_raw() != block.stream)
+        if let Some(other) = stream.filter(|stream| !self.is_served(&block, stream))
             && let Err(error) = pending.record_stream(address, other, self.capture_of(other))
         {
             lock(&self.private.state).owners.insert(address, id);
@@ -231,10 +231,16 @@ impl<'s> PrivatePools<'s> {
         Ok(())
     }
 
+    /// Whether a block is of this stream, and of no other meanwhile: what a thread's stream is given behind its end is not behind that.
+    fn is_served(self, block: &Block, stream: &Stream) -> bool {
+        let id = stream.id().as_raw();
+        block.stream == id && self.shared.streams.slot_of(id).is_some_and(|slot| slot.owner.is(id))
+    }
+
     pub(in crate::caching) fn record_stream(self, address: u64, stream: &Stream) -> Result<()> {
         let live = lock(&self.private.state).live(address);
         let (_, block) = live.ok_or(Error::UnknownAddress { address })?;
-        if block.stream == stream.id().as_raw() {
+        if self.is_served(&block, stream) {
             return Ok(());
         }
         self.private.pending.record_stream(address, stream, self.capture_of(stream))

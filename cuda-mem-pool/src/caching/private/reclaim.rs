@@ -217,7 +217,7 @@ impl PrivatePools<'_> {
     fn adopt(self, id: MempoolId, from: u64, to: u64) -> bool {
         let streams = &self.shared.streams;
         if let Some(slot) = streams.slot_of(from) {
-            slot.owner.look_for_end();
+            drop(slot.owner.look_for_end());
         }
         // Under the lock: a thread at its end that has its stream come back has nothing of the pool before.
         let mut state = lock(&self.private.state);

@@ -8,7 +8,8 @@ use super::memory::Segment;
 /// Addresses, memory and order, from a driver or a model of one.
 ///
 /// Sizes are bytes, multiples of 2 MiB. Memory goes by the numbers that [`create`](Self::create) gave it, streams by those of their
-/// heaps. A call that fails has done nothing that its caller has to know of.
+/// heaps. A call that fails has done nothing that its caller has to know of: where a driver maps memory, does not let the device in and does
+/// not unmap it either, the backend sees to it before it maps again.
 #[doc(hidden)]
 pub trait Backend {
     /// What a call says that failed.
