@@ -153,7 +153,7 @@ fn memory_that_a_thread_leaves_with_work_in_it_serves_others_once_that_is_done()
         let stream = Stream::new(context).unwrap();
         thread::scope(|scope| {
             let asked = scope.spawn(|| allocator.allocate(60 * MIB, &stream).map(|block| block.len()));
-            thread::sleep(std::time::Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
             assert!(!asked.is_finished(), "the host waits");
             gate.open();
             assert_eq!(asked.join().unwrap().unwrap(), 60 * MIB);
