@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, CachingOptions, CallbackId};
@@ -45,6 +45,8 @@ pub(crate) struct Devices {
     made: [OnceLock<PerDevice>; MOST],
     /// The one that there is, as long as it is alone.
     only: AtomicI32,
+    /// Whether history is recorded, told without a lock: trackers may ask, while others wait for them.
+    records: AtomicBool,
     /// Held while a device is made, and while what holds for all of them changes.
     setup: Mutex<Option<Setup>>,
 }
@@ -60,10 +62,11 @@ pub(crate) struct Setup {
     pub(crate) expandable: bool,
     /// What is recorded, if anything is.
     history: Option<HistoryOptions>,
+    /// With the number of those that may be detached; 0 for others.
     listeners: Vec<(u64, Box<Listener>)>,
-    /// What each listener is called where it was attached.
+    /// Under which id each listener is attached to which device.
     attached: Vec<(u64, i32, CallbackId)>,
-    /// How many listeners there were.
+    /// How many may have been detached.
     numbers: u64,
 }
 
@@ -134,7 +137,8 @@ fn kept(place: &OnceLock<Stream>, make: impl FnOnce() -> core::Result<Stream>) -
 impl Devices {
     pub(crate) const fn new() -> Self {
         let made = [const { OnceLock::new() }; MOST];
-        Self { made, only: AtomicI32::new(NONE), setup: Mutex::new(None) }
+        let records = AtomicBool::new(false);
+        Self { made, only: AtomicI32::new(NONE), records, setup: Mutex::new(None) }
     }
 
     /// What there is of a device that was made.
@@ -203,23 +207,42 @@ impl Devices {
             for history in self.all().map(|device| device.caching.history()) {
                 options.map_or_else(|| history.stop(), |options| history.start(options));
             }
+            self.records.store(options.is_some(), Ordering::Relaxed);
             std::mem::replace(&mut setup.history, options.cloned())
         });
     }
 
-    /// Attaches a function to all devices, and gives it a number.
-    pub(crate) fn attach(&self, listener: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static) -> u64 {
+    pub(crate) fn is_recording(&self) -> bool {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Attaches a function to all devices.
+    pub(crate) fn attach(&self, listener: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static) {
+        self.set_up(|setup| self.enter(setup, 0, Box::new(listener)));
+    }
+
+    /// As [`Devices::attach`], to be detached by the number.
+    pub(crate) fn register(
+        &self,
+        listener: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static,
+    ) -> u64 {
         self.set_up(|setup| {
             setup.numbers += 1;
-            let number = setup.numbers;
-            setup.attached.extend(self.all().map(|device| (number, device.ordinal, listener(device))));
-            setup.listeners.push((number, Box::new(listener)));
-            number
+            self.enter(setup, setup.numbers, Box::new(listener));
+            setup.numbers
         })
     }
 
-    /// Detaches what was attached last under a number; whether there is any.
+    fn enter(&self, setup: &mut Setup, number: u64, listener: Box<Listener>) {
+        setup.attached.extend(self.all().map(|device| (number, device.ordinal, listener(device))));
+        setup.listeners.push((number, listener));
+    }
+
+    /// Detaches the function with this number from all devices; false if there is none.
     pub(crate) fn detach(&self, number: u64) -> bool {
+        if number == 0 {
+            return false;
+        }
         let (gone, attached) = self.set_up(|setup| {
             let gone: Vec<_> = setup.listeners.extract_if(.., |(of, _)| *of == number).collect();
             (gone, setup.attached.extract_if(.., |(of, ..)| *of == number).collect::<Vec<_>>())

@@ -7,7 +7,6 @@
 #![allow(unsafe_code, reason = "takes pointers and functions of C")]
 
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::forked;
 use cuda_mem_ipc::cuda_mem_pool::history::{self, HistoryOptions, RecordContext};
@@ -18,9 +17,6 @@ pub use super::contexts::{cuda_mem_torch_gather_context, cuda_mem_torch_release_
 use super::devices::DEVICES;
 use super::error::{Failure, entry};
 use super::pointers::{read, text};
-
-/// Whether it is recorded, told without a lock: trackers may ask, while others wait for them.
-static RECORDS: AtomicBool = AtomicBool::new(false);
 
 /// Which entries are recorded, and how many.
 #[repr(C)]
@@ -68,7 +64,6 @@ pub unsafe extern "C" fn cuda_mem_torch_record_history(
             wanted = wanted.with_frames(level, move || contexts::gather(gather, options.release));
         }
         DEVICES.record_history(Some(&wanted));
-        RECORDS.store(true, Ordering::Relaxed);
         Ok(())
     })
 }
@@ -77,7 +72,6 @@ pub unsafe extern "C" fn cuda_mem_torch_record_history(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_stop_history() -> c_int {
     entry(|| {
-        RECORDS.store(false, Ordering::Relaxed);
         DEVICES.record_history(None);
         contexts::release_unused();
         Ok(())
@@ -87,7 +81,7 @@ pub extern "C" fn cuda_mem_torch_stop_history() -> c_int {
 /// Whether it is recorded.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_is_history_enabled() -> bool {
-    !forked() && RECORDS.load(Ordering::Relaxed)
+    !forked() && DEVICES.is_recording()
 }
 
 /// What the calling thread says of what it does next; null is nothing.

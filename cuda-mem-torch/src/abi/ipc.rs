@@ -173,7 +173,7 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
             "the handle is of memory of cuMemAlloc, or of a fabric, which the native allocator opens",
         ));
     };
-    let _ = leaving::settle();
+    leaving::settle();
     let key = (device.ordinal, bytes.to_vec());
     if let Some(address) = lock(&IMPORTS).find(&key) {
         return Ok(address);
@@ -217,7 +217,6 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
         // Nobody finds it any more. Whoever opens the same bytes again gets a mapping of its own: by then they may name other memory.
         let Opened { mapping, device, .. } = opened.swap_remove(place);
         drop(imports);
-        leaving::push(vec![device], move || drop(mapping));
-        leaving::settle()
+        leaving::wait_and(vec![device], move || drop(mapping))
     })
 }

@@ -22,19 +22,36 @@ struct Leaving {
 
 static LEAVING: Mutex<Vec<Leaving>> = Mutex::new(Vec::new());
 
-/// Calls `let_go` once the devices are done, as [`settle`] finds, now or later.
+/// Calls `let_go` once the devices are done, as a later [`settle`] finds.
 pub(super) fn push(devices: Vec<&'static Device>, let_go: impl FnOnce() + Send + 'static) {
     lock(&LEAVING).push(Leaving { devices, let_go: Box::new(let_go) });
 }
 
-/// Lets go of what nothing uses any more. The first error of a wait but for those that captures stand in the way of; what it is of stays.
-pub(super) fn settle() -> Result<(), Failure> {
-    let leaving = std::mem::take(&mut *lock(&LEAVING));
+/// Lets go of what nothing uses any more.
+pub(super) fn settle() {
+    let _ = settle_with(None);
+}
+
+/// Calls `let_go` once the devices are done: before this returns, or later if a wait fails. Returns the first failed wait for one of these
+/// devices, unless a capture or the end of the process is why.
+pub(super) fn wait_and(
+    devices: Vec<&'static Device>,
+    let_go: impl FnOnce() + Send + 'static,
+) -> Result<(), Failure> {
+    settle_with(Some(Leaving { devices, let_go: Box::new(let_go) }))
+}
+
+fn settle_with(own: Option<Leaving>) -> Result<(), Failure> {
+    let mut leaving = std::mem::take(&mut *lock(&LEAVING));
+    let awaited: Vec<_> =
+        own.iter().flat_map(|own| own.devices.iter().map(|device| device.ordinal)).collect();
+    // Nobody else finds it in the list, and waits for it in this call's stead.
+    leaving.extend(own);
     let (mut waited, mut failures) = (BTreeMap::new(), Vec::new());
     let mut is_quiet = |device: &&Device| {
         *waited.entry(device.ordinal).or_insert_with(|| {
             let waited = streams::quiesce(device);
-            waited.map_err(|failure| failures.push(failure)).is_ok()
+            waited.map_err(|failure| failures.push((device.ordinal, failure))).is_ok()
         })
     };
     let (gone, kept): (Vec<_>, Vec<_>) =
@@ -42,5 +59,6 @@ pub(super) fn settle() -> Result<(), Failure> {
     lock(&LEAVING).extend(kept);
     gone.into_iter().for_each(|leaving| (leaving.let_go)());
     let matters = |failure: &Failure| failure.code != CUDA_MEM_TORCH_CAPTURING && failure.driver != ENDED;
-    failures.into_iter().find(matters).map_or(Ok(()), Err)
+    let mut failures = failures.into_iter().filter(|(ordinal, _)| awaited.contains(ordinal));
+    failures.find_map(|(_, failure)| matters(&failure).then_some(failure)).map_or(Ok(()), Err)
 }

@@ -172,7 +172,7 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
     bytes: *mut usize,
 ) -> c_int {
     entry(|| {
-        let _ = leaving::settle();
+        leaving::settle();
         let mut given = 0usize;
         let pool = MempoolId::from(pool);
         for device in some(device)? {

@@ -25,7 +25,7 @@ pub(super) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -
     if stream.is_capturing()? {
         return Err(CoreError::Capturing { call: "an allocation while caching is off" }.into());
     }
-    let _ = leaving::settle();
+    leaving::settle();
     let made = DeviceAllocation::new(&device.context, bytes);
     let made = made.map_err(|error| out_of_memory::failure(device, bytes, error.into()))?;
     let address = made.as_raw();
@@ -34,16 +34,16 @@ pub(super) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -
     Ok(address)
 }
 
-/// Frees a block that was made here, once the devices that use it have done all that they were given; whether there is one. It is nobody's any
-/// more, whatever is returned.
+/// Frees a block that was made here, once the devices that use it have done all that they were given; whether there is one. After an error a
+/// later call frees it.
 #[inline]
 pub(super) fn free(address: u64) -> Result<bool, Failure> {
     let Some((allocation, users)) = BOOKS.remove(address) else { return Ok(false) };
-    leaving::push(users, move || {
+    let freed = leaving::wait_and(users, move || {
         drop(allocation);
         COUNT.fetch_sub(1, Ordering::Relaxed);
     });
-    leaving::settle().map(|()| true)
+    freed.map(|()| true)
 }
 
 /// A stream of a device uses a block, if it was made here: its free waits for the device. Whether it was.

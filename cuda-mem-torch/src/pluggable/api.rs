@@ -137,6 +137,8 @@ impl CudaAllocator for PluggableAllocator {
         }
         self.inner.program.books.with(|state| state.of(device).fraction = fraction);
         let set = read(&self.inner.program.functions).memory_fraction.clone();
+        // For pools of other memory, too.
+        self.inner.native.set_memory_fraction(if set.is_some() { 1.0 } else { fraction }, device)?;
         if let Some(set) = set {
             set(fraction, device);
         }

@@ -163,6 +163,8 @@ fn beyond_the_fraction_the_program_is_not_asked() {
     free(&*allocator, fits);
     allocator.set_memory_fraction(0.0, device).unwrap();
     assert!(allocator.malloc(1, device, &world.stream).unwrap_err().is_out_of_memory());
+    // Pools of other memory are held to it, too.
+    assert!(allocator.native().malloc(1, device, &world.stream).unwrap_err().is_out_of_memory());
     allocator.set_memory_fraction(1.0, device).unwrap();
     let fits = allocator.malloc(MIB, device, &world.stream).unwrap();
     free(&*allocator, fits);

@@ -13,7 +13,6 @@ use std::time::Duration;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::DeviceBuffer;
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricMemory};
 
-use super::settle;
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
 use crate::abi::leaving;
@@ -247,7 +246,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_close(handle: *mut cuda_mem_torch_s
         // SAFETY: the caller's promise: made by `Box::into_raw`, and nobody else's from here on.
         let handle = unsafe { Box::from_raw(handle) };
         leaving::push(vec![handle.device], move || drop(handle));
-        settle();
+        leaving::settle();
         Ok(())
     })
 }

@@ -56,11 +56,6 @@ fn leave(device: &'static Device, name: String) {
     });
 }
 
-/// Lets go of what can be. What a device's failure keeps is in nobody's way.
-fn settle() {
-    let _ = leaving::settle();
-}
-
 /// Joins the group `name` of `world_size` ranks, processes of this host with a device each, as rank `rank`, and returns when all are
 /// there: `Group::join`. `directory` is the same for all. A rank is waited for `timeout_ms` milliseconds, here and later; 0 is a
 /// minute. The name of a group that was left is refused until that has ended.
@@ -83,7 +78,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
         // SAFETY: the caller's promise.
         let directory = Path::new(unsafe { text(directory, "directory") }?);
         let device = devices::device(device)?;
-        settle();
+        leaving::settle();
         groups::refuse_left(name)?;
         let mut options = GroupOptions::default();
         if timeout_ms != 0 {
@@ -110,7 +105,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_leave(name: *const c_char) -> c_int
         if let Some((ordinal, name)) = groups::leave(name)? {
             leave(devices::device(ordinal)?, name);
         }
-        settle();
+        leaving::settle();
         Ok(())
     })
 }
@@ -140,7 +135,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
 
 fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Failure> {
     let device = devices::device(ordinal)?;
-    settle();
+    leaving::settle();
     let name = groups::take(ordinal, name)?;
     let allocated = NativeBackend::global().alloc(bytes, device.context.device(), Some(&name));
     allocated.map(|allocated| allocated.address).map_err(|error| {
@@ -173,8 +168,8 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut
         // Its own, whichever was named: that one's work may use it.
         let own = devices::device(freed.group().device().as_raw())?;
         end(freed.group().name());
-        leaving::push(vec![own], move || drop(freed));
-        settle();
+        // What a device's failure keeps is in nobody's way.
+        let _ = leaving::wait_and(vec![own], move || drop(freed));
         Ok(())
     })
 }
