@@ -4,31 +4,39 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    slots: Vec<Option<T>>,
-    /// The numbers without a value. The next value gets the last one.
-    vacant: Vec<u32>,
+    slots: Vec<Slot<T>>,
+    /// The first number without a value; each names the next.
+    vacant: u32,
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Value(T),
+    Vacant { next: u32 },
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), vacant: Vec::new() }
+        Self { slots: Vec::new(), vacant: NONE }
     }
 }
 
 impl<T> Slab<T> {
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Option<T>>() + self.vacant.capacity() * size_of::<u32>()
+        self.slots.capacity() * size_of::<Slot<T>>()
     }
 
     /// Gives `value` a number, or back if there are no more.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32, T> {
-        if let Some(number) = self.vacant.pop() {
-            self.slots[number as usize] = Some(value);
-            return Ok(number);
+        if let Some(slot) = self.slots.get_mut(self.vacant as usize)
+            && let Slot::Vacant { next } = *slot
+        {
+            *slot = Slot::Value(value);
+            return Ok(std::mem::replace(&mut self.vacant, next));
         }
         match u32::try_from(self.slots.len()) {
             Ok(number) if number != NONE => {
-                push(&mut self.slots, Some(value));
+                push(&mut self.slots, Slot::Value(value));
                 Ok(number)
             }
             _ => Err(value),
@@ -37,21 +45,33 @@ impl<T> Slab<T> {
 
     /// Takes the value away, whose number the next one gets.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
-        let value = self.slots.get_mut(number as usize)?.take()?;
-        push(&mut self.vacant, number);
-        Some(value)
+        let slot = self.slots.get_mut(number as usize).filter(|slot| matches!(slot, Slot::Value(_)))?;
+        let next = std::mem::replace(&mut self.vacant, number);
+        match std::mem::replace(slot, Slot::Vacant { next }) {
+            Slot::Value(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        }
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        self.slots.get(number as usize)?.as_ref()
+        match self.slots.get(number as usize)? {
+            Slot::Value(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        }
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.slots.get_mut(number as usize)?.as_mut()
+        match self.slots.get_mut(number as usize)? {
+            Slot::Value(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0u32..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
+        self.slots.iter().zip(0u32..).filter_map(|(slot, number)| match slot {
+            Slot::Value(value) => Some((number, value)),
+            Slot::Vacant { .. } => None,
+        })
     }
 }
 

@@ -23,13 +23,22 @@ struct Leaf<const N: usize>([AtomicU32; N]);
 #[derive(Debug)]
 pub(super) struct Leaves<const N: usize> {
     chunks: [OnceLock<Chunk<N>>; CHUNKS],
-    /// The numbers of those that nobody has.
-    vacant: Mutex<Vec<u32>>,
+    vacant: Mutex<Vacant>,
+}
+
+#[derive(Debug)]
+struct Vacant {
+    numbers: Vec<u32>,
+    chunks: usize,
+    leaves: usize,
 }
 
 impl<const N: usize> Leaves<N> {
     pub(super) fn new() -> Self {
-        Self { chunks: [const { OnceLock::new() }; CHUNKS], vacant: Mutex::default() }
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            vacant: Mutex::new(Vacant { numbers: Vec::new(), chunks: 0, leaves: 0 }),
+        }
     }
 
     #[inline]
@@ -41,16 +50,19 @@ impl<const N: usize> Leaves<N> {
     /// The number of an empty leaf. None if there are no more numbers, millions of them.
     pub(super) fn take(&self) -> Option<u32> {
         let mut vacant = lock(&self.vacant);
-        if vacant.is_empty() {
-            let number = self.chunks.iter().position(|chunk| chunk.get().is_none())?;
+        if vacant.numbers.is_empty() {
+            let place = self.chunks.get(vacant.chunks)?;
             let least = (LEAST / size_of::<[u32; N]>()).max(1);
-            let count = (self.count() / SHARE).clamp(least, 1 << PLACE_BITS);
-            let leaf = || Leaf(std::array::from_fn(|_| AtomicU32::new(0)));
-            self.chunks[number].set((0..count).map(|_| leaf()).collect()).ok()?;
-            let first = (number as u32) << PLACE_BITS;
-            vacant.extend((first..first + count as u32).rev());
+            let count = (vacant.leaves / SHARE).clamp(least, 1 << PLACE_BITS);
+            let chunk: Chunk<N> =
+                (0..count).map(|_| Leaf(std::array::from_fn(|_| AtomicU32::new(0)))).collect();
+            place.set(chunk).ok()?;
+            let first = (vacant.chunks as u32) << PLACE_BITS;
+            vacant.numbers.extend((first..first + count as u32).rev());
+            vacant.chunks += 1;
+            vacant.leaves += count;
         }
-        vacant.pop()
+        vacant.numbers.pop()
     }
 
     /// Empties the leaf, for the next one who takes it.
@@ -58,15 +70,11 @@ impl<const N: usize> Leaves<N> {
         for entry in self.get(number).into_iter().flatten() {
             entry.store(0, Ordering::Relaxed);
         }
-        lock(&self.vacant).push(number);
+        lock(&self.vacant).numbers.push(number);
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.count() * size_of::<Leaf<N>>() + lock(&self.vacant).capacity() * size_of::<u32>()
-    }
-
-    /// How many there are.
-    fn count(&self) -> usize {
-        self.chunks.iter().map_while(OnceLock::get).map(|chunk| chunk.len()).sum()
+        let vacant = lock(&self.vacant);
+        vacant.leaves * size_of::<Leaf<N>>() + vacant.numbers.capacity() * size_of::<u32>()
     }
 }

@@ -20,7 +20,7 @@ use crate::engine::paged::Tier;
 use crate::primitive::{AtomicU32, Ordering};
 use leaves::Leaves;
 use regions::Regions;
-use slot::{entry_of, record_of, tag};
+use slot::{Content, entry_of, record_of, tag};
 
 /// Blocks start at multiples of this many bytes.
 pub(super) const GRANULE: u64 = 512;
@@ -68,46 +68,52 @@ impl PageMap {
         }
         let slot = self.regions.slot(address)?;
         let owner = slot.owner.load(Ordering::Relaxed);
-        match slot.page() {
-            Some((tier, leaf)) => {
+        match slot.content() {
+            Content::Page(tier, leaf) => {
                 let entry = self.entry(tier, leaf, address)?.load(Ordering::Relaxed);
                 let record = record_of(entry, tag(tier, address))?;
                 Some(Found { owner, record, tier })
             }
-            None => Some(Found { owner, record: slot.large(address)?, tier: Tier::Large }),
+            Content::Starts(starts) => {
+                let record = slot.record(address).load(Ordering::Relaxed);
+                starts.has(address).then_some(Found { owner, record, tier: Tier::Large })
+            }
         }
     }
 
     /// Enters a block of more than 1 MiB.
     pub(super) fn set_large(&self, address: u64, owner: u32, record: u32) -> Option<()> {
-        let slot = self.regions.slot_or_new(address);
-        if slot.page().is_some() || !address.is_multiple_of(GRANULE) {
+        let slot = self.regions.slot_or_new(address)?;
+        let Content::Starts(starts) = slot.content() else { return None };
+        if !address.is_multiple_of(GRANULE) {
             return None;
         }
         slot.owner.store(owner, Ordering::Relaxed);
-        slot.set_large(address, Some(record));
+        slot.record(address).store(record, Ordering::Relaxed);
+        slot.set(Content::Starts(starts.with(address)));
         Some(())
     }
 
     /// Takes a block of more than 1 MiB out; nothing if there is none at this address.
     pub(super) fn clear_large(&self, address: u64) {
         if let Some(slot) = self.regions.slot(address)
+            && let Content::Starts(starts) = slot.content()
             && address.is_multiple_of(GRANULE)
-            && slot.large(address).is_some()
+            && starts.has(address)
         {
-            slot.set_large(address, None);
+            slot.set(Content::Starts(starts.without(address)));
         }
     }
 
     /// Makes the 2 MiB at `address` a page. No large block may start there.
     pub(super) fn add_page(&self, address: u64, owner: u32, tier: Tier) -> Option<()> {
-        let slot = self.regions.slot_or_new(address);
-        if !address.is_multiple_of(SLOT) || slot.page().is_some() || !slot.is_empty() {
+        let slot = self.regions.slot_or_new(address)?;
+        if !address.is_multiple_of(SLOT) || slot.content() != Content::EMPTY {
             return None;
         }
         let leaf = if tier == Tier::Small { self.small.take() } else { self.medium.take() }?;
         slot.owner.store(owner, Ordering::Relaxed);
-        slot.set_page(Some((tier, leaf)));
+        slot.set(Content::Page(tier, leaf));
         Some(())
     }
 
@@ -115,9 +121,9 @@ impl PageMap {
     pub(super) fn remove_page(&self, address: u64) {
         if let Some(slot) = self.regions.slot(address)
             && address.is_multiple_of(SLOT)
-            && let Some((tier, leaf)) = slot.page()
+            && let Content::Page(tier, leaf) = slot.content()
         {
-            slot.set_page(None);
+            slot.set(Content::EMPTY);
             if tier == Tier::Small { self.small.give_back(leaf) } else { self.medium.give_back(leaf) }
         }
     }
@@ -147,7 +153,10 @@ impl PageMap {
 
     #[inline]
     fn page(&self, address: u64) -> Option<(Tier, u32)> {
-        self.regions.slot(address)?.page()
+        match self.regions.slot(address)?.content() {
+            Content::Page(tier, leaf) => Some((tier, leaf)),
+            Content::Starts(_) => None,
+        }
     }
 
     #[inline]

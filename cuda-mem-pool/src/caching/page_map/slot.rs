@@ -1,67 +1,92 @@
 //! What is written about 2 MiB of addresses.
 
 use super::{GRANULE, RECORDS, SLOT, Tier, WINDOW};
-use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::primitive::{AtomicU32, Ordering};
 
 const HALF: u64 = SLOT / 2;
 
 #[derive(Debug)]
-#[repr(align(32))]
+#[repr(align(16))]
 pub(super) struct Slot {
     /// The number of the heap that has the blocks here.
     pub(super) owner: AtomicU32,
-    /// The page that this is, or 0.
-    page: AtomicU32,
-    /// Of the large block that starts in each half: its record, and where it starts, as [`tag`] says. 0 if none does.
-    large: [AtomicU64; 2],
+    content: AtomicU32,
+    /// Of the large blocks that start in each half.
+    records: [AtomicU32; 2],
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Starts(Starts),
+    /// A page, small or medium, and the number of its leaf.
+    Page(Tier, u32),
+}
+
+/// Where in each half a large block starts: in granules, from 1, in 12 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Starts(u32);
 
 const PAGE: u32 = 1 << 31;
 const MEDIUM: u32 = 1 << 30;
 
-/// Where a large block starts in its half takes so many bits.
-const TAG_BITS: u32 = 12;
-
 impl Slot {
     pub(super) fn new() -> Self {
-        let large = [AtomicU64::new(0), AtomicU64::new(0)];
-        Self { owner: AtomicU32::new(0), page: AtomicU32::new(0), large }
+        let zero = || AtomicU32::new(0);
+        Self { owner: zero(), content: zero(), records: [zero(), zero()] }
     }
 
-    /// A page, small or medium, with the number of its leaf.
     #[inline]
-    pub(super) fn page(&self) -> Option<(Tier, u32)> {
-        let word = self.page.load(Ordering::Relaxed);
+    pub(super) fn content(&self) -> Content {
+        let word = self.content.load(Ordering::Relaxed);
+        if word & PAGE == 0 {
+            return Content::Starts(Starts(word));
+        }
         let tier = if word & MEDIUM == 0 { Tier::Small } else { Tier::Medium };
-        (word != 0).then_some((tier, word & !(PAGE | MEDIUM)))
+        Content::Page(tier, word & !(PAGE | MEDIUM))
     }
 
-    pub(super) fn set_page(&self, page: Option<(Tier, u32)>) {
-        let word = page.map_or(0, |(tier, leaf)| PAGE | if tier == Tier::Small { 0 } else { MEDIUM } | leaf);
-        self.page.store(word, Ordering::Relaxed);
-    }
-
-    /// Whether no large block starts here.
-    pub(super) fn is_empty(&self) -> bool {
-        self.large.iter().all(|half| half.load(Ordering::Relaxed) == 0)
-    }
-
-    /// The record of the large block that starts at an address.
-    #[inline]
-    pub(super) fn large(&self, address: u64) -> Option<u32> {
-        let entry = self.half(address).load(Ordering::Relaxed);
-        let starts = entry % (1 << TAG_BITS) == u64::from(tag(Tier::Large, address));
-        starts.then_some((entry >> TAG_BITS) as u32)
-    }
-
-    pub(super) fn set_large(&self, address: u64, record: Option<u32>) {
-        let entry = |record| u64::from(record) << TAG_BITS | u64::from(tag(Tier::Large, address));
-        self.half(address).store(record.map_or(0, entry), Ordering::Relaxed);
+    pub(super) fn set(&self, content: Content) {
+        let word = match content {
+            Content::Starts(Starts(word)) => word,
+            Content::Page(Tier::Small, leaf) => PAGE | leaf,
+            Content::Page(_, leaf) => PAGE | MEDIUM | leaf,
+        };
+        self.content.store(word, Ordering::Relaxed);
     }
 
     #[inline]
-    fn half(&self, address: u64) -> &AtomicU64 {
-        &self.large[(address / HALF % 2) as usize]
+    pub(super) fn record(&self, address: u64) -> &AtomicU32 {
+        &self.records[(address / HALF % 2) as usize]
+    }
+}
+
+impl Content {
+    pub(super) const EMPTY: Self = Self::Starts(Starts(0));
+}
+
+impl Starts {
+    const MASK: u32 = 0xfff;
+
+    #[inline]
+    pub(super) fn has(self, address: u64) -> bool {
+        let (shift, place) = Self::place(address);
+        (self.0 >> shift) & Self::MASK == place
+    }
+
+    pub(super) fn with(self, address: u64) -> Self {
+        let (shift, place) = Self::place(address);
+        Self(self.without(address).0 | (place << shift))
+    }
+
+    /// Without what starts in the same half.
+    pub(super) fn without(self, address: u64) -> Self {
+        Self(self.0 & !(Self::MASK << Self::place(address).0))
+    }
+
+    #[inline]
+    fn place(address: u64) -> (u32, u32) {
+        let shift = (address / HALF % 2) as u32 * 12;
+        (shift, (address % HALF / GRANULE) as u32 + 1)
     }
 }
 
@@ -78,13 +103,8 @@ pub(super) fn record_of(entry: u32, tag: u32) -> Option<u32> {
     (entry % TAGS == tag).then_some(entry / TAGS)
 }
 
-/// The tag of a block that starts at an address: where it does so in the part of its tier, of which one alone can, in granules from 1.
+/// The tag of a block that starts at an address: of a medium one, where in its window that is, in granules, from 1.
 #[inline]
 pub(super) fn tag(tier: Tier, address: u64) -> u32 {
-    let part = match tier {
-        Tier::Small => GRANULE,
-        Tier::Medium => WINDOW,
-        Tier::Large => HALF,
-    };
-    (address % part / GRANULE) as u32 + 1
+    if tier == Tier::Small { 1 } else { (address % WINDOW / GRANULE) as u32 + 1 }
 }

@@ -23,19 +23,20 @@ const LOOKED_AT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct FreeLists {
-    /// Which lists of each group have blocks.
+    groups: u64,
+    /// Which lists of a group have blocks.
     lists: [u32; GROUPS],
     heads: Box<[u32]>,
     /// The size of large ends of runs, in bytes.
     end_bytes: usize,
 }
 
-const _: () = assert!(STEPS == u32::BITS as usize);
+const _: () = assert!(GROUPS <= 64 && STEPS == 32);
 
 impl FreeLists {
     pub(super) fn new(most: usize, end_bytes: usize) -> Self {
         let lists = classes::floor(most) + 2;
-        Self { lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice(), end_bytes }
+        Self { groups: 0, lists: [0; GROUPS], heads: vec![NONE; lists].into_boxed_slice(), end_bytes }
     }
 
     /// The host memory that the lists take beside themselves and the records.
@@ -59,6 +60,7 @@ impl FreeLists {
             head.links.before = number;
         }
         self.lists[class / STEPS] |= 1 << (class % STEPS);
+        self.groups |= 1 << (class / STEPS);
     }
 
     pub(super) fn remove(&mut self, blocks: &mut Slab<Span>, number: u32) {
@@ -75,7 +77,11 @@ impl FreeLists {
         let class = if self.heads[self.ends()] == number { self.ends() } else { classes::floor(size) };
         self.heads[class] = after;
         if after == NONE {
-            self.lists[class / STEPS] &= !(1 << (class % STEPS));
+            let group = class / STEPS;
+            self.lists[group] &= !(1 << (class % STEPS));
+            if self.lists[group] == 0 {
+                self.groups &= !(1 << group);
+            }
         }
     }
 
@@ -131,10 +137,13 @@ impl FreeLists {
 
     /// The first list with blocks after that of `class`.
     fn next_after(&self, class: usize) -> Option<usize> {
-        let group = class / STEPS;
-        let later = self.lists[group] & u32::MAX.checked_shl((class % STEPS) as u32 + 1).unwrap_or(0);
-        let groups = [later].into_iter().chain(self.lists[group + 1..].iter().copied());
-        let (at, lists) = groups.enumerate().find(|(_, lists)| *lists != 0)?;
-        Some((group + at) * STEPS + lists.trailing_zeros() as usize)
+        let (group, step) = (class / STEPS, class % STEPS);
+        let later = self.lists[group] & u32::MAX.checked_shl(step as u32 + 1).unwrap_or(0);
+        if later != 0 {
+            return Some(group * STEPS + later.trailing_zeros() as usize);
+        }
+        let groups = self.groups & u64::MAX.checked_shl(group as u32 + 1).unwrap_or(0);
+        let group = (groups != 0).then(|| groups.trailing_zeros() as usize)?;
+        Some(group * STEPS + self.lists[group].trailing_zeros() as usize)
     }
 }
