@@ -152,7 +152,7 @@ impl Devices {
         self.made.iter().filter_map(OnceLock::get)
     }
 
-    /// A device of the driver, which is made if it is not there, before anybody can have memory of it; none for a number that is too high.
+    /// The device with this number, made if need be; none if the number is too high.
     pub(crate) fn make<E: From<core::Error> + From<Error>>(
         &self,
         driver: Driver,
@@ -202,7 +202,7 @@ impl Devices {
 
     /// Records what happens on all devices from now on; without options, no more.
     pub(crate) fn record_history(&self, options: Option<&HistoryOptions>) {
-        // With the last of what was recorded before goes a closure of others.
+        // Dropped after the unlock: the program's closure may go with it.
         let _before = self.set_up(|setup| {
             for history in self.all().map(|device| device.caching.history()) {
                 options.map_or_else(|| history.stop(), |options| history.start(options));

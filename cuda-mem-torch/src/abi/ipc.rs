@@ -178,7 +178,7 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     if let Some(address) = lock(&IMPORTS).find(&key) {
         return Ok(address);
     }
-    // Nobody else waits meanwhile: the other process may take its time, and who hears of a failure may ask for what is opened.
+    // Without the lock: the other process may take long, and the hook that hears of a failure may open memory too.
     let mapping = import::<Failure>(device.context.device(), &mapped)?;
     let _reports = core::LateReports::new();
     let mut imports = lock(&IMPORTS);

@@ -16,7 +16,7 @@ const ENDED: i32 = CUresult::CUDA_ERROR_DEINITIALIZED.0.cast_signed();
 
 struct Leaving {
     devices: Vec<&'static Device>,
-    /// Never knows its address alone: by the time that this is called, that may be another's.
+    /// Must not find its memory by address: by then another allocation may have that address.
     let_go: Box<dyn FnOnce() + Send>,
 }
 

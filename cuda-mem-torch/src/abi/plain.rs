@@ -28,7 +28,7 @@ use crate::lock::lock;
 
 /// Where all of it is allocated is a stream of the device's own: no user's stream has its memory for itself.
 static PLAIN: Devices = Devices::new();
-/// By their devices, each for itself: one may be waited for meanwhile. Nobody holds two.
+/// One lock for each device: its holder may wait for the device. Nobody holds two.
 static BOOKS: [Mutex<Books>; MOST] =
     [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
@@ -164,8 +164,8 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void
 }
 
 impl Books {
-    /// Has parked memory be used again, once all is done that used it. A wait that a capture stands in the way of leaves it parked, as does
-    /// one on the stream that asks.
+    /// Waits for all that used parked memory, and frees it. It stays parked while a capture forbids the wait, or while the asking stream
+    /// captures.
     fn use_parked(&mut self, asker: Option<(&'static Device, *mut c_void)>) {
         if self.parked.is_empty() || asker.is_some_and(|(device, stream)| streams::captures(device, stream)) {
             return;

@@ -43,7 +43,7 @@ pub(super) struct State {
 /// The figures of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OfDevice {
-    /// Of the allocations, each of which is a segment of its size: what of segments follows is left out.
+    /// Of single allocations. Each is a segment of its own, so the figures of segments are those of `active`, filled in when read.
     pub(super) statistics: DeviceStatistics,
     /// The peaks of these and of the private pools together, as of the last allocation.
     pub(super) peaks: DeviceStatistics,

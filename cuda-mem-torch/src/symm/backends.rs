@@ -192,7 +192,7 @@ impl Backends {
     ) -> Result<Arc<SymmetricBuffer>> {
         let backend = self.get_backend(DeviceType::CUDA)?;
         let place = Arc::clone(lock_here(&self.inner)?.persistent.entry(id).or_default());
-        // Held while it is made, for which others with their ids do not wait: the backend may wait for other ranks.
+        // Held while the buffer is made, since the backend may wait for other ranks; other ids have other locks.
         let mut kept = match place.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(RegistryError::PersistentAlive { id }.into()),
             Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
