@@ -13,11 +13,11 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use super::functions::{Functions, PoolFn};
+use super::functions::{Hooks, PoolFn};
 use super::{Inner, Program};
 use crate::allocator::{for_core, for_pool};
 use crate::error::{Error, Result};
-use crate::lock::read;
+use crate::lock::lock;
 
 /// The program's functions as a source of segments. Their memory is in no books but the pools'; it counts for the fraction.
 struct Segments(Arc<Program>);
@@ -55,19 +55,18 @@ impl Inner {
         of: (Device, MempoolId),
         native: impl FnOnce() -> Result<()>,
         setter: &'static str,
-        function: fn(&Functions) -> &Option<Arc<PoolFn>>,
+        function: fn(&Hooks) -> &Option<Arc<PoolFn>>,
     ) -> Result<()> {
         let (device, id) = of;
         self.native.caches.of(device)?;
-        let functions = read(&self.program.functions).clone();
-        if functions.begin_allocate_to_pool.is_none() {
+        let hooks = lock(&self.program.hooks).clone();
+        let end = function(&hooks);
+        if hooks.begin_allocate_to_pool.is_none() {
             native()?;
-        } else if function(&functions).is_none() {
+        } else if end.is_none() {
             return Err(Error::NoPoolFunction { setter, id });
         }
-        if let Some(end) = function(&functions) {
-            end(device, id);
-        }
+        end.iter().for_each(|end| end(device, id));
         Ok(())
     }
 }
