@@ -246,7 +246,7 @@ impl CudaAllocator for PluggableAllocator {
         source: Option<Arc<dyn RawResource>>,
     ) -> Result<()> {
         let own = source.is_none();
-        let source = source.unwrap_or_else(|| self.inner.segments());
+        let source = source.unwrap_or_else(|| self.inner.program.clone());
         match self.inner.native.create_or_incref_pool(device, id, Some(source)) {
             Err(Error::Pool(pool::Error::Pool(PoolError::SourceIsSet { .. }))) if own => {
                 self.inner.native.create_or_incref_pool(device, id, None)

@@ -19,22 +19,20 @@ use crate::allocator::{for_core, for_pool};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// The program's functions as a source of segments. Their memory is in no books but the pools'; it counts for the fraction.
-struct Segments(Arc<Program>);
-
 // SAFETY: the memory is the program's, handed through.
-unsafe impl MemorySource for Segments {
+unsafe impl MemorySource for Program {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> core::Result<()> {
         let device = stream.context().device();
-        self.0.free(address, layout.size(), device, stream).map_err(|error| for_core(error, address))
+        self.free(address, layout.size(), device, stream).map_err(|error| for_core(error, address))
     }
 }
 
+/// The program's functions as a source of segments, whose memory is in no books but the pools'. It counts for the fraction.
 // SAFETY: as above.
-unsafe impl RawResource for Segments {
+unsafe impl RawResource for Program {
     fn allocate(&self, layout: Layout, stream: &Stream) -> pool::Result<CUdeviceptr> {
         let requested = layout.size();
-        match self.0.alloc(requested, stream.context().device(), stream) {
+        match self.alloc(requested, stream.context().device(), stream) {
             Ok(0) => Err(pool::Error::OutOfMemory { requested, used: 0, limit: 0, source: None }),
             Ok(address) => Ok(address),
             Err(error) => Err(for_pool(error, requested)),
@@ -42,13 +40,9 @@ unsafe impl RawResource for Segments {
     }
 }
 
-crate::shown!(Segments);
+crate::shown!(Program);
 
 impl Inner {
-    pub(super) fn segments(&self) -> Arc<dyn RawResource> {
-        Arc::new(Segments(Arc::clone(&self.program)))
-    }
-
     /// Ends something of a pool: by `native`, where pools are kept here, and by the program's function.
     pub(super) fn end(
         &self,
