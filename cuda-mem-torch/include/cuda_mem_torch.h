@@ -49,7 +49,7 @@
 #define CUDA_MEM_TORCH_DRIVER 5
 
 /*
- A private pool is not as the call needs it, for another reason than those below.
+ A private pool is not as the call needs it, for a reason that has no code of its own.
  */
 #define CUDA_MEM_TORCH_POOL 6
 

@@ -28,7 +28,7 @@ pub const CUDA_MEM_TORCH_NOT_OURS: c_int = 3;
 pub const CUDA_MEM_TORCH_FORKED: c_int = 4;
 /// The driver refused; [`cuda_mem_torch_last_driver_code`] says with what.
 pub const CUDA_MEM_TORCH_DRIVER: c_int = 5;
-/// A private pool is not as the call needs it, for another reason than those below.
+/// A private pool is not as the call needs it, for a reason that has no code of its own.
 pub const CUDA_MEM_TORCH_POOL: c_int = 6;
 /// A stream captures a graph, and the call would have disturbed that.
 pub const CUDA_MEM_TORCH_CAPTURING: c_int = 7;

@@ -27,7 +27,7 @@ use super::error::{
     Failure, entry,
 };
 use super::leaving;
-use super::pointers::{expect, pointer, text, write};
+use super::pointers::{expect, optional, pointer, text, write};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
     entry(|| {
         expect(address, "address")?;
         // SAFETY: the caller's promise.
-        let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
+        let name = optional(name, || unsafe { text(name, "name") })?;
         let found = allocate(device, bytes, name)?;
         // SAFETY: the caller's promise.
         unsafe { write(address, pointer(found), "address") }
