@@ -3,8 +3,8 @@
 //! What is called this way is told neither which streams use memory nor when they are done: behind a `torch.cuda.MemPool` PyTorch
 //! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked,
 //! and used again behind one wait for the whole context, when as much of it is asked for or there is no other. That is the library's one
-//! exception to never waiting for a device. While the requesting stream captures, or one that the library was told of, new memory is made instead. PyTorch with the
-//! shim does not come here.
+//! exception to never waiting for a device. While the requesting stream captures, or one that the library was told of, new memory is made
+//! instead. PyTorch with the shim does not come here.
 //!
 //! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
 //! tracker or other function of the program runs here.
@@ -32,7 +32,7 @@ static PLAIN: Devices = Devices::new();
 static BOOKS: [Mutex<Books>; MOST] =
     [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
-/// So much parked memory is waited for, however much is asked for.
+/// So much parked memory is waited for, however much is asked for: what is parked is held twice until then.
 const MOST_PARKED: usize = 1 << 30;
 
 /// What was handed out and came back, by its address.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
         let own = device.own_stream()?;
         let allocate = || device.caching.allocate_by_address(size, &own);
         found = match allocate() {
-            Err(_) if books.use_parked(Some((device, stream))) => allocate()?,
+            Err(error) if error.is_out_of_memory() && books.use_parked(Some((device, stream))) => allocate()?,
             found => found?,
         };
         books.live.insert(found, Block { bytes: size, users: vec![device] });

@@ -13,7 +13,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Pin};
 
 use super::devices::DEVICES;
 use super::error::entry;
-use super::pointers::{expect, write};
+use super::pointers::write;
 
 /// Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
 /// unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
@@ -27,7 +27,8 @@ use super::pointers::{expect, write};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_hold_still(address: *const c_void, still: *mut *mut c_void) -> c_int {
     entry(|| {
-        expect(still, "still")?;
+        // SAFETY: the caller's promise. Before anything is held.
+        unsafe { write(still, std::ptr::null_mut(), "still") }?;
         let address = address.addr() as u64;
         let pinned = DEVICES.search(|device| pin(&device.caching, address))?;
         let pinned = pinned.ok_or(Error::UnknownAddress { address })?;

@@ -118,7 +118,9 @@ impl Clone for PluggableAllocator {
     /// Another allocator with the same functions, which knows nothing of what this one allocated and is not initialised.
     fn clone(&self) -> Self {
         let Program { alloc, free, hooks, .. } = &*self.inner.program;
-        Self::of(self.inner.native.caches.driver, alloc.clone(), free.clone(), lock(hooks).clone())
+        // In a forked child a thread of the parent may have the lock, and nothing is allocated.
+        let hooks = if forked() { Hooks::default() } else { lock(hooks).clone() };
+        Self::of(self.inner.native.caches.driver, alloc.clone(), free.clone(), hooks)
     }
 }
 

@@ -45,7 +45,7 @@ const KEYS: [(&str, Does); 22] = [
 enum Does {
     /// What it says.
     Counts,
-    /// Nothing, whatever its value: what it is about is so already, or done otherwise.
+    /// Nothing: what it is about is so already, or done otherwise.
     Moot(&'static str),
     /// Nothing for pinned host memory of this library, whatever its value; what it says for PyTorch's own.
     Host(&'static str),
@@ -88,7 +88,12 @@ impl Settings {
             };
             match does {
                 Does::Counts => settings.apply(key, &value)?,
-                Does::Moot(why) => settings.notes.push(format!("{key}:{value} changes nothing: {why}")),
+                Does::Moot(why) => {
+                    if key.starts_with("release_lock") {
+                        truth(key, &value)?;
+                    }
+                    settings.notes.push(format!("{key}:{value} changes nothing: {why}"));
+                }
                 Does::Host(why) => settings.notes.push(format!(
                     "{key}:{value} is for PyTorch's own pinned memory (pinned=False): here {why}"
                 )),
