@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 5
+#define CUDA_MEM_TORCH_ABI_VERSION 6
 
 /*
  All devices, where one may be named.
@@ -49,7 +49,7 @@
 #define CUDA_MEM_TORCH_DRIVER 5
 
 /*
- A private pool is not as the call needs it.
+ A private pool is not as the call needs it, for a reason that has no code of its own.
  */
 #define CUDA_MEM_TORCH_POOL 6
 
@@ -89,34 +89,29 @@
 #define CUDA_MEM_TORCH_SLEEP 13
 
 /*
- Any other reason, or none.
- */
-#define CUDA_MEM_TORCH_POOL_OTHER 0
-
-/*
  Allocations go to the pool already.
  */
-#define CUDA_MEM_TORCH_POOL_BEGUN 1
+#define CUDA_MEM_TORCH_POOL_BEGUN 14
 
 /*
  No allocations go to the pool.
  */
-#define CUDA_MEM_TORCH_POOL_NOT_BEGUN 2
+#define CUDA_MEM_TORCH_POOL_NOT_BEGUN 15
 
 /*
  Streams still use blocks of the pool that were freed.
  */
-#define CUDA_MEM_TORCH_POOL_PENDING 3
+#define CUDA_MEM_TORCH_POOL_PENDING 16
 
 /*
  There is no such pool.
  */
-#define CUDA_MEM_TORCH_POOL_UNKNOWN 4
+#define CUDA_MEM_TORCH_POOL_UNKNOWN 17
 
 /*
  The pool's last use has ended.
  */
-#define CUDA_MEM_TORCH_POOL_RELEASED 5
+#define CUDA_MEM_TORCH_POOL_RELEASED 18
 
 /*
  The bytes of what sleeps are in pinned host memory.
@@ -881,11 +876,6 @@ const char *cuda_mem_torch_last_error(void);
 int cuda_mem_torch_last_driver_code(void);
 
 /*
- Of a failure with [`CUDA_MEM_TORCH_POOL`], how the pool is: `CUDA_MEM_TORCH_POOL_BEGUN` or another of these.
- */
-int cuda_mem_torch_last_pool_reason(void);
-
-/*
  Records on all devices from now on. If it does already, the options change.
 
  # Safety
@@ -1179,8 +1169,7 @@ int cuda_mem_torch_pinned_begin_allocate_to_pool(struct cuda_mem_torch_pool_id p
 int cuda_mem_torch_pinned_end_allocate_to_pool(struct cuda_mem_torch_pool_id pool);
 
 /*
- Ends one use of a pool. With the last its memory goes back to the system, once its blocks are freed. Of one that is not known it is
- [`CUDA_MEM_TORCH_NOT_OURS`].
+ Ends one use of a pool. With the last its memory goes back to the system, once its blocks are freed.
  */
 int cuda_mem_torch_pinned_release_pool(struct cuda_mem_torch_pool_id pool);
 
@@ -1549,11 +1538,11 @@ int cuda_mem_torch_hold_still(const void *address,
                               void **still);
 
 /*
- Lets memory move again. Null is nothing.
+ Lets memory move, or sleep, again. Null is nothing.
 
  # Safety
 
- `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
+ `still` is of [`cuda_mem_torch_hold_still`] or [`cuda_mem_torch_keep`](super::cuda_mem_torch_keep), and passed here once.
  */
 int cuda_mem_torch_let_move(void *still);
 
@@ -1795,21 +1784,17 @@ int cuda_mem_torch_leave_tag(int device, const char *tag);
 int cuda_mem_torch_add_pool_to_tag(int device, const char *tag, struct cuda_mem_torch_pool_id pool);
 
 /*
- Has the memory behind a range stay awake until [`cuda_mem_torch_end_keep`] is passed what `keep` gets. `reason` says for whom.
+ Has the memory behind a range stay awake until [`cuda_mem_torch_let_move`](super::cuda_mem_torch_let_move) is passed what `keep` gets. `reason`
+ says for whom.
 
  # Safety
 
- `reason` is text, `keep` a place for a number.
+ `reason` is text, `keep` a place for an address.
  */
 int cuda_mem_torch_keep(void *address,
                         size_t bytes,
                         const char *reason,
-                        uint64_t *keep);
-
-/*
- Ends a keep.
- */
-int cuda_mem_torch_end_keep(uint64_t keep);
+                        void **keep);
 
 /*
  Tells of each tag of a device or of all, and how much of it is awake.

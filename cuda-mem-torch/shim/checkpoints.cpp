@@ -98,7 +98,9 @@ std::shared_ptr<native::AllocatorState> Allocator::getCheckpointState(DeviceInde
   state->pool = id;
   const int code = cuda_mem_torch_checkpoint_pool(device, pool_id(id), &state->checkpoint);
   check_pending(code);
-  TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id, or it is freeable: ", cuda_mem_torch_last_error());
+  for (const int reason : {CUDA_MEM_TORCH_POOL_UNKNOWN, CUDA_MEM_TORCH_POOL_RELEASED}) {
+    check_reason(code, reason, "Could not find pool of id, or it is freeable");
+  }
   check(code, device);
   return state;
 }

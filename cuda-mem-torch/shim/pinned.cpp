@@ -122,8 +122,8 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void release_pool(MempoolId_t id) override {
-    const int code = open_.load() ? cuda_mem_torch_pinned_release_pool(pool_id(id)) : CUDA_MEM_TORCH_NOT_OURS;
-    if (code == CUDA_MEM_TORCH_NOT_OURS) {
+    const int code = open_.load() ? cuda_mem_torch_pinned_release_pool(pool_id(id)) : CUDA_MEM_TORCH_POOL_UNKNOWN;
+    if (code == CUDA_MEM_TORCH_POOL_UNKNOWN) {
       native_->release_pool(id);
     } else if (check_unless_parents(code)) {
       pool_uses_ -= 1;

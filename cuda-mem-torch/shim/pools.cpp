@@ -103,11 +103,7 @@ void source_free(void* data, void* pointer, size_t /*bytes*/) noexcept {
 } // namespace
 
 void check_reason(int code, int reason, const char* words) {
-  TORCH_CHECK(
-      code != CUDA_MEM_TORCH_POOL || cuda_mem_torch_last_pool_reason() != reason,
-      words,
-      "\ncuda-mem: ",
-      cuda_mem_torch_last_error());
+  TORCH_CHECK(code != reason, words, "\ncuda-mem: ", cuda_mem_torch_last_error());
 }
 
 void Allocator::createOrIncrefPool(
@@ -204,7 +200,7 @@ bool Allocator::checkPoolLiveAllocations(
   bool are = false;
   const int code =
       cuda_mem_torch_check_pool_live_allocations(device, pool_id(id), addresses.data(), addresses.size(), &are);
-  TORCH_CHECK(code != CUDA_MEM_TORCH_POOL, "Could not find pool of id: ", cuda_mem_torch_last_error());
+  check_reason(code, CUDA_MEM_TORCH_POOL_UNKNOWN, "Could not find pool of id");
   check(code, device);
   return are;
 }

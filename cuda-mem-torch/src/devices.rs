@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "lets blocks serve their capture again")]
 
 use std::cell::Cell;
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -18,14 +18,13 @@ use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Snapshot;
 use cuda_mem_ipc::cuda_mem_pool::{Error, Result};
 
-use crate::ipc::Exports;
+use crate::ipc;
 use crate::lock::lock;
 
 /// As many devices as PyTorch can tell apart, and more than a host has.
 pub(crate) const MOST: usize = 64;
 
 const NONE: i32 = -1;
-const SEVERAL: i32 = -2;
 
 /// What there is of a device. A context takes memory of the device.
 #[derive(Debug)]
@@ -33,8 +32,6 @@ pub(crate) struct PerDevice {
     pub(crate) ordinal: i32,
     pub(crate) context: Context,
     pub(crate) caching: CachingAllocator,
-    /// What of it other processes were told of.
-    pub(crate) exports: Exports,
     /// The default stream, and one that nobody else puts work into, once they were asked for.
     default_stream: OnceLock<Stream>,
     own_stream: OnceLock<Stream>,
@@ -52,14 +49,15 @@ pub(crate) struct Devices {
 }
 
 /// What holds for every device, also those that are made later.
+#[derive(Default)]
 pub(crate) struct Setup {
     pub(crate) options: CachingOptions,
-    /// Of each device, once it is set.
-    pub(crate) fractions: [Option<f64>; MOST],
+    /// By devices' numbers, of those for which it was set.
+    pub(crate) fractions: BTreeMap<usize, f64>,
     /// Whether blocks that streams used may serve their capture again.
     reuse: bool,
-    /// Whether the default pool grows by pages, which may move once they are free.
-    pub(crate) expandable: bool,
+    /// Whether the default pool does not grow by pages, which may move once they are free.
+    pub(crate) is_fixed: bool,
     /// What is recorded, if anything is.
     history: Option<HistoryOptions>,
     /// With the number of those that may be detached; 0 for others.
@@ -78,31 +76,17 @@ thread_local! {
     static LAST: Cell<i32> = const { Cell::new(0) };
 }
 
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            options: CachingOptions::default(),
-            fractions: [None; MOST],
-            reuse: false,
-            expandable: true,
-            history: None,
-            listeners: Vec::new(),
-            attached: Vec::new(),
-            numbers: 0,
-        }
-    }
-}
-
 impl Setup {
     fn make(&mut self, context: Context, number: usize) -> Result<PerDevice> {
-        let fraction = self.fractions[number].unwrap_or(self.options.memory_fraction);
+        let fraction = self.fractions.get(&number).copied().unwrap_or(self.options.memory_fraction);
         let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
         let ordinal = context.device().as_raw();
-        let (exports, [default_stream, own_stream]) = (Exports::default(), [const { OnceLock::new() }; 2]);
-        let device = PerDevice { ordinal, context, caching, exports, default_stream, own_stream };
+        ipc::watch(&caching);
+        let [default_stream, own_stream] = [const { OnceLock::new() }; 2];
+        let device = PerDevice { ordinal, context, caching, default_stream, own_stream };
         // SAFETY: the promise of who set it.
         unsafe { device.caching.set_graph_capture_record_stream_reuse(self.reuse) }?;
-        device.caching.set_expandable_segments(self.expandable)?;
+        device.caching.set_expandable_segments(!self.is_fixed)?;
         if let Some(options) = &self.history {
             device.caching.history().start(options);
         }
@@ -165,7 +149,7 @@ impl Devices {
         if place.get().is_none() {
             let context = driver.device(number)?.primary_context()?;
             let device = setup.get_or_insert_default().make(context, number)?;
-            let only = if self.only.load(Ordering::Relaxed) == NONE { device.ordinal } else { SEVERAL };
+            let only = if self.all().next().is_none() { device.ordinal } else { NONE };
             self.only.store(only, Ordering::Relaxed);
             place.get_or_init(|| device);
         }
@@ -180,7 +164,7 @@ impl Devices {
     /// Sets the share of a device's memory that may be held, now or once it is made.
     pub(crate) fn set_memory_fraction(&self, number: usize, fraction: f64) -> Result<()> {
         self.set_up(|setup| {
-            setup.fractions[number] = Some(fraction);
+            setup.fractions.insert(number, fraction);
             let made = self.made[number].get();
             made.map_or(Ok(()), |device| device.caching.set_memory_fraction(fraction))
         })
@@ -307,11 +291,5 @@ fn answered<R>(answer: Result<R>) -> Result<Option<R>> {
         Ok(found) => Ok(Some(found)),
         Err(Error::UnknownAddress { .. }) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-impl fmt::Debug for Devices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.all()).finish()
     }
 }

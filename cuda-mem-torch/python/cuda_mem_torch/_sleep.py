@@ -256,12 +256,12 @@ def _restored(restore: object) -> int:
 def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[torch.Tensor]:
     """Has the memory of a tensor of a tag stay awake in ``with``: a library registered it, or another process has it."""
     _library.expect_tensor(tensor)
-    storage, number, why = tensor.untyped_storage(), ctypes.c_uint64(), _library.word("the reason", reason)
-    _library.check(_load().cuda_mem_torch_keep(storage.data_ptr(), storage.nbytes(), why, ctypes.byref(number)))
+    storage, kept, why = tensor.untyped_storage(), ctypes.c_void_p(), _library.word("the reason", reason)
+    _library.check(_load().cuda_mem_torch_keep(storage.data_ptr(), storage.nbytes(), why, ctypes.byref(kept)))
     try:
         yield tensor
     finally:
-        _library.check(_load().cuda_mem_torch_end_keep(number.value))
+        _library.check(_load().cuda_mem_torch_let_move(kept))
 
 
 def state(device: Device = None) -> dict[str, TagState]:
@@ -368,7 +368,6 @@ def _load() -> ctypes.CDLL:
         library.cuda_mem_torch_sleep.argtypes = [ctypes.c_int, pointer, size, ctypes.c_int, pointer, pointer]
         library.cuda_mem_torch_wake.argtypes = [ctypes.c_int, pointer, size, ctypes.c_int, pointer]
         library.cuda_mem_torch_keep.argtypes = [pointer, size, word, pointer]
-        library.cuda_mem_torch_end_keep.argtypes = [ctypes.c_uint64]
         library.cuda_mem_torch_tags.argtypes = [ctypes.c_int, pointer, _TAG]
         library.cuda_mem_torch_tag_of.argtypes = [pointer, pointer, _TAG_OF]
         library.cuda_mem_torch_prepare_backup.argtypes = [ctypes.c_int, word, pointer]

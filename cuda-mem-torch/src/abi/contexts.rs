@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use cuda_mem_ipc::cuda_mem_pool::snapshot::Frame;
 
 use super::pointers::Data;
+use super::pools::Owned;
 use crate::lock::lock;
 
 /// Tells where the calling thread is, as a pointer that is the history's from then on. It may be null.
@@ -20,25 +21,10 @@ pub type cuda_mem_torch_gather_context = Option<unsafe extern "C" fn() -> *mut c
 /// Takes such a pointer back. It is called by any thread, with no lock held that the program knows.
 pub type cuda_mem_torch_release_context = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// One of those pointers.
-struct Context {
-    raw: Data,
-    release: cuda_mem_torch_release_context,
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        if let Some(release) = self.release {
-            // SAFETY: what the program's other function gave, taken back once.
-            unsafe { release(self.raw.raw()) };
-        }
-    }
-}
-
 #[derive(Default)]
 struct Table {
-    /// By the address of the frames that stand for it, which stays theirs as long as the entry is here.
-    by_frames: HashMap<usize, (Weak<[Frame]>, Context)>,
+    /// Those pointers, by the address of the frames that stand for each, which stays theirs as long as the entry is here.
+    by_frames: HashMap<usize, (Weak<[Frame]>, Owned)>,
     /// So many are looked through for those that nobody has any more.
     sweep_at: usize,
 }
@@ -56,7 +42,7 @@ pub(super) fn gather(
         return Arc::<[Frame]>::from([]);
     }
     let frames: Arc<[Frame]> = [Frame { filename: "".into(), line: 0, name: "??".into() }].into();
-    let entry = (Arc::downgrade(&frames), Context { raw: Data::new(raw), release });
+    let entry = (Arc::downgrade(&frames), Owned { data: Data::new(raw), release });
     let gone = {
         let mut table = lock(&TABLE);
         let table = table.get_or_insert_default();
@@ -75,7 +61,7 @@ pub(super) fn of(frames: Option<&Arc<[Frame]>>) -> *mut c_void {
     let Some(frames) = frames.filter(|frames| !frames.is_empty()) else { return std::ptr::null_mut() };
     let table = lock(&TABLE);
     let found = table.as_ref().and_then(|table| table.by_frames.get(&frames.as_ptr().addr()));
-    found.map_or(std::ptr::null_mut(), |(_, context)| context.raw.raw())
+    found.map_or(std::ptr::null_mut(), |(_, context)| context.data.raw())
 }
 
 /// Releases what nobody has any more.
@@ -87,7 +73,7 @@ pub(super) fn release_unused() {
 
 impl Table {
     /// Takes out those that nobody has any more.
-    fn take_unused(&mut self) -> Vec<Context> {
+    fn take_unused(&mut self) -> Vec<Owned> {
         let gone = self.by_frames.extract_if(|_, (frames, _)| frames.strong_count() == 0);
         let gone = gone.map(|(_, (_, context))| context).collect();
         self.sweep_at = self.by_frames.len().saturating_mul(2);

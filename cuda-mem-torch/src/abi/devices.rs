@@ -10,7 +10,6 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError};
 
@@ -29,10 +28,7 @@ pub fn use_driver(driver: Driver) -> bool {
 }
 
 pub(super) fn driver() -> Result<Driver, Failure> {
-    if let Some(driver) = DRIVER.get() {
-        return Ok(*driver);
-    }
-    let driver = Driver::system()?;
+    let driver = DRIVER.get().copied().map_or_else(Driver::system, Ok)?;
     Ok(*DRIVER.get_or_init(|| driver))
 }
 
@@ -118,16 +114,7 @@ pub(super) fn check_fraction(ordinal: c_int, fraction: f64) -> Result<usize, Fai
 
 pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
     let number = number_of(ordinal)?;
-    DEVICES.set_up(|setup| match DEVICES.get(ordinal) {
-        Some(device) => Ok(device.caching.memory_fraction()),
-        None => Ok(setup.fractions[number].unwrap_or(1.0)),
-    })
-}
-
-/// Asks the devices' allocators about an address, until one knows it.
-#[inline]
-pub(super) fn search<R>(ask: impl FnMut(&'static Device) -> Result<R, Error>) -> Result<Option<R>, Failure> {
-    Ok(DEVICES.search(ask)?)
+    Ok(DEVICES.set_up(|setup| setup.fractions.get(&number).copied().unwrap_or(1.0)))
 }
 
 /// Adds a device to some, once.

@@ -10,7 +10,7 @@ use cuda_mem_ipc::cuda_mem_pool::caching::SleepError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::PinError;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, forked};
-use cuda_mem_ipc::cuda_mem_pool::segments::{OptionsError, PoolError};
+use cuda_mem_ipc::cuda_mem_pool::segments::PoolError;
 
 use super::pointers::c_text;
 use super::source::SourceFailed;
@@ -28,7 +28,7 @@ pub const CUDA_MEM_TORCH_NOT_OURS: c_int = 3;
 pub const CUDA_MEM_TORCH_FORKED: c_int = 4;
 /// The driver refused; [`cuda_mem_torch_last_driver_code`] says with what.
 pub const CUDA_MEM_TORCH_DRIVER: c_int = 5;
-/// A private pool is not as the call needs it.
+/// A private pool is not as the call needs it, for a reason that has no code of its own.
 pub const CUDA_MEM_TORCH_POOL: c_int = 6;
 /// A stream captures a graph, and the call would have disturbed that.
 pub const CUDA_MEM_TORCH_CAPTURING: c_int = 7;
@@ -42,29 +42,24 @@ pub const CUDA_MEM_TORCH_IN_CALLBACK: c_int = 10;
 pub const CUDA_MEM_TORCH_INTERNAL: c_int = 11;
 /// A pool's source failed, and said so by [`cuda_mem_torch_source_failed`](super::cuda_mem_torch_source_failed).
 pub const CUDA_MEM_TORCH_SOURCE_FAILED: c_int = 12;
-
 /// A tag is not as the call needs it: it sleeps, is awake, or another call is at work with it.
 pub const CUDA_MEM_TORCH_SLEEP: c_int = 13;
-
-/// Any other reason, or none.
-pub const CUDA_MEM_TORCH_POOL_OTHER: c_int = 0;
 /// Allocations go to the pool already.
-pub const CUDA_MEM_TORCH_POOL_BEGUN: c_int = 1;
+pub const CUDA_MEM_TORCH_POOL_BEGUN: c_int = 14;
 /// No allocations go to the pool.
-pub const CUDA_MEM_TORCH_POOL_NOT_BEGUN: c_int = 2;
+pub const CUDA_MEM_TORCH_POOL_NOT_BEGUN: c_int = 15;
 /// Streams still use blocks of the pool that were freed.
-pub const CUDA_MEM_TORCH_POOL_PENDING: c_int = 3;
+pub const CUDA_MEM_TORCH_POOL_PENDING: c_int = 16;
 /// There is no such pool.
-pub const CUDA_MEM_TORCH_POOL_UNKNOWN: c_int = 4;
+pub const CUDA_MEM_TORCH_POOL_UNKNOWN: c_int = 17;
 /// The pool's last use has ended.
-pub const CUDA_MEM_TORCH_POOL_RELEASED: c_int = 5;
+pub const CUDA_MEM_TORCH_POOL_RELEASED: c_int = 18;
 
 /// Why a call failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: c_int,
     pub(super) driver: c_int,
-    pool: c_int,
     pub(super) message: String,
 }
 
@@ -72,11 +67,11 @@ pub(super) struct Failure {
 const FORKED: &CStr =
     c"the process was forked from one that had the driver: start processes that use CUDA with spawn";
 
-/// The message, the driver's code and the pool's reason of a failure.
-type Last = (Option<CString>, c_int, c_int);
+/// The message and the driver's code of a failure.
+type Last = (Option<CString>, c_int);
 
 thread_local! {
-    static LAST: RefCell<Last> = const { RefCell::new((None, 0, CUDA_MEM_TORCH_POOL_OTHER)) };
+    static LAST: RefCell<Last> = const { RefCell::new((None, 0)) };
 }
 
 /// Looks at the calling thread's last failure. A thread at its end has none, nor has a forked child.
@@ -89,7 +84,7 @@ fn look<R>(at: impl FnOnce(&Last) -> R) -> Option<R> {
 
 impl Failure {
     pub(super) fn new(code: c_int, message: impl Into<String>) -> Self {
-        Self { code, driver: 0, pool: CUDA_MEM_TORCH_POOL_OTHER, message: message.into() }
+        Self { code, driver: 0, message: message.into() }
     }
 
     pub(super) fn argument(message: impl Into<String>) -> Self {
@@ -113,10 +108,9 @@ impl Failure {
 
     #[cold]
     fn keep(self) -> c_int {
-        let Self { code, driver, pool, message } = self;
         // A thread at its end keeps nothing.
-        let _ = LAST.try_with(|last| last.replace((Some(c_text(&message)), driver, pool)));
-        code
+        let _ = LAST.try_with(|last| last.replace((Some(c_text(&self.message)), self.driver)));
+        self.code
     }
 }
 
@@ -141,19 +135,13 @@ pub extern "C" fn cuda_mem_torch_last_error() -> *const c_char {
     if forked() {
         return FORKED.as_ptr();
     }
-    look(|(message, ..)| Some(message.as_deref()?.as_ptr())).flatten().unwrap_or(c"".as_ptr())
+    look(|(message, _)| Some(message.as_deref()?.as_ptr())).flatten().unwrap_or(c"".as_ptr())
 }
 
 /// The driver's code (`CUresult`) of that failure; 0 if the driver refused nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_last_driver_code() -> c_int {
-    look(|(_, driver, _)| *driver).unwrap_or(0)
-}
-
-/// Of a failure with [`CUDA_MEM_TORCH_POOL`], how the pool is: `CUDA_MEM_TORCH_POOL_BEGUN` or another of these.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuda_mem_torch_last_pool_reason() -> c_int {
-    look(|(.., pool)| *pool).unwrap_or(CUDA_MEM_TORCH_POOL_OTHER)
+    look(|(_, driver)| *driver).unwrap_or(0)
 }
 
 /// The kind of an error below the allocators. Only what the caller could have passed otherwise is an argument.
@@ -192,6 +180,11 @@ impl From<Error> for Failure {
                 CUDA_MEM_TORCH_OUT_OF_MEMORY
             }
             Error::UnknownAddress { .. } => CUDA_MEM_TORCH_NOT_OURS,
+            Error::Pool(PoolError::AlreadyRouted { .. }) => CUDA_MEM_TORCH_POOL_BEGUN,
+            Error::Pool(PoolError::NotRouted { .. }) => CUDA_MEM_TORCH_POOL_NOT_BEGUN,
+            Error::Pool(PoolError::Pending { .. }) => CUDA_MEM_TORCH_POOL_PENDING,
+            Error::Pool(PoolError::Unknown { .. }) => CUDA_MEM_TORCH_POOL_UNKNOWN,
+            Error::Pool(PoolError::Released { .. }) => CUDA_MEM_TORCH_POOL_RELEASED,
             Error::Pool(_) | Error::OwnSource { .. } => CUDA_MEM_TORCH_POOL,
             Error::InCallback => CUDA_MEM_TORCH_IN_CALLBACK,
             Error::Sleep(SleepError::NoMemory { .. }) => CUDA_MEM_TORCH_OUT_OF_MEMORY,
@@ -204,21 +197,7 @@ impl From<Error> for Failure {
             _ => CUDA_MEM_TORCH_INVALID_ARGUMENT,
         };
         let driver = error.driver_error().map_or(0, |error| error.code().0.cast_signed());
-        let pool = match &error {
-            Error::Pool(PoolError::AlreadyRouted { .. }) => CUDA_MEM_TORCH_POOL_BEGUN,
-            Error::Pool(PoolError::NotRouted { .. }) => CUDA_MEM_TORCH_POOL_NOT_BEGUN,
-            Error::Pool(PoolError::Pending { .. }) => CUDA_MEM_TORCH_POOL_PENDING,
-            Error::Pool(PoolError::Unknown { .. }) => CUDA_MEM_TORCH_POOL_UNKNOWN,
-            Error::Pool(PoolError::Released { .. }) => CUDA_MEM_TORCH_POOL_RELEASED,
-            _ => CUDA_MEM_TORCH_POOL_OTHER,
-        };
-        Self { driver, pool, ..Self::new(code, error.to_string()) }
-    }
-}
-
-impl From<OptionsError> for Failure {
-    fn from(error: OptionsError) -> Self {
-        Self::argument(error.to_string())
+        Self { driver, ..Self::new(code, error.to_string()) }
     }
 }
 

@@ -16,7 +16,7 @@ use super::contexts;
 pub use super::contexts::{cuda_mem_torch_gather_context, cuda_mem_torch_release_context};
 use super::devices::DEVICES;
 use super::error::{Failure, entry};
-use super::pointers::{read, text};
+use super::pointers::{optional, read, text};
 
 /// Which entries are recorded, and how many.
 #[repr(C)]
@@ -92,13 +92,9 @@ pub extern "C" fn cuda_mem_torch_is_history_enabled() -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_set_user_metadata(metadata: *const c_char) -> c_int {
     entry(|| {
-        if metadata.is_null() {
-            history::set_user_metadata(None);
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
-        let metadata = unsafe { text(metadata, "metadata") }?;
-        history::set_user_metadata(Some(metadata).filter(|metadata| !metadata.is_empty()));
+        let metadata = optional(metadata, || unsafe { text(metadata, "metadata") })?;
+        history::set_user_metadata(metadata.filter(|metadata| !metadata.is_empty()));
         Ok(())
     })
 }

@@ -18,7 +18,7 @@ use super::memory::block;
 use super::pointers::{expect, list, pointer, write};
 use super::tags::tag_of;
 use super::{leaving, uncached};
-use crate::ipc::{Named, ShareableHandle, VERSIONS, import, legacy};
+use crate::ipc::{self, Named, ShareableHandle, VERSIONS, import, legacy};
 use crate::lock::lock;
 
 /// A device's number, and the bytes that name the memory.
@@ -112,9 +112,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_share(
 fn share(address: u64, version: u8) -> Result<ShareableHandle, Failure> {
     let (device, shared) = match uncached::device_of(address) {
         Some(device) => (device, None),
-        None => {
-            block(address, |device| Ok((device, device.exports.share(&device.caching, address, version)?)))?
-        }
+        None => block(address, |device| Ok((device, ipc::share(&device.caching, address, version)?)))?,
     };
     // SAFETY: the caller's promise for the block, which keeps the allocation.
     let legacy = || unsafe { legacy(&device.context, address) }.map_err(|error| unshareable(address, &error));

@@ -36,7 +36,7 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
         let found = match recently {
             Some(Ok(found)) => found,
             Some(Err(error)) if !matches!(*error, Error::StreamEnded) => {
-                return Err(failure(device, bytes, *error));
+                return Err(out_of_memory::failure(device, bytes, *error));
             }
             _ => look_up_and_allocate(device, bytes, stream)?,
         };
@@ -82,19 +82,11 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
     }
     devices::bind(device)?;
     streams::with_allocator(device, raw, |stream, allocator| match allocator {
-        Some(allocator) => {
-            allocator.allocate_by_address(bytes).map_err(|error| failure(ordinal, bytes, error))
-        }
+        Some(allocator) => allocator
+            .allocate_by_address(bytes)
+            .map_err(|error| out_of_memory::failure(ordinal, bytes, error)),
         None => uncached::allocate(device, bytes, stream),
     })
-}
-
-#[cold]
-fn failure(ordinal: c_int, bytes: usize, error: Error) -> Failure {
-    match device(ordinal) {
-        Ok(device) => out_of_memory::failure(device, bytes, error),
-        Err(failure) => failure,
-    }
 }
 
 /// Takes a block back, ordered on the stream that it was allocated for. Null is nothing.
@@ -115,22 +107,19 @@ pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
         if uncached::free(address)? {
             return Ok(());
         }
-        ours = devices::search(|device| {
-            // SAFETY: the caller's promise.
-            unsafe { device.caching.free_by_address(address) }
-        })?
-        .is_some();
+        // SAFETY: the caller's promise.
+        ours = DEVICES.search(|device| unsafe { device.caching.free_by_address(address) })?.is_some();
         Ok(())
     });
     if ours { code } else { CUDA_MEM_TORCH_NOT_OURS }
 }
 
-/// As [`devices::search`], for a block that there must be.
+/// As [`Devices::search`](crate::devices::Devices::search), for a block that there must be.
 pub(super) fn block<R>(
     address: u64,
     ask: impl FnMut(&'static Device) -> Result<R, Error>,
 ) -> Result<R, Failure> {
-    devices::search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
+    DEVICES.search(ask)?.ok_or_else(|| Error::UnknownAddress { address }.into())
 }
 
 /// The device of the block that begins at an address; -1 if there is none of this library.

@@ -1,20 +1,21 @@
 //! What PyTorch says when there is no memory, and what would help.
 
+use std::ffi::c_int;
 use std::fmt::Write as _;
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::OutOfMemoryReport;
 
-use super::devices::Device;
+use super::devices::DEVICES;
 use super::error::{CUDA_MEM_TORCH_OUT_OF_MEMORY, Failure};
 use crate::error::{Bytes, out_of_memory};
 
 /// Why an allocation failed. A lack of memory is told in PyTorch's words first, which programs look for.
 #[cold]
-pub(super) fn failure(device: &Device, bytes: usize, error: Error) -> Failure {
+pub(super) fn failure(device: c_int, bytes: usize, error: Error) -> Failure {
     match error {
         Error::DeviceOutOfMemory(report) => of_report(&report),
-        Error::OutOfMemory { .. } | Error::TooLarge { .. } => without_report(device, bytes, &error),
+        Error::TooLarge { .. } => without_report(device, bytes, &error),
         error if error.is_out_of_memory() => without_report(device, bytes, &error),
         error => error.into(),
     }
@@ -50,10 +51,10 @@ fn of_report(report: &OutOfMemoryReport) -> Failure {
     Failure::new(CUDA_MEM_TORCH_OUT_OF_MEMORY, text)
 }
 
-fn without_report(device: &Device, bytes: usize, error: &Error) -> Failure {
-    let memory = device.context.memory_info();
+fn without_report(device: c_int, bytes: usize, error: &Error) -> Failure {
+    let memory = DEVICES.get(device).and_then(|device| device.context.memory_info().ok());
     let (free, total) = memory.map_or((0, 0), |memory| (memory.free, memory.total));
-    let text = out_of_memory(device.ordinal, bytes, total, Some(free));
+    let text = out_of_memory(device, bytes, total, Some(free));
     Failure::new(CUDA_MEM_TORCH_OUT_OF_MEMORY, format!("{text}\ncuda-mem: {error}"))
 }
 

@@ -14,11 +14,10 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
+use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{pin_memory_with, unpin_memory_with};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{DurationStat, PinnedBlock, PinnedCacheStatistics};
-use cuda_mem_ipc::cuda_mem_pool::segments::PoolError;
-use cuda_mem_ipc::cuda_mem_pool::{Error, PinnedCachingAllocator};
 
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{Data, given, write};
@@ -81,7 +80,9 @@ impl Lent {
         if bytes > MOST_CACHED.load(Ordering::Relaxed)
             && let Some(cache) = CACHE.get()
         {
-            cache.trim_to(cached(&cache.statistics()).saturating_sub(capacity));
+            let PinnedCacheStatistics { allocated_bytes, active_bytes, .. } = cache.statistics();
+            let cached = allocated_bytes.current.saturating_sub(active_bytes.current);
+            cache.trim_to(usize::try_from(cached).unwrap_or(usize::MAX).saturating_sub(capacity));
         }
     }
 }
@@ -92,12 +93,6 @@ fn give_back_parked() {
         let parked = std::mem::take(&mut *lock(&PARKED));
         parked.into_iter().for_each(Lent::give_back);
     }
-}
-
-/// The bytes that are held and in nobody's hands.
-fn cached(statistics: &PinnedCacheStatistics) -> usize {
-    let bytes = statistics.allocated_bytes.current.saturating_sub(statistics.active_bytes.current);
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// Makes the cache, whose memory is pinned in the context of a device and serves all. Once it is there this does nothing.
@@ -358,16 +353,10 @@ pub extern "C" fn cuda_mem_torch_pinned_end_allocate_to_pool(pool: cuda_mem_torc
     entry(|| Ok(cache()?.end_allocate_to_pool(pool.into())?))
 }
 
-/// Ends one use of a pool. With the last its memory goes back to the system, once its blocks are freed. Of one that is not known it is
-/// [`CUDA_MEM_TORCH_NOT_OURS`].
+/// Ends one use of a pool. With the last its memory goes back to the system, once its blocks are freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_pinned_release_pool(pool: cuda_mem_torch_pool_id) -> c_int {
-    entry(|| match cache()?.release_pool(pool.into()) {
-        Err(Error::Pool(error @ PoolError::Unknown { .. })) => {
-            Err(Failure::new(CUDA_MEM_TORCH_NOT_OURS, error.to_string()))
-        }
-        released => Ok(released?),
-    })
+    entry(|| Ok(cache()?.release_pool(pool.into())?))
 }
 
 /// Pins `bytes` bytes, for all devices: `torch.cuda`'s `pin_memory(ptr, size)`.

@@ -2,9 +2,9 @@
 //!
 //! What is called this way is told neither which streams use memory nor when they are done: behind a `torch.cuda.MemPool` PyTorch
 //! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked,
-//! and used again behind one wait for the whole context, when memory is asked for next. That is the library's one exception to never waiting
-//! for a device. While the requesting stream captures, or one that the library was told of, new memory is made instead. PyTorch with the
-//! shim does not come here.
+//! and used again behind one wait for the whole context, when as much of it is asked for or there is no other. That is the library's one
+//! exception to never waiting for a device. While the requesting stream captures, or one that the library was told of, new memory is made
+//! instead. PyTorch with the shim does not come here.
 //!
 //! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
 //! tracker or other function of the program runs here.
@@ -32,10 +32,19 @@ static PLAIN: Devices = Devices::new();
 static BOOKS: [Mutex<Books>; MOST] =
     [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
-/// Which devices may use memory, by its address: its own first, then those of which streams were recorded.
+/// So much parked memory is waited for, however much is asked for: what is parked is held twice until then.
+const MOST_PARKED: usize = 1 << 30;
+
+/// What was handed out and came back, by its address.
 struct Books {
-    live: BTreeMap<u64, Vec<&'static Device>>,
-    parked: Vec<(u64, Vec<&'static Device>)>,
+    live: BTreeMap<u64, Block>,
+    parked: Vec<(u64, Block)>,
+}
+
+struct Block {
+    bytes: usize,
+    /// Which devices may use it: its own first, then those of which streams were recorded.
+    users: Vec<&'static Device>,
 }
 
 /// What there is of a device for plain callers.
@@ -61,9 +70,17 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
             return Ok(());
         }
         let (device, mut books) = of(device)?;
-        books.use_parked(Some((device, stream)));
-        found = device.caching.allocate_by_address(size, &device.own_stream()?)?;
-        books.live.insert(found, vec![device]);
+        let parked: usize = books.parked.iter().map(|(_, block)| block.bytes).sum();
+        if parked >= size.min(MOST_PARKED) {
+            books.use_parked(Some((device, stream)));
+        }
+        let own = device.own_stream()?;
+        let allocate = || device.caching.allocate_by_address(size, &own);
+        found = match allocate() {
+            Err(error) if error.is_out_of_memory() && books.use_parked(Some((device, stream))) => allocate()?,
+            found => found?,
+        };
+        books.live.insert(found, Block { bytes: size, users: vec![device] });
         Ok(())
     });
     if code == CUDA_MEM_TORCH_OK { pointer(found) } else { std::ptr::null_mut() }
@@ -89,8 +106,8 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
         let address = address.addr() as u64;
         let unknown =
             || Failure::new(CUDA_MEM_TORCH_NOT_OURS, format!("{address:#x} was not allocated here"));
-        let users = books.live.remove(&address).ok_or_else(unknown)?;
-        books.parked.push((address, users));
+        let block = books.live.remove(&address).ok_or_else(unknown)?;
+        books.parked.push((address, block));
         Ok(())
     });
 }
@@ -155,8 +172,8 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void
         let address = address.addr() as u64;
         let user = streams::device_of(stream)?;
         PLAIN.all().try_for_each(|device| {
-            if let Some(users) = of(device.ordinal)?.1.live.get_mut(&address) {
-                devices::add(users, user);
+            if let Some(block) = of(device.ordinal)?.1.live.get_mut(&address) {
+                devices::add(&mut block.users, user);
             }
             Ok(())
         })
@@ -164,20 +181,25 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void
 }
 
 impl Books {
-    /// Waits for all that used parked memory, and frees it. It stays parked while a capture forbids the wait, or while the asking stream
-    /// captures.
-    fn use_parked(&mut self, asker: Option<(&'static Device, *mut c_void)>) {
+    /// Waits for all that used parked memory, and frees it; whether there was any. It stays parked while a capture forbids the wait, or while
+    /// the asking stream captures.
+    fn use_parked(&mut self, asker: Option<(&'static Device, *mut c_void)>) -> bool {
         if self.parked.is_empty() || asker.is_some_and(|(device, stream)| streams::captures(device, stream)) {
-            return;
+            return false;
         }
         let mut users = Vec::new();
-        self.parked.iter().flat_map(|(_, of)| of).for_each(|user| devices::add(&mut users, user));
-        if users.into_iter().all(|user| streams::quiesce(user).is_ok()) {
+        self.parked
+            .iter()
+            .flat_map(|(_, block)| &block.users)
+            .for_each(|user| devices::add(&mut users, user));
+        let is_quiet = users.into_iter().all(|user| streams::quiesce(user).is_ok());
+        if is_quiet {
             for (address, _) in self.parked.drain(..) {
                 // SAFETY: handed out by `cuda_mem_torch_alloc`, given back once, and everything that used it is done.
                 let freed = PLAIN.search(|device| unsafe { device.caching.free_by_address(address) });
                 debug_assert!(matches!(freed, Ok(Some(()))), "{freed:?}");
             }
         }
+        is_quiet
     }
 }

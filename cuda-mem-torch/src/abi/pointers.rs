@@ -72,6 +72,14 @@ pub(super) unsafe fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str
     text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
 }
 
+/// What `read` makes of a pointer that may be null.
+pub(super) fn optional<R>(
+    from: *const c_char,
+    read: impl FnOnce() -> Result<R, Failure>,
+) -> Result<Option<R>, Failure> {
+    if from.is_null() { Ok(None) } else { read().map(Some) }
+}
+
 /// The path of a file, which is bytes and not always UTF-8.
 ///
 /// # Safety

@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use cuda_mem_report::{Input, Options, Progress};
 
 use super::error::{Failure, entry};
-use super::pointers::{self, c_text, list, read, text};
+use super::pointers::{self, c_text, list, optional, read, text};
 
 /// A recording: a snapshot in PyTorch's format (.pickle, .pickle.gz), of whichever allocator, or a trace (.csv, .csv.gz).
 #[repr(C)]
@@ -113,9 +113,4 @@ impl cuda_mem_torch_recording {
         let name = optional(self.name, || unsafe { text(self.name, "name") })?;
         Ok(name.into_iter().fold(input, Input::named))
     }
-}
-
-/// What a pointer gives that may be null.
-fn optional<R>(from: *const c_char, read: impl FnOnce() -> Result<R, Failure>) -> Result<Option<R>, Failure> {
-    if from.is_null() { Ok(None) } else { read().map(Some) }
 }

@@ -9,11 +9,11 @@
 use std::ffi::{c_int, c_void};
 
 use cuda_mem_ipc::cuda_mem_pool::Error;
-use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Keep, Pin, Pinned};
+use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Pin};
 
-use super::devices::search;
+use super::devices::DEVICES;
 use super::error::entry;
-use super::pointers;
+use super::pointers::write;
 
 /// Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
 /// unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
@@ -28,20 +28,21 @@ use super::pointers;
 pub unsafe extern "C" fn cuda_mem_torch_hold_still(address: *const c_void, still: *mut *mut c_void) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise. Before anything is held.
-        unsafe { pointers::write(still, std::ptr::null_mut(), "still") }?;
+        unsafe { write(still, std::ptr::null_mut(), "still") }?;
         let address = address.addr() as u64;
-        let pinned = search(|device| pin(&device.caching, address))?;
+        let pinned = DEVICES.search(|device| pin(&device.caching, address))?;
         let pinned = pinned.ok_or(Error::UnknownAddress { address })?;
-        let held = pinned.map_or(std::ptr::null_mut(), |pinned| Box::into_raw(Box::new(pinned)).cast());
         // SAFETY: the caller's promise.
-        unsafe { pointers::write(still, held, "still") }
+        unsafe { write(still, pinned.map_or(std::ptr::null_mut(), raw), "still") }
     })
 }
 
-/// What holds a block still until it is dropped.
-struct Still {
-    _pinned: Option<Pinned>,
-    _kept: Option<Keep>,
+/// What holds memory still, or awake, until it is dropped.
+type Still = Box<dyn Send>;
+
+/// It is the caller's from here on, until [`cuda_mem_torch_let_move`].
+pub(super) fn raw(still: Still) -> *mut c_void {
+    Box::into_raw(Box::new(still)).cast()
 }
 
 /// None for memory of a private pool without a tag.
@@ -52,17 +53,17 @@ fn pin(caching: &CachingAllocator, address: u64) -> Result<Option<Still>, Error>
             let tags = caching.tags();
             let Some(tag) = tags.iter().find(|tag| tag.has(address)) else { return Ok(None) };
             let kept = tag.keep(address, caching.block_bytes(address)?, "held still")?;
-            Ok(Some(Still { _pinned: None, _kept: Some(kept) }))
+            Ok(Some(Box::new(kept)))
         }
-        pinned => pinned.map(|pinned| Some(Still { _pinned: Some(pinned), _kept: None })),
+        pinned => Ok(Some(Box::new(pinned?))),
     }
 }
 
-/// Lets memory move again. Null is nothing.
+/// Lets memory move, or sleep, again. Null is nothing.
 ///
 /// # Safety
 ///
-/// `still` is of [`cuda_mem_torch_hold_still`], and passed here once.
+/// `still` is of [`cuda_mem_torch_hold_still`] or [`cuda_mem_torch_keep`](super::cuda_mem_torch_keep), and passed here once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_let_move(still: *mut c_void) -> c_int {
     entry(|| {

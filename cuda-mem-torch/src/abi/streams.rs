@@ -24,8 +24,9 @@ use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure
 use super::uncached;
 use crate::lock::lock;
 
-/// A stream of a device; not the default stream of a thread, whose handle means another one in each.
+/// A device and a stream's handle.
 type Key = (c_int, usize);
+type Known = BTreeMap<Key, Stream>;
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
@@ -46,15 +47,16 @@ struct Recent {
 
 const NONE: Recent = Recent { turn: 0, raw: 0, device: -1, allocator: None, is_guest: false };
 
-static KNOWN: Mutex<BTreeMap<Key, Stream>> = Mutex::new(BTreeMap::new());
+static KNOWN: Mutex<Known> = Mutex::new(Known::new());
 static LASTING: Mutex<Option<unsafe extern "C" fn(c_int, *mut c_void) -> bool>> = Mutex::new(None);
 /// Goes on when what threads remember holds no more: a stream was said to have ended, or caching was turned on or off.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static RECENT: [Cell<Recent>; REMEMBERED] = const { [const { Cell::new(NONE) }; REMEMBERED] };
-    /// The thread's default streams, by their devices. They go with it, and are in no list that it would have to wait for.
-    static OWN: RefCell<Vec<(c_int, Stream)>> = const { RefCell::new(Vec::new()) };
+    /// The thread's default streams, whose handle means another one in each thread. They go with it, and are in no list that it would have to
+    /// wait for.
+    static OWN: RefCell<Known> = const { RefCell::new(Known::new()) };
 }
 
 /// Handles are addresses of structures, so their lowest bits say little.
@@ -145,25 +147,28 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
 
 /// Enters a stream, unless another thread has. It takes the place of one that had its handle before.
 fn enter(ordinal: c_int, found: Stream, handle: usize) -> Stream {
-    if handle == PER_THREAD {
-        // A thread at its end looks it up each time.
-        let _ = OWN.try_with(|own| own.borrow_mut().push((ordinal, found.clone())));
-        return found;
-    }
-    let mut known = lock(&KNOWN);
-    let at = known.entry((ordinal, handle)).or_insert_with(|| found.clone());
-    if *at != found {
-        *at = found;
-    }
-    at.clone()
+    // A thread at its end looks its own up each time.
+    let entered = look(handle, |known| {
+        let at = known.entry((ordinal, handle)).or_insert_with(|| found.clone());
+        if *at != found {
+            *at = found.clone();
+        }
+        at.clone()
+    });
+    entered.unwrap_or(found)
 }
 
-/// The thread's default stream on a device, if it was seen.
-fn own(ordinal: c_int) -> Option<Stream> {
-    let look = |own: &RefCell<Vec<(c_int, Stream)>>| {
-        own.borrow().iter().find(|(device, _)| *device == ordinal).map(|(_, stream)| stream.clone())
-    };
-    OWN.try_with(look).ok()?
+/// Looks at the streams among which one with this handle would be; at none in a thread at its end.
+fn look<R>(handle: usize, at: impl FnOnce(&mut Known) -> R) -> Option<R> {
+    if handle == PER_THREAD {
+        return OWN.try_with(|own| at(&mut own.borrow_mut())).ok();
+    }
+    Some(at(&mut lock(&KNOWN)))
+}
+
+/// A stream that was seen here, by its handle.
+fn known(ordinal: c_int, handle: usize) -> Option<Stream> {
+    look(handle, |known| known.get(&(ordinal, handle)).cloned()).flatten()
 }
 
 fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
@@ -305,40 +310,20 @@ pub unsafe extern "C" fn cuda_mem_torch_forget_stream(device: c_int, stream: *mu
         if let Err(Error::Core(CoreError::Capturing { .. })) = forgotten {
             return Ok(forgotten?);
         }
-        take_known(device.ordinal, stream.addr());
+        look(stream.addr(), |known| known.remove(&(device.ordinal, stream.addr())));
         known.disown();
         forget_all();
         Ok(())
     })
 }
 
-/// A stream that was seen here, by its handle.
-fn known(ordinal: c_int, raw: usize) -> Option<Stream> {
-    if raw == PER_THREAD {
-        return own(ordinal);
-    }
-    lock(&KNOWN).get(&(ordinal, raw)).cloned()
-}
-
-/// Takes a stream out of those that are known.
-fn take_known(ordinal: c_int, raw: usize) {
-    if raw == PER_THREAD {
-        let take =
-            |own: &RefCell<Vec<(c_int, Stream)>>| own.borrow_mut().retain(|(device, _)| *device != ordinal);
-        // A thread at its end remembers none.
-        let _ = OWN.try_with(take);
-        return;
-    }
-    lock(&KNOWN).remove(&(ordinal, raw));
-}
-
 /// The handle of a stream that is allocated for, by the number that names it for ever; null if it is not known. The default stream of any
 /// thread has the same.
 pub(super) fn handle_of(device: c_int, id: u64) -> *mut c_void {
-    if own(device).is_some_and(|own| own.id().as_raw() == id) {
-        return std::ptr::without_provenance_mut(PER_THREAD);
-    }
-    let known = lock(&KNOWN);
-    let found = known.iter().find(|((of, _), stream)| *of == device && stream.id().as_raw() == id);
-    std::ptr::without_provenance_mut(found.map_or(0, |((_, handle), _)| *handle))
+    let find = |known: &mut Known| {
+        let of_id = |((of, _), stream): &(&Key, &Stream)| *of == device && stream.id().as_raw() == id;
+        known.iter().find(of_id).map(|((_, handle), _)| *handle)
+    };
+    let found = look(PER_THREAD, find).flatten().or_else(|| find(&mut lock(&KNOWN)));
+    std::ptr::without_provenance_mut(found.unwrap_or(0))
 }

@@ -7,18 +7,15 @@
 #![allow(unsafe_code, reason = "reads and writes what C points to, and calls functions of C")]
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Mutex;
 
-use cuda_mem_ipc::cuda_mem_pool::caching::{Keep, SleepError, Tag, TagScope};
+use cuda_mem_ipc::cuda_mem_pool::caching::{SleepError, Tag, TagScope};
 
-use super::cuda_mem_torch_pool_id;
 use super::devices::{DEVICES, Device, device, some};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
 use super::pointers::{c_text, expect, given, text, write, write_if};
 use super::sleep::existing;
-use crate::lock::lock;
+use super::{cuda_mem_torch_pool_id, still};
 
 /// How much of a tag is awake.
 #[repr(C)]
@@ -33,8 +30,6 @@ pub struct cuda_mem_torch_tag_state {
     /// Whether it was put to sleep: allocations in it are refused.
     pub is_asleep: bool,
 }
-
-static KEEPS: Mutex<(u64, BTreeMap<u64, Keep>)> = Mutex::new((0, BTreeMap::new()));
 
 /// A scope of the thread, with its device and its tag.
 type Scope = (c_int, String, TagScope);
@@ -112,17 +107,18 @@ pub unsafe extern "C" fn cuda_mem_torch_add_pool_to_tag(
     })
 }
 
-/// Has the memory behind a range stay awake until [`cuda_mem_torch_end_keep`] is passed what `keep` gets. `reason` says for whom.
+/// Has the memory behind a range stay awake until [`cuda_mem_torch_let_move`](super::cuda_mem_torch_let_move) is passed what `keep` gets. `reason`
+/// says for whom.
 ///
 /// # Safety
 ///
-/// `reason` is text, `keep` a place for a number.
+/// `reason` is text, `keep` a place for an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_keep(
     address: *mut c_void,
     bytes: usize,
     reason: *const c_char,
-    keep: *mut u64,
+    keep: *mut *mut c_void,
 ) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise.
@@ -130,22 +126,9 @@ pub unsafe extern "C" fn cuda_mem_torch_keep(
         expect(keep, "keep")?;
         let address = address.expose_provenance() as u64;
         let (_, tag) = tag_of(address).ok_or_else(|| no_tag(address))?;
-        let kept = tag.keep(address, bytes, reason)?;
-        let mut keeps = lock(&KEEPS);
-        keeps.0 += 1;
-        let number = keeps.0;
-        keeps.1.insert(number, kept);
+        let kept = still::raw(Box::new(tag.keep(address, bytes, reason)?));
         // SAFETY: the caller's promise.
-        unsafe { write(keep, number, "keep") }
-    })
-}
-
-/// Ends a keep.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuda_mem_torch_end_keep(keep: u64) -> c_int {
-    entry(|| {
-        let kept = lock(&KEEPS).1.remove(&keep);
-        kept.map(drop).ok_or_else(|| Failure::argument(format!("there is no keep {keep}")))
+        unsafe { write(keep, kept, "keep") }
     })
 }
 

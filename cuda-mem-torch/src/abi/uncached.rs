@@ -27,7 +27,7 @@ pub(super) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -
     }
     leaving::settle();
     let made = DeviceAllocation::new(&device.context, bytes);
-    let made = made.map_err(|error| out_of_memory::failure(device, bytes, error.into()))?;
+    let made = made.map_err(|error| out_of_memory::failure(device.ordinal, bytes, error.into()))?;
     let address = made.as_raw();
     BOOKS.insert(address, (made, vec![device]));
     COUNT.fetch_add(1, Ordering::Relaxed);

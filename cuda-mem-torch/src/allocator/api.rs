@@ -9,20 +9,22 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamSegmentSize;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, copy};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, copy, forked};
 use cuda_mem_ipc::cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::snapshot::{Snapshot, TraceEntry};
 use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
+use super::data_ptr::Delete as _;
 use super::sealed::Sealed;
 use super::{AllocatorState, CheckpointDelta, DataPtr, NativeAllocator, RawDeleter, refuse_forked};
 use crate::error::{Error, OutOfMemoryObserver, Result};
-use crate::ipc::{IpcDevPtr, ShareableHandle};
+use crate::ipc::{self, IpcDevPtr, ShareableHandle};
 
 /// An allocator as PyTorch has it (`c10::cuda::CUDACachingAllocator::CUDAAllocator`): two stand behind it, [`NativeAllocator`] and
 /// [`PluggableAllocator`](crate::PluggableAllocator).
@@ -129,7 +131,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// work that is ordered before this point of its stream, or is on streams that [`record_stream`](Self::record_stream) was told.
     unsafe fn raw_delete(&self, address: CUdeviceptr) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.native().caches.delete_by_address(address) }
+        unsafe { self.native().caches.delete(address) }
     }
 
     /// Makes the allocator ready for the devices 0 to `device_count` - 1. Called again, it adds devices and takes none away.
@@ -138,12 +140,14 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     ///
     /// [`Error::Core`](crate::Error::Core) of the driver, for more devices than it has.
     fn init(&self, device_count: usize) -> Result<()> {
-        self.native().caches.init(device_count)
+        refuse_forked()?;
+        let caches = &self.native().caches;
+        (0..device_count).try_for_each(|number| caches.make(number, device_count).map(drop))
     }
 
     /// Whether it was initialised, for any device.
     fn initialized(&self) -> bool {
-        self.native().caches.initialized()
+        !forked() && self.native().caches.devices.get(0).is_some()
     }
 
     /// The share of the device's memory that may be held, from 0 to 1.
@@ -182,7 +186,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// Turns the allocator off or on. While it is off, memory comes straight from the driver (`cuMemAlloc`) and goes straight back,
     /// whatever was allocated before is freed to where it came from, and streams that capture get none.
     fn enable(&self, enabled: bool) {
-        self.native().caches.enable(enabled);
+        self.native().caches.enabled.store(enabled, Ordering::Relaxed);
     }
 
     /// Whether it is on.
@@ -329,7 +333,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     /// [`Error::Handle`](crate::Error::Handle) says what is wrong with the bytes; [`Error::Core`](crate::Error::Core) of the driver.
     fn ipc_dev_ptr(&self, handle: &[u8]) -> Result<IpcDevPtr> {
         let caches = &self.native().caches;
-        caches.opened.open(&caches.of(caches.current_device()?)?.context, handle)
+        ipc::open(&caches.opened, &caches.of(caches.current_device()?)?.context, handle)
     }
 
     /// Records what happens on all devices, those to come too, or no more. The options are PyTorch's arguments: `frames` is

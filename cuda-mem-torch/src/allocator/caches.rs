@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cuda_mem_ipc::Imports;
 use cuda_mem_ipc::cuda_mem_pool::caching::CachingOptions;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, forked};
@@ -9,7 +10,7 @@ use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
 use crate::devices::{Devices, MOST, PerDevice};
 use crate::error::{Error, Result};
-use crate::ipc::Opened;
+use crate::ipc::Memory;
 use crate::uncached::Uncached;
 
 /// The devices' allocators, and what goes around them.
@@ -18,31 +19,22 @@ pub(crate) struct Caches {
     pub(crate) devices: Devices,
     /// Whether devices are made when they are first used, and need no `init`.
     is_lazy: bool,
-    enabled: AtomicBool,
+    pub(super) enabled: AtomicBool,
     /// Their allocations know themselves what uses them.
     pub(super) uncached: Uncached<DeviceAllocation>,
-    pub(crate) opened: Opened,
+    pub(crate) opened: Imports<Memory>,
 }
 
 impl Caches {
     pub(super) fn new(driver: Driver, options: CachingOptions, is_lazy: bool) -> Self {
         let devices = Devices::new();
         devices.set_up(|setup| setup.options = options);
-        let (uncached, opened) = (Uncached::new(), Opened::new());
+        let (uncached, opened) = (Uncached::new(), Imports::new());
         Self { driver, devices, is_lazy, enabled: AtomicBool::new(true), uncached, opened }
     }
 
-    pub(crate) fn init(&self, device_count: usize) -> Result<()> {
-        refuse_forked()?;
-        (0..device_count).try_for_each(|number| self.make(number, device_count).map(drop))
-    }
-
-    fn make(&self, number: usize, asked: usize) -> Result<&PerDevice> {
+    pub(super) fn make(&self, number: usize, asked: usize) -> Result<&PerDevice> {
         self.devices.make::<Error>(self.driver, number)?.ok_or(Error::TooManyDevices { asked, most: MOST })
-    }
-
-    pub(crate) fn initialized(&self) -> bool {
-        !forked() && self.devices.get(0).is_some()
     }
 
     /// What there is of a device.
@@ -84,10 +76,6 @@ impl Caches {
     pub(crate) fn current_device(&self) -> Result<Device> {
         let device = self.driver.current_device()?;
         device.ok_or_else(|| pool::Error::NoCurrentContext { what: "the allocator" }.into())
-    }
-
-    pub(super) fn enable(&self, enabled: bool) {
-        self.enabled.store(enabled, Ordering::Relaxed);
     }
 
     pub(crate) fn is_enabled(&self) -> bool {

@@ -14,7 +14,7 @@ use super::caches::Caches;
 use super::data_ptr::Delete;
 use crate::devices::PerDevice;
 use crate::error::{Error, Result};
-use crate::ipc::{ShareableHandle, VERSIONS, legacy};
+use crate::ipc::{self, ShareableHandle, VERSIONS, legacy};
 
 impl Caches {
     pub(crate) fn malloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
@@ -27,24 +27,6 @@ impl Caches {
             return self.allocate_uncached(&found.context, size, stream);
         }
         Ok(found.caching.allocate_by_address(size, stream)?)
-    }
-
-    /// # Safety
-    ///
-    /// As [`CudaAllocator::raw_delete`](super::CudaAllocator::raw_delete).
-    pub(crate) unsafe fn delete_by_address(&self, address: CUdeviceptr) -> Result<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's promise.
-        if self.find(|device| unsafe { device.caching.free_by_address(address) })?.is_some() {
-            return Ok(());
-        }
-        let allocation = self.uncached.remove(address).ok_or(Error::UnknownPointer { address })?;
-        allocation.close().map_err(|refused| {
-            self.uncached.insert(address, refused.owner);
-            refused.error.into()
-        })
     }
 
     /// Memory of `cuMemAlloc`. A stream that captures gets none: a graph would outlive it.
@@ -65,7 +47,7 @@ impl Caches {
     /// As [`share_ipc_handle`](crate::CudaAllocator::share_ipc_handle).
     pub(crate) unsafe fn share_ipc_handle(&self, address: CUdeviceptr) -> Result<ShareableHandle> {
         let share = |device: &PerDevice| {
-            let shared = device.exports.share(&device.caching, address, VERSIONS[0])?;
+            let shared = ipc::share(&device.caching, address, VERSIONS[0])?;
             // SAFETY: the caller's promise.
             shared.map_or_else(|| Ok(unsafe { legacy(&device.context, address) }?), Ok)
         };
@@ -81,8 +63,18 @@ impl Caches {
 // What is freed here was allocated here: by an address alone nothing else can be.
 impl Delete for Caches {
     unsafe fn delete(&self, address: CUdeviceptr) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.delete_by_address(address) }
+        if self.find(|device| unsafe { device.caching.free_by_address(address) })?.is_some() {
+            return Ok(());
+        }
+        let allocation = self.uncached.remove(address).ok_or(Error::UnknownPointer { address })?;
+        allocation.close().map_err(|refused| {
+            self.uncached.insert(address, refused.owner);
+            refused.error.into()
+        })
     }
 }
 

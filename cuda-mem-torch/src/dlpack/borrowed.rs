@@ -6,14 +6,12 @@
 
 #![allow(unsafe_code, reason = "reads structures of others, and calls their deleters")]
 
-use std::ptr::NonNull;
 use std::slice;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::pointer::{MemoryKind, attributes};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Context, Driver, Stream, StreamUse, Uses, forked};
 
 use super::layout::{Layout, MOST_DIMENSIONS};
-use super::lent::{is_legacy_deleter, is_versioned_deleter};
 use super::{
     DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
     DLTensor, DlpackError, FLAG_READ_ONLY, VERSION,
@@ -24,8 +22,7 @@ use super::{
 ///
 /// The uses that it is [told of](Borrowed::on) come before that. The host waits for them, whatever stream was named to the lender: the
 /// standard does not say that a lender frees behind that stream, and PyTorch has the memory serve the stream that it was allocated on at
-/// once. A [`Tensor`](super::Tensor) of this crate does free behind it, so that stream is ordered behind the uses instead, and nobody
-/// waits. Where neither is possible, because a stream captures, the tensor is leaked and counted ([`Driver::release_failures`]): its
+/// once. Where that is not possible, because a stream captures, the tensor is leaked and counted ([`Driver::release_failures`]): its
 /// memory may be in use. The [module](super) has an example.
 pub struct Borrowed {
     layout: Layout,
@@ -39,21 +36,15 @@ pub struct Borrowed {
 
 /// The structure, until its deleter is called.
 struct Lent {
-    /// None once it is not to be given back.
-    raw: Option<Raw>,
+    /// Calls the deleter; none once it is not to be called.
+    give_back: Option<Box<dyn FnOnce()>>,
     stream: Option<Stream>,
     driver: Driver,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Raw {
-    Versioned(NonNull<DLManagedTensorVersioned>),
-    Legacy(NonNull<DLManagedTensor>),
-}
-
 // SAFETY: the standard lets any thread have the structure and call its deleter.
 unsafe impl Send for Lent {}
-// SAFETY: shared, it is only read.
+// SAFETY: shared, the deleter is not reached.
 unsafe impl Sync for Lent {}
 
 impl Borrowed {
@@ -74,20 +65,20 @@ impl Borrowed {
         tensor: *mut DLManagedTensorVersioned,
         stream: Option<&Stream>,
     ) -> Result<Self, DlpackError> {
-        let managed = NonNull::new(tensor).ok_or(DlpackError::Null)?;
-        let lent =
-            Lent { raw: Some(Raw::Versioned(managed)), stream: stream.cloned(), driver: context.driver() };
+        if tensor.is_null() {
+            return Err(DlpackError::Null);
+        }
         // SAFETY: the caller's promise; this field is in every version.
-        let version = unsafe { (*managed.as_ptr()).version };
+        let lent = Lent::new(context, tensor, unsafe { (*tensor).deleter }, stream);
+        // SAFETY: as above.
+        let version = unsafe { (*tensor).version };
         if version.major != VERSION.major {
             return Err(DlpackError::Version { major: version.major, minor: version.minor });
         }
         // SAFETY: the caller's promise, for this version.
-        let read_only = unsafe { (*managed.as_ptr()).flags } & FLAG_READ_ONLY != 0;
+        let DLManagedTensorVersioned { flags, dl_tensor, .. } = unsafe { &*tensor };
         // SAFETY: as above.
-        let tensor = unsafe { &(*managed.as_ptr()).dl_tensor };
-        // SAFETY: as above.
-        unsafe { Self::of(context, tensor, read_only, lent) }
+        unsafe { Self::of(context, dl_tensor, flags & FLAG_READ_ONLY != 0, lent) }
     }
 
     /// As [`Borrowed::from_versioned`], for the form before version 1.0.
@@ -104,13 +95,12 @@ impl Borrowed {
         tensor: *mut DLManagedTensor,
         stream: Option<&Stream>,
     ) -> Result<Self, DlpackError> {
-        let managed = NonNull::new(tensor).ok_or(DlpackError::Null)?;
-        let lent =
-            Lent { raw: Some(Raw::Legacy(managed)), stream: stream.cloned(), driver: context.driver() };
         // SAFETY: the caller's promise.
-        let tensor = unsafe { &(*managed.as_ptr()).dl_tensor };
+        let DLManagedTensor { dl_tensor, deleter, .. } =
+            unsafe { tensor.as_ref() }.ok_or(DlpackError::Null)?;
+        let lent = Lent::new(context, tensor, *deleter, stream);
         // SAFETY: the caller's promise.
-        unsafe { Self::of(context, tensor, false, lent) }
+        unsafe { Self::of(context, dl_tensor, false, lent) }
     }
 
     /// # Safety
@@ -208,53 +198,34 @@ impl Drop for Borrowed {
         if forked() || self.uses.is_empty() {
             return;
         }
-        let ordered = match &self.lent.stream {
-            Some(stream) if self.lent.is_ours() => self.uses.order(stream),
-            _ => self.uses.wait(),
-        };
-        if let Err(error) = ordered.or_else(|_| self.uses.wait()) {
+        if let Err(error) = self.uses.wait() {
             // Still in use, for all that is known: it is not given back.
-            self.lent.raw = None;
+            self.lent.give_back = None;
             self.lent.driver.report_release_failure(&error);
         }
     }
 }
 
 impl Lent {
-    /// Whether the lender is this crate, which frees behind the stream that it was named. Another copy of it is another lender.
-    fn is_ours(&self) -> bool {
-        match self.raw {
-            // SAFETY: a structure that was handed over, whose deleter was not called yet; the field is in every version.
-            Some(Raw::Versioned(managed)) => is_versioned_deleter(unsafe { (*managed.as_ptr()).deleter }),
-            // SAFETY: as above.
-            Some(Raw::Legacy(managed)) => is_legacy_deleter(unsafe { (*managed.as_ptr()).deleter }),
-            None => false,
-        }
+    fn new<M: 'static>(
+        context: &Context,
+        managed: *mut M,
+        deleter: Option<unsafe extern "C" fn(*mut M)>,
+        stream: Option<&Stream>,
+    ) -> Self {
+        let give_back = deleter.map(|delete| -> Box<dyn FnOnce()> {
+            // SAFETY: called once, with its structure, which was handed over.
+            Box::new(move || unsafe { delete(managed) })
+        });
+        Self { give_back, stream: stream.cloned(), driver: context.driver() }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if forked() {
-            // What is lent is the parent's.
-            return;
-        }
-        match self.raw {
-            None => {}
-            Some(Raw::Versioned(managed)) => {
-                // SAFETY: a structure that was handed over, whose deleter was not called yet; the field is in every version.
-                if let Some(delete) = unsafe { (*managed.as_ptr()).deleter } {
-                    // SAFETY: called once, with its structure.
-                    unsafe { delete(managed.as_ptr()) };
-                }
-            }
-            Some(Raw::Legacy(managed)) => {
-                // SAFETY: as above.
-                if let Some(delete) = unsafe { (*managed.as_ptr()).deleter } {
-                    // SAFETY: called once, with its structure.
-                    unsafe { delete(managed.as_ptr()) };
-                }
-            }
+        // What is lent is the parent's in a forked child.
+        if let Some(give_back) = self.give_back.take().filter(|_| !forked()) {
+            give_back();
         }
     }
 }

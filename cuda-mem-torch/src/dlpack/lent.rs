@@ -7,8 +7,6 @@
 
 #![allow(unsafe_code, reason = "takes the structure back from the borrower")]
 
-use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::ptr;
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedBlock;
@@ -192,10 +190,10 @@ impl<O: Lend> Tensor<O> {
             return Err(Refused { error, owner: self });
         }
         let flags = if self.read_only { FLAG_READ_ONLY } else { 0 };
-        Ok(lend(self, |context, dl_tensor| DLManagedTensorVersioned {
+        Ok(lend(self, |dl_tensor| DLManagedTensorVersioned {
             version: VERSION,
-            manager_ctx: context,
-            deleter: Some(delete_versioned),
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(take_back),
             flags,
             dl_tensor,
         }))
@@ -213,10 +211,10 @@ impl<O: Lend> Tensor<O> {
         if let Err(error) = self.hand_to(stream) {
             return Err(Refused { error, owner: self });
         }
-        Ok(lend(self, |context, dl_tensor| DLManagedTensor {
+        Ok(lend(self, |dl_tensor| DLManagedTensor {
             dl_tensor,
-            manager_ctx: context,
-            deleter: Some(delete_legacy),
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(take_back),
         }))
     }
 
@@ -238,15 +236,16 @@ impl<O: Lend> Tensor<O> {
     }
 }
 
-/// What a structure that is lent has behind it, which goes with it.
+/// One of the standard's structures that is lent, with what it goes with. The borrower has the address of both.
+#[repr(C)]
 struct Manager<M> {
-    managed: MaybeUninit<M>,
-    /// Of any type, so that one function takes back what is lent: [`Borrowed`](super::Borrowed) knows ours by it.
+    _managed: M,
+    /// Of any type, so that one function takes back what is lent.
     _owner: Box<dyn Send>,
     _layout: Layout,
 }
 
-fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) -> M) -> *mut M {
+fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(DLTensor) -> M) -> *mut M {
     let Tensor { owner, device, mut layout, .. } = tensor;
     let (address, _) = owner.memory();
     let dl_tensor = DLTensor {
@@ -260,59 +259,22 @@ fn lend<O: Lend, M>(tensor: Tensor<O>, make: impl FnOnce(*mut c_void, DLTensor) 
         strides: layout.strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    let manager = Manager { managed: MaybeUninit::uninit(), _owner: Box::new(owner), _layout: layout };
-    let manager: *mut Manager<M> = Box::into_raw(Box::new(manager));
-    // SAFETY: a field of what was allocated just now.
-    let managed = unsafe { &raw mut (*manager).managed }.cast::<M>();
-    // SAFETY: as above, not yet initialised; nobody else has it.
-    unsafe { managed.write(make(manager.cast(), dl_tensor)) };
-    managed
+    let manager = Manager { _managed: make(dl_tensor), _owner: Box::new(owner), _layout: layout };
+    Box::into_raw(Box::new(manager)).cast()
 }
 
-/// Whether a structure with this deleter was lent here.
-pub(super) fn is_versioned_deleter(
-    deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
-) -> bool {
-    let ours: unsafe extern "C" fn(*mut DLManagedTensorVersioned) = delete_versioned;
-    deleter.is_some_and(|deleter| ptr::fn_addr_eq(deleter, ours))
-}
-
-/// As [`is_versioned_deleter`], of the form before version 1.0.
-pub(super) fn is_legacy_deleter(deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>) -> bool {
-    let ours: unsafe extern "C" fn(*mut DLManagedTensor) = delete_legacy;
-    deleter.is_some_and(|deleter| ptr::fn_addr_eq(deleter, ours))
-}
-
+/// The deleter of what is lent here.
+///
 /// # Safety
 ///
 /// As the standard says: a structure that was lent here, once.
-unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: as above.
-    let context = unsafe { (*managed).manager_ctx };
-    // SAFETY: what was lent as this structure with this context, taken back once.
-    unsafe { take_back::<DLManagedTensorVersioned>(context) };
-}
-
-/// # Safety
-///
-/// As the standard says: a structure that was lent here, once.
-unsafe extern "C" fn delete_legacy(managed: *mut DLManagedTensor) {
-    // SAFETY: as above.
-    let context = unsafe { (*managed).manager_ctx };
-    // SAFETY: what was lent as this structure with this context, taken back once.
-    unsafe { take_back::<DLManagedTensor>(context) };
-}
-
-/// # Safety
-///
-/// `context` is a manager of this type, of which nobody else knows any more.
-unsafe fn take_back<M>(context: *mut c_void) {
+unsafe extern "C" fn take_back<M>(managed: *mut M) {
     if forked() {
         // All of it is the parent's.
         return;
     }
-    // SAFETY: the caller's promise.
-    let manager = unsafe { Box::from_raw(context.cast::<Manager<M>>()) };
+    // SAFETY: the caller's promise. A manager begins with the structure, and its address is that of the whole.
+    let manager = unsafe { Box::from_raw(managed.cast::<Manager<M>>()) };
     // Nothing unwinds into the borrower: the panic hook has reported it.
     let _ = catch_panic(|| drop(manager));
 }

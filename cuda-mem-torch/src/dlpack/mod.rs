@@ -2,8 +2,8 @@
 //!
 //! [`Tensor`] lends a buffer. [`Borrowed`] has what another library lends, and gives it back once. Streams are handled as the Python
 //! array API says: the consumer names its stream, and the producer orders that behind its own work ([`consumer_stream`]). Nothing is said
-//! of the way back, so the uses of what others lent are waited for on the host before it is given back; what this crate lends is released
-//! behind the consumer's stream.
+//! of the way back, so the uses of what is borrowed are waited for on the host before it is given back, whoever lent it; what this crate
+//! lends is released behind the consumer's stream.
 //!
 //! ```
 //! use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};

@@ -6,8 +6,6 @@
 
 #![allow(unsafe_code, reason = "exports memory by address")]
 
-use std::sync::OnceLock;
-
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Pin, Segment};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::MemoryHandle;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -18,74 +16,54 @@ use super::ShareableHandle;
 use super::blob::{Mapped, Named, Offer, VERSIONS};
 use super::{descriptors, socket};
 
-/// How a device's allocator shares its blocks.
-///
-/// A block's memory stays where it is while the block lives, and the block lives while somebody else uses it: that is the promise of
-/// who shares it. So nothing is pinned for longer than an export takes. A descriptor is closed when its handle leaves its addresses.
-#[derive(Debug, Default)]
-pub(crate) struct Exports {
-    /// The allocator's name among those of this process. Once it has one, handles that leave are watched for.
-    exporter: OnceLock<u64>,
+/// Has the descriptor of a handle be closed when the handle leaves its addresses: before it is released, for its memory would stay.
+pub(crate) fn watch(caching: &CachingAllocator) {
+    caching.attach_backing_watcher(descriptors::close);
 }
 
-impl Exports {
-    /// The handle of a block of the default pool in a version of the format; none for one of a private pool.
-    pub(crate) fn share(
-        &self,
-        caching: &CachingAllocator,
-        address: CUdeviceptr,
-        version: u8,
-    ) -> pool::Result<Option<ShareableHandle>> {
-        let (base, bytes) = caching.base_allocation(address)?;
-        let pinned = match caching.pin(base, bytes, Pin::Exported) {
-            Err(pool::Error::UnknownAddress { .. }) => return Ok(None),
-            pinned => pinned?,
-        };
-        let segments = pinned.segments()?;
-        let Some(first) = segments.first() else {
-            return Err(pool::Error::UnknownAddress { address });
-        };
-        if segments.iter().any(|segment| segment.bytes != first.bytes) {
-            let what = "PyTorch's handle: its pieces differ in size. Allocate it in a torch.cuda.MemPool";
-            return Err(core::Error::NotShareable { what }.into());
-        }
-        let exporter = self.exporter(caching);
-        let exported = segments.iter().map(|segment| export(caching, exporter, segment));
-        let (descriptors, handles) = exported.collect::<pool::Result<(Vec<_>, Vec<_>)>>()?;
-        let named = Named::Mapped(Mapped {
-            pid: rustix::process::getpid().as_raw_nonzero().get(),
-            size: first.bytes as u64,
-            descriptors,
-            offer: socket::name().map(|socket| Offer { socket, handles }),
-        });
-        Ok(Some(ShareableHandle {
-            offset: address.wrapping_sub(first.address),
-            handle: named.write(version),
-        }))
+/// The handle of a block of the default pool in a version of the format; none for one of a private pool. [`watch`] was called for the allocator.
+///
+/// A block's memory stays where it is while the block lives, and the block lives while somebody else uses it: that is the promise of
+/// who shares it. So nothing is pinned for longer than an export takes.
+pub(crate) fn share(
+    caching: &CachingAllocator,
+    address: CUdeviceptr,
+    version: u8,
+) -> pool::Result<Option<ShareableHandle>> {
+    let (base, bytes) = caching.base_allocation(address)?;
+    let pinned = match caching.pin(base, bytes, Pin::Exported) {
+        Err(pool::Error::UnknownAddress { .. }) => return Ok(None),
+        pinned => pinned?,
+    };
+    let segments = pinned.segments()?;
+    let Some(first) = segments.first() else {
+        return Err(pool::Error::UnknownAddress { address });
+    };
+    if segments.iter().any(|segment| segment.bytes != first.bytes) {
+        let what = "PyTorch's handle: its pieces differ in size. Allocate it in a torch.cuda.MemPool";
+        return Err(core::Error::NotShareable { what }.into());
     }
-
-    fn exporter(&self, caching: &CachingAllocator) -> u64 {
-        *self.exporter.get_or_init(|| {
-            let exporter = descriptors::new_exporter();
-            // Before the handle is released: a descriptor would keep its memory.
-            caching.attach_backing_watcher(move |segment| {
-                descriptors::close(exporter, segment.id, segment.address);
-            });
-            exporter
-        })
-    }
+    let exported = segments.iter().map(|segment| export(caching, segment));
+    let (descriptors, handles) = exported.collect::<pool::Result<(Vec<_>, Vec<_>)>>()?;
+    let named = Named::Mapped(Mapped {
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        size: first.bytes as u64,
+        descriptors,
+        offer: socket::name().map(|socket| Offer { socket, handles }),
+    });
+    Ok(Some(ShareableHandle { offset: address.wrapping_sub(first.address), handle: named.write(version) }))
 }
 
 /// The descriptor of a segment that is pinned, and its name.
-fn export(caching: &CachingAllocator, exporter: u64, segment: &Segment) -> pool::Result<(i32, u64)> {
-    if let Some(known) = descriptors::find(exporter, segment) {
+fn export(caching: &CachingAllocator, segment: &Segment) -> pool::Result<(i32, u64)> {
+    if let Some(known) = descriptors::find(segment) {
         return Ok(known);
     }
     // Not under the lock of the descriptors: it is taken by what watches, under the locks that this takes.
     let pinned = caching.pin(segment.address, 1, Pin::Exported)?;
     let exported = pinned.export_posix_fds()?.into_iter().next();
     let (_, descriptor) = exported.ok_or(pool::Error::UnknownAddress { address: segment.address })?;
-    Ok(descriptors::add(exporter, segment, descriptor))
+    Ok(descriptors::add(segment, descriptor))
 }
 
 /// Memory of `cuMemAlloc`, by the driver's handle for the whole of it, in the version that all readers take.

@@ -13,6 +13,6 @@ mod socket;
 
 pub use blob::ShareableHandle;
 pub(crate) use blob::{Named, VERSIONS};
-pub(crate) use exports::{Exports, legacy};
+pub(crate) use exports::{legacy, share, watch};
 pub use opened::IpcDevPtr;
-pub(crate) use opened::{Opened, import};
+pub(crate) use opened::{Memory, import, open};

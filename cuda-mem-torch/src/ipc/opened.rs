@@ -18,12 +18,9 @@ use crate::error::{Error, HandleError, Result};
 /// How long somebody else's import or release of the same memory is waited for.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What is open here.
+/// Memory that is open here.
 #[derive(Debug)]
-pub(crate) struct Opened(Imports<Memory>);
-
-#[derive(Debug)]
-enum Memory {
+pub(crate) enum Memory {
     Legacy(OpenedMemory),
     Mapped(ImportedMapping),
 }
@@ -67,24 +64,19 @@ impl IpcDevPtr {
     }
 }
 
-impl Opened {
-    pub(crate) fn new() -> Self {
-        Self(Imports::new())
-    }
-
-    pub(crate) fn open(&self, context: &Context, handle: &[u8]) -> Result<IpcDevPtr> {
-        let named = Named::read(handle)?;
-        let import = |departure| open(context, &named, departure);
-        match self.0.import(&ImportKey::new(context.device(), handle), LIMIT, import) {
-            Ok(imported) => Ok(IpcDevPtr(imported)),
-            Err(ImportError::Failed(error)) => Err(error),
-            Err(ImportError::Forked) => Err(core::Error::Forked.into()),
-            Err(_) => Err(HandleError::Busy.into()),
-        }
+/// Opens what bytes name, unless it is open.
+pub(crate) fn open(opened: &Imports<Memory>, context: &Context, handle: &[u8]) -> Result<IpcDevPtr> {
+    let named = Named::read(handle)?;
+    let import = |departure| open_named(context, &named, departure);
+    match opened.import(&ImportKey::new(context.device(), handle), LIMIT, import) {
+        Ok(imported) => Ok(IpcDevPtr(imported)),
+        Err(ImportError::Failed(error)) => Err(error),
+        Err(ImportError::Forked) => Err(core::Error::Forked.into()),
+        Err(_) => Err(HandleError::Busy.into()),
     }
 }
 
-fn open(context: &Context, named: &Named, departure: Departure) -> Result<Memory> {
+fn open_named(context: &Context, named: &Named, departure: Departure) -> Result<Memory> {
     match named {
         Named::Legacy(base) => {
             let whole = MemoryHandle::from_parts(*base, 0, 0);

@@ -17,14 +17,14 @@ use cuda_mem_ipc::cuda_mem_pool::statistics::DeviceStatistics;
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
 use super::books::{segment, sum};
-use super::functions::Functions;
+use super::functions::Hooks;
 use super::{Inner, PluggableAllocator};
 use crate::allocator::{
     CudaAllocator, Delete, NativeAllocator, RawDeleter, Sealed, expect_stream_of, refuse_forked,
 };
 use crate::error::{Error, OutOfMemoryObserver, Result};
 use crate::ipc::{ShareableHandle, legacy};
-use crate::lock::{lock, read};
+use crate::lock::lock;
 
 /// An allocator of two functions. It is initialised, for no device yet, as PyTorch's.
 ///
@@ -47,19 +47,7 @@ pub unsafe fn create_custom_allocator(
     alloc: impl Fn(usize, Device, &Stream) -> Result<CUdeviceptr> + Send + Sync + 'static,
     free: impl Fn(CUdeviceptr, usize, Device, &Stream) -> Result<()> + Send + Sync + 'static,
 ) -> Result<Arc<PluggableAllocator>> {
-    let functions = Functions {
-        alloc: Arc::new(alloc),
-        free: Arc::new(free),
-        init: None,
-        reset: None,
-        memory_fraction: None,
-        base_alloc: None,
-        record_stream: None,
-        begin_allocate_to_pool: None,
-        end_allocate_to_pool: None,
-        release_pool: None,
-    };
-    let allocator = PluggableAllocator::of(driver, functions);
+    let allocator = PluggableAllocator::of(driver, Arc::new(alloc), Arc::new(free), Hooks::default());
     allocator.init(0)?;
     Ok(Arc::new(allocator))
 }
@@ -114,7 +102,7 @@ impl CudaAllocator for PluggableAllocator {
     fn init(&self, device_count: usize) -> Result<()> {
         self.inner.native.init(device_count)?;
         self.inner.initialized.store(true, Ordering::Relaxed);
-        let init = read(&self.inner.program.functions).init.clone();
+        let init = lock(&self.inner.program.hooks).init.clone();
         if let Some(init) = init {
             init(device_count);
         }
@@ -136,7 +124,7 @@ impl CudaAllocator for PluggableAllocator {
             return Err(pool::Error::InvalidFraction { fraction }.into());
         }
         self.inner.program.books.with(|state| state.of(device).fraction = fraction);
-        let set = read(&self.inner.program.functions).memory_fraction.clone();
+        let set = lock(&self.inner.program.hooks).memory_fraction.clone();
         // For pools of other memory, too.
         self.inner.native.set_memory_fraction(if set.is_some() { 1.0 } else { fraction }, device)?;
         if let Some(set) = set {
@@ -152,7 +140,7 @@ impl CudaAllocator for PluggableAllocator {
 
     fn base_allocation(&self, address: CUdeviceptr) -> Result<(CUdeviceptr, usize)> {
         refuse_forked()?;
-        let base_alloc = read(&self.inner.program.functions).base_alloc.clone();
+        let base_alloc = lock(&self.inner.program.hooks).base_alloc.clone();
         if let Some(base_alloc) = base_alloc {
             let mut bytes = 0;
             let base = base_alloc(address, &mut bytes);
@@ -170,7 +158,7 @@ impl CudaAllocator for PluggableAllocator {
             return Ok(());
         }
         self.inner.native.caches.driver.expect_same(stream.context().driver(), "the stream")?;
-        let record = read(&self.inner.program.functions).record_stream.clone();
+        let record = lock(&self.inner.program.hooks).record_stream.clone();
         if let Some(record) = record {
             record(address, stream);
             return Ok(());
@@ -227,24 +215,17 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn begin_allocate_to_pool(&self, device: Device, id: MempoolId, filter: Filter) -> Result<()> {
-        let cache = &self.inner.native.caches.of(device)?.caching;
-        let begin = read(&self.inner.program.functions).begin_allocate_to_pool.clone();
+        self.inner.native.caches.of(device)?;
+        let begin = lock(&self.inner.program.hooks).begin_allocate_to_pool.clone();
         if let Some(begin) = begin {
             begin(device, id, filter);
             return Ok(());
         }
-        // A pool is made with its source, or it has one: from whoever made it.
-        let made = match cache.create_or_incref_pool(id, Some(self.inner.segments())) {
-            Ok(()) => true,
-            Err(pool::Error::Pool(PoolError::SourceIsSet { .. })) => false,
-            Err(error) => return Err(error.into()),
-        };
-        let begun = cache.begin_allocate_to_pool(id, filter);
-        if made {
-            // Its one use is that of the beginning; without one it goes again.
-            cache.release_pool(id)?;
-        }
-        Ok(begun?)
+        // A pool is made with its source. The one use is that of the beginning; without one a new pool goes again.
+        self.create_or_incref_pool(device, id, None)?;
+        let begun = self.inner.native.begin_allocate_to_pool(device, id, filter);
+        self.inner.native.release_pool(device, id)?;
+        begun
     }
 
     fn end_allocate_to_pool(&self, device: Device, id: MempoolId) -> Result<()> {
@@ -265,7 +246,7 @@ impl CudaAllocator for PluggableAllocator {
         source: Option<Arc<dyn RawResource>>,
     ) -> Result<()> {
         let own = source.is_none();
-        let source = source.unwrap_or_else(|| self.inner.segments());
+        let source = source.unwrap_or_else(|| self.inner.program.clone());
         match self.inner.native.create_or_incref_pool(device, id, Some(source)) {
             Err(Error::Pool(pool::Error::Pool(PoolError::SourceIsSet { .. }))) if own => {
                 self.inner.native.create_or_incref_pool(device, id, None)

@@ -87,11 +87,6 @@ impl State {
         let statistics = &mut self.of(block.device).statistics;
         statistics.active.increase(block.pool(), 1);
         statistics.active_bytes.increase(block.pool(), block.size as u64);
-        self.count_live(block);
-    }
-
-    fn count_live(&mut self, block: &Block) {
-        let statistics = &mut self.of(block.device).statistics;
         statistics.allocation.increase(block.pool(), 1);
         statistics.allocated_bytes.increase(block.pool(), block.size as u64);
     }
@@ -101,12 +96,6 @@ impl State {
         let statistics = &mut self.of(block.device).statistics;
         statistics.allocation.decrease(block.pool(), 1);
         statistics.allocated_bytes.decrease(block.pool(), block.size as u64);
-    }
-
-    /// Enters an allocation again that the program's function did not take.
-    pub(super) fn take_free_back(&mut self, freed: Freed) {
-        self.count_live(&freed.block);
-        self.blocks.insert(freed.address, freed.block);
     }
 
     /// Counts an allocation that nothing uses any more.

@@ -1,4 +1,4 @@
-//! The program's functions, and who sets them.
+//! The functions that a program may set beside its two, each for a part of the work.
 
 use std::sync::Arc;
 
@@ -8,32 +8,25 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 
 use super::PluggableAllocator;
-use crate::error::Result;
-use crate::lock::write;
+use crate::lock::lock;
 
-pub(super) type AllocFn = dyn Fn(usize, Device, &Stream) -> Result<CUdeviceptr> + Send + Sync;
-pub(super) type FreeFn = dyn Fn(CUdeviceptr, usize, Device, &Stream) -> Result<()> + Send + Sync;
-pub(super) type InitFn = dyn Fn(usize) + Send + Sync;
-pub(super) type ResetFn = dyn Fn() + Send + Sync;
-pub(super) type MemoryFractionFn = dyn Fn(f64, Device) + Send + Sync;
-pub(super) type BaseAllocFn = dyn Fn(CUdeviceptr, &mut usize) -> CUdeviceptr + Send + Sync;
-pub(super) type RecordStreamFn = dyn Fn(CUdeviceptr, &Stream) + Send + Sync;
-pub(super) type BeginFn = dyn Fn(Device, MempoolId, Filter) + Send + Sync;
+/// A function of the program, if it is set.
+type Hook<F> = Option<Arc<F>>;
+type BaseAllocFn = dyn Fn(CUdeviceptr, &mut usize) -> CUdeviceptr + Send + Sync;
+type RecordStreamFn = dyn Fn(CUdeviceptr, &Stream) + Send + Sync;
 pub(super) type PoolFn = dyn Fn(Device, MempoolId) + Send + Sync;
 
-/// What a clone of the allocator has too.
-#[derive(Clone)]
-pub(super) struct Functions {
-    pub(super) alloc: Arc<AllocFn>,
-    pub(super) free: Arc<FreeFn>,
-    pub(super) init: Option<Arc<InitFn>>,
-    pub(super) reset: Option<Arc<ResetFn>>,
-    pub(super) memory_fraction: Option<Arc<MemoryFractionFn>>,
-    pub(super) base_alloc: Option<Arc<BaseAllocFn>>,
-    pub(super) record_stream: Option<Arc<RecordStreamFn>>,
-    pub(super) begin_allocate_to_pool: Option<Arc<BeginFn>>,
-    pub(super) end_allocate_to_pool: Option<Arc<PoolFn>>,
-    pub(super) release_pool: Option<Arc<PoolFn>>,
+/// What is set. None is called under the lock.
+#[derive(Clone, Default)]
+pub(super) struct Hooks {
+    pub(super) init: Hook<dyn Fn(usize) + Send + Sync>,
+    pub(super) reset: Hook<dyn Fn() + Send + Sync>,
+    pub(super) memory_fraction: Hook<dyn Fn(f64, Device) + Send + Sync>,
+    pub(super) base_alloc: Hook<BaseAllocFn>,
+    pub(super) record_stream: Hook<RecordStreamFn>,
+    pub(super) begin_allocate_to_pool: Hook<dyn Fn(Device, MempoolId, Filter) + Send + Sync>,
+    pub(super) end_allocate_to_pool: Hook<PoolFn>,
+    pub(super) release_pool: Hook<PoolFn>,
 }
 
 /// The setters. Each hands a part of the work to the program; without it, the part is done here. No lock is held while a function
@@ -44,7 +37,7 @@ impl PluggableAllocator {
     /// Unset: the bookkeeping alone is made ready. [`create_custom_allocator`](crate::create_custom_allocator) has called `init` with
     /// 0 by the time that a setter can be, as PyTorch's does.
     pub fn set_init_fn(&self, init: impl Fn(usize) + Send + Sync + 'static) {
-        self.set(|functions| functions.init.replace(Arc::new(init)));
+        self.set(|hooks| hooks.init.replace(Arc::new(init)));
     }
 
     /// Has `reset` be called where the program's functions should give back what they cache: by
@@ -53,7 +46,7 @@ impl PluggableAllocator {
     /// It replaces nothing: what is cached here, freed blocks that streams used and released private pools, goes back to the
     /// program's `free` first, with it or without. For a private pool alone it is not called: its memory is known here.
     pub fn set_reset_fn(&self, reset: impl Fn() + Send + Sync + 'static) {
-        self.set(|functions| functions.reset.replace(Arc::new(reset)));
+        self.set(|hooks| hooks.reset.replace(Arc::new(reset)));
     }
 
     /// Has `memory_fraction` be called with what [`set_memory_fraction`](crate::CudaAllocator::set_memory_fraction) is told, and answer
@@ -61,7 +54,7 @@ impl PluggableAllocator {
     ///
     /// Unset: requests beyond the fraction are out of memory, after the same ladder as others, and `alloc` is not called.
     pub fn set_memory_fraction_fn(&self, memory_fraction: impl Fn(f64, Device) + Send + Sync + 'static) {
-        self.set(|functions| functions.memory_fraction.replace(Arc::new(memory_fraction)));
+        self.set(|hooks| hooks.memory_fraction.replace(Arc::new(memory_fraction)));
     }
 
     /// Has `base_alloc` tell the address and, in its second argument, the bytes of what an allocation lies in.
@@ -71,7 +64,7 @@ impl PluggableAllocator {
         &self,
         base_alloc: impl Fn(CUdeviceptr, &mut usize) -> CUdeviceptr + Send + Sync + 'static,
     ) {
-        self.set(|functions| functions.base_alloc.replace(Arc::new(base_alloc)));
+        self.set(|hooks| hooks.base_alloc.replace(Arc::new(base_alloc)));
     }
 
     /// Has `record_stream` be told of streams that use an allocation, and answer for it: frees wait for nothing here then.
@@ -79,7 +72,7 @@ impl PluggableAllocator {
     /// Unset: the allocation is kept after its free, and given to the program's `free`, once the streams have passed the work that
     /// they were given by then.
     pub fn set_record_stream_fn(&self, record_stream: impl Fn(CUdeviceptr, &Stream) + Send + Sync + 'static) {
-        self.set(|functions| functions.record_stream.replace(Arc::new(record_stream)));
+        self.set(|hooks| hooks.record_stream.replace(Arc::new(record_stream)));
     }
 
     /// Has `begin` be told that allocations which the filter accepts belong to a pool, and answer for pools: they are unknown here
@@ -92,7 +85,7 @@ impl PluggableAllocator {
         &self,
         begin: impl Fn(Device, MempoolId, Filter) + Send + Sync + 'static,
     ) {
-        self.set(|functions| functions.begin_allocate_to_pool.replace(Arc::new(begin)));
+        self.set(|hooks| hooks.begin_allocate_to_pool.replace(Arc::new(begin)));
     }
 
     /// Has `end` be told that what [`set_begin_allocate_to_pool`](Self::set_begin_allocate_to_pool) speaks of has ended; after it has
@@ -100,18 +93,18 @@ impl PluggableAllocator {
     ///
     /// Unset: it ends here, or is an error, if pools are the program's.
     pub fn set_end_allocate_to_pool_fn(&self, end: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
-        self.set(|functions| functions.end_allocate_to_pool.replace(Arc::new(end)));
+        self.set(|hooks| hooks.end_allocate_to_pool.replace(Arc::new(end)));
     }
 
     /// Has `release` be told that a use of a pool has ended; after it has ended here, where pools are kept here.
     ///
     /// Unset: it ends here, or is an error, if pools are the program's.
     pub fn set_release_pool(&self, release: impl Fn(Device, MempoolId) + Send + Sync + 'static) {
-        self.set(|functions| functions.release_pool.replace(Arc::new(release)));
+        self.set(|hooks| hooks.release_pool.replace(Arc::new(release)));
     }
 
     /// Not in a forked child, where a thread of the parent may have the lock. What was there before is dropped without it.
-    fn set<T>(&self, set: impl FnOnce(&mut Functions) -> T) {
-        let _before = (!forked()).then(|| set(&mut write(&self.inner.program.functions)));
+    fn set<T>(&self, set: impl FnOnce(&mut Hooks) -> T) {
+        let _before = (!forked()).then(|| set(&mut lock(&self.inner.program.hooks)));
     }
 }

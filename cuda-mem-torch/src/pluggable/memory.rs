@@ -1,6 +1,6 @@
 //! How memory comes from the program's functions and goes back, and how much may be held of it and private pools together.
 
-use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Stream, UsePoint, Uses};
@@ -12,31 +12,15 @@ use super::books::{Block, Freed, State};
 use super::{Inner, Program};
 use crate::allocator::{CudaAllocator, for_core};
 use crate::error::{Error, OutOfMemory, Result, no_panic};
-use crate::lock::{lock, read};
+use crate::lock::lock;
 
 /// Requests are smaller, as PyTorch's.
 const MOST: usize = 1 << 60;
 
-/// Bytes of the fraction that were set aside. Dropped, also when a function of the program panics, they go back.
-struct Claim<'p> {
-    program: &'p Program,
-    bytes: usize,
-    device: Device,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.program.unclaim(self.bytes, self.device);
-    }
-}
-
 impl Program {
     /// Asks `alloc`, within the fraction. 0 if there is no memory.
     pub(super) fn alloc(&self, size: usize, device: Device, stream: &Stream) -> Result<CUdeviceptr> {
-        let (alloc, is_ours) = {
-            let functions = read(&self.functions);
-            (functions.alloc.clone(), functions.memory_fraction.is_none())
-        };
+        let is_ours = lock(&self.hooks).memory_fraction.is_none();
         let total = device.total_memory()?;
         let is_claimed = self.books.with(|state| {
             let of = state.of(device);
@@ -51,14 +35,13 @@ impl Program {
         if !is_claimed {
             return Ok(0);
         }
-        let claim = Claim { program: self, bytes: size, device };
-        match alloc(size, device, stream) {
-            Ok(address) if address != 0 => {
-                let _kept = ManuallyDrop::new(claim);
-                Ok(address)
-            }
-            Err(error) if !error.is_out_of_memory() => Err(error),
-            _ => Ok(0),
+        let asked = catch_unwind(AssertUnwindSafe(|| (self.alloc)(size, device, stream)));
+        if matches!(asked, Ok(Ok(0) | Err(_)) | Err(_)) {
+            self.unclaim(size, device);
+        }
+        match asked.unwrap_or_else(|panic| resume_unwind(panic)) {
+            Err(error) if error.is_out_of_memory() => Ok(0),
+            asked => asked,
         }
     }
 
@@ -70,8 +53,7 @@ impl Program {
         device: Device,
         stream: &Stream,
     ) -> Result<()> {
-        let free = read(&self.functions).free.clone();
-        no_panic("free", || free(address, size, device, stream))?;
+        no_panic("free", || (self.free)(address, size, device, stream))?;
         self.unclaim(size, device);
         Ok(())
     }
@@ -145,41 +127,36 @@ impl Inner {
             return Ok(false);
         };
         self.tell(&block, address, &[Action::FreeRequested]);
-        self.program.books.with(|state| state.count_free_requested(&block));
-        if block.uses.is_empty() {
-            let refused = self.complete(Freed { address, block, points: None });
-            return match refused {
-                Ok(()) => Ok(true),
-                Err((freed, error)) => {
-                    // It is as it was.
-                    self.tell(&freed.block, address, &[Action::Alloc]);
-                    self.program.books.with(|state| state.take_free_back(*freed));
-                    Err(error)
-                }
-            };
+        if !block.uses.is_empty() {
+            let points = block.uses.points().ok();
+            self.program.books.with(|state| {
+                state.count_free_requested(&block);
+                state.freed.push(Freed { address, block, points });
+            });
+            return Ok(true);
         }
-        let points = block.uses.points().ok();
-        self.program.books.with(|state| state.freed.push(Freed { address, block, points }));
-        Ok(true)
+        let freed = self.complete(address, &block);
+        if freed.is_err() {
+            // It is as it was.
+            self.tell(&block, address, &[Action::Alloc]);
+        }
+        self.program.books.with(|state| match freed {
+            Ok(()) => state.count_free_requested(&block),
+            Err(_) => _ = state.blocks.insert(address, block),
+        });
+        freed.map(|()| true)
     }
 
-    /// Gives the program's function memory that nothing uses any more. Refused, it comes back as it was.
-    fn complete(&self, freed: Freed) -> Result<(), (Box<Freed>, Error)> {
-        let Freed { address, block, .. } = &freed;
+    /// Gives the program's function memory that nothing uses any more. Refused, it is as it was.
+    fn complete(&self, address: CUdeviceptr, block: &Block) -> Result<()> {
         // Before anybody else may have it.
-        self.tell(block, *address, &[Action::FreeCompleted, Action::SegmentFree]);
-        self.program.books.with(|state| state.count_free_completed(block));
-        match self.program.free(*address, block.size, block.device, &block.stream) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.tell(block, *address, &[Action::SegmentAlloc]);
-                self.program.books.with(|state| {
-                    state.count_allocated(block);
-                    state.count_free_requested(block);
-                });
-                Err((Box::new(freed), error))
-            }
+        self.tell(block, address, &[Action::FreeCompleted, Action::SegmentFree]);
+        let freed = self.program.free(address, block.size, block.device, &block.stream);
+        match freed {
+            Ok(()) => self.program.books.with(|state| state.count_free_completed(block)),
+            Err(_) => self.tell(block, address, &[Action::SegmentAlloc]),
         }
+        freed
     }
 
     /// Gives back what was freed and is not used any more. The first error; what was refused is tried again.
@@ -190,16 +167,13 @@ impl Inner {
             if freed.points.is_none() {
                 freed.points = freed.block.uses.points().ok();
             }
-            let reached =
-                |points: &Vec<_>| points.iter().all(|point: &UsePoint| point.is_reached().unwrap_or(false));
-            if !freed.points.as_ref().is_some_and(reached) {
+            let is_reached = |point: &UsePoint| point.is_reached().unwrap_or(false);
+            let is_quiet = freed.points.as_ref().is_some_and(|points| points.iter().all(is_reached));
+            let given = if is_quiet { self.complete(freed.address, &freed.block) } else { Ok(()) };
+            if !is_quiet || given.is_err() {
                 self.program.books.with(|state| state.freed.push(freed));
-                continue;
             }
-            if let Err((freed, error)) = self.complete(freed) {
-                self.program.books.with(|state| state.freed.push(*freed));
-                result = result.and(Err(error));
-            }
+            result = result.and(given);
         }
         result
     }
@@ -207,12 +181,9 @@ impl Inner {
     /// Gives back what was freed, at the end: waits for the streams that use it. One that captures keeps its memory for ever.
     pub(super) fn give_back_rest(&self) {
         let waiting = self.program.books.with(|state| std::mem::take(&mut state.freed));
-        for freed in waiting {
-            let given = match freed.block.uses.wait() {
-                Ok(()) => self.complete(freed).map_err(|(freed, error)| for_core(error, freed.address)),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = given {
+        for Freed { address, block, .. } in waiting {
+            let complete = || self.complete(address, &block).map_err(|error| for_core(error, address));
+            if let Err(error) = block.uses.wait().and_then(|()| complete()) {
                 self.native.caches.driver.report_release_failure(&error);
             }
         }
@@ -236,7 +207,7 @@ impl Inner {
     pub(super) fn empty(&self) -> Result<usize> {
         self.poll()?;
         let bytes = self.native.empty_cache(MempoolId::NONE)?;
-        let reset = read(&self.program.functions).reset.clone();
+        let reset = lock(&self.program.hooks).reset.clone();
         if let Some(reset) = reset {
             reset();
         }

@@ -7,17 +7,18 @@ mod memory;
 mod pools;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver, Stream, forked};
 
 pub use api::create_custom_allocator;
 
 use self::books::Books;
-use self::functions::Functions;
+use self::functions::Hooks;
 use crate::allocator::NativeAllocator;
-use crate::error::OutOfMemoryObserver;
-use crate::lock::read;
+use crate::error::{OutOfMemoryObserver, Result};
+use crate::lock::lock;
 
 /// An allocator that a program makes of two functions of its own: PyTorch's `CUDAPluggableAllocator`, which
 /// [`create_custom_allocator`] makes.
@@ -82,14 +83,19 @@ struct Inner {
 
 /// The program's functions and what is known of their memory. The sources of pools' segments have it too.
 struct Program {
-    functions: RwLock<Functions>,
+    alloc: Arc<AllocFn>,
+    free: Arc<FreeFn>,
+    hooks: Mutex<Hooks>,
     books: Books,
 }
 
+type AllocFn = dyn Fn(usize, Device, &Stream) -> Result<CUdeviceptr> + Send + Sync;
+type FreeFn = dyn Fn(CUdeviceptr, usize, Device, &Stream) -> Result<()> + Send + Sync;
+
 impl PluggableAllocator {
-    fn of(driver: Driver, functions: Functions) -> Self {
+    fn of(driver: Driver, alloc: Arc<AllocFn>, free: Arc<FreeFn>, hooks: Hooks) -> Self {
         let inner = Inner {
-            program: Arc::new(Program { functions: RwLock::new(functions), books: Books::default() }),
+            program: Arc::new(Program { alloc, free, hooks: Mutex::new(hooks), books: Books::default() }),
             native: NativeAllocator::lazy(driver),
             observers: Mutex::default(),
             initialized: AtomicBool::new(false),
@@ -111,7 +117,10 @@ impl Drop for Inner {
 impl Clone for PluggableAllocator {
     /// Another allocator with the same functions, which knows nothing of what this one allocated and is not initialised.
     fn clone(&self) -> Self {
-        Self::of(self.inner.native.caches.driver, read(&self.inner.program.functions).clone())
+        let Program { alloc, free, hooks, .. } = &*self.inner.program;
+        // In a forked child a thread of the parent may have the lock, and nothing is allocated.
+        let hooks = if forked() { Hooks::default() } else { lock(hooks).clone() };
+        Self::of(self.inner.native.caches.driver, alloc.clone(), free.clone(), hooks)
     }
 }
 

@@ -13,28 +13,26 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, MemorySource, Stream};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool, MempoolId, RawResource};
 
-use super::functions::{Functions, PoolFn};
+use super::functions::{Hooks, PoolFn};
 use super::{Inner, Program};
 use crate::allocator::{for_core, for_pool};
 use crate::error::{Error, Result};
-use crate::lock::read;
-
-/// The program's functions as a source of segments. Their memory is in no books but the pools'; it counts for the fraction.
-struct Segments(Arc<Program>);
+use crate::lock::lock;
 
 // SAFETY: the memory is the program's, handed through.
-unsafe impl MemorySource for Segments {
+unsafe impl MemorySource for Program {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> core::Result<()> {
         let device = stream.context().device();
-        self.0.free(address, layout.size(), device, stream).map_err(|error| for_core(error, address))
+        self.free(address, layout.size(), device, stream).map_err(|error| for_core(error, address))
     }
 }
 
+/// The program's functions as a source of segments, whose memory is in no books but the pools'. It counts for the fraction.
 // SAFETY: as above.
-unsafe impl RawResource for Segments {
+unsafe impl RawResource for Program {
     fn allocate(&self, layout: Layout, stream: &Stream) -> pool::Result<CUdeviceptr> {
         let requested = layout.size();
-        match self.0.alloc(requested, stream.context().device(), stream) {
+        match self.alloc(requested, stream.context().device(), stream) {
             Ok(0) => Err(pool::Error::OutOfMemory { requested, used: 0, limit: 0, source: None }),
             Ok(address) => Ok(address),
             Err(error) => Err(for_pool(error, requested)),
@@ -42,32 +40,27 @@ unsafe impl RawResource for Segments {
     }
 }
 
-crate::shown!(Segments);
+crate::shown!(Program);
 
 impl Inner {
-    pub(super) fn segments(&self) -> Arc<dyn RawResource> {
-        Arc::new(Segments(Arc::clone(&self.program)))
-    }
-
     /// Ends something of a pool: by `native`, where pools are kept here, and by the program's function.
     pub(super) fn end(
         &self,
         of: (Device, MempoolId),
         native: impl FnOnce() -> Result<()>,
         setter: &'static str,
-        function: fn(&Functions) -> &Option<Arc<PoolFn>>,
+        function: fn(&Hooks) -> &Option<Arc<PoolFn>>,
     ) -> Result<()> {
         let (device, id) = of;
         self.native.caches.of(device)?;
-        let functions = read(&self.program.functions).clone();
-        if functions.begin_allocate_to_pool.is_none() {
+        let hooks = lock(&self.program.hooks).clone();
+        let end = function(&hooks);
+        if hooks.begin_allocate_to_pool.is_none() {
             native()?;
-        } else if function(&functions).is_none() {
+        } else if end.is_none() {
             return Err(Error::NoPoolFunction { setter, id });
         }
-        if let Some(end) = function(&functions) {
-            end(device, id);
-        }
+        end.iter().for_each(|end| end(device, id));
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, TryLockError};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Device, Driver, forked};
 use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricBuffer};
@@ -37,7 +37,7 @@ impl fmt::Display for DeviceType {
 /// A program uses [`Backends::global`]; a value of one's own starts empty. The [module](super) has an example.
 #[derive(Clone, Default)]
 pub struct Backends {
-    inner: Arc<Mutex<Inner>>,
+    pub(super) inner: Arc<Mutex<Inner>>,
 }
 
 #[derive(Default)]
@@ -105,23 +105,16 @@ impl Backends {
         let name = backend.name().to_owned();
         let find = |of: &Registered| of.backends.iter().find(|(known, _)| *known == name).cloned();
         let known = lock_here(&self.inner)?.types.get(&device_type).and_then(find);
-        let has_ended = known.as_ref().is_some_and(|(_, known)| known.has_ended());
+        let ended = known.filter(|(_, known)| known.has_ended());
+        // What it takes the place of goes after the unlock: that may be its end, which is the library's.
         let mut inner = lock_here(&self.inner)?;
         let backends = &mut inner.types.entry(device_type).or_default().backends;
-        let is_asked = |there: &Arc<dyn SymmetricBackend>| {
-            known.as_ref().is_some_and(|(_, known)| Arc::ptr_eq(known, there))
-        };
         match backends.iter_mut().find(|(there, _)| *there == name) {
             None => backends.push((name, backend)),
-            Some((_, there)) if has_ended && is_asked(there) => {
-                let before = std::mem::replace(there, backend);
-                drop(inner);
-                // It may be its end, which is the library's.
-                drop(before);
+            Some((_, there)) if ended.as_ref().is_some_and(|(_, ended)| Arc::ptr_eq(ended, there)) => {
+                *there = backend;
             }
-            Some(_) => {
-                return Err(RegistryError::BackendExists { device_type: device_type.0, name });
-            }
+            Some(_) => return Err(RegistryError::BackendExists { device_type: device_type.0, name }),
         }
         Ok(())
     }
@@ -191,7 +184,11 @@ impl Backends {
         id: u64,
     ) -> Result<Arc<SymmetricBuffer>> {
         let backend = self.get_backend(DeviceType::CUDA)?;
-        let place = Arc::clone(lock_here(&self.inner)?.persistent.entry(id).or_default());
+        let mut inner = lock_here(&self.inner)?;
+        // An id whose making failed is forgotten, unless somebody tries again just now.
+        inner.persistent.retain(|_, place| Arc::strong_count(place) > 1 || lock(place).is_some());
+        let place = Arc::clone(inner.persistent.entry(id).or_default());
+        drop(inner);
         // Held while the buffer is made, since the backend may wait for other ranks; other ids have other locks.
         let mut kept = match place.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(RegistryError::PersistentAlive { id }.into()),
@@ -243,14 +240,6 @@ impl Backends {
         let known = || inner.mempools.keys().map(|kind| kind.0).collect();
         let found = inner.mempools.get(&device_type).cloned();
         found.ok_or_else(|| RegistryError::NoMempoolAllocator { device_type: device_type.0, known: known() })
-    }
-
-    pub(super) fn downgrade(&self) -> Weak<Mutex<Inner>> {
-        Arc::downgrade(&self.inner)
-    }
-
-    pub(super) fn upgrade(inner: &Weak<Mutex<Inner>>) -> Option<Self> {
-        inner.upgrade().map(|inner| Self { inner })
     }
 }
 

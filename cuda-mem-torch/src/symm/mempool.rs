@@ -83,7 +83,7 @@ impl SymmetricMempool {
     /// An allocator over whichever backend is chosen for the device type when it is first used.
     #[must_use]
     pub fn new(backends: &Backends, device_type: DeviceType) -> Self {
-        Self { backends: backends.downgrade(), device_type, found: Mutex::default() }
+        Self { backends: Arc::downgrade(&backends.inner), device_type, found: Mutex::default() }
     }
 
     /// The backend, looked up by the first call that finds one and kept until it has ended, if it may serve a pool.
@@ -104,9 +104,9 @@ impl SymmetricMempool {
 
     fn look_up(&self) -> Result<Arc<dyn SymmetricBackend>, RegistryError> {
         let device_type = self.device_type;
-        let backends = Backends::upgrade(&self.backends)
-            .ok_or(RegistryError::NoBackend { device_type: device_type.0 })?;
-        let backend = backends.get_backend(device_type)?;
+        let inner = self.backends.upgrade();
+        let inner = inner.ok_or(RegistryError::NoBackend { device_type: device_type.0 })?;
+        let backend = Backends { inner }.get_backend(device_type)?;
         let mut found = lock_here(&self.found)?;
         if !found.last().is_some_and(|last| Arc::ptr_eq(last, &backend)) {
             found.push(Arc::clone(&backend));

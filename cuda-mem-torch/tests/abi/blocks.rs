@@ -339,6 +339,38 @@ fn plain_memory_is_used_again_behind_a_wait() {
     assert_eq!(unsafe { cuda_mem_torch_plain_base_alloc(null_mut(), null_mut()) }, null_mut());
 }
 
+#[test]
+fn plain_memory_is_waited_for_when_as_much_is_asked_for_or_there_is_no_other() {
+    let _turn = turn();
+    let allocate = |bytes| {
+        let mut block = null_mut();
+        // SAFETY: a size.
+        let waited = waits(|| block = unsafe { cuda_mem_torch_alloc(bytes, 0, null_mut()) });
+        assert!(!block.is_null());
+        (waited, block)
+    };
+    let free = |(_, block), bytes| {
+        // SAFETY: nothing uses it.
+        unsafe { cuda_mem_torch_free(block, bytes, 0, null_mut()) };
+    };
+    free(allocate(20 * MIB), 20 * MIB);
+    let larger = allocate(30 * MIB);
+    assert_eq!(larger.0, 0, "less is parked");
+    let smaller = allocate(16 * MIB);
+    assert_eq!(smaller.0, 1);
+    free(larger, 30 * MIB);
+    free(smaller, 16 * MIB);
+    cuda_mem_torch_plain_reset();
+    let total = context_of(0).memory_info().unwrap().total;
+    cuda_mem_torch_plain_memory_fraction((64 * MIB) as f64 / total as f64, 0);
+    free(allocate(40 * MIB), 40 * MIB);
+    let next = allocate(50 * MIB);
+    assert_eq!(next.0, 1, "no more may be held");
+    free(next, 50 * MIB);
+    cuda_mem_torch_plain_memory_fraction(1.0, 0);
+    cuda_mem_torch_plain_reset();
+}
+
 /// Another thread allocates on another device while one waits for its own.
 #[test]
 fn plain_memory_of_one_device_waits_for_no_other() {

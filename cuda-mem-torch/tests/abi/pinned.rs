@@ -129,7 +129,7 @@ fn a_pool_has_memory_of_its_own() {
     assert_ne!(outside, within);
     free(outside);
     succeed(cuda_mem_torch_pinned_release_pool(pool));
-    assert_eq!(cuda_mem_torch_pinned_release_pool(pool), CUDA_MEM_TORCH_NOT_OURS);
+    assert_eq!(cuda_mem_torch_pinned_release_pool(pool), CUDA_MEM_TORCH_POOL_UNKNOWN);
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     let _turn = turn();
     let (stream, tag) = (new_stream(), c"abi kept");
     let block = allocate_in(tag, 160 * MIB, stream.as_raw());
-    let (mut first, mut second, mut keep) = (0, 0, 0);
+    let (mut first, mut second, mut keep) = (0, 0, null_mut());
     // SAFETY: functions that may be called until they are detached, and places.
     succeed(unsafe { cuda_mem_torch_attach_backing_change(Some(change), null_mut(), &mut first) });
     // SAFETY: as above.
@@ -220,7 +220,8 @@ fn what_is_kept_and_who_was_told_is_told() {
     assert_eq!(came.told, [both.clone(), both].concat());
     let twice = |leaving| vec![(tag.to_owned(), leaving, 96 * MIB); 2];
     assert_eq!(*HEARD.lock().unwrap(), [twice(true), twice(false)].concat());
-    succeed(cuda_mem_torch_end_keep(keep));
+    // SAFETY: what was kept, once.
+    succeed(unsafe { cuda_mem_torch_let_move(keep) });
     // What is held still for who registered it stays too.
     let mut still = null_mut();
     // SAFETY: a place.
@@ -237,8 +238,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     assert_eq!((slept.freed, HEARD.lock().unwrap().len()), (160 * MIB, 4));
     succeed(wake(tag, CUDA_MEM_TORCH_RESTORE_NOTHING, null()));
     delete(block);
-    let refusals: [(&dyn Fn() -> c_int, &str); 6] = [
-        (&|| cuda_mem_torch_end_keep(keep), "there is no keep"),
+    let refusals: [(&dyn Fn() -> c_int, &str); 5] = [
         (&|| cuda_mem_torch_detach_backing_change(first), "there is no registrant"),
         (
             &|| sleep(c"mistyped", CUDA_MEM_TORCH_BACKUP_PINNED, null()).0,

@@ -215,10 +215,35 @@ fn the_consumers_stream_is_ordered_behind_the_producers_work() {
     // SAFETY: memory of that many bytes on both sides, used on this stream alone.
     unsafe { cuda_mem_core::copy::memcpy_async(&consumer, to.address(), used.address(), 4096) }.unwrap();
     drop((used, to));
-    // Given back while the copy is yet to run: the release of what this crate lends is behind it, and nobody waits.
+    gate.open();
     drop(borrowed);
+    assert_eq!(target.to_vec(&consumer).unwrap(), text);
+}
+
+#[test]
+fn what_is_given_back_is_released_behind_the_consumers_work() {
+    let world = World::new();
+    let (producer, consumer) = (world.new_stream(), world.new_stream());
+    let gate = Gate::new(&world.context);
+    let text = vec![7u8; 4096];
+    let target = DeviceBuffer::<u8>::zeroed(&consumer, 4096).unwrap();
+    let buffer = DeviceBuffer::from_slice(&producer, &text).unwrap();
+    let address = buffer.as_raw();
+    let lent = Tensor::new(buffer, DLDataType::U8, &[4096]).unwrap().into_versioned(Some(&consumer)).unwrap();
+    gate.hold(&consumer);
+    {
+        let to = target.on(&consumer).unwrap();
+        // SAFETY: memory of that many bytes on both sides. What is lent lives until its deleter is called, and then as long as this stream
+        // works.
+        unsafe { cuda_mem_core::copy::memcpy_async(&consumer, to.address(), address, 4096) }.unwrap();
+    }
+    // SAFETY: lent just now, and given back once.
+    unsafe { (*lent).deleter.unwrap()(lent) };
+    // Memory that were free by now would serve this.
+    let other = DeviceBuffer::from_slice(&producer, &[1u8; 4096]).unwrap();
     gate.open();
     assert_eq!(target.to_vec(&consumer).unwrap(), text);
+    drop(other);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use self::text::Settings;
 use super::devices::DEVICES;
 use super::error::{Failure, entry};
 use super::{pointers, streams, uncached};
+use crate::devices::MOST;
 
 /// What private pools do. Its rounding and its threshold count for the default pool too.
 #[repr(C)]
@@ -44,7 +45,7 @@ fn set_options(options: Options) -> Result<(), Failure> {
 
 fn set_expandable(expandable: bool) -> Result<(), Failure> {
     DEVICES.set_up(|setup| {
-        setup.expandable = expandable;
+        setup.is_fixed = !expandable;
         DEVICES.all().try_for_each(|device| Ok(device.caching.set_expandable_segments(expandable)?))
     })
 }
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn cuda_mem_torch_set_options(options: *const cuda_mem_tor
             .with_max_non_split_rounding(Some(asked.max_non_split_rounding_size))
             .with_roundup_power2_divisions(asked.roundup_power2_divisions)
             .with_garbage_collection_threshold((threshold != 0.0).then_some(threshold));
-        options.check()?;
+        options.check().map_err(|error| Failure::argument(error.to_string()))?;
         set_options(options)
     })
 }
@@ -115,10 +116,7 @@ pub unsafe extern "C" fn cuda_mem_torch_set_settings(
         unsafe { DEVICES.set_reuse(settings.reuse) }?;
         set_expandable(settings.expandable)?;
         if let Some(fraction) = settings.memory_fraction {
-            DEVICES.set_up(|setup| {
-                setup.fractions.fill(Some(fraction));
-                DEVICES.all().try_for_each(|device| device.caching.set_memory_fraction(fraction))
-            })?;
+            (0..MOST).try_for_each(|number| DEVICES.set_memory_fraction(number, fraction))?;
         }
         if let Some(note) = note {
             for text in settings.notes {

@@ -9,8 +9,8 @@ const MIB: u64 = 1 << 20;
 const LAST: u32 = 15;
 
 /// Every key, what it takes, and what it does here.
-pub(super) const KEYS: [(&str, Does); 22] = [
-    ("backend", Does::Refused("native", "this allocator takes the place of the native one")),
+const KEYS: [(&str, Does); 22] = [
+    ("backend", Does::Counts),
     ("expandable_segments", Does::Counts),
     ("expandable_segments_reserve", Does::Moot("addresses are reserved as they are needed")),
     ("expandable_segments_reserve_by_class", Does::Moot("addresses are reserved as they are needed")),
@@ -21,7 +21,7 @@ pub(super) const KEYS: [(&str, Does); 22] = [
     ("max_split_size_mb", Does::Counts),
     ("per_process_memory_fraction", Does::Counts),
     ("pinned_free_catch_all", Does::Host("no free throws")),
-    ("pinned_max_cached_size_mb", Does::Number),
+    ("pinned_max_cached_size_mb", Does::Counts),
     ("pinned_max_round_threshold_mb", Does::Host("sizes are exact")),
     (
         "pinned_num_register_threads",
@@ -34,29 +34,21 @@ pub(super) const KEYS: [(&str, Does); 22] = [
     ),
     ("pinned_use_cuda_host_register", Does::Host("memory is registered")),
     ("pinned_use_hip_host_register", Does::Host("memory is registered")),
-    ("release_lock_on_cudamalloc", Does::Better("no lock is held that another thread's allocation needs")),
-    ("release_lock_on_hipmalloc", Does::Better("no lock is held that another thread's allocation needs")),
+    ("release_lock_on_cudamalloc", Does::Moot("no lock is held that another thread's allocation needs")),
+    ("release_lock_on_hipmalloc", Does::Moot("no lock is held that another thread's allocation needs")),
     ("roundup_power2_divisions", Does::Counts),
-    ("throw_on_cudamalloc_oom", Does::Shim),
+    ("throw_on_cudamalloc_oom", Does::Counts),
 ];
 
 /// What a key does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Does {
+#[derive(Debug, Clone, Copy)]
+enum Does {
     /// What it says.
     Counts,
-    /// Nothing: what it asks for is so already, whatever its value.
-    Better(&'static str),
-    /// Nothing, whatever its value: what it is about is done otherwise.
+    /// Nothing: what it is about is so already, or done otherwise.
     Moot(&'static str),
-    /// What it says, in the code over this one.
-    Shim,
-    /// Likewise, for a number.
-    Number,
     /// Nothing for pinned host memory of this library, whatever its value; what it says for PyTorch's own.
     Host(&'static str),
-    /// Only this value is accepted.
-    Refused(&'static str, &'static str),
 }
 
 /// Settings that were understood.
@@ -76,8 +68,9 @@ impl Settings {
     /// Reads `key:value,key:[a:b,>:c]`. Keys that are not named have their defaults. As for PyTorch, whatever sign stands between a key and
     /// its value, and behind that, parts them.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        let mut options = Options::default();
-        let (mut memory_fraction, mut reuse, mut expandable, mut notes) = (None, false, true, Vec::new());
+        let options = Options::default();
+        let mut settings =
+            Self { options, memory_fraction: None, reuse: false, expandable: true, notes: Vec::new() };
         let tokens = tokens(text);
         let mut rest = &tokens[..];
         while let [key, after @ ..] = rest {
@@ -94,49 +87,55 @@ impl Settings {
                 )));
             };
             match does {
-                Does::Counts if *key == "per_process_memory_fraction" => {
-                    let fraction = number(key, &value)?;
-                    if !(0.0..=1.0).contains(&fraction) {
-                        return Err(refused(key, &value, "a number from 0 to 1"));
+                Does::Counts => settings.apply(key, &value)?,
+                Does::Moot(why) => {
+                    if key.starts_with("release_lock") {
+                        truth(key, &value)?;
                     }
-                    memory_fraction = Some(fraction);
+                    settings.notes.push(format!("{key}:{value} changes nothing: {why}"));
                 }
-                Does::Counts if *key == "graph_capture_record_stream_reuse" => reuse = truth(key, &value)?,
-                Does::Counts if *key == "expandable_segments" => expandable = truth(key, &value)?,
-                Does::Counts => apply(&mut options, key, &value)?,
-                Does::Better(why) => {
-                    truth(key, &value)?;
-                    notes.push(format!("{key}:{value} changes nothing: {why}"));
-                }
-                Does::Moot(why) => notes.push(format!("{key}:{value} changes nothing: {why}")),
-                Does::Shim => _ = truth(key, &value)?,
-                Does::Number => _ = number::<i64>(key, &value)?,
-                Does::Host(why) => notes.push(format!(
+                Does::Host(why) => settings.notes.push(format!(
                     "{key}:{value} is for PyTorch's own pinned memory (pinned=False): here {why}"
                 )),
-                Does::Refused(accepted, why) if value != *accepted => {
-                    return Err(refused(key, &value, &format!("{accepted}, as {why}")));
-                }
-                Does::Refused(..) => {}
             }
         }
-        options.check().map_err(not_accepted)?;
-        Ok(Self { options, memory_fraction, reuse, expandable, notes })
+        settings.options.check().map_err(not_accepted)?;
+        Ok(settings)
     }
-}
 
-fn apply(options: &mut Options, key: &str, value: &str) -> Result<(), Failure> {
-    // As for PyTorch a number below 0 is more than there is.
-    let mib = || number::<u64>(key, value).or_else(|_| number::<i64>(key, value).map(|_| u64::MAX));
-    let bytes = || mib().map(|mib| mib.saturating_mul(MIB));
-    match key {
-        "large_segment_size_mb" => options.large_segment_size = bytes()?,
-        "max_split_size_mb" => options.max_split_size = Some(bytes()?),
-        "max_non_split_rounding_mb" => options.max_non_split_rounding = Some(bytes()?),
-        "garbage_collection_threshold" => options.garbage_collection_threshold = Some(number(key, value)?),
-        _ => options.roundup_power2_divisions = divisions(key, value)?,
+    fn apply(&mut self, key: &str, value: &str) -> Result<(), Failure> {
+        let options = &mut self.options;
+        // As for PyTorch a number below 0 is more than there is.
+        let mib = || number::<u64>(key, value).or_else(|_| number::<i64>(key, value).map(|_| u64::MAX));
+        let bytes = || mib().map(|mib| mib.saturating_mul(MIB));
+        match key {
+            "backend" if value == "native" => {}
+            "backend" => {
+                return Err(refused(
+                    key,
+                    value,
+                    "native, as this allocator takes the place of the native one",
+                ));
+            }
+            "expandable_segments" => self.expandable = truth(key, value)?,
+            "garbage_collection_threshold" => {
+                options.garbage_collection_threshold = Some(number(key, value)?);
+            }
+            "graph_capture_record_stream_reuse" => self.reuse = truth(key, value)?,
+            "large_segment_size_mb" => options.large_segment_size = bytes()?,
+            "max_non_split_rounding_mb" => options.max_non_split_rounding = Some(bytes()?),
+            "max_split_size_mb" => options.max_split_size = Some(bytes()?),
+            "per_process_memory_fraction" => match number(key, value)? {
+                fraction @ 0.0..=1.0 => self.memory_fraction = Some(fraction),
+                _ => return Err(refused(key, value, "a number from 0 to 1")),
+            },
+            // The code over this one does what these two say.
+            "pinned_max_cached_size_mb" => _ = number::<i64>(key, value)?,
+            "throw_on_cudamalloc_oom" => _ = truth(key, value)?,
+            _ => options.roundup_power2_divisions = divisions(key, value)?,
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// One number for all sizes, or `[64:8,256:4,>:1]`: from so many MiB on, so many steps. The first counts below it, too.
@@ -203,7 +202,7 @@ fn not_accepted(error: OptionsError) -> Failure {
         OptionsError::GarbageCollectionThreshold { threshold } => {
             refused("garbage_collection_threshold", &threshold.to_string(), "a number above 0 and below 1")
         }
-        error => error.into(),
+        error => Failure::argument(error.to_string()),
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Mutex;
 
 use cuda_mem_ipc::symmetric::Error;
 
+use crate::abi::devices::Device;
 use crate::abi::error::{CUDA_MEM_TORCH_CAPTURING, Failure};
 use crate::lock::lock;
 
 struct Joined {
-    ordinal: c_int,
+    device: &'static Device,
     name: String,
     /// Allocations that were not deleted.
     live: usize,
@@ -20,11 +21,8 @@ struct Joined {
 /// The oldest first.
 static GROUPS: Mutex<Vec<Joined>> = Mutex::new(Vec::new());
 
-/// A group that nobody has anything of any more, and its device.
-pub(super) type Ended = (c_int, String);
-
-pub(super) fn add(ordinal: c_int, name: &str) {
-    lock(&GROUPS).push(Joined { ordinal, name: name.to_owned(), live: 0, is_left: false });
+pub(super) fn add(device: &'static Device, name: &str) {
+    lock(&GROUPS).push(Joined { device, name: name.to_owned(), live: 0, is_left: false });
 }
 
 /// Refuses the name of a group that was left and is there yet.
@@ -49,7 +47,7 @@ pub(super) fn refuse_left(name: &str) -> Result<(), Failure> {
 /// The group that an allocation is for, which counts from here on: the one of the name, or the device's first.
 pub(super) fn take(ordinal: c_int, name: Option<&str>) -> Result<String, Failure> {
     let mut groups = lock(&GROUPS);
-    let fits = |group: &&mut Joined| name.map_or(group.ordinal == ordinal, |name| group.name == name);
+    let fits = |group: &&mut Joined| name.map_or(group.device.ordinal == ordinal, |name| group.name == name);
     match groups.iter_mut().filter(|group| !group.is_left).find(fits) {
         Some(group) => {
             group.live += 1;
@@ -64,27 +62,33 @@ pub(super) fn take(ordinal: c_int, name: Option<&str>) -> Result<String, Failure
     }
 }
 
-/// An allocation of the group has come back.
-pub(super) fn give_back(name: &str) -> Option<Ended> {
-    let mut groups = lock(&GROUPS);
-    let place = groups.iter().position(|group| group.name == name)?;
-    groups[place].live = groups[place].live.saturating_sub(1);
-    end(&groups, place)
+/// An allocation of the group has gone, and perhaps the group with it.
+pub(super) fn give_back(name: &str) {
+    if let Some(group) = lock(&GROUPS).iter_mut().find(|group| group.name == name) {
+        group.live = group.live.saturating_sub(1);
+        group.end();
+    }
 }
 
-pub(super) fn leave(name: &str) -> Result<Option<Ended>, Failure> {
+pub(super) fn leave(name: &str) -> Result<(), Failure> {
     let mut groups = lock(&GROUPS);
-    let Some(place) = groups.iter().position(|group| !group.is_left && group.name == name) else {
-        return Err(unknown(name, &groups));
-    };
-    groups[place].is_left = true;
-    Ok(end(&groups, place))
+    match groups.iter_mut().find(|group| !group.is_left && group.name == name) {
+        Some(group) => {
+            group.is_left = true;
+            group.end();
+            Ok(())
+        }
+        None => Err(unknown(name, &groups)),
+    }
 }
 
-/// It keeps its name until it is forgotten.
-fn end(groups: &[Joined], place: usize) -> Option<Ended> {
-    let Joined { ordinal, name, live, is_left } = &groups[place];
-    (*is_left && *live == 0).then(|| (*ordinal, name.clone()))
+impl Joined {
+    /// Ends a group that nobody has anything of any more. It keeps its name until it is forgotten.
+    fn end(&self) {
+        if self.is_left && self.live == 0 {
+            super::leave(self.device, self.name.clone());
+        }
+    }
 }
 
 /// The group that ended is nowhere any more.

@@ -16,7 +16,7 @@ use cuda_mem_ipc::symmetric::{NativeBackend, SymmetricBackend, SymmetricMemory};
 use crate::abi::devices::{self, Device};
 use crate::abi::error::{Failure, entry};
 use crate::abi::leaving;
-use crate::abi::pointers::{expect, pointer, read, text, write};
+use crate::abi::pointers::{expect, optional, pointer, read, text, write};
 use crate::abi::streams::with;
 
 /// An allocation on every rank of a group.
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_rendezvous(
     entry(|| {
         expect(handle, "handle")?;
         // SAFETY: the caller's promise.
-        let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
+        let name = optional(name, || unsafe { text(name, "name") })?;
         let device = devices::device(device)?;
         let memory = NativeBackend::global().rendezvous(address.addr() as u64, name)?;
         // Work of another device would not be waited for when the handle is closed.

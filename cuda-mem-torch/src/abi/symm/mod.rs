@@ -27,7 +27,7 @@ use super::error::{
     Failure, entry,
 };
 use super::leaving;
-use super::pointers::{expect, pointer, text, write};
+use super::pointers::{expect, optional, pointer, text, write};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
         }
         let group = Group::join(&device.context, name, rank, world_size, directory, &options)?;
         NativeBackend::global().add_group(&group)?;
-        groups::add(device.ordinal, name);
+        groups::add(device, name);
         Ok(())
     })
 }
@@ -101,10 +101,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_join(
 pub unsafe extern "C" fn cuda_mem_torch_symm_leave(name: *const c_char) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise.
-        let name = unsafe { text(name, "name") }?;
-        if let Some((ordinal, name)) = groups::leave(name)? {
-            leave(devices::device(ordinal)?, name);
-        }
+        groups::leave(unsafe { text(name, "name") }?)?;
         leaving::settle();
         Ok(())
     })
@@ -126,7 +123,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_malloc(
     entry(|| {
         expect(address, "address")?;
         // SAFETY: the caller's promise.
-        let name = if name.is_null() { None } else { Some(unsafe { text(name, "name") }?) };
+        let name = optional(name, || unsafe { text(name, "name") })?;
         let found = allocate(device, bytes, name)?;
         // SAFETY: the caller's promise.
         unsafe { write(address, pointer(found), "address") }
@@ -139,18 +136,9 @@ fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Fai
     let name = groups::take(ordinal, name)?;
     let allocated = NativeBackend::global().alloc(bytes, device.context.device(), Some(&name));
     allocated.map(|allocated| allocated.address).map_err(|error| {
-        end(&name);
+        groups::give_back(&name);
         error.into()
     })
-}
-
-/// An allocation of the group has gone, and perhaps the group with it.
-fn end(name: &str) {
-    if let Some((ordinal, name)) = groups::give_back(name)
-        && let Ok(device) = devices::device(ordinal)
-    {
-        leave(device, name);
-    }
 }
 
 /// Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is in nobody's hands, or lies inside an
@@ -167,7 +155,7 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_delete(device: c_int, address: *mut
         let freed = unsafe { NativeBackend::global().take(address.addr() as u64) }?;
         // Its own, whichever was named: that one's work may use it.
         let own = devices::device(freed.group().device().as_raw())?;
-        end(freed.group().name());
+        groups::give_back(freed.group().name());
         // What a device's failure keeps is in nobody's way.
         let _ = leaving::wait_and(vec![own], move || drop(freed));
         Ok(())
