@@ -32,7 +32,7 @@ pub(super) struct Vmm {
     context: Context,
     options: CreateOptions,
     /// Devices that reach the memory: its own, and peers that were let in.
-    reached_by: Vec<Device>,
+    pub(super) reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
     /// Rows that are mapped though nobody was let in to them, because the driver refused to unmap them too.
     shut: Vec<(CUdeviceptr, usize)>,
@@ -67,15 +67,6 @@ impl Vmm {
             record,
             observer,
         })
-    }
-
-    pub(super) fn reached_by(&self) -> &[Device] {
-        &self.reached_by
-    }
-
-    /// Lets a peer reach what is mapped from now on.
-    pub(super) fn add_peer(&mut self, peer: Device) {
-        self.reached_by.push(peer);
     }
 
     pub(super) fn set_access(&self, devices: &[Device], address: CUdeviceptr, bytes: usize) -> Result<()> {

@@ -178,9 +178,6 @@ impl<'s> PrivatePools<'s> {
 
     /// A free block of a private pool that lends in need.
     pub(in crate::caching) fn borrow_on_oom(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
-        if self.shared.source.segments() == 0 {
-            return Ok(None);
-        }
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
         Ok(lent.map(|(pool, block)| self.hand_out(state, Routed { pool, stream, requested }, &block)))

@@ -110,7 +110,7 @@ impl PrivatePools<'_> {
 
     /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
     pub(in crate::caching) fn reclaim_waiting(self) -> bool {
-        if self.shared.source.segments() == 0 {
+        if lock(&self.private.state).segments().next().is_none() {
             return false;
         }
         self.wait_for_uses();

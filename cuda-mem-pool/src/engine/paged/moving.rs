@@ -132,7 +132,7 @@ impl<B: Backend> PageSource<B> {
         if let Some(handle) = self.memory.take_unmapped(Some(unit)) {
             return Ok(Some(handle));
         }
-        if self.memory.bytes().saturating_add(unit) > self.limit {
+        if self.memory.bytes().saturating_add(unit) > self.limit() {
             return Ok(None);
         }
         let Some(memory) = self.backend.create(unit)? else { return Ok(None) };
