@@ -141,14 +141,6 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    pub(crate) fn reserved(&self) -> usize {
-        self.memory.bytes()
-    }
-
-    pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
-        self.memory.mapped()
-    }
-
     /// The most bytes that may be held here.
     pub(crate) const fn limit(&self) -> usize {
         self.limit.saturating_sub(self.elsewhere)
@@ -172,10 +164,6 @@ impl<B: Backend> PageSource<B> {
         self.set_limit(self.limit);
     }
 
-    pub(crate) fn metadata_bytes(&self) -> usize {
-        size_of::<Self>().saturating_add(self.memory.metadata_bytes())
-    }
-
     /// Another allocation comes for memory: the device is asked anew what it has left.
     pub(crate) fn begin(&mut self) {
         self.room = None;
@@ -184,7 +172,7 @@ impl<B: Backend> PageSource<B> {
     /// What the device has left. An allocation that climbs the ladder comes here several times: the device is asked the first time, and what
     /// was made and released since then, here and elsewhere, is counted.
     fn left(&mut self) -> usize {
-        let (held, backend) = (self.memory.bytes().saturating_add(self.elsewhere), &mut self.backend);
+        let (held, backend) = (self.reserved().saturating_add(self.elsewhere), &mut self.backend);
         let room = self.room.get_or_insert_with(|| held.saturating_add(backend.left().unwrap_or(usize::MAX)));
         room.saturating_sub(held)
     }
@@ -208,6 +196,8 @@ impl<B: Backend> PageSource<B> {
         for unit in [unit].into_iter().chain(others.into_iter().rev()) {
             match self.grow_by(unit, heap, heaps, (wanted, headroom)) {
                 Err(GrowError::OutOfMemory) => {}
+                // More mappings than the driver has room for are a lack of memory too.
+                Err(GrowError::Backend(error)) if B::is_out_of_memory(&error) => {}
                 grown => return grown,
             }
         }
@@ -272,17 +262,14 @@ impl<B: Backend> PageSource<B> {
             }
         }
         let (size, alignment) = if size <= MEDIUM { (SLAB, SLAB) } else { (size, GRANULE) };
-        let has_room = headroom.first >= size.next_multiple_of(unit) + unit;
-        let needs_free = self.policy.moves && (!has_room || self.memory.stale_mappings() > 0);
-        let free = if needs_free { self.wholly_free(heap, mine) } else { Vec::new() };
+        let free = if self.policy.moves { self.wholly_free(heap, mine) } else { Vec::new() };
         let search = Search {
             memory: &self.memory,
             spans: &mine.large,
             size: size as u64,
             alignment: alignment as u64,
             done,
-            free: free.iter().map(|free| free.handle).collect(),
-            best: None,
+            free: free.iter().map(|free| (free.handle, *free)).collect(),
         };
         match search.find(heap, unit) {
             Some(window) => Planned::Fill(self.claim(heap, mine, window, free, headroom)),
@@ -292,7 +279,7 @@ impl<B: Backend> PageSource<B> {
 
     /// The bytes that may be made new for a block: what the limit, the policy and the device leave.
     fn headroom(&mut self, wanted: Wanted) -> Headroom {
-        let held = self.memory.bytes();
+        let held = self.reserved();
         let of_limit = self.limit().saturating_sub(held);
         let of_policy = match self.policy.hold {
             Hold::Ample => usize::MAX,
