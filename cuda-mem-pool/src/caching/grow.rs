@@ -69,7 +69,7 @@ impl DeviceCache {
         let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
         let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
-        let room = self.total.saturating_sub(source.elsewhere()).min(source.limit());
+        let room = self.total.saturating_sub(source.elsewhere).min(source.limit());
         if request.size > room.max(source.reserved()).saturating_sub(active) {
             return Ok(None);
         }

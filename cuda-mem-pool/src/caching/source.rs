@@ -41,14 +41,14 @@ impl SourceCell {
         if bytes > 0 && source.reserved().saturating_add(bytes) > source.limit() {
             return Ok(None);
         }
-        let elsewhere = source.elsewhere().saturating_add(bytes);
+        let elsewhere = source.elsewhere.saturating_add(bytes);
         source.set_elsewhere(elsewhere);
         Ok(Some(Claim { cell: self, bytes }))
     }
 
     pub(super) fn unclaim(&self, bytes: usize) {
         let mut source = self.lock_unchecked();
-        let elsewhere = source.elsewhere().saturating_sub(bytes);
+        let elsewhere = source.elsewhere.saturating_sub(bytes);
         source.set_elsewhere(elsewhere);
     }
 }

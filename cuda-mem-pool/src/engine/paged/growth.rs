@@ -24,8 +24,8 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) policy: Policy,
     /// The most bytes that may be held, here and elsewhere.
     limit: usize,
-    /// The bytes that others hold of the limit, and of the device.
-    elsewhere: usize,
+    /// The bytes that others hold of the limit, and of the device, as [`PageSource::set_elsewhere`] was told.
+    pub(crate) elsewhere: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
     /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
@@ -152,10 +152,6 @@ impl<B: Backend> PageSource<B> {
         self.limit = limit;
         let total = usize::try_from(self.total).unwrap_or(usize::MAX);
         self.policy.handle_bytes = Policy::for_memory(self.limit().min(total)).handle_bytes;
-    }
-
-    pub(crate) const fn elsewhere(&self) -> usize {
-        self.elsewhere
     }
 
     /// Sets how many bytes of the limit, and of the device, others hold.
@@ -340,7 +336,6 @@ impl<B: Backend> PageSource<B> {
             // Behind what became stale, so that it is known when it may go.
             self.timelines.entry(plan.heap).or_default().make(plan.heap, now, &mut self.backend);
         }
-        self.sweep();
         Ok(block)
     }
 }

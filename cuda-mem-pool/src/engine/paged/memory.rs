@@ -103,16 +103,6 @@ impl Memory {
         Some((slot, number, self.handles.get(number)?))
     }
 
-    /// The stale mappings: address, bytes, the heap that used them, and its count when they were left.
-    pub(super) fn stale(&self) -> impl Iterator<Item = (u64, usize, u32, u64)> {
-        self.ranges.values().flat_map(|range| {
-            range.slots.iter().filter_map(|(address, content)| match content {
-                Content::Stale { left_at, .. } => Some((*address, range.unit, range.heap, *left_at)),
-                _ => None,
-            })
-        })
-    }
-
     /// Enters a new handle. None if there are no more numbers.
     pub(super) fn add(&mut self, memory: u64, bytes: usize) -> Option<u32> {
         self.changes += 1;

@@ -11,9 +11,6 @@ use super::memory::Content;
 use super::window::Window;
 use crate::engine::slab::NONE;
 
-/// Beyond this many stale mappings some are taken away. The driver's own limit is 524,072 mappings.
-const MOST_STALE: usize = 100_000;
-
 /// So much more than its share may be held before idle streams leave memory to others.
 const IDLE_BYTES: usize = 32 << 20;
 
@@ -35,8 +32,6 @@ pub(super) struct Free {
 pub(super) struct Plan {
     pub(super) heap: u32,
     pub(super) window: Window,
-    /// How many handles are to be made new at first.
-    new: usize,
     /// The handles for its slots: free ones of the same heap and of others, then new ones.
     handles: Vec<Free>,
     filled: Vec<u64>,
@@ -72,7 +67,7 @@ impl<B: Backend> PageSource<B> {
         headroom: Headroom,
     ) -> Plan {
         let lacks = window.lacks.len();
-        let new = if self.policy.moves { lacks.min(headroom.first / window.unit) } else { lacks };
+        let new = lacks.min(headroom.first / window.unit);
         let is_return = |free: &Free| window.returns.iter().any(|(other, _)| other.handle == free.handle);
         free.retain(|free| free.bytes == window.unit && !window.has(free.address) && !is_return(free));
         // Those that were freed first are wanted again last, as far as anybody can tell.
@@ -87,7 +82,7 @@ impl<B: Backend> PageSource<B> {
         for (span, address, bytes) in taken {
             mine.large.withdraw(span, address, bytes);
         }
-        Plan { heap, window, new, handles: free, filled: Vec::new(), came: false }
+        Plan { heap, window, handles: free, filled: Vec::new(), came: false }
     }
 
     /// Gets the handles that a window lacks and maps them. False if there are not enough.
@@ -101,12 +96,13 @@ impl<B: Backend> PageSource<B> {
         let (lacks, unit) = (plan.window.lacks.len(), plan.window.unit);
         if self.policy.moves {
             // Idle streams that hold much more than anybody ever had in use leave it to others.
-            let held = self.reserved().saturating_add(plan.new * unit);
+            let new = lacks.min(headroom.first / unit);
+            let held = self.reserved().saturating_add(new * unit);
             let share = (wanted.peak() / 1000).saturating_mul(self.policy.idle_permille);
-            if plan.new > 0 && held > share.saturating_add(IDLE_BYTES) {
+            if new > 0 && held > share.saturating_add(IDLE_BYTES) {
                 self.take_from_others(plan, heaps, lacks, true);
             }
-            let new = plan.new.min(lacks.saturating_sub(plan.handles.len()));
+            let new = new.min(lacks.saturating_sub(plan.handles.len()));
             self.take_from_others(plan, heaps, lacks - new, false);
         }
         let heap = plan.heap;
@@ -251,23 +247,6 @@ impl<B: Backend> PageSource<B> {
     pub(super) fn give_back(&mut self, handles: Vec<Free>, heaps: &mut impl Heaps) {
         for free in handles.into_iter().filter(|free| !self.is_unmapped(*free)) {
             heaps.with(free.heap, |theirs| theirs.large.offer(free.address, free.bytes, free.freed_at));
-        }
-    }
-
-    /// Takes stale mappings away whose work is done, when there are very many.
-    pub(super) fn sweep(&mut self) {
-        let stale = self.memory.handles().map(|(_, handle)| handle.stale.len()).sum::<usize>();
-        if stale <= MOST_STALE {
-            return;
-        }
-        let stale: Vec<_> = self.memory.stale().take(stale - MOST_STALE / 2).collect();
-        for (address, bytes, heap, left_at) in stale {
-            let timeline = self.timelines.entry(heap).or_default();
-            if timeline.is_done(left_at, self.round, &mut self.backend)
-                && self.backend.unmap(address, bytes).is_ok()
-            {
-                self.memory.unmap(address);
-            }
         }
     }
 
