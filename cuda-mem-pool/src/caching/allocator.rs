@@ -250,7 +250,7 @@ impl CachingAllocator {
         if forked() { 0 } else { self.shared().figures.most_reserved() }
     }
 
-    /// Host memory that the allocator's books take, in bytes.
+    /// Host memory that the allocator's books take, in bytes; in a watcher without those of handles and mappings.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         if forked() { 0 } else { self.shared().metadata_bytes() }

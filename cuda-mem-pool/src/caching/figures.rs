@@ -395,19 +395,14 @@ fn bytes(count: u64) -> usize {
 }
 
 /// Counts the bytes of slabs as memory of small blocks. All memory of the default pool was counted as that of large ones.
-fn cut_off(reserved: PoolStat, of_small: Stat) -> PoolStat {
-    let PoolStat { all, small_pool: small, large_pool: large } = reserved;
-    let small_pool = Stat {
-        current: small.current.saturating_add(of_small.current),
-        peak: small.peak.saturating_add(of_small.peak).min(all.peak),
-        allocated: small.allocated.saturating_add(of_small.allocated),
-        freed: small.freed.saturating_add(of_small.freed),
-    };
-    let large_pool = Stat {
-        current: large.current.saturating_sub(of_small.current),
-        peak: large.peak,
-        allocated: large.allocated.saturating_add(of_small.freed),
-        freed: large.freed.saturating_add(of_small.allocated),
-    };
-    PoolStat { all, small_pool, large_pool }
+fn cut_off(mut reserved: PoolStat, of_small: Stat) -> PoolStat {
+    let PoolStat { all, small_pool: small, large_pool: large } = &mut reserved;
+    small.current = small.current.saturating_add(of_small.current);
+    small.peak = small.peak.saturating_add(of_small.peak).min(all.peak);
+    small.allocated = small.allocated.saturating_add(of_small.allocated);
+    small.freed = small.freed.saturating_add(of_small.freed);
+    large.current = large.current.saturating_sub(of_small.current);
+    large.allocated = large.allocated.saturating_add(of_small.freed);
+    large.freed = large.freed.saturating_add(of_small.allocated);
+    reserved
 }

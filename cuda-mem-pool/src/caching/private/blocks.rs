@@ -10,6 +10,7 @@ use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::{Inside, is_set};
 use crate::caching::pending::Freed;
 use crate::caching::slot::shown_handle;
+use crate::caching::source::Claim;
 use crate::engine::paged::{BlockNumber, SLAB, Tier};
 use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
@@ -140,11 +141,18 @@ impl<'s> PrivatePools<'s> {
         let has = |address| self.shared.map.find(address).is_some() || is_block(address);
         let expect_foreign = |address| if has(address) { Err(Error::OwnSource { id }) } else { Ok(()) };
         let Some(address) = memory.acquire(bytes, source, expect_foreign)? else { return Ok(None) };
+        // What is refused stays until the allocator ends, and counts as held.
+        let undo = |claim: Claim<'_>| {
+            memory.release(address).inspect_err(|_| {
+                claim.keep();
+                self.shared.figures.add_segment(id, wanted.kind, bytes as u64);
+            })
+        };
         if source.is_some()
             && let Err(error) = memory.settle()
         {
             // The first error is the one to tell.
-            let _ = memory.release_claimed(address, claim);
+            let _ = undo(claim);
             return Err(error);
         }
         let stack = self.shared.record.history.frames(RecordContext::State);
@@ -156,7 +164,7 @@ impl<'s> PrivatePools<'s> {
             Some(Ok(block)) => block,
             refusal => {
                 drop(state);
-                memory.release_claimed(address, claim)?;
+                undo(claim)?;
                 return match refusal {
                     Some(Err(error)) => Err(error.into()),
                     _ => Ok(Some(Found::Gone)),

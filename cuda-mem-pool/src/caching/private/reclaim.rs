@@ -151,7 +151,8 @@ impl PrivatePools<'_> {
 
     /// Gives a segment back that nothing uses; how many bytes.
     fn release(self, taken: &TakenSegment) -> Result<usize> {
-        let (pool, Segment { address, bytes, kind, stream, .. }) = (taken.id, taken.segment);
+        let pool = taken.id;
+        let Segment { address, bytes, kind, stream, .. } = taken.segment;
         let stream = self.shared.streams.handle_of(stream);
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Another segment may come to the address once this one has gone.
