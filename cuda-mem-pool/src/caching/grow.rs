@@ -199,20 +199,10 @@ impl DeviceCache {
         is_done
     }
 
-    /// Gives free memory of a heap that nothing uses back to the driver, `most` bytes of it; how many bytes.
-    fn release_free(&self, slot: &StreamSlot, most: usize) -> Result<usize> {
-        let mut source = self.source.lock()?;
-        let released = source.release_free(slot.number, &mut AllHeaps(self), most);
-        drop(source);
-        self.record.tell_moves();
-        released.map_err(grow_error)
-    }
-
     /// Gives free memory back when more is held than the threshold of garbage collection allows.
     pub(super) fn collect_garbage(&self) {
-        let limit = Some(self.limit()).filter(|limit| *limit != usize::MAX);
         let threshold = self.private.options().garbage_collection_threshold;
-        let most = limit.zip(threshold).map(|(limit, threshold)| (threshold * limit as f64) as usize);
+        let most = threshold.map(|threshold| (threshold * self.limit() as f64) as usize);
         if most.is_some_and(|most| self.figures.reserved() > most) {
             // What the driver refuses stays; whoever asks for memory goes on without.
             let _ = self.trim_to(0);
@@ -231,7 +221,11 @@ impl DeviceCache {
         for slot in self.slots.iter() {
             let excess = if bytes == 0 { usize::MAX } else { self.figures.reserved().saturating_sub(bytes) };
             if excess > 0 {
-                released = released.saturating_add(self.release_free(slot, excess)?);
+                let mut source = self.source.lock()?;
+                let went = source.release_free(slot.number, &mut AllHeaps(self), excess);
+                drop(source);
+                self.record.tell_moves();
+                released = released.saturating_add(went.map_err(grow_error)?);
             }
         }
         if bytes == 0 || self.figures.reserved() > bytes {
@@ -300,9 +294,7 @@ impl DeviceCache {
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        if !self.pending.is_empty() {
-            self.pending.poll(&self.observer, |_| true).iter().for_each(|waiting| self.complete(waiting));
-        }
+        self.pending.poll(&self.observer, |_| true).iter().for_each(|waiting| self.complete(waiting));
         self.pools().poll();
     }
 

@@ -89,11 +89,9 @@ impl Vmm {
 
     /// Takes away what nobody was let in to, as far as the driver does so now.
     fn unmap_shut(&mut self) {
-        for (address, bytes) in std::mem::take(&mut self.shut) {
-            if self.unmap(address, bytes).is_err() {
-                self.shut.push((address, bytes));
-            }
-        }
+        let mut shut = std::mem::take(&mut self.shut);
+        shut.retain(|(address, bytes)| self.unmap(*address, *bytes).is_err());
+        self.shut = shut;
     }
 
     /// The handle of a number, not to be given back here.
@@ -250,11 +248,7 @@ impl Backend for Vmm {
 }
 
 /// Whether memory can be mapped: the device says that it can, and the driver maps a page as a trial. Some drivers of virtual
-/// machines refuse calls for mapping though the device says that it can.
-///
-/// # Errors
-///
-/// Of a device that is lost, where nothing helps.
+/// machines refuse calls for mapping though the device says that it can. An error of a device that is lost, where nothing helps.
 pub(super) fn can_map(context: &Context) -> Result<bool> {
     let device = context.device();
     if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
