@@ -228,7 +228,7 @@ impl CachingAllocator {
     pub fn set_limit(&self, bytes: usize) -> Result<usize> {
         let shared = self.shared();
         shared.set_limits(|options| options.max_bytes = bytes)?;
-        shared.trim_to(shared.source.limit())
+        shared.trim_to(shared.limit())
     }
 
     /// The share of the device's memory that this allocator may hold.
@@ -240,18 +240,17 @@ impl CachingAllocator {
     /// The physical memory that is held now, in bytes, that of private pools included.
     #[must_use]
     pub fn reserved_bytes(&self) -> usize {
-        if forked() { 0 } else { self.shared().source.reserved() }
+        if forked() { 0 } else { self.shared().figures.reserved() }
     }
 
     /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike
     /// [`reserved_bytes`](crate::statistics::DeviceStatistics::reserved_bytes) of the statistics it is never reset.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> usize {
-        let most = || usize::try_from(self.shared().figures.most_reserved()).unwrap_or(usize::MAX);
-        if forked() { 0 } else { most() }
+        if forked() { 0 } else { self.shared().figures.most_reserved() }
     }
 
-    /// Host memory that the allocator's books take, in bytes.
+    /// Host memory that the allocator's books take, in bytes; in a watcher without those of handles and mappings.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         if forked() { 0 } else { self.shared().metadata_bytes() }

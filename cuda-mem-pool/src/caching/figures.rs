@@ -66,10 +66,15 @@ impl Figures {
         all.num_device_free += 1;
     }
 
+    /// The bytes that are held now, those of private pools included.
+    pub(super) fn reserved(&self) -> usize {
+        bytes(lock(&self.counts).all.reserved_bytes.all.current)
+    }
+
     /// The most that was ever held, whatever was reset.
-    pub(super) fn most_reserved(&self) -> u64 {
+    pub(super) fn most_reserved(&self) -> usize {
         let counts = lock(&self.counts);
-        counts.all.reserved_bytes.all.peak.max(counts.most_reserved)
+        bytes(counts.all.reserved_bytes.all.peak.max(counts.most_reserved))
     }
 }
 
@@ -324,11 +329,13 @@ impl DeviceCache {
         self.count_all_frees();
         let mut live = DeviceStatistics::default();
         self.figures.counter.read(&mut live);
-        let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let (in_blocks, active) =
             (bytes(live.allocated_bytes.all.current), bytes(live.active_bytes.all.current));
         // What the heaps have free, what of it can be put together to one block, and the largest that this one has in one piece.
         let (mut cached, mut movable, mut own) = (Vec::new(), 0usize, 0);
+        // On a device that is lost nothing else tells of it.
+        let device_free =
+            unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);
         let source = self.source.lock()?;
         for other in self.slots.iter() {
             let (bytes, largest, moves) = other
@@ -343,16 +350,12 @@ impl DeviceCache {
                 cached.push(CachedMemory { pool: MempoolId::NONE, stream, bytes, largest });
             }
         }
-        let (limit, pinned) = (self.source.limit(), source.pinned());
-        let reserved = source.reserved().saturating_add(self.source.segments());
+        let (limit, reserved, pinned) = (self.limit(), self.figures.reserved(), source.pinned());
+        let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
+        let unit = source.handle_bytes(reserved.saturating_add(room));
         // Those who have the private pools' tables wait for the page source.
         drop(source);
         cached.extend(self.pools().cached());
-        // On a device that is lost nothing else tells of it.
-        let device_free =
-            unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);
-        let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
-        let unit = self.source.lock()?.handle_bytes(reserved.saturating_add(room));
         let moves = self.options().moves;
         let movable = if moves { movable } else { 0 };
         let stream = slot.owner.stream().map(|stream| stream.id().as_raw());
@@ -387,20 +390,19 @@ impl DeviceCache {
     }
 }
 
+fn bytes(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
 /// Counts the bytes of slabs as memory of small blocks. All memory of the default pool was counted as that of large ones.
-fn cut_off(reserved: PoolStat, of_small: Stat) -> PoolStat {
-    let PoolStat { all, small_pool: small, large_pool: large } = reserved;
-    let small_pool = Stat {
-        current: small.current.saturating_add(of_small.current),
-        peak: small.peak.saturating_add(of_small.peak).min(all.peak),
-        allocated: small.allocated.saturating_add(of_small.allocated),
-        freed: small.freed.saturating_add(of_small.freed),
-    };
-    let large_pool = Stat {
-        current: large.current.saturating_sub(of_small.current),
-        peak: large.peak,
-        allocated: large.allocated.saturating_add(of_small.freed),
-        freed: large.freed.saturating_add(of_small.allocated),
-    };
-    PoolStat { all, small_pool, large_pool }
+fn cut_off(mut reserved: PoolStat, of_small: Stat) -> PoolStat {
+    let PoolStat { all, small_pool: small, large_pool: large } = &mut reserved;
+    small.current = small.current.saturating_add(of_small.current);
+    small.peak = small.peak.saturating_add(of_small.peak).min(all.peak);
+    small.allocated = small.allocated.saturating_add(of_small.allocated);
+    small.freed = small.freed.saturating_add(of_small.freed);
+    large.current = large.current.saturating_sub(of_small.current);
+    large.allocated = large.allocated.saturating_add(of_small.freed);
+    large.freed = large.freed.saturating_add(of_small.allocated);
+    reserved
 }

@@ -39,7 +39,7 @@ impl DeviceCache {
         self.poll();
         self.collect_garbage();
         self.source.lock()?.begin();
-        let held = self.source.reserved();
+        let held = self.figures.reserved();
         let found = self.look_for(slot, request);
         if let Ok(Some(address)) = found {
             return Ok(address);
@@ -69,7 +69,7 @@ impl DeviceCache {
         let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
         let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
-        let room = self.total.saturating_sub(self.source.segments()).min(source.limit());
+        let room = self.total.saturating_sub(source.elsewhere).min(source.limit());
         if request.size > room.max(source.reserved()).saturating_sub(active) {
             return Ok(None);
         }
@@ -92,7 +92,7 @@ impl DeviceCache {
         for _ in 0..2 {
             // What the driver refuses stays.
             let _ = self.trim_to(held);
-            if self.source.reserved() <= held {
+            if self.figures.reserved() <= held {
                 return;
             }
             // Nobody has used it, but it may lie beside what the device has only just been given.
@@ -199,21 +199,11 @@ impl DeviceCache {
         is_done
     }
 
-    /// Gives free memory of a heap that nothing uses back to the driver, `most` bytes of it; how many bytes.
-    fn release_free(&self, slot: &StreamSlot, most: usize) -> Result<usize> {
-        let mut source = self.source.lock()?;
-        let released = source.release_free(slot.number, &mut AllHeaps(self), most);
-        drop(source);
-        self.record.tell_moves();
-        released.map_err(grow_error)
-    }
-
     /// Gives free memory back when more is held than the threshold of garbage collection allows.
     pub(super) fn collect_garbage(&self) {
-        let limit = Some(self.source.limit()).filter(|limit| *limit != usize::MAX);
         let threshold = self.private.options().garbage_collection_threshold;
-        let most = limit.zip(threshold).map(|(limit, threshold)| (threshold * limit as f64) as usize);
-        if most.is_some_and(|most| self.source.reserved() > most) {
+        let most = threshold.map(|threshold| (threshold * self.limit() as f64) as usize);
+        if most.is_some_and(|most| self.figures.reserved() > most) {
             // What the driver refuses stays; whoever asks for memory goes on without.
             let _ = self.trim_to(0);
         }
@@ -229,12 +219,16 @@ impl DeviceCache {
         drop(source);
         let mut released = 0usize;
         for slot in self.slots.iter() {
-            let excess = if bytes == 0 { usize::MAX } else { self.source.reserved().saturating_sub(bytes) };
+            let excess = if bytes == 0 { usize::MAX } else { self.figures.reserved().saturating_sub(bytes) };
             if excess > 0 {
-                released = released.saturating_add(self.release_free(slot, excess)?);
+                let mut source = self.source.lock()?;
+                let went = source.release_free(slot.number, &mut AllHeaps(self), excess);
+                drop(source);
+                self.record.tell_moves();
+                released = released.saturating_add(went.map_err(grow_error)?);
             }
         }
-        if bytes == 0 || self.source.reserved() > bytes {
+        if bytes == 0 || self.figures.reserved() > bytes {
             released = released.saturating_add(self.pools().reclaim(MempoolId::NONE, false)?);
         }
         Ok(released)
@@ -300,9 +294,7 @@ impl DeviceCache {
 
     /// Gives the blocks back whose uses are over.
     pub(super) fn poll(&self) {
-        if !self.pending.is_empty() {
-            self.pending.poll(&self.observer, |_| true).iter().for_each(|waiting| self.complete(waiting));
-        }
+        self.pending.poll(&self.observer, |_| true).iter().for_each(|waiting| self.complete(waiting));
         self.pools().poll();
     }
 
@@ -346,7 +338,7 @@ impl Climb for Climber<'_> {
     fn take_elsewhere(&mut self) -> Result<bool> {
         // A small block needs a slab wherever its addresses begin.
         let enough = self.request.size.saturating_add(2 * SLAB);
-        unless_lost(self.shared.trim_to(self.shared.source.reserved().saturating_sub(enough)))?;
+        unless_lost(self.shared.trim_to(self.shared.figures.reserved().saturating_sub(enough)))?;
         Ok(true)
     }
 

@@ -62,7 +62,7 @@ impl CachingOptions {
 }
 
 /// [`Options::roundup_power2_divisions`], to be read without a lock: each allocation needs one of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Rounding {
     /// Whether any is set, so that the usual allocation costs one load.
     is_on: AtomicBool,
@@ -71,8 +71,7 @@ pub(super) struct Rounding {
 
 impl Rounding {
     pub(super) fn new(options: &Options) -> Self {
-        let rounding =
-            Self { is_on: AtomicBool::new(false), divisions: std::array::from_fn(|_| AtomicU64::new(0)) };
+        let rounding = Self::default();
         rounding.set(options);
         rounding
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
 
-use super::callbacks::{CallWatch, Callbacks};
+use super::callbacks::{CallWatch, Callbacks, is_watching};
 use super::figures::Figures;
 use super::options::{CachingOptions, Rounding};
 use super::page_map::{Found, PageMap};
@@ -63,12 +63,14 @@ impl DeviceCache {
         let private = Private::new(context, figures.counter.shard(), options.segments);
         let maps = can_map(context)?;
         private.serve_default(!maps);
-        let shared = Self {
+        let mut source = PageSource::new(vmm, policy, total as u64);
+        source.set_limit(limit);
+        Ok(Self {
             context: context.clone(),
             total,
             map: PageMap::new(),
             streams: Streams::new(context, &figures.counter, Arc::clone(&slots)),
-            source: SourceCell::new(PageSource::new(vmm, policy, total as u64)),
+            source: SourceCell::new(source),
             slots,
             pending: Pending::default(),
             private,
@@ -80,9 +82,7 @@ impl DeviceCache {
             callbacks,
             maps,
             options: Mutex::new(*options),
-        };
-        shared.source.set_limit(|| Ok(limit))?;
-        Ok(shared)
+        })
     }
 
     pub(super) fn pools(&self) -> PrivatePools<'_> {
@@ -98,16 +98,21 @@ impl DeviceCache {
         *lock(&self.options)
     }
 
+    /// The most bytes that may be held, those of private pools included; `usize::MAX` for no limit.
+    pub(super) fn limit(&self) -> usize {
+        // None is set that is refused.
+        self.options().limit(self.total).unwrap_or(usize::MAX)
+    }
+
     /// Changes the fraction or the bytes that may be held.
     pub(super) fn set_limits(&self, change: impl FnOnce(&mut CachingOptions)) -> Result<()> {
-        // Under the page source's lock: of two threads, one that changes the other limit sees what the first has set.
-        self.source.set_limit(|| {
-            let mut options = self.options();
-            change(&mut options);
-            let limit = options.limit(self.total)?;
-            *lock(&self.options) = options;
-            Ok(limit)
-        })
+        // Locked first: of two threads, one that changes the other limit sees what the first has set.
+        let mut source = self.source.lock()?;
+        let mut options = self.options();
+        change(&mut options);
+        source.set_limit(options.limit(self.total)?);
+        *lock(&self.options) = options;
+        Ok(())
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {
@@ -116,11 +121,12 @@ impl DeviceCache {
             // The heap counts itself.
             heap + slot.remote.metadata_bytes() + size_of::<StreamSlot>() - size_of::<StreamHeap>()
         };
-        // The page source counts itself too.
+        // The page source counts itself too. In a watcher, whose thread has it, it is left out.
+        let of_source = if is_watching() { 0 } else { self.source.lock_unchecked().metadata_bytes() };
         size_of::<Self>() - size_of::<PageSource<Vmm>>()
             + size_of::<Slots>()
             + self.map.metadata_bytes()
-            + self.source.metadata_bytes()
+            + of_source
             + self.slots.iter().map(of_slot).sum::<usize>()
             + self.private.metadata_bytes()
     }

@@ -211,7 +211,7 @@ impl CachingAllocator {
         let owner = shared.context.device();
         owner.driver().expect_same(peer.driver(), "the peer device")?;
         let mut source = shared.source.lock()?;
-        if source.backend.reached_by().contains(&peer) {
+        if source.backend.reached_by.contains(&peer) {
             return Ok(());
         }
         if !peer.can_access_peer(owner)? {
@@ -223,7 +223,7 @@ impl CachingAllocator {
         // Before the default pool's are told, which is what says that all is done.
         shared.private.memory.add_peer(peer)?;
         shared.tags.add_peer(peer)?;
-        source.backend.add_peer(peer);
+        source.backend.reached_by.push(peer);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Vmm {
     context: Context,
     options: CreateOptions,
     /// Devices that reach the memory: its own, and peers that were let in.
-    reached_by: Vec<Device>,
+    pub(super) reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
     /// Rows that are mapped though nobody was let in to them, because the driver refused to unmap them too.
     shut: Vec<(CUdeviceptr, usize)>,
@@ -69,15 +69,6 @@ impl Vmm {
         })
     }
 
-    pub(super) fn reached_by(&self) -> &[Device] {
-        &self.reached_by
-    }
-
-    /// Lets a peer reach what is mapped from now on.
-    pub(super) fn add_peer(&mut self, peer: Device) {
-        self.reached_by.push(peer);
-    }
-
     pub(super) fn set_access(&self, devices: &[Device], address: CUdeviceptr, bytes: usize) -> Result<()> {
         let (offset, range) = self.range(address)?;
         self.observer.watch(
@@ -98,11 +89,9 @@ impl Vmm {
 
     /// Takes away what nobody was let in to, as far as the driver does so now.
     fn unmap_shut(&mut self) {
-        for (address, bytes) in std::mem::take(&mut self.shut) {
-            if self.unmap(address, bytes).is_err() {
-                self.shut.push((address, bytes));
-            }
-        }
+        let mut shut = std::mem::take(&mut self.shut);
+        shut.retain(|(address, bytes)| self.unmap(*address, *bytes).is_err());
+        self.shut = shut;
     }
 
     /// The handle of a number, not to be given back here.
@@ -259,11 +248,7 @@ impl Backend for Vmm {
 }
 
 /// Whether memory can be mapped: the device says that it can, and the driver maps a page as a trial. Some drivers of virtual
-/// machines refuse calls for mapping though the device says that it can.
-///
-/// # Errors
-///
-/// Of a device that is lost, where nothing helps.
+/// machines refuse calls for mapping though the device says that it can. An error of a device that is lost, where nothing helps.
 pub(super) fn can_map(context: &Context) -> Result<bool> {
     let device = context.device();
     if !device.supports(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {

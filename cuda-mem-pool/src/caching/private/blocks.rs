@@ -10,6 +10,7 @@ use super::{PoolState, PrivatePools};
 use crate::caching::callbacks::{Inside, is_set};
 use crate::caching::pending::Freed;
 use crate::caching::slot::shown_handle;
+use crate::caching::source::Claim;
 use crate::engine::paged::{BlockNumber, SLAB, Tier};
 use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
@@ -140,11 +141,18 @@ impl<'s> PrivatePools<'s> {
         let has = |address| self.shared.map.find(address).is_some() || is_block(address);
         let expect_foreign = |address| if has(address) { Err(Error::OwnSource { id }) } else { Ok(()) };
         let Some(address) = memory.acquire(bytes, source, expect_foreign)? else { return Ok(None) };
+        // What is refused stays until the allocator ends, and counts as held.
+        let undo = |claim: Claim<'_>| {
+            memory.release(address).inspect_err(|_| {
+                claim.keep();
+                self.shared.figures.add_segment(id, wanted.kind, bytes as u64);
+            })
+        };
         if source.is_some()
             && let Err(error) = memory.settle()
         {
             // The first error is the one to tell.
-            let _ = memory.release_claimed(address, claim);
+            let _ = undo(claim);
             return Err(error);
         }
         let stack = self.shared.record.history.frames(RecordContext::State);
@@ -156,7 +164,7 @@ impl<'s> PrivatePools<'s> {
             Some(Ok(block)) => block,
             refusal => {
                 drop(state);
-                memory.release_claimed(address, claim)?;
+                undo(claim)?;
                 return match refusal {
                     Some(Err(error)) => Err(error.into()),
                     _ => Ok(Some(Found::Gone)),
@@ -178,9 +186,6 @@ impl<'s> PrivatePools<'s> {
 
     /// A free block of a private pool that lends in need.
     pub(in crate::caching) fn borrow_on_oom(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
-        if self.shared.source.segments() == 0 {
-            return Ok(None);
-        }
         let mut state = lock(&self.private.state);
         let lent = state.pools.allocate_on_oom(stream.id().as_raw(), requested as u64);
         Ok(lent.map(|(pool, block)| self.hand_out(state, Routed { pool, stream, requested }, &block)))

@@ -17,7 +17,6 @@ use cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle};
 use cuda_mem_core::{Context, Device, Error as CoreError, Stream, catch_panic};
 
 use super::blocks::in_foreign_code;
-use crate::caching::source::Claim;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
@@ -109,11 +108,6 @@ impl SegmentMemory {
     fn call<R>(&self, upstream: impl FnOnce() -> R) -> cuda_mem_core::Result<R> {
         let _inside = in_foreign_code();
         self.context.driver().in_relaxed_capture_mode(upstream)
-    }
-
-    /// Gives a segment back that was never used. If that is refused it stays until the allocator ends, and so does the claim.
-    pub(super) fn release_claimed(&self, address: u64, claim: Claim<'_>) -> Result<()> {
-        self.release(address).inspect_err(|_| claim.keep())
     }
 
     /// Gives a segment back that nothing uses any more. After an error it is still there.

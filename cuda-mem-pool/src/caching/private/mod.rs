@@ -26,7 +26,7 @@ use self::memory::SegmentMemory;
 use super::pending::Pending;
 use super::shared::DeviceCache;
 use super::slot::StreamSlot;
-use crate::engine::segments::{Block, PoolTable, SegmentView};
+use crate::engine::segments::{Block, PoolTable, Segment};
 use crate::error::{CachedMemory, PoolError, Result};
 use crate::mempool_id::MempoolId;
 use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
@@ -81,7 +81,7 @@ impl PoolState {
         pools.map(|(id, _)| id).collect()
     }
 
-    fn segments(&self) -> impl Iterator<Item = (MempoolId, SegmentView<'_>)> {
+    fn segments(&self) -> impl Iterator<Item = (MempoolId, &Segment)> {
         self.pools.iter().flat_map(|(id, pool)| pool.heap.segments().map(move |segment| (id, segment)))
     }
 }
@@ -250,7 +250,7 @@ impl PrivatePools<'_> {
             state: block.state,
             frames: stacks.get(&block.address).filter(|_| block.state != BlockState::Inactive).cloned(),
         };
-        let info = |(id, segment): (MempoolId, SegmentView<'_>)| SegmentInfo {
+        let info = |(id, segment): (MempoolId, &Segment)| SegmentInfo {
             stream: self.shared.streams.handle_of(segment.stream),
             segment_pool_id: id,
             serial: Some(segment.serial),

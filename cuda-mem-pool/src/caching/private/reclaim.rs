@@ -110,7 +110,7 @@ impl PrivatePools<'_> {
 
     /// Gives back what released pools have and nothing uses, after a wait on the host for what may use it: whether any went.
     pub(in crate::caching) fn reclaim_waiting(self) -> bool {
-        if self.shared.source.segments() == 0 {
+        if lock(&self.private.state).segments().next().is_none() {
             return false;
         }
         self.wait_for_uses();
@@ -151,7 +151,8 @@ impl PrivatePools<'_> {
 
     /// Gives a segment back that nothing uses; how many bytes.
     fn release(self, taken: &TakenSegment) -> Result<usize> {
-        let (pool, Segment { address, bytes, kind, stream, .. }) = (taken.id, taken.segment);
+        let pool = taken.id;
+        let Segment { address, bytes, kind, stream, .. } = taken.segment;
         let stream = self.shared.streams.handle_of(stream);
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Another segment may come to the address once this one has gone.

@@ -404,7 +404,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
         match attempt {
             0 => {}
             1 => {
-                shared.trim_to(shared.source.reserved().saturating_sub(missing))?;
+                shared.trim_to(shared.figures.reserved().saturating_sub(missing))?;
             }
             _ => {
                 shared.pools().wait_for_streams()?;
@@ -413,7 +413,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
             }
         }
         let Some(claim) = shared.source.claim(needed)? else {
-            let room = shared.source.limit().saturating_sub(shared.source.reserved());
+            let room = shared.limit().saturating_sub(shared.figures.reserved());
             missing = needed.saturating_sub(room);
             continue;
         };
@@ -426,7 +426,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
         let free = shared.context.memory_info().map_or(0, |memory| memory.free);
         missing = needed.saturating_sub(free).max(1);
     }
-    Err(SleepError::NoMemory { needed, missing, held: shared.source.reserved() }.into())
+    Err(SleepError::NoMemory { needed, missing, held: shared.figures.reserved() }.into())
 }
 
 fn segments_of(cycles: &[Cycle<'_>]) -> impl Iterator<Item = Arc<Segment>> {

@@ -22,14 +22,18 @@ pub(crate) struct PageSource<B: Backend> {
     pub(crate) backend: B,
     pub(super) memory: Memory,
     pub(super) policy: Policy,
-    pub(super) limit: usize,
+    /// The most bytes that may be held, here and elsewhere.
+    limit: usize,
+    /// The bytes that others hold of the limit, and of the device, as [`PageSource::set_elsewhere`] was told.
+    pub(crate) elsewhere: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
     /// Counts what is asked of the source: in one round no point is asked twice. With each heap, the round in which it asked last.
     pub(super) round: u64,
     pub(super) asked: BTreeMap<u32, u64>,
     pub(super) budget: MoveBudget,
-    /// What there can be: what was held, and what the device had left, when it was asked. For one allocation, however often it comes.
+    /// What there can be: what was held here and elsewhere, and what the device had left, when it was asked. For one allocation, however
+    /// often it comes.
     room: Option<usize>,
 }
 
@@ -127,6 +131,7 @@ impl<B: Backend> PageSource<B> {
             memory: Memory::default(),
             policy,
             limit: usize::MAX,
+            elsewhere: 0,
             total,
             timelines: BTreeMap::new(),
             round: 0,
@@ -136,27 +141,23 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
-    pub(crate) fn reserved(&self) -> usize {
-        self.memory.bytes()
-    }
-
-    pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
-        self.memory.mapped()
-    }
-
+    /// The most bytes that may be held here.
     pub(crate) const fn limit(&self) -> usize {
-        self.limit
+        self.limit.saturating_sub(self.elsewhere)
     }
 
-    /// Sets the most that may be held, in bytes; what is held already stays. The handles that are made from now on suit the limit.
+    /// Sets the most that may be held, in bytes, here and elsewhere; what is held already stays. The handles that are made from now on suit
+    /// the limit.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         let total = usize::try_from(self.total).unwrap_or(usize::MAX);
-        self.policy.handle_bytes = Policy::for_memory(limit.min(total)).handle_bytes;
+        self.policy.handle_bytes = Policy::for_memory(self.limit().min(total)).handle_bytes;
     }
 
-    pub(crate) fn metadata_bytes(&self) -> usize {
-        size_of::<Self>().saturating_add(self.memory.metadata_bytes())
+    /// Sets how many bytes of the limit, and of the device, others hold.
+    pub(crate) fn set_elsewhere(&mut self, bytes: usize) {
+        self.elsewhere = bytes;
+        self.set_limit(self.limit);
     }
 
     /// Another allocation comes for memory: the device is asked anew what it has left.
@@ -164,15 +165,10 @@ impl<B: Backend> PageSource<B> {
         self.room = None;
     }
 
-    /// Memory of the device went back to it, or came from it, by other ways than this source.
-    pub(crate) fn changed_elsewhere(&mut self, came: usize, went: usize) {
-        self.room = self.room.map(|room| room.saturating_add(came).saturating_sub(went));
-    }
-
     /// What the device has left. An allocation that climbs the ladder comes here several times: the device is asked the first time, and what
-    /// this source made and released since then is counted.
+    /// was made and released since then, here and elsewhere, is counted.
     fn left(&mut self) -> usize {
-        let (held, backend) = (self.memory.bytes(), &mut self.backend);
+        let (held, backend) = (self.reserved().saturating_add(self.elsewhere), &mut self.backend);
         let room = self.room.get_or_insert_with(|| held.saturating_add(backend.left().unwrap_or(usize::MAX)));
         room.saturating_sub(held)
     }
@@ -196,6 +192,8 @@ impl<B: Backend> PageSource<B> {
         for unit in [unit].into_iter().chain(others.into_iter().rev()) {
             match self.grow_by(unit, heap, heaps, (wanted, headroom)) {
                 Err(GrowError::OutOfMemory) => {}
+                // More mappings than the driver has room for are a lack of memory too.
+                Err(GrowError::Backend(error)) if B::is_out_of_memory(&error) => {}
                 grown => return grown,
             }
         }
@@ -260,17 +258,14 @@ impl<B: Backend> PageSource<B> {
             }
         }
         let (size, alignment) = if size <= MEDIUM { (SLAB, SLAB) } else { (size, GRANULE) };
-        let has_room = headroom.first >= size.next_multiple_of(unit) + unit;
-        let needs_free = self.policy.moves && (!has_room || self.memory.stale_mappings() > 0);
-        let free = if needs_free { self.wholly_free(heap, mine) } else { Vec::new() };
+        let free = if self.policy.moves { self.wholly_free(heap, mine) } else { Vec::new() };
         let search = Search {
             memory: &self.memory,
             spans: &mine.large,
             size: size as u64,
             alignment: alignment as u64,
             done,
-            free: free.iter().map(|free| free.handle).collect(),
-            best: None,
+            free: free.iter().map(|free| (free.handle, *free)).collect(),
         };
         match search.find(heap, unit) {
             Some(window) => Planned::Fill(self.claim(heap, mine, window, free, headroom)),
@@ -280,8 +275,8 @@ impl<B: Backend> PageSource<B> {
 
     /// The bytes that may be made new for a block: what the limit, the policy and the device leave.
     fn headroom(&mut self, wanted: Wanted) -> Headroom {
-        let held = self.memory.bytes();
-        let of_limit = self.limit.saturating_sub(held);
+        let held = self.reserved();
+        let of_limit = self.limit().saturating_sub(held);
         let of_policy = match self.policy.hold {
             Hold::Ample => usize::MAX,
             Hold::Tight { over_peak } => ((wanted.peak() as f64 * over_peak) as usize).saturating_sub(held),
@@ -298,7 +293,7 @@ impl<B: Backend> PageSource<B> {
     /// The bytes of new handles where there is room for so much: fewer than the policy says where neighbours leave so little that large ones
     /// would strand a part of it.
     pub(crate) fn handle_bytes(&self, room: usize) -> usize {
-        let fit = Policy::for_memory(room.min(self.limit)).handle_bytes;
+        let fit = Policy::for_memory(room.min(self.limit())).handle_bytes;
         if fit.saturating_mul(2) <= self.policy.handle_bytes { fit } else { self.policy.handle_bytes }
     }
 
@@ -341,7 +336,6 @@ impl<B: Backend> PageSource<B> {
             // Behind what became stale, so that it is known when it may go.
             self.timelines.entry(plan.heap).or_default().make(plan.heap, now, &mut self.backend);
         }
-        self.sweep();
         Ok(block)
     }
 }

@@ -14,10 +14,7 @@ use crate::engine::slab::Slab;
 pub(super) struct Memory {
     handles: Slab<Handle>,
     ranges: BTreeMap<u64, Range>,
-    /// Handles that are mapped nowhere, because a call failed: the next block that needs memory gets them.
-    unmapped: Vec<u32>,
     bytes: usize,
-    stale_mappings: usize,
     /// How many handles there ever were, and how often anything behind an address has changed, together.
     changes: u64,
 }
@@ -44,8 +41,8 @@ pub(super) struct Range {
     pub(super) heap: u32,
     /// The bytes of each slot, and of the handles in them.
     pub(super) unit: usize,
-    /// Up to the last one that ever had a handle.
-    slots: Vec<Content>,
+    /// Those that have a mapping, by their first addresses.
+    slots: BTreeMap<u64, Content>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +57,9 @@ pub(super) enum Content {
 }
 
 impl Range {
-    pub(super) fn content(&self, address: u64) -> Content {
-        let at = address.checked_sub(self.start).map(|offset| offset / self.unit as u64);
-        at.and_then(|at| self.slots.get(usize::try_from(at).ok()?)).copied().unwrap_or(Content::Empty)
+    /// What the slot has that begins at an address.
+    pub(super) fn content(&self, slot: u64) -> Content {
+        self.slots.get(&slot).copied().unwrap_or(Content::Empty)
     }
 
     /// The first address of the slot that has this one.
@@ -70,37 +67,16 @@ impl Range {
         address - (address - self.start) % self.unit as u64
     }
 
-    /// Whether nothing was ever mapped from an address on.
-    pub(super) const fn is_behind_all(&self, address: u64) -> bool {
-        address >= self.start + self.slots.len() as u64 * self.unit as u64
-    }
-
-    /// The slots that have a mapping, with their first addresses.
-    fn mapped(&self) -> impl Iterator<Item = (u64, Content)> {
-        let slots = (self.start..).step_by(self.unit).zip(self.slots.iter().copied());
-        slots.filter(|(_, content)| *content != Content::Empty)
+    /// The slots from an address on and before another that have a mapping, by their first addresses.
+    pub(super) fn mapped(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Content)> {
+        // The last run may reach into a range that lies behind this one.
+        self.slots.range(from..to.max(from)).map(|(slot, content)| (*slot, *content))
     }
 }
 
 impl Memory {
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// How many mappings there are of handles where they are not active.
-    pub(super) const fn stale_mappings(&self) -> usize {
-        self.stale_mappings
-    }
-
-    pub(super) fn metadata_bytes(&self) -> usize {
-        let slots: usize =
-            self.ranges.values().map(|range| range.slots.capacity() * size_of::<Content>()).sum();
-        let stale = self.stale_mappings.saturating_mul(size_of::<u64>());
-        self.handles.bytes().saturating_add(slots).saturating_add(stale)
-    }
-
     pub(super) fn add_range(&mut self, heap: u32, start: u64, end: u64, unit: usize) {
-        self.ranges.insert(start, Range { start, end, heap, unit, slots: Vec::new() });
+        self.ranges.insert(start, Range { start, end, heap, unit, slots: BTreeMap::new() });
     }
 
     /// The ranges of a heap, in the order of their addresses.
@@ -113,39 +89,18 @@ impl Memory {
         (address < range.end).then_some(range)
     }
 
-    /// Sets the content of the slot at an address; what it was.
-    fn replace(&mut self, address: u64, content: Content) -> Content {
-        let Some((_, range)) = self.ranges.range_mut(..=address).next_back() else { return Content::Empty };
-        let at = usize::try_from((address - range.start) / range.unit as u64).unwrap_or(usize::MAX);
-        if address >= range.end {
-            return Content::Empty;
-        }
-        if at >= range.slots.len() {
-            range.slots.resize(at + 1, Content::Empty);
-        }
-        std::mem::replace(&mut range.slots[at], content)
+    /// Sets the content of the slot that begins at an address; what it was.
+    fn replace(&mut self, slot: u64, content: Content) -> Option<Content> {
+        let (_, Range { slots, .. }) = self.ranges.range_mut(..=slot).next_back()?;
+        if content == Content::Empty { slots.remove(&slot) } else { slots.insert(slot, content) }
     }
 
     /// The handle that is active at an address, with its number and its first address.
     pub(super) fn active_at(&self, address: u64) -> Option<(u64, u32, &Handle)> {
         let range = self.range_at(address)?;
-        let Content::Active(number) = range.content(address) else { return None };
-        Some((range.slot_of(address), number, self.handles.get(number)?))
-    }
-
-    pub(super) fn mapped(&self) -> Vec<(u64, usize)> {
-        let ranges = self.ranges.values();
-        ranges.flat_map(|range| range.mapped().map(|(address, _)| (address, range.unit))).collect()
-    }
-
-    /// The stale mappings: address, bytes, the heap that used them, and its count when they were left.
-    pub(super) fn stale(&self) -> impl Iterator<Item = (u64, usize, u32, u64)> {
-        self.ranges.values().flat_map(|range| {
-            range.mapped().filter_map(|(address, content)| match content {
-                Content::Stale { left_at, .. } => Some((address, range.unit, range.heap, left_at)),
-                _ => None,
-            })
-        })
+        let slot = range.slot_of(address);
+        let Content::Active(number) = range.content(slot) else { return None };
+        Some((slot, number, self.handles.get(number)?))
     }
 
     /// Enters a new handle. None if there are no more numbers.
@@ -189,10 +144,7 @@ impl Memory {
     pub(super) fn activate(&mut self, number: u32, address: u64) {
         let Some(handle) = self.handles.get_mut(number) else { return };
         handle.active = Some(address);
-        if let Some(at) = handle.stale.iter().position(|other| *other == address) {
-            handle.stale.remove(at);
-            self.stale_mappings -= 1;
-        }
+        handle.stale.retain(|other| *other != address);
         self.replace(address, Content::Active(number));
     }
 
@@ -201,44 +153,24 @@ impl Memory {
         let Some(handle) = self.handles.get_mut(number) else { return };
         let Some(address) = handle.active.take() else { return };
         handle.stale.push(address);
-        self.stale_mappings += 1;
         self.replace(address, Content::Stale { handle: number, left_at });
     }
 
     pub(super) fn unmap(&mut self, address: u64) {
-        let (Content::Active(number) | Content::Stale { handle: number, .. }) =
-            self.replace(address, Content::Empty)
-        else {
-            return;
-        };
+        let was = self.replace(address, Content::Empty);
+        let Some(Content::Active(number) | Content::Stale { handle: number, .. }) = was else { return };
         let Some(handle) = self.handles.get_mut(number) else { return };
         if handle.active == Some(address) {
             handle.active = None;
         } else {
             handle.stale.retain(|other| *other != address);
-            self.stale_mappings -= 1;
         }
     }
 
-    /// Keeps a handle that is mapped nowhere for the next block.
-    pub(super) fn keep_unmapped(&mut self, number: u32) {
-        self.unmapped.push(number);
-    }
-
-    /// Takes a handle that is mapped nowhere: of `unit` bytes, or any.
-    pub(super) fn take_unmapped(&mut self, unit: Option<usize>) -> Option<u32> {
-        let fits = |number: &u32| unit.is_none_or(|unit| self.is_of(*number, unit));
-        let at = self.unmapped.iter().rposition(fits)?;
-        Some(self.unmapped.swap_remove(at))
-    }
-
-    /// How many handles of `unit` bytes are mapped nowhere.
-    pub(super) fn unmapped(&self, unit: usize) -> usize {
-        self.unmapped.iter().filter(|number| self.is_of(**number, unit)).count()
-    }
-
-    fn is_of(&self, number: u32, unit: usize) -> bool {
-        self.handles.get(number).is_some_and(|handle| handle.bytes == unit)
+    /// The handles that are mapped nowhere, because a call failed: the next block that needs memory gets them.
+    pub(super) fn unmapped(&self) -> impl Iterator<Item = (u32, usize)> {
+        let unmapped = self.handles.iter().filter(|(_, handle)| handle.active.is_none());
+        unmapped.map(|(number, handle)| (number, handle.bytes))
     }
 }
 
@@ -263,6 +195,23 @@ pub struct Segment {
 
 /// What is behind addresses, and what has to stay there.
 impl<B: Backend> PageSource<B> {
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.bytes
+    }
+
+    /// All mappings, by their addresses, with their bytes.
+    pub(crate) fn mapped(&self) -> Vec<(u64, usize)> {
+        let ranges = self.memory.ranges.values();
+        ranges.flat_map(|range| range.slots.keys().map(|slot| (*slot, range.unit))).collect()
+    }
+
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        let Memory { handles, ranges, .. } = &self.memory;
+        let slots: usize = ranges.values().map(|range| range.slots.len() * size_of::<(u64, Content)>()).sum();
+        let stale: usize = handles.iter().map(|(_, handle)| size_of_val(&*handle.stale)).sum();
+        size_of::<Self>().saturating_add(handles.bytes()).saturating_add(slots).saturating_add(stale)
+    }
+
     /// The handle that blocks at this address are in. None if there is no memory, or memory that has left.
     pub(crate) fn segment(&self, address: u64) -> Option<Segment> {
         let (address, _, handle) = self.memory.active_at(address)?;

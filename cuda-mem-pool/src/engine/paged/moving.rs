@@ -11,9 +11,6 @@ use super::memory::Content;
 use super::window::Window;
 use crate::engine::slab::NONE;
 
-/// Beyond this many stale mappings some are taken away. The driver's own limit is 524,072 mappings.
-const MOST_STALE: usize = 100_000;
-
 /// So much more than its share may be held before idle streams leave memory to others.
 const IDLE_BYTES: usize = 32 << 20;
 
@@ -35,22 +32,18 @@ pub(super) struct Free {
 pub(super) struct Plan {
     pub(super) heap: u32,
     pub(super) window: Window,
-    /// How many handles are to be made new at first.
-    new: usize,
     /// The handles for its slots: free ones of the same heap and of others, then new ones.
     handles: Vec<Free>,
-    /// Those that return to slots in which they are stale, with these.
-    returns: Vec<(Free, u64)>,
     filled: Vec<u64>,
-    /// The latest free of the window's own bytes, and whether other memory came to it.
-    freed_at: u64,
+    /// Whether memory came to it from elsewhere.
     pub(super) came: bool,
 }
 
 impl Plan {
     /// Offers the window's memory to its heap. The number of the free span that has it.
     pub(super) fn offer(&self, mine: &mut StreamHeap) -> Option<u32> {
-        let freed_at = if self.came { mine.tick() } else { self.freed_at };
+        let latest = || self.window.parts.iter().map(|part| part.freed_at).max().unwrap_or(0);
+        let freed_at = if self.came { mine.tick() } else { latest() };
         let parts = self.window.parts.iter().map(|part| (part.address, part.size));
         let mut pieces: Vec<(u64, usize)> =
             parts.chain(self.filled.iter().map(|slot| (*slot, self.window.unit))).collect();
@@ -73,18 +66,15 @@ impl<B: Backend> PageSource<B> {
         mut free: Vec<Free>,
         headroom: Headroom,
     ) -> Plan {
-        let lacks = window.lacks();
-        let new = if self.policy.moves { lacks.min(headroom.first / window.unit) } else { lacks };
-        let slot_of = |free: &Free| window.fills.iter().find(|fill| fill.returns == Some(free.handle));
-        let returns: Vec<(Free, u64)> =
-            free.iter().filter_map(|free| Some((*free, slot_of(free)?.address))).collect();
-        let is_return = |free: &Free| slot_of(free).is_some();
+        let lacks = window.lacks.len();
+        let new = lacks.min(headroom.first / window.unit);
+        let is_return = |free: &Free| window.returns.iter().any(|(other, _)| other.handle == free.handle);
         free.retain(|free| free.bytes == window.unit && !window.has(free.address) && !is_return(free));
         // Those that were freed first are wanted again last, as far as anybody can tell.
         free.sort_unstable_by_key(|free| (free.freed_at, free.address));
         free.truncate(lacks - new);
         let parts = window.parts.iter().map(|part| (part.number, part.address, part.size));
-        let handles = free.iter().chain(returns.iter().map(|(free, _)| free));
+        let handles = free.iter().chain(window.returns.iter().map(|(free, _)| free));
         let handles = handles.map(|free| (free.span, free.address, free.bytes));
         let mut taken: Vec<(u32, u64, usize)> = parts.chain(handles).collect();
         // From the end of each span on: what is left before keeps its number.
@@ -92,8 +82,7 @@ impl<B: Backend> PageSource<B> {
         for (span, address, bytes) in taken {
             mine.large.withdraw(span, address, bytes);
         }
-        let freed_at = window.parts.iter().map(|part| part.freed_at).max().unwrap_or(0);
-        Plan { heap, window, new, handles: free, returns, filled: Vec::new(), freed_at, came: false }
+        Plan { heap, window, handles: free, filled: Vec::new(), came: false }
     }
 
     /// Gets the handles that a window lacks and maps them. False if there are not enough.
@@ -104,35 +93,36 @@ impl<B: Backend> PageSource<B> {
         wanted: Wanted,
         headroom: Headroom,
     ) -> Result<bool, GrowError<B::Error>> {
-        let (lacks, unit) = (plan.window.lacks(), plan.window.unit);
+        let (lacks, unit) = (plan.window.lacks.len(), plan.window.unit);
         if self.policy.moves {
             // Idle streams that hold much more than anybody ever had in use leave it to others.
-            let held = self.memory.bytes().saturating_add(plan.new * unit);
+            let new = lacks.min(headroom.first / unit);
+            let held = self.reserved().saturating_add(new * unit);
             let share = (wanted.peak() / 1000).saturating_mul(self.policy.idle_permille);
-            if plan.new > 0 && held > share.saturating_add(IDLE_BYTES) {
+            if new > 0 && held > share.saturating_add(IDLE_BYTES) {
                 self.take_from_others(plan, heaps, lacks, true);
             }
-            let new = plan.new.min(lacks.saturating_sub(plan.handles.len()));
+            let new = new.min(lacks.saturating_sub(plan.handles.len()));
             self.take_from_others(plan, heaps, lacks - new, false);
         }
+        let heap = plan.heap;
+        let new = |handle| Free { handle, heap, address: 0, bytes: unit, span: NONE, freed_at: 0 };
+        let unmapped = self.memory.unmapped().filter(|(_, bytes)| *bytes == unit);
         let missing = lacks.saturating_sub(plan.handles.len());
-        if missing > headroom.last / unit + self.memory.unmapped(unit) {
+        plan.handles.extend(unmapped.take(missing).map(|(handle, _)| new(handle)));
+        if lacks.saturating_sub(plan.handles.len()) > headroom.last / unit {
             return Ok(false);
         }
         while plan.handles.len() < lacks {
             let Some(handle) = self.make(unit)? else { return Ok(false) };
-            let new = Free { handle, heap: plan.heap, address: 0, bytes: unit, span: NONE, freed_at: 0 };
-            plan.handles.push(new);
+            plan.handles.push(new(handle));
         }
         self.map(plan).map(|()| true)
     }
 
-    /// Makes a handle, or takes one that is mapped nowhere. None if there is no memory for it.
+    /// Makes a handle. None if there is no memory for it.
     fn make(&mut self, unit: usize) -> Result<Option<u32>, GrowError<B::Error>> {
-        if let Some(handle) = self.memory.take_unmapped(Some(unit)) {
-            return Ok(Some(handle));
-        }
-        if self.memory.bytes().saturating_add(unit) > self.limit {
+        if self.reserved().saturating_add(unit) > self.limit() {
             return Ok(None);
         }
         let Some(memory) = self.backend.create(unit)? else { return Ok(None) };
@@ -180,60 +170,33 @@ impl<B: Backend> PageSource<B> {
         }
     }
 
+    /// Maps the handles of a plan in its slots, with one call for those of a row that lets the device in. Those that are not mapped stay the
+    /// plan's.
     fn map(&mut self, plan: &mut Plan) -> Result<(), GrowError<B::Error>> {
         let unit = plan.window.unit;
-        for (free, slot) in std::mem::take(&mut plan.returns) {
+        for (free, slot) in std::mem::take(&mut plan.window.returns) {
             self.announce(free.handle, free.address);
             self.settle(plan, free, slot);
         }
-        let empty = plan.window.fills.iter().filter(|fill| fill.returns.is_none());
-        let empty: Vec<u64> = empty.map(|fill| fill.address).collect();
-        let mut handles = std::mem::take(&mut plan.handles);
-        handles.reverse();
-        let mut outcome = Ok(());
-        for row in empty.chunk_by(|one, next| one + unit as u64 == *next) {
-            let row_handles = handles.split_off(handles.len().saturating_sub(row.len()));
-            let mut mapped = 0;
-            if outcome.is_ok() {
-                (mapped, outcome) = self.map_row(row, unit, &row_handles);
-            }
-            for (at, (free, address)) in row_handles.into_iter().zip(row).enumerate() {
-                if at < mapped {
-                    self.settle(plan, free, *address);
-                } else {
-                    plan.handles.push(free);
+        let slots = std::mem::take(&mut plan.window.lacks);
+        for row in slots.chunk_by(|one, next| one + unit as u64 == *next) {
+            self.clear(row, unit)?;
+            let handles = &mut plan.handles[..row.len()];
+            handles.reverse();
+            let mut memory = Vec::with_capacity(handles.len());
+            for free in handles {
+                if !self.is_unmapped(*free) {
+                    self.announce(free.handle, free.address);
+                    self.budget.spend();
                 }
+                memory.push(self.memory.handle(free.handle).ok_or(GrowError::NoNumbers)?.memory);
             }
+            let (mapped, outcome) = self.backend.map(row[0], unit, &memory);
+            let mapped: Vec<Free> = plan.handles.drain(..mapped).collect();
+            mapped.into_iter().zip(row).for_each(|(free, slot)| self.settle(plan, free, *slot));
+            outcome?;
         }
-        outcome
-    }
-
-    /// Clears slots in a row and maps handles there, with one call that lets the device in. How many, and why not all.
-    fn map_row(
-        &mut self,
-        row: &[u64],
-        unit: usize,
-        handles: &[Free],
-    ) -> (usize, Result<(), GrowError<B::Error>>) {
-        if let Err(error) = self.clear(row, unit) {
-            return (0, Err(error));
-        }
-        let mut memory = Vec::with_capacity(handles.len());
-        for free in handles {
-            if !self.is_unmapped(*free) {
-                self.announce(free.handle, free.address);
-                self.budget.spend();
-            }
-            let Some(handle) = self.memory.handle(free.handle) else { return (0, Err(GrowError::NoNumbers)) };
-            memory.push(handle.memory);
-        }
-        let (mapped, result) = self.backend.map(row[0], unit, &memory);
-        // More mappings than the driver has room for are a lack of memory too.
-        let result = result.map_err(|error| match B::is_out_of_memory(&error) {
-            true => GrowError::OutOfMemory,
-            false => GrowError::Backend(error),
-        });
-        (mapped, result)
+        Ok(())
     }
 
     /// Makes a handle, which is mapped in a slot of a plan, active there. Where it was before it is stale.
@@ -274,19 +237,16 @@ impl<B: Backend> PageSource<B> {
 
     /// Gives back what a plan took that comes to nothing.
     pub(super) fn give_up(&mut self, mut plan: Plan, heaps: &mut impl Heaps) {
-        let taken = plan.handles.drain(..).chain(plan.returns.drain(..).map(|(free, _)| free)).collect();
+        let taken =
+            plan.handles.drain(..).chain(plan.window.returns.drain(..).map(|(free, _)| free)).collect();
         self.give_back(taken, heaps);
         heaps.with(plan.heap, |mine| plan.offer(mine));
     }
 
-    /// Gives handles back to their heaps, where they are active, or to who needs memory next.
+    /// Gives handles back to their heaps, where they are active. Those that are mapped nowhere are there for who needs memory next.
     pub(super) fn give_back(&mut self, handles: Vec<Free>, heaps: &mut impl Heaps) {
-        for free in handles {
-            if self.is_unmapped(free) {
-                self.memory.keep_unmapped(free.handle);
-            } else {
-                heaps.with(free.heap, |theirs| theirs.large.offer(free.address, free.bytes, free.freed_at));
-            }
+        for free in handles.into_iter().filter(|free| !self.is_unmapped(*free)) {
+            heaps.with(free.heap, |theirs| theirs.large.offer(free.address, free.bytes, free.freed_at));
         }
     }
 
@@ -295,23 +255,6 @@ impl<B: Backend> PageSource<B> {
         self.memory.renew(handle);
         if let Some(segment) = self.segment(address) {
             self.backend.before_leaving(&segment);
-        }
-    }
-
-    /// Takes stale mappings away whose work is done, when there are very many.
-    pub(super) fn sweep(&mut self) {
-        if self.memory.stale_mappings() <= MOST_STALE {
-            return;
-        }
-        let too_many = self.memory.stale_mappings() - MOST_STALE / 2;
-        let stale: Vec<_> = self.memory.stale().take(too_many).collect();
-        for (address, bytes, heap, left_at) in stale {
-            let timeline = self.timelines.entry(heap).or_default();
-            if timeline.is_done(left_at, self.round, &mut self.backend)
-                && self.backend.unmap(address, bytes).is_ok()
-            {
-                self.memory.unmap(address);
-            }
         }
     }
 }

@@ -60,7 +60,6 @@ impl<B: Backend> Replay<B> {
         match self.source.grow(heap, &mut self.heaps, wanted) {
             Ok(block) => Ok(Some(self.count(block))),
             Err(GrowError::OutOfMemory) => Ok(None),
-            Err(GrowError::Backend(error)) if B::is_out_of_memory(&error) => Ok(None),
             Err(GrowError::Backend(error)) => Err(Some(error)),
             Err(GrowError::NoNumbers | GrowError::InUse { .. }) => Err(None),
         }

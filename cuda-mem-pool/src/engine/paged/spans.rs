@@ -21,7 +21,7 @@ pub(crate) struct Spans {
     starts: BTreeMap<u64, u32>,
     ends: BTreeMap<u64, u32>,
     are_slabs: bool,
-    free_bytes: usize,
+    held_bytes: usize,
     used_bytes: usize,
 }
 
@@ -105,13 +105,13 @@ impl Spans {
             starts: BTreeMap::new(),
             ends: BTreeMap::new(),
             are_slabs: most.is_some(),
-            free_bytes: 0,
+            held_bytes: 0,
             used_bytes: 0,
         }
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
-        self.free_bytes.saturating_add(self.used_bytes)
+        self.held_bytes
     }
 
     pub(crate) fn used_bytes(&self) -> usize {
@@ -151,7 +151,6 @@ impl Spans {
         span.state = State::Used;
         span.mark = unused as u64;
         let size = span.size;
-        self.free_bytes = self.free_bytes.saturating_sub(size);
         self.used_bytes = self.used_bytes.saturating_add(size);
         Some(used)
     }
@@ -185,7 +184,6 @@ impl Spans {
         span.state = State::Free;
         span.mark = now;
         let (size, before, after) = (span.size, span.before, span.after);
-        self.free_bytes = self.free_bytes.saturating_add(size);
         self.used_bytes = self.used_bytes.saturating_sub(size);
         let joined = self.join_neighbours(number, before, after);
         self.free.insert(&mut self.records, joined);
@@ -205,7 +203,7 @@ impl Spans {
         let (state, links, mark) = (State::Free, Links::NONE, freed_at);
         let span = Span { address, size, state, before: NONE, after: NONE, links, mark };
         let number = self.records.insert(span).ok()?;
-        self.free_bytes = self.free_bytes.saturating_add(size);
+        self.held_bytes = self.held_bytes.saturating_add(size);
         let (before, after) = match self.are_slabs {
             true => (NONE, NONE),
             false => (self.ends.remove(&address).unwrap_or(NONE), self.starts.remove(&end).unwrap_or(NONE)),
@@ -322,7 +320,7 @@ impl Spans {
     /// Takes a span, which is in no list, out of its run, which ends there and begins again behind it.
     fn remove(&mut self, number: u32) {
         let Some(gone) = self.records.remove(number) else { return };
-        self.free_bytes = self.free_bytes.saturating_sub(gone.size);
+        self.held_bytes = self.held_bytes.saturating_sub(gone.size);
         if gone.before == NONE {
             self.starts.remove(&gone.address);
         }

@@ -86,16 +86,15 @@ impl<B: Backend> PageSource<B> {
     }
 
     fn release_unmapped(&mut self, most: usize) -> Result<usize, GrowError<B::Error>> {
-        let held = self.memory.bytes();
-        while held - self.memory.bytes() < most
-            && let Some(number) = self.memory.take_unmapped(None)
-        {
-            if let Err(error) = self.release(number) {
-                self.memory.keep_unmapped(number);
-                return Err(error);
+        let mut released = 0;
+        for (number, bytes) in self.memory.unmapped().collect::<Vec<_>>() {
+            if released >= most {
+                break;
             }
+            self.release(number)?;
+            released += bytes;
         }
-        Ok(held - self.memory.bytes())
+        Ok(released)
     }
 
     /// Whether all work is done that used a wholly free handle, wherever it is mapped.

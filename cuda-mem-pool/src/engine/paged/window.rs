@@ -10,34 +10,25 @@
 //!          └──── window ────┘ lacks one slot
 //! ```
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::memory::{Content, Memory, Range};
+use super::moving;
 use super::spans::{Free, Spans};
 
-/// A slot that a window lacks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fill {
-    pub(super) address: u64,
-    /// The handle that is stale in it and wholly free elsewhere: it can be active here again without a call.
-    pub(super) returns: Option<u32>,
-}
-
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Window {
     pub(super) start: u64,
     pub(super) unit: usize,
     /// The free bytes of the heap in it, each with the free span that they are in.
     pub(super) parts: Vec<Free>,
-    pub(super) fills: Vec<Fill>,
+    /// The slots that lack a handle.
+    pub(super) lacks: Vec<u64>,
+    /// The handles that are stale in other slots and wholly free elsewhere, with these: they can be active there again without a call.
+    pub(super) returns: Vec<(moving::Free, u64)>,
 }
 
 impl Window {
-    /// How many handles it lacks that are not stale in their slots.
-    pub(super) fn lacks(&self) -> usize {
-        self.fills.iter().filter(|fill| fill.returns.is_none()).count()
-    }
-
     /// Whether the slot that begins at an address has free bytes of the window.
     pub(super) fn has(&self, slot: u64) -> bool {
         let end = slot + self.unit as u64;
@@ -68,28 +59,30 @@ pub(super) struct Search<'s> {
     /// All work is done that used the heap's memory up to this count.
     pub(super) done: u64,
     /// The handles that are wholly free where they are active, and may be moved: also to where they are stale.
-    pub(super) free: HashSet<u32>,
-    pub(super) best: Option<Best<'s>>,
+    pub(super) free: HashMap<u32, moving::Free>,
 }
 
-/// A place that lacks the fewest handles up to now, the lowest of those, with its stretch.
-pub(super) struct Best<'s> {
-    lacks: usize,
-    start: u64,
-    range: &'s Range,
-    stretch: Vec<Piece>,
-}
-
-impl<'s> Search<'s> {
-    /// The window of the heap that lacks the fewest handles of `unit` bytes.
+impl Search<'_> {
+    /// The window of the heap that lacks the fewest handles of `unit` bytes, the lowest of those.
     pub(super) fn find(mut self, heap: u32, unit: usize) -> Option<Window> {
         let memory = self.memory;
         loop {
-            for range in memory.ranges_of(heap).filter(|range| range.unit == unit) {
-                self.walk(range);
-            }
-            let best = self.best.take()?;
-            let window = self.window(&best);
+            let ranges = memory.ranges_of(heap).filter(|range| range.unit == unit);
+            let ranges: Vec<_> = ranges.map(|range| (range, self.pieces(range))).collect();
+            let stretches = ranges.iter().flat_map(|(range, pieces)| {
+                let stretches = pieces.chunk_by(|one, next| one.to == next.from);
+                stretches.map(move |stretch| (*range, stretch))
+            });
+            let places = stretches
+                .flat_map(|(range, stretch)| self.starts(stretch).map(move |start| (range, stretch, start)));
+            let lacks = |range, stretch, start| {
+                self.slots(range, stretch, start)
+                    .filter(|slot| self.returning(range, *slot).is_none())
+                    .count()
+            };
+            let best = places.min_by_key(|&(range, stretch, start)| (lacks(range, stretch, start), start));
+            let (range, stretch, start) = best?;
+            let window = self.window(range, stretch, start);
             if window.is_some() || self.free.is_empty() {
                 return window;
             }
@@ -98,70 +91,47 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn walk(&mut self, range: &'s Range) {
-        let mut stretch = Vec::new();
-        let mut at = range.start;
+    /// The pieces of a range in the order of their addresses. Those of a stretch lie one behind the other.
+    fn pieces(&self, range: &Range) -> Vec<Piece> {
+        let (mut pieces, mut at) = (Vec::new(), range.start);
         for run in self.spans.runs(range.start, range.end) {
-            self.pass_gap(range, &mut stretch, at, run.start);
+            self.pass_gap(range, &mut pieces, at, run.start);
             at = run.end;
             let is_whole = run.head.is_some_and(|head| head.end() == run.end);
-            stretch.extend(run.head.map(Piece::of));
-            if !is_whole {
-                self.try_stretch(range, &mut stretch);
-                stretch.extend(run.tail.map(Piece::of));
-            }
+            let tail = run.tail.filter(|_| !is_whole);
+            pieces.extend(run.head.into_iter().chain(tail).map(Piece::of));
         }
-        self.pass_gap(range, &mut stretch, at, range.end);
-        self.try_stretch(range, &mut stretch);
+        self.pass_gap(range, &mut pieces, at, range.end);
+        pieces
     }
 
-    /// Adds a gap to the stretch, which ends where a slot cannot be filled.
-    fn pass_gap(&mut self, range: &'s Range, stretch: &mut Vec<Piece>, from: u64, to: u64) {
+    /// Adds the pieces of a gap, which has slots between them that cannot be filled.
+    fn pass_gap(&self, range: &Range, pieces: &mut Vec<Piece>, from: u64, to: u64) {
         let mut begin = from;
-        let mut at = from;
-        while at < to {
-            let usable = match range.content(at) {
-                // Nothing was ever mapped from the first such slot at the end on.
-                Content::Empty if range.is_behind_all(at) => break,
-                Content::Empty => true,
-                Content::Active(_) => false,
-                Content::Stale { handle, left_at } => left_at <= self.done || self.free.contains(&handle),
+        let mut add = |from, to| pieces.extend((from < to).then_some(Piece { from, to, free: None }));
+        for (slot, content) in range.mapped(from, to) {
+            let can_be_filled = match content {
+                Content::Stale { handle, left_at } => left_at <= self.done || self.free.contains_key(&handle),
+                _ => false,
             };
-            if !usable {
-                push_gap(stretch, begin, at);
-                self.try_stretch(range, stretch);
-                begin = at + range.unit as u64;
-            }
-            at += range.unit as u64;
-        }
-        push_gap(stretch, begin, to);
-    }
-
-    /// Looks for the best window in a stretch, which is empty afterwards. Its ends are those of pieces, at one side at least.
-    fn try_stretch(&mut self, range: &'s Range, stretch: &mut Vec<Piece>) {
-        if let (Some(from), Some(to)) =
-            (stretch.first().map(|first| first.from), stretch.last().map(|last| last.to))
-            && to - from >= self.size
-        {
-            for piece in stretch.iter() {
-                let begins = piece.from.checked_next_multiple_of(self.alignment);
-                let ends = piece.to.checked_sub(self.size).map(|start| start - start % self.alignment);
-                for start in begins.into_iter().chain(ends) {
-                    if start >= from && start + self.size <= to {
-                        self.try_window(range, stretch, start);
-                    }
-                }
+            if !can_be_filled {
+                add(begin, slot);
+                begin = slot + range.unit as u64;
             }
         }
-        stretch.clear();
+        add(begin, to);
     }
 
-    fn try_window(&mut self, range: &'s Range, stretch: &[Piece], start: u64) {
-        let slots = self.slots(range, stretch, start);
-        let lacks = slots.filter(|at| self.returning(range, *at).is_none()).count();
-        if self.best.as_ref().is_none_or(|best| (lacks, start) < (best.lacks, best.start)) {
-            self.best = Some(Best { lacks, start, range, stretch: stretch.to_vec() });
-        }
+    /// Where a window may begin in a stretch: its ends are those of pieces, at one side at least.
+    fn starts(&self, stretch: &[Piece]) -> impl Iterator<Item = u64> {
+        let from = stretch.first().map_or(0, |first| first.from);
+        let to = stretch.last().map_or(0, |last| last.to);
+        let starts = stretch.iter().flat_map(|piece| {
+            let begins = piece.from.checked_next_multiple_of(self.alignment);
+            let ends = piece.to.checked_sub(self.size).map(|start| start - start % self.alignment);
+            begins.into_iter().chain(ends)
+        });
+        starts.filter(move |start| *start >= from && start + self.size <= to)
     }
 
     fn slots(&self, range: &Range, stretch: &[Piece], start: u64) -> impl Iterator<Item = u64> {
@@ -171,17 +141,18 @@ impl<'s> Search<'s> {
     }
 
     /// The handle that is stale in a slot and may be active there again.
-    fn returning(&self, range: &Range, slot: u64) -> Option<u32> {
+    fn returning(&self, range: &Range, slot: u64) -> Option<moving::Free> {
         match range.content(slot) {
-            Content::Stale { handle, .. } if self.free.contains(&handle) => Some(handle),
+            Content::Stale { handle, .. } => self.free.get(&handle).copied(),
             _ => None,
         }
     }
 
     /// The window at a place. None if a slot of it cannot be filled after all.
-    fn window(&self, Best { start, range, stretch, .. }: &Best<'_>) -> Option<Window> {
-        let (start, end) = (*start, start + self.size);
-        let mut window = Window { start, unit: range.unit, parts: Vec::new(), fills: Vec::new() };
+    fn window(&self, range: &Range, stretch: &[Piece], start: u64) -> Option<Window> {
+        let end = start + self.size;
+        let (parts, lacks, returns) = (Vec::new(), Vec::new(), Vec::new());
+        let mut window = Window { start, unit: range.unit, parts, lacks, returns };
         for piece in stretch {
             let (from, to) = (piece.from.max(start), piece.to.min(end));
             let free = piece.free.filter(|_| from < to);
@@ -189,24 +160,16 @@ impl<'s> Search<'s> {
         }
         for address in self.slots(range, stretch, start) {
             // One that is active in the window itself stays where it is.
-            let returns = self.returning(range, address).filter(|handle| {
-                let active = self.memory.handle(*handle).and_then(|handle| handle.active);
-                active.is_some_and(|active| !window.has(active))
-                    && window.fills.iter().all(|fill| fill.returns != Some(*handle))
+            let returning = self.returning(range, address).filter(|free| {
+                let returns = window.returns.iter().any(|(other, _)| other.handle == free.handle);
+                !window.has(free.address) && !returns
             });
-            let is_busy =
-                matches!(range.content(address), Content::Stale { left_at, .. } if left_at > self.done);
-            if returns.is_none() && is_busy {
-                return None;
+            match (returning, range.content(address)) {
+                (Some(free), _) => window.returns.push((free, address)),
+                (None, Content::Stale { left_at, .. }) if left_at > self.done => return None,
+                _ => window.lacks.push(address),
             }
-            window.fills.push(Fill { address, returns });
         }
         Some(window)
-    }
-}
-
-fn push_gap(stretch: &mut Vec<Piece>, from: u64, to: u64) {
-    if from < to {
-        stretch.push(Piece { from, to, free: None });
     }
 }

@@ -48,13 +48,14 @@ pub(crate) struct SegmentRequest {
     stream: u64,
     requested: u64,
     size: u64,
+    pub(crate) kind: PoolSize,
     pub(crate) bytes: u64,
     /// What a segment has that serves more than this request, if the heap wants few of them; no less than `bytes`.
     pub(crate) roomy: u64,
 }
 
 /// A segment of a heap, or one that was taken out of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
@@ -62,20 +63,23 @@ pub(crate) struct Segment {
     pub(crate) stream: u64,
     pub(crate) kind: PoolSize,
     /// How many segments its heap had got before. It keeps the number, by which checkpoints know it, if it is put back.
-    serial: u64,
+    pub(crate) serial: u64,
+    /// By address. They lie one behind the other, without a gap.
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl Segment {
+    /// Its blocks in the order of their addresses, without a gap.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> {
+        self.blocks.values().copied()
+    }
 }
 
 /// The blocks of all segments of a pool at one moment.
 /// [`CachingAllocator::checkpoint_pool`](crate::caching::CachingAllocator::checkpoint_pool) has an example.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
-    segments: Vec<Layout>,
-}
-
-#[derive(Debug, Clone)]
-struct Layout {
-    segment: Segment,
-    blocks: Vec<Block>,
+    segments: Vec<Segment>,
 }
 
 /// Segments of one pool, cut into blocks as PyTorch's allocator cuts them.
@@ -86,8 +90,6 @@ pub(crate) struct SegmentHeap {
     pub(crate) no_split: bool,
     /// Whether much memory should be few segments, because each costs when all of it sleeps and wakes.
     pub(crate) is_roomy: bool,
-    /// By address. Those of a segment lie one behind the other, without a gap.
-    blocks: BTreeMap<u64, Block>,
     /// Free blocks of small and of large segments by stream, size and address, which is the order of best fit.
     free: [BTreeSet<(u64, u64, u64)>; 2],
     segments: BTreeMap<u64, Segment>,
@@ -100,7 +102,6 @@ impl SegmentHeap {
             options,
             no_split: false,
             is_roomy: false,
-            blocks: BTreeMap::new(),
             free: Default::default(),
             segments: BTreeMap::new(),
             segments_added: 0,
@@ -111,18 +112,19 @@ impl SegmentHeap {
     /// bytes gets the smallest block there is. None from 1 EiB on.
     pub(crate) fn allocate(&mut self, stream: u64, requested: u64) -> Option<Allocation> {
         let size = self.options.block_size(requested)?;
+        let kind = if size <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large };
         let bytes = self.options.segment_size(size);
-        let wanted = SegmentRequest { stream, requested, size, bytes, roomy: self.roomy(size, bytes) };
-        Some(match self.best_fit(stream, size, kind_of(size)) {
+        let wanted = SegmentRequest { stream, requested, size, kind, bytes, roomy: self.roomy(kind, bytes) };
+        Some(match self.best_fit(stream, size, kind) {
             Some(found) => Allocation::Hit(self.take(found, &wanted)),
             None => Allocation::Miss(wanted),
         })
     }
 
     /// The bytes of a segment for a request that needs `least`; of a roomy heap as many times that as a 32nd of what it has, and 64 MiB, hold.
-    fn roomy(&self, size: u64, least: u64) -> u64 {
+    fn roomy(&self, kind: PoolSize, least: u64) -> u64 {
         let is_cut = !self.no_split && self.options.max_split_size.is_none();
-        if !(self.is_roomy && is_cut && kind_of(size) == PoolSize::Large) {
+        if !(self.is_roomy && is_cut && kind == PoolSize::Large) {
             return least;
         }
         let held: u64 = self.segments.values().map(|segment| segment.bytes).sum();
@@ -131,9 +133,9 @@ impl SegmentHeap {
 
     /// Adds the segment that a request missed, and serves the request from it. Errors as for [`SegmentHeap::put_back`].
     pub(crate) fn add_segment(&mut self, wanted: &SegmentRequest, address: u64) -> Result<Block, PoolError> {
-        let SegmentRequest { bytes, stream, size, .. } = *wanted;
-        let serial = self.segments_added;
-        let free = self.put_back(&Segment { address, bytes, stream, kind: kind_of(size), serial })?;
+        let SegmentRequest { bytes, stream, kind, .. } = *wanted;
+        let (serial, blocks) = (self.segments_added, BTreeMap::new());
+        let free = self.put_back(&Segment { address, bytes, stream, kind, serial, blocks })?;
         self.segments_added = serial.wrapping_add(1);
         Ok(self.take(free, wanted))
     }
@@ -145,7 +147,7 @@ impl SegmentHeap {
 
     /// Frees a block that other streams still use. Nobody gets it before [`SegmentHeap::complete`]. None if nobody has one there.
     pub(crate) fn free_pending(&mut self, address: u64) -> Option<Block> {
-        let block = self.blocks.get_mut(&address)?;
+        let block = self.segment_of(address)?.blocks.get_mut(&address)?;
         let was = *block;
         (was.state == BlockState::ActiveAllocated).then(|| {
             block.state = BlockState::ActivePendingFree;
@@ -159,7 +161,11 @@ impl SegmentHeap {
     }
 
     pub(crate) fn get(&self, address: u64) -> Option<Block> {
-        self.blocks.get(&address).filter(|block| !block.is_free()).copied()
+        self.block(address).filter(|block| !block.is_free())
+    }
+
+    fn block(&self, address: u64) -> Option<Block> {
+        self.segment_at(address)?.blocks.get(&address).copied()
     }
 
     /// How many free blocks of a kind share their segment with others, and their bytes.
@@ -172,22 +178,23 @@ impl SegmentHeap {
         self.segments.is_empty()
     }
 
-    pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
-        self.segments.values().map(|segment| self.view(segment))
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.values()
     }
 
-    pub(crate) fn segment_at(&self, address: u64) -> Option<SegmentView<'_>> {
+    pub(crate) fn segment_at(&self, address: u64) -> Option<&Segment> {
         let (start, segment) = self.segments.range(..=address).next_back()?;
-        (address.checked_sub(*start)? < segment.bytes).then(|| self.view(segment))
+        (address.checked_sub(*start)? < segment.bytes).then_some(segment)
     }
 
-    fn view(&self, segment: &Segment) -> SegmentView<'_> {
-        let &Segment { address, bytes, stream, kind, serial } = segment;
-        SegmentView { blocks: &self.blocks, address, bytes, stream, kind, serial }
+    fn segment_of(&mut self, address: u64) -> Option<&mut Segment> {
+        let (start, segment) = self.segments.range_mut(..=address).next_back()?;
+        (address.checked_sub(*start)? < segment.bytes).then_some(segment)
     }
 
     pub(super) fn allocated(&self) -> impl Iterator<Item = Block> {
-        self.blocks.values().filter(|block| block.state == BlockState::ActiveAllocated).copied()
+        let blocks = self.segments.values().flat_map(Segment::blocks);
+        blocks.filter(|block| block.state == BlockState::ActiveAllocated)
     }
 
     pub(crate) fn check_live_allocations(&self, addresses: &HashSet<u64>) -> bool {
@@ -227,7 +234,7 @@ impl SegmentHeap {
     pub(crate) fn release_available(&mut self, wanted: &SegmentRequest) -> Vec<Segment> {
         let Some(most_split) = self.options.max_split_size else { return Vec::new() };
         let (stream, room) = (wanted.stream, wanted.size.max(most_split));
-        let free = &self.free[kind_of(wanted.size) as usize];
+        let free = &self.free[wanted.kind as usize];
         let mut at_least = free.range((stream, room, 0)..=(stream, u64::MAX, u64::MAX));
         let one = at_least.next().filter(|&&(_, _, address)| self.is_whole(address));
         let below = free.range((stream, most_split, 0)..(stream, room, 0)).rev();
@@ -247,15 +254,12 @@ impl SegmentHeap {
     pub(crate) fn adopt(&mut self, from: u64, to: u64) {
         for segment in self.segments.values_mut().filter(|segment| segment.stream == from) {
             segment.stream = to;
-        }
-        let blocks: Vec<Block> = self.blocks.values().filter(|block| block.stream == from).copied().collect();
-        for block in blocks {
-            let adopted = Block { stream: to, ..block };
-            if block.is_free() {
-                self.leave_free(&block);
-                self.enter_free(adopted);
-            } else {
-                self.blocks.insert(block.address, adopted);
+            for block in segment.blocks.values_mut() {
+                block.stream = to;
+                let free = &mut self.free[block.kind as usize];
+                if free.remove(&(from, block.size, block.address)) {
+                    free.insert((to, block.size, block.address));
+                }
             }
         }
     }
@@ -263,9 +267,7 @@ impl SegmentHeap {
     /// The layout as it is. [`PoolError::Pending`] if freed blocks are still in use on other streams.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, PoolError> {
         self.expect_no_pending()?;
-        let layout =
-            |segment: &Segment| Layout { segment: *segment, blocks: self.view(segment).blocks().collect() };
-        Ok(Checkpoint { segments: self.segments.values().map(layout).collect() })
+        Ok(Checkpoint { segments: self.segments.values().cloned().collect() })
     }
 
     /// Frees all blocks, and makes the segments of the checkpoint what they were; the segments that came later are free. The blocks that
@@ -274,10 +276,10 @@ impl SegmentHeap {
     /// [`PoolError::MissingSegment`] if a segment of the checkpoint was released since; [`PoolError::Pending`]. Nothing was changed then.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<[Vec<Block>; 2], PoolError> {
         self.expect_no_pending()?;
-        for Layout { segment: Segment { address, bytes, serial, .. }, .. } in &checkpoint.segments {
+        for &Segment { address, bytes, serial, .. } in &checkpoint.segments {
             // Another segment may have come to the same address.
-            if self.segments.get(address).is_none_or(|segment| segment.serial != *serial) {
-                return Err(PoolError::MissingSegment { address: *address, bytes: *bytes });
+            if self.segments.get(&address).is_none_or(|segment| segment.serial != serial) {
+                return Err(PoolError::MissingSegment { address, bytes });
             }
         }
         let freed: Vec<Block> = self.allocated().collect();
@@ -285,15 +287,15 @@ impl SegmentHeap {
             self.free(block.address);
         }
         let mut allocated = Vec::new();
-        for layout in &checkpoint.segments {
-            let Some(whole) = self.blocks.get(&layout.segment.address).copied() else { continue };
+        for segment in &checkpoint.segments {
+            let Some(whole) = self.block(segment.address) else { continue };
             self.leave_free(&whole);
-            for &block in &layout.blocks {
+            for block in segment.blocks() {
                 let block = Block { stream: whole.stream, ..block };
                 if block.is_free() {
                     self.enter_free(block);
                 } else {
-                    self.blocks.insert(block.address, block);
+                    self.insert(block);
                     allocated.push(block);
                 }
             }
@@ -302,7 +304,8 @@ impl SegmentHeap {
     }
 
     pub(crate) fn expect_no_pending(&self) -> Result<(), PoolError> {
-        let pending = self.blocks.values().find(|block| block.state == BlockState::ActivePendingFree);
+        let mut blocks = self.segments.values().flat_map(Segment::blocks);
+        let pending = blocks.find(|block| block.state == BlockState::ActivePendingFree);
         pending.map_or(Ok(()), |block| Err(PoolError::Pending { address: block.address }))
     }
 
@@ -316,7 +319,7 @@ impl SegmentHeap {
         } else {
             found - size < self.options.non_split_rounding()
         };
-        self.blocks.get(&address).filter(|_| allowed).copied()
+        self.block(address).filter(|_| allowed)
     }
 
     /// Allocates a free block, or as much of it as the request needs.
@@ -336,23 +339,20 @@ impl SegmentHeap {
             block.size = wanted.size;
             self.enter_free(Block { address: block.end(), size: rest, ..found });
         }
-        self.blocks.insert(block.address, block);
+        self.insert(block);
         block
     }
 
     /// Frees a block of this state, with its free neighbours as one.
     fn make_free(&mut self, address: u64, state: BlockState) -> Option<Block> {
-        let was = *self.blocks.get(&address).filter(|block| block.state == state)?;
+        let blocks = &mut self.segment_of(address)?.blocks;
+        let was = *blocks.get(&address).filter(|block| block.state == state)?;
+        blocks.remove(&address);
         let mut free = Block { state: BlockState::Inactive, requested: 0, ..was };
-        // What is beside it belongs to another segment where one begins.
-        let is_neighbour = |at: u64| !self.segments.contains_key(&at);
-        let after = self.blocks.get(&was.end()).filter(|after| after.is_free() && is_neighbour(was.end()));
-        let before = self.blocks.range(..address).next_back().map(|(_, before)| before);
-        let before = before.filter(|before| before.is_free() && is_neighbour(address));
-        let (before, after) = (before.copied(), after.copied());
-        self.blocks.remove(&address);
-        for neighbour in before.iter().chain(&after) {
-            self.leave_free(neighbour);
+        let before = blocks.range(..address).next_back().map(|(_, before)| *before);
+        let after = blocks.get(&was.end()).copied();
+        for neighbour in before.into_iter().chain(after).filter(Block::is_free) {
+            self.leave_free(&neighbour);
             free.address = free.address.min(neighbour.address);
             free.size = free.size.saturating_add(neighbour.size);
         }
@@ -363,19 +363,25 @@ impl SegmentHeap {
     /// Enters a free block, where best fit finds it.
     fn enter_free(&mut self, block: Block) {
         self.free[block.kind as usize].insert((block.stream, block.size, block.address));
-        self.blocks.insert(block.address, block);
+        self.insert(block);
+    }
+
+    fn insert(&mut self, block: Block) {
+        if let Some(segment) = self.segment_of(block.address) {
+            segment.blocks.insert(block.address, block);
+        }
     }
 
     fn leave_free(&mut self, block: &Block) {
         self.free[block.kind as usize].remove(&(block.stream, block.size, block.address));
-        self.blocks.remove(&block.address);
+        if let Some(segment) = self.segment_of(block.address) {
+            segment.blocks.remove(&block.address);
+        }
     }
 
     /// Whether a free block is all of its segment, so that this can be released.
     fn is_whole(&self, address: u64) -> bool {
-        let segment = self.segments.get(&address);
-        segment
-            .is_some_and(|segment| self.blocks.get(&address).is_some_and(|block| block.size == segment.bytes))
+        self.segments.get(&address).is_some_and(|segment| segment.blocks.len() == 1)
     }
 
     /// Adds a free segment; its block. So may be added again what was released and could not be given back.
@@ -394,7 +400,7 @@ impl SegmentHeap {
         {
             return Err(PoolError::Overlap { address, bytes, other });
         }
-        self.segments.insert(address, *segment);
+        self.segments.insert(address, Segment { blocks: BTreeMap::new(), ..*segment });
         let block = Block { address, size: bytes, requested: 0, stream, state: BlockState::Inactive, kind };
         self.enter_free(block);
         Ok(block)
@@ -402,31 +408,8 @@ impl SegmentHeap {
 
     /// Takes the segment out that a free block is the whole of.
     fn take_out(&mut self, address: u64) -> Option<Segment> {
-        let block = self.blocks.get(&address).copied()?;
+        let block = self.block(address)?;
         self.leave_free(&block);
         self.segments.remove(&address)
-    }
-}
-
-fn kind_of(block: u64) -> PoolSize {
-    if block <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SegmentView<'h> {
-    blocks: &'h BTreeMap<u64, Block>,
-    pub(crate) address: u64,
-    pub(crate) bytes: u64,
-    /// The stream that its blocks belong to.
-    pub(crate) stream: u64,
-    pub(crate) kind: PoolSize,
-    /// How many segments of its heap came before it.
-    pub(crate) serial: u64,
-}
-
-impl<'h> SegmentView<'h> {
-    /// Its blocks in the order of their addresses, without a gap.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block> + use<'h> {
-        self.blocks.range(self.address..self.address.saturating_add(self.bytes)).map(|(_, block)| *block)
     }
 }

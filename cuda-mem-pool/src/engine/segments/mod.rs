@@ -13,7 +13,7 @@ mod tests;
 
 pub use crate::error::{OptionsError, PoolError};
 pub use heap::Checkpoint;
-pub(crate) use heap::{Allocation, Block, Segment, SegmentRequest, SegmentView};
+pub(crate) use heap::{Allocation, Block, Segment, SegmentRequest};
 #[cfg(test)]
 pub(crate) use heap::{BlockState, SegmentHeap};
 pub(crate) use options::{MOST, in_steps, size_class};
