@@ -39,8 +39,6 @@ use crate::statistics::{PoolSize, Shard};
 pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
-    /// The bytes of all blocks that are not free, which the counter has among the others'.
-    active: AtomicUsize,
     state: Mutex<PoolState>,
     /// Blocks of all pools that other streams use.
     pub(super) pending: Pending,
@@ -52,8 +50,6 @@ pub(super) struct Private {
 #[derive(Debug)]
 struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>>,
-    /// The pool of each block that is not free, by address.
-    owners: HashMap<u64, MempoolId>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
 }
@@ -66,8 +62,7 @@ impl PoolState {
 
     /// The block that begins at an address, and its pool, unless it is free.
     fn block(&self, address: u64) -> Option<(MempoolId, Block)> {
-        let id = *self.owners.get(&address)?;
-        Some((id, self.pools.get(id).ok()?.heap.get(address)?))
+        self.pools.iter().find_map(|(id, pool)| Some((id, pool.heap.get(address)?)))
     }
 
     fn live(&self, address: u64) -> Option<(MempoolId, Block)> {
@@ -88,11 +83,10 @@ impl PoolState {
 
 impl Private {
     pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
-        let (pools, owners, segment_stacks) = (PoolTable::new(options), HashMap::new(), HashMap::new());
+        let (pools, segment_stacks) = (PoolTable::new(options), HashMap::new());
         Self {
             routes: AtomicUsize::new(0),
-            active: AtomicUsize::new(0),
-            state: Mutex::new(PoolState { pools, owners, segment_stacks }),
+            state: Mutex::new(PoolState { pools, segment_stacks }),
             pending: Pending::default(),
             captures: Captures::default(),
             memory: SegmentMemory::new(context),
@@ -116,12 +110,9 @@ impl Private {
         self.routes.load(Ordering::Relaxed) != 0
     }
 
+    /// The bytes of all blocks that are not free, which the counter has among the others'.
     pub(super) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn metadata_bytes(&self) -> usize {
-        lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
+        self.shard.active_bytes()
     }
 
     pub(super) fn options(&self) -> Options {
