@@ -70,8 +70,8 @@ impl PoolState {
     }
 
     /// The pools whose segments are of a source.
-    fn of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
-        let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(source));
+    fn of(&self, source: &dyn RawResource) -> Vec<MempoolId> {
+        let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), source);
         let pools = self.pools.iter().filter(|(_, pool)| pool.source.as_ref().is_some_and(is_it));
         pools.map(|(id, _)| id).collect()
     }
@@ -172,12 +172,12 @@ impl Private {
 /// What tags need: pools that hand nothing out for a while, and what is live in them.
 impl Private {
     /// The pools whose segments are of a source.
-    pub(in crate::caching) fn pools_of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
+    pub(in crate::caching) fn pools_of(&self, source: &dyn RawResource) -> Vec<MempoolId> {
         lock(&self.state).of(source)
     }
 
     /// Has the pools of a source hand nothing out and give nothing back, or do so again.
-    pub(in crate::caching) fn set_asleep<R>(&self, source: &Arc<R>, is_asleep: bool) {
+    pub(in crate::caching) fn set_asleep(&self, source: &dyn RawResource, is_asleep: bool) {
         let mut state = lock(&self.state);
         for id in state.of(source) {
             if let Ok(pool) = state.pools.get_mut(id) {
@@ -188,7 +188,7 @@ impl Private {
 
     /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and where each block begins, and each
     /// segment that is not on its way in or out.
-    pub(in crate::caching) fn live<R>(&self, source: &Arc<R>) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
+    pub(in crate::caching) fn live(&self, source: &dyn RawResource) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
         let state = lock(&self.state);
         let (mut live, mut blocks, mut segments) = (Vec::new(), HashSet::new(), HashSet::new());
         for pool in state.of(source).into_iter().filter_map(|id| state.pools.get(id).ok()) {
