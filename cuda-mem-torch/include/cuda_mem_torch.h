@@ -513,7 +513,7 @@ typedef struct cuda_mem_torch_sleep_visitor {
    */
   void (*kept)(void *data, struct cuda_mem_torch_range range, size_t stayed, const char *reason);
   /*
-   A piece that the driver refused to unmap or to take, and why.
+   A segment that the driver refused to unmap or to take, and why.
    */
   void (*refused)(void *data, struct cuda_mem_torch_range range, const char *why);
   /*

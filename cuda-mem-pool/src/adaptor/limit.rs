@@ -65,15 +65,6 @@ impl<R: MemoryResource> LimitingAdaptor<R> {
 
 adaptor!(LimitingAdaptor);
 
-/// Bytes within the limit. Dropped, they are free for others again.
-struct Reserved<'i>(&'i AtomicU64, u64);
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
-    }
-}
-
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Limiter {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
@@ -92,11 +83,8 @@ unsafe impl RawResource for Limiter {
         self.allocated
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
             .map_err(|used| Error::OutOfMemory { requested, used, limit, source: None })?;
-        // Given up again by an error, and by a panic of what is above the driver.
-        let reserved = Reserved(&self.allocated, requested as u64);
-        let address = self.upstream.allocate(layout, stream)?;
-        // Kept until the memory comes back.
-        let _ = std::mem::ManuallyDrop::new(reserved);
-        Ok(address)
+        self.upstream.allocate(layout, stream).inspect_err(|_| {
+            self.allocated.fetch_sub(requested as u64, Ordering::Relaxed);
+        })
     }
 }

@@ -128,7 +128,6 @@ impl DeviceCache {
             + self.map.metadata_bytes()
             + of_source
             + self.slots.iter().map(of_slot).sum::<usize>()
-            + self.private.metadata_bytes()
     }
 
     /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. An error if that cannot be known.

@@ -21,7 +21,7 @@ use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{SLAB, Segment};
 use crate::error::{Error, Result, refuse_forked};
-use crate::primitive::{Mutex, lock};
+use crate::primitive::{Mutex, lock, unique};
 
 /// A need of memory to stay where it is. [`Pinned`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +76,6 @@ pub(super) struct Pins(Mutex<PinTable>);
 
 #[derive(Debug, Default)]
 struct PinTable {
-    made: u64,
     ranges: BTreeMap<u64, (Range<CUdeviceptr>, Pin)>,
     /// Handles of pins that were dropped, which the page source is yet to be told of: a drop waits for nobody.
     dropped: Vec<u32>,
@@ -157,11 +156,8 @@ impl CachingAllocator {
         let end = end_of(address, bytes)?;
         let handles = shared.source.lock()?.pin(address, end).ok_or(Error::UnknownAddress { address })?;
         let range = address..address.saturating_add(bytes as u64);
-        let mut pins = lock(&shared.source.pins.0);
-        pins.made += 1;
-        let id = pins.made;
-        pins.ranges.insert(id, (range.clone(), pin));
-        drop(pins);
+        let id = unique();
+        lock(&shared.source.pins.0).ranges.insert(id, (range.clone(), pin));
         Ok(Pinned { inner: Arc::clone(&self.inner), id, range, pin, handles })
     }
 
@@ -220,9 +216,11 @@ impl CachingAllocator {
         for (address, bytes) in source.mapped() {
             source.backend.set_access(&[peer], address, bytes)?;
         }
-        // Before the default pool's are told, which is what says that all is done.
-        shared.private.memory.add_peer(peer)?;
-        shared.tags.add_peer(peer)?;
+        // For memory of `cuMemAlloc`, what there is and what comes.
+        let context = peer.primary_context()?;
+        context.enable_peer_access(&shared.context)?;
+        shared.tags.add_peer(context)?;
+        // Last: it says that all is done.
         source.backend.reached_by.push(peer);
         Ok(())
     }

@@ -9,7 +9,6 @@
 #![allow(unsafe_code, reason = "frees memory of pools by address")]
 
 use std::alloc::Layout;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -193,18 +192,10 @@ unsafe impl RawResource for DriverPool {
     }
 }
 
-impl fmt::Debug for DriverPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct(self.kind)
-            .field("pool", &self.pool)
-            .field("device", &self.home.context().device())
-            .field("location", &self.location)
-            .field("max_size", &self.max_size)
-            .field("ipc_enabled", &self.is_ipc_enabled())
-            .field("mapped", &self.is_mapped())
-            .finish()
-    }
-}
+crate::shown!(DriverPool, |it|
+    pool: it.pool, device: it.home.context().device(), location: it.location, max_size: it.max_size,
+    ipc_enabled: it.is_ipc_enabled(), mapped: it.is_mapped()
+);
 
 /// Reads and sets the attributes of a pool. Each call asks the driver; sizes are in bytes. Those of another process's pool are
 /// [`Error::Mapped`](crate::Error::Mapped).

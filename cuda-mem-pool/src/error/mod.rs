@@ -114,9 +114,6 @@ pub enum Error {
     /// An alignment that the resource does not give.
     #[error("an alignment of {asked} bytes was asked for; this resource aligns to {most} at the most")]
     Alignment { asked: usize, most: usize },
-    /// An alignment is no power of two, or too small.
-    #[error("an alignment of {asked} bytes was asked for; it must be a power of two, from {least} on")]
-    InvalidAlignment { asked: usize, least: usize },
     /// A size that does not fit the address space.
     #[error("{bytes} bytes do not fit the address space")]
     TooLarge { bytes: usize },

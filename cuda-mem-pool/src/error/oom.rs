@@ -71,31 +71,41 @@ impl OutOfMemoryReport {
 }
 
 /// What would help a request that failed. The text says how, and what the field is, in bytes. [`Error`](crate::Error) has an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[allow(missing_docs, reason = "each text names its field")]
 pub enum Advice {
     /// The device does not have as much memory in all.
+    #[error("ask for less: the device has {} in all", bytes_of(*.total))]
     LargerThanDevice { total: usize },
     /// The device has the memory, but this allocator may not hold more.
+    #[error("raise the limit or the fraction: it allows {}", bytes_of(*.limit))]
     RaiseMemoryFraction { limit: usize },
     /// Much of the device is held by others: processes, libraries, other allocators of this process.
+    #[error("have others on the device hold less than {}", bytes_of(*.bytes))]
     EndOthers { bytes: usize },
     /// Much was freed, but streams still use it.
+    #[error("wait for the streams that still use {} of freed blocks, or record fewer streams on blocks", bytes_of(*.bytes))]
     AwaitStreams { bytes: usize },
     /// Private pools hold free memory that others do not get.
+    #[error("release private pools or their graphs, which have {} free", bytes_of(*.bytes))]
     ReleasePools { bytes: usize },
     /// There is enough free memory, but moving it is switched off.
+    #[error("allow moves, so that free memory becomes one piece")]
     AllowMoves,
     /// There is enough free memory, but it cannot be moved because segments are pinned.
+    #[error("end some of the pins that keep {} where they are", bytes_of(*.bytes))]
     Unpin { bytes: usize },
     /// There is enough free memory, but in pieces between blocks that are in use.
+    #[error("free blocks next to the {} that are free in pieces, or allocate large blocks first", bytes_of(*.bytes))]
     FreeNeighbours { bytes: usize },
     /// There is room for a block of the size, but not where it was asked for: the pool's source gave no memory, or the pool's segments are
     /// larger.
+    #[error("ask again, outside of the private pool if it was for one: a block of {} would have fitted", bytes_of(*.largest))]
     AskElsewhere { largest: usize },
     /// Free this much more, or ask for less.
+    #[error("free {} more, or ask for that much less", bytes_of(*.bytes))]
     FreeMore { bytes: usize },
 }
 
@@ -143,36 +153,6 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
         bytes => Advice::FreeMore { bytes },
     });
     advice
-}
-
-impl fmt::Display for Advice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (before, bytes, after) = match *self {
-            Self::LargerThanDevice { total } => ("ask for less: the device has", total, " in all"),
-            Self::RaiseMemoryFraction { limit } => ("raise the limit or the fraction: it allows", limit, ""),
-            Self::EndOthers { bytes } => ("have others on the device hold less than", bytes, ""),
-            Self::AwaitStreams { bytes } => (
-                "wait for the streams that still use",
-                bytes,
-                " of freed blocks, or record fewer streams on blocks",
-            ),
-            Self::ReleasePools { bytes } => {
-                ("release private pools or their graphs, which have", bytes, " free")
-            }
-            Self::AllowMoves => return f.write_str("allow moves, so that free memory becomes one piece"),
-            Self::Unpin { bytes } => ("end some of the pins that keep", bytes, " where they are"),
-            Self::FreeNeighbours { bytes } => {
-                ("free blocks next to the", bytes, " that are free in pieces, or allocate large blocks first")
-            }
-            Self::AskElsewhere { largest } => (
-                "ask again, outside of the private pool if it was for one: a block of",
-                largest,
-                " would have fitted",
-            ),
-            Self::FreeMore { bytes } => ("free", bytes, " more, or ask for that much less"),
-        };
-        write!(f, "{before} {}{after}", bytes_of(bytes))
-    }
 }
 
 /// Bytes in the unit that suits them.

@@ -17,7 +17,7 @@ use crate::resource::ResourceContext;
 /// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
 ///
 /// Clones are handles to the same allocator. When the last one is dropped, what is free goes back to the system; blocks that
-/// are still in use stay valid, and go back when they are dropped. That drop waits for streams that still use freed blocks, and
+/// are still in use stay valid, and go back when they are dropped. That drop waits for streams that still use what goes back, and
 /// releases the private pools: graphs that captured blocks of theirs must not run any more.
 ///
 /// ```
@@ -120,7 +120,7 @@ impl PinnedCachingAllocator {
     /// allocator.begin_allocate_to_pool(pool, move |_| std::thread::current().id() == this_thread)?;
     /// let block = allocator.allocate(3000)?;
     /// allocator.end_allocate_to_pool(pool)?;
-    /// assert_eq!(allocator.pool_in_use(pool)?, (1, 3072));
+    /// assert_eq!(block.pool(), Some(pool));
     /// drop(block);
     /// allocator.release_pool(pool)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -187,20 +187,6 @@ impl PinnedCachingAllocator {
         // Last: what the filter has captured may panic as it goes.
         drop(route);
         Ok(())
-    }
-
-    /// How many blocks of a private pool are in use, and their bytes. Makes no driver call.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
-    pub fn pool_in_use(&self, id: MempoolId) -> Result<(u64, u64)> {
-        let pools = lock(&self.live()?.pools);
-        if !pools.uses.contains_key(&id) {
-            return Err(PoolError::Unknown { id }.into());
-        }
-        let arenas = pools.arenas.iter().filter(|((pool, _), _)| *pool == Some(id));
-        Ok(arenas.map(|(_, arena)| arena.in_use()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
     }
 
     /// Gives memory back to the system until no more than `bytes` bytes are held beside the blocks in use. Only whole segments

@@ -28,7 +28,7 @@ use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
 /// One piece of pinned memory of one arena.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// None once it is unpinned.
+    /// Taken out by the drop.
     memory: Option<Memory>,
     start: NonNull<u8>,
     pub(super) bytes: usize,
@@ -61,16 +61,6 @@ impl Segment {
     pub(super) fn absorb(&self, uses: Uses) {
         if let Some(memory) = &self.memory {
             memory.absorb(uses);
-        }
-    }
-
-    /// Unpins it, and gives its pages back. If the driver refuses, its drop tries again and reports.
-    fn unpin(&mut self) {
-        let began = Instant::now();
-        let Some(memory) = self.memory.take() else { return };
-        self.memory = memory.close();
-        if self.memory.is_none() {
-            self.arena.shared.figures.unpinned(self.bytes, began.elapsed());
         }
     }
 }
@@ -134,14 +124,6 @@ impl Memory {
             Self::Allocated(memory) => memory.absorb_uses(uses),
         }
     }
-
-    /// Unpins it and gives its pages back; what the driver refuses stays.
-    fn close(self) -> Option<Self> {
-        match self {
-            Self::Registered(memory) => memory.close().err().map(|refusal| Self::Registered(refusal.owner)),
-            Self::Allocated(memory) => memory.close().err().map(|refusal| Self::Allocated(refusal.owner)),
-        }
-    }
 }
 
 /// Memory that is never used for another pool or on another node.
@@ -149,8 +131,8 @@ impl Memory {
 pub(super) struct Arena {
     pub(super) shared: Arc<Shared>,
     pub(super) numa_id: Option<u32>,
-    /// Whether it is of a private pool, whose blocks graphs may capture.
-    pub(super) is_private: bool,
+    /// The private pool that it is of, whose blocks graphs may capture.
+    pub(super) pool: Option<MempoolId>,
     /// Whether its blocks may stay with the threads that free them: that of the default pool on the allocator's own node.
     pub(super) is_home: bool,
     /// Small and large blocks lie in segments of their own, so that a small block keeps no large segment from going back.
@@ -160,7 +142,6 @@ pub(super) struct Arena {
     closed: AtomicBool,
     /// Blocks that a graph may use whenever it runs: they stay until the pool is released.
     parked: Mutex<Vec<FreeBlock>>,
-    in_use: Mutex<(u64, u64)>,
 }
 
 impl Arena {
@@ -168,28 +149,13 @@ impl Arena {
         Arc::new(Self {
             shared: Arc::clone(shared),
             numa_id,
-            is_private: pool.is_some(),
+            pool,
             is_home: pool.is_none() && numa_id == shared.options.numa_id,
             small: Mutex::new(Heap::new()),
             large: Mutex::new(Heap::new()),
             closed: AtomicBool::new(false),
             parked: Mutex::default(),
-            in_use: Mutex::default(),
         })
-    }
-
-    pub(super) fn in_use(&self) -> (u64, u64) {
-        *lock(&self.in_use)
-    }
-
-    /// Counts a block that is handed out past the thread caches, or taken back.
-    pub(super) fn count(&self, bytes: usize, is_out: bool) {
-        self.shared.figures.count(bytes, is_out);
-        if self.is_private {
-            let (blocks, sum) = &mut *lock(&self.in_use);
-            let bytes = bytes as u64;
-            (*blocks, *sum) = if is_out { (*blocks + 1, *sum + bytes) } else { (*blocks - 1, *sum - bytes) };
-        }
     }
 
     /// Takes back a block that no stream has used since it was handed out.
@@ -217,7 +183,7 @@ impl Arena {
                 None => return,
             }
         }
-        arena.count(block.capacity, false);
+        arena.shared.figures.count(block.capacity, false);
         arena.shared.put_all([block]);
     }
 
@@ -225,7 +191,7 @@ impl Arena {
     pub(super) fn free_used(mut block: FreeBlock) {
         let captured = std::mem::take(block.captured.get_mut());
         let arena = Arc::clone(block.arena());
-        arena.count(block.capacity, false);
+        arena.shared.figures.count(block.capacity, false);
         if !captured {
             return arena.shared.await_uses(block);
         }
@@ -281,13 +247,11 @@ impl Arena {
         lock(&self.large).surplus() > 0
     }
 
-    /// Unpins wholly free segments of that, for which the driver waits for all work of the context. What comes back is to be dropped where
-    /// no lock is held.
-    pub(super) fn unpin_surplus(&self) -> Vec<(usize, Arc<Segment>)> {
-        let mut taken = lock(&self.large).take_surplus();
-        // Nobody else has one that is wholly free; another one's drop unpins it.
-        taken.iter_mut().filter_map(|(_, segment)| Arc::get_mut(segment)).for_each(Segment::unpin);
-        taken
+    /// Gives wholly free segments of that back, for which the driver waits for all work of the context.
+    pub(super) fn return_surplus(&self) {
+        let taken = lock(&self.large).take_surplus();
+        // Without the lock.
+        drop(taken);
     }
 
     /// Nobody asks for blocks any more: gives back what is free, and later each segment as it becomes free.

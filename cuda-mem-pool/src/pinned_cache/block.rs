@@ -20,6 +20,7 @@ use cuda_mem_core::{Error, Result, Stream, StreamUse, Uses, forked};
 use super::arena::{Arena, Segment};
 use super::heap::{BlockId, Grant};
 use crate::engine::classes;
+use crate::mempool_id::MempoolId;
 
 /// A block of pinned memory out of a [`PinnedCachingAllocator`](super::PinnedCachingAllocator). Dropped, it goes back there.
 ///
@@ -79,6 +80,12 @@ impl PinnedBlock {
     #[must_use]
     pub fn numa_id(&self) -> Option<u32> {
         self.block.arena().numa_id
+    }
+
+    /// The private pool that it is of, if it is of one.
+    #[must_use]
+    pub fn pool(&self) -> Option<MempoolId> {
+        self.block.arena().pool
     }
 
     /// Where the bytes start. A device may be writing them.
@@ -151,7 +158,7 @@ impl PinnedBlock {
             captures => captures?,
         };
         if captures {
-            if !arena.is_private {
+            if arena.pool.is_none() {
                 return Err(Error::Capturing { call });
             }
             self.block.captured.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Keeps blocks that were freed while streams still use them, until they do not.
 
-use cuda_mem_core::{Error, StreamId, UsePoint, Uses};
+use cuda_mem_core::{StreamId, UsePoint, Uses};
 
 use super::block::FreeBlock;
 use crate::primitive::{Mutex, lock};
@@ -38,32 +38,16 @@ impl Pending {
             waiting.append(&mut added);
             *added = waiting;
         }
-        over.into_iter().map(Waiting::into_block).collect()
+        let unused = |Waiting { mut block, .. }: Waiting| {
+            block.uses = Uses::new();
+            block
+        };
+        over.into_iter().map(unused).collect()
     }
 
-    /// Waits for every block that has its points. All blocks, those without points with their uses. Nobody polls any more.
+    /// All blocks, with their uses. Nobody polls any more.
     pub(super) fn drain(&self) -> Vec<FreeBlock> {
-        let all = std::mem::take(&mut *lock(&self.0));
-        let mut drained = Vec::new();
-        for waiting in all {
-            let Some(points) = &waiting.points else {
-                drained.push(waiting.block);
-                continue;
-            };
-            // Whatever else a wait says: nothing of it runs any more.
-            let running = points.iter().find_map(|point| match point.wait() {
-                Err(error @ Error::StillInUse { .. }) => Some((point, error)),
-                _ => None,
-            });
-            if let Some((point, error)) = running {
-                point.stream().context().driver().report_release_failure(&error);
-                // Leaked, and its segment with it.
-                let _ = std::mem::ManuallyDrop::new(waiting);
-            } else {
-                drained.push(waiting.into_block());
-            }
-        }
-        drained
+        std::mem::take(&mut *lock(&self.0)).into_iter().map(|waiting| waiting.block).collect()
     }
 }
 
@@ -97,11 +81,5 @@ impl Waiting {
             self.points = None;
         }
         is_over
-    }
-
-    /// The block, whose uses are over.
-    fn into_block(mut self) -> FreeBlock {
-        self.block.uses = Uses::new();
-        self.block
     }
 }

@@ -102,13 +102,10 @@ impl Shared {
 
     /// Puts a block back into its arena once nothing uses it any more.
     pub(super) fn await_uses(&self, block: FreeBlock) {
-        if self.is_closed() {
-            return self.put_behind(block);
-        }
         let ready = self.pending.push(block);
         self.put_all(ready);
         if self.is_closed() {
-            // The last handle went just now, and may have missed it.
+            // Nobody polls any more.
             self.drain_pending();
         }
     }
@@ -159,19 +156,18 @@ impl Shared {
     /// waits for another process would so hold up the thread that could let that process go on.
     pub(super) fn is_surplus_left(&self, patience: bool) -> bool {
         let arenas = self.arenas();
-        if !arenas.iter().any(|arena| arena.has_surplus()) {
+        if self.is_closed() || !arenas.iter().any(|arena| arena.has_surplus()) {
             return false;
         }
         let driver = self.context.driver();
-        let unpin = || arenas.iter().map(|arena| arena.unpin_surplus()).collect::<Vec<_>>();
-        // What comes back is dropped here, where nothing is held that a hook of the program's might wait for.
+        let unpin = || arenas.iter().for_each(|arena| arena.return_surplus());
         (if patience { driver.while_idle(unpin) } else { driver.while_nothing_is_awaited(unpin) }).is_none()
     }
 
     /// The last handle is gone. What is free goes back now, what is in use when it is freed.
     pub(super) fn close(&self) {
-        self.worker.stop();
         self.closed.store(true, Ordering::Release);
+        self.worker.stop();
         let caches = std::mem::take(&mut *lock(&self.caches));
         put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
@@ -216,7 +212,7 @@ impl Shared {
         if size >= classes::LARGE && self.options.returns_surplus && arena.has_surplus() {
             self.worker.want(self);
         }
-        arena.count(block.capacity, true);
+        self.figures.count(block.capacity, true);
         Ok(PinnedBlock::new(block, len))
     }
 

@@ -23,11 +23,9 @@ pub(super) type ThreadCache = CountedCell<Blocks>;
 pub(super) struct Blocks {
     /// By class, the last one in the first one out: its lines may still be in the processor's cache.
     classes: Vec<Vec<FreeBlock>>,
-    /// The bytes of all, and the most that they may be.
+    /// The bytes of all, and the most that they may be: 0 once the thread or the allocator has ended.
     bytes: usize,
     limit: usize,
-    /// The thread or the allocator has ended.
-    closed: bool,
 }
 
 /// The caches of the calling thread, one for each allocator that it has used.
@@ -114,7 +112,7 @@ pub(super) fn take_all(cache: &ThreadCache) -> Vec<FreeBlock> {
 /// All blocks of a cache, and it takes no more.
 pub(super) fn close(cache: &ThreadCache) -> Vec<FreeBlock> {
     cache.with(|blocks, _| {
-        blocks.closed = true;
+        blocks.limit = 0;
         blocks.take_all()
     })
 }
@@ -122,7 +120,7 @@ pub(super) fn close(cache: &ThreadCache) -> Vec<FreeBlock> {
 impl Blocks {
     fn new(limit: usize) -> Self {
         let classes = (0..=classes::floor(LARGEST)).map(|_| Vec::new()).collect();
-        Self { classes, bytes: 0, limit, closed: false }
+        Self { classes, bytes: 0, limit }
     }
 
     #[inline]
@@ -146,7 +144,7 @@ impl Blocks {
     ) -> Option<FreeBlock> {
         let Some(class) = self.classes.get_mut(class) else { return Some(block) };
         // Not beyond the room that was made once: no push goes to the heap.
-        if class.len() == class.capacity() || self.closed || self.limit - self.bytes < capacity {
+        if class.len() == class.capacity() || self.limit - self.bytes < capacity {
             return Some(block);
         }
         guard.free_plain(capacity);
@@ -157,7 +155,7 @@ impl Blocks {
 
     /// Makes room for a block of this size. The blocks that have to go for it; None if there can be no room.
     fn make_room(&mut self, capacity: usize) -> Option<Vec<FreeBlock>> {
-        if self.closed || capacity > self.limit {
+        if capacity > self.limit {
             return None;
         }
         let class = self.classes.get_mut(classes::floor(capacity))?;

@@ -20,7 +20,7 @@ pub use self::allocation::Allocation;
 use crate::error::{Error, Result, refuse_forked};
 use crate::primitive::{Mutex, lock};
 
-/// What memory is aligned to unless more is asked for, in bytes: what CUDA promises of all its allocations.
+/// What memory is aligned to, in bytes: what CUDA promises of all its allocations.
 pub const DEFAULT_ALIGNMENT: usize = 256;
 
 /// Gives memory by address, size, alignment and stream, and takes it back ([`MemorySource`]). Object-safe: adaptors hold
@@ -114,21 +114,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
         bytes: usize,
         stream: impl Into<Option<&'s Stream>>,
     ) -> Result<Allocation<Self::Access>> {
-        self.allocate_aligned(bytes, DEFAULT_ALIGNMENT, stream)
-    }
-
-    /// As [`MemoryResource::allocate`], with an alignment: a power of two.
-    ///
-    /// # Errors
-    ///
-    /// As there; [`Error::InvalidAlignment`] if it is no power of two, [`Error::Alignment`] if it is more than the resource has.
-    fn allocate_aligned<'s>(
-        &self,
-        bytes: usize,
-        alignment: usize,
-        stream: impl Into<Option<&'s Stream>>,
-    ) -> Result<Allocation<Self::Access>> {
-        let layout = layout(bytes, alignment)?;
+        let layout = layout(bytes)?;
         let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
         let raw = self.raw();
         let address = raw.allocate(layout, stream)?;
@@ -140,7 +126,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// As [`MemoryResource::allocate`], by address: for callers that keep nothing else, such as C interfaces. Only
     /// [`MemoryResource::deallocate`] gives the memory back.
     fn allocate_raw<'s>(&self, bytes: usize, stream: impl Into<Option<&'s Stream>>) -> Result<CUdeviceptr> {
-        let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
+        let layout = layout(bytes)?;
         let stream = stream.into().map_or_else(|| self.resource_context().stream(), Ok)?;
         let address = self.raw().allocate(layout, stream)?;
         if address != 0 {
@@ -171,7 +157,7 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
             return Ok(());
         }
         refuse_forked()?;
-        let layout = layout(bytes, DEFAULT_ALIGNMENT)?;
+        let layout = layout(bytes)?;
         let home = self.resource_context().recall(address)?;
         // SAFETY: the caller's promise; taken out of what is remembered, so given back once.
         let freed = unsafe { self.raw().deallocate(address, layout, stream.into().unwrap_or(&home)) };
@@ -197,11 +183,8 @@ macro_rules! equal_handles {
 }
 pub(crate) use equal_handles;
 
-fn layout(bytes: usize, alignment: usize) -> Result<Layout> {
-    if !alignment.is_power_of_two() {
-        return Err(Error::InvalidAlignment { asked: alignment, least: 1 });
-    }
-    Layout::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge { bytes })
+pub(crate) fn layout(bytes: usize) -> Result<Layout> {
+    Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })
 }
 
 /// Keeps a resource's context, its internal stream, and the streams of memory that was allocated by address. [`MemoryResource`] has

@@ -32,9 +32,8 @@ fn pools_share_nothing() {
         let block = allocator.allocate(MIB).unwrap();
         assert!(!seen.contains(&block.as_ptr().addr()));
         seen.push(block.as_ptr().addr());
-        assert_eq!(allocator.pool_in_use(pool).unwrap(), (1, MIB as u64));
+        assert_eq!(block.pool(), Some(pool));
         drop(block);
-        assert_eq!(allocator.pool_in_use(pool).unwrap(), (0, 0));
         assert_eq!(allocator.allocate(MIB).unwrap().as_ptr().addr(), *seen.last().unwrap(), "its own again");
         allocator.end_allocate_to_pool(pool).unwrap();
     }
@@ -56,10 +55,10 @@ fn filters_choose_by_stream() {
     let id = mine.id();
     allocator.begin_allocate_to_pool(POOL, move |stream| stream == Some(id)).unwrap();
     let block = allocator.allocate_with(5000, Some(&mine), None).unwrap();
-    assert_eq!(allocator.pool_in_use(POOL).unwrap().0, 1);
+    assert_eq!(block.pool(), Some(POOL));
     let others =
         [allocator.allocate_with(5000, Some(&other), None).unwrap(), allocator.allocate(5000).unwrap()];
-    assert_eq!(allocator.pool_in_use(POOL).unwrap().0, 1);
+    assert!(others.iter().all(|block| block.pool().is_none()));
     drop((block, others));
     allocator.end_allocate_to_pool(POOL).unwrap();
     drop(allocator.allocate_with(5000, Some(&mine), None).unwrap());
@@ -70,15 +69,14 @@ fn filters_choose_by_stream() {
 fn of_nested_pools_the_innermost_is_asked_first() {
     let world = World::new();
     let allocator = allocator(&world);
-    let in_use = |pool| allocator.pool_in_use(pool).unwrap().0;
     allocator.begin_allocate_to_pool(POOL, everything).unwrap();
     let outer = allocator.allocate(5000).unwrap();
     allocator.begin_allocate_to_pool(OTHER, everything).unwrap();
     let inner = allocator.allocate(5000).unwrap();
-    assert_eq!((in_use(POOL), in_use(OTHER)), (1, 1));
+    assert_eq!((outer.pool(), inner.pool()), (Some(POOL), Some(OTHER)));
     allocator.end_allocate_to_pool(OTHER).unwrap();
     let outer_again = allocator.allocate(5000).unwrap();
-    assert_eq!((in_use(POOL), in_use(OTHER)), (2, 1));
+    assert_eq!(outer_again.pool(), Some(POOL));
     drop((outer, inner, outer_again));
     allocator.end_allocate_to_pool(POOL).unwrap();
     allocator.release_pool(POOL).unwrap();
@@ -145,7 +143,6 @@ fn a_graph_takes_blocks_of_a_private_pool_alone_and_keeps_them() {
     let graph = capture.end().unwrap();
     allocator.end_allocate_to_pool(POOL).unwrap();
     allocator.empty_cache();
-    assert_eq!(allocator.pool_in_use(POOL).unwrap(), (0, 0));
     let others: Vec<_> = (0..4).map(|_| allocator.allocate(MIB).unwrap()).collect();
     assert!(others.iter().all(|block| block.as_ptr().addr() != address), "handed out under a graph");
     drop((others, common, graph));

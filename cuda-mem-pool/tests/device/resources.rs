@@ -1,5 +1,7 @@
 //! What every resource does.
 
+use std::alloc::Layout;
+
 use cuda_mem_core::{DeviceBuffer, Stream, Transfer};
 use cuda_mem_pool::{Error, MemoryResource};
 
@@ -68,19 +70,12 @@ fn by_address_the_stream_is_remembered_until_the_free() {
 }
 
 #[test]
-fn alignments_that_are_given_and_refused() {
+fn sizes_and_alignments_that_are_given_and_refused() {
     let world = World::new();
     let resource = device(&world);
-    for alignment in [1, 8, 256] {
-        let block = resource.allocate_aligned(100, alignment, &world.stream).unwrap();
-        assert_eq!(block.address() % 256, 0);
-    }
-    let refused = resource.allocate_aligned(100, 512, &world.stream);
+    assert_eq!(resource.allocate(100, &world.stream).unwrap().address() % 256, 0);
+    let refused = resource.raw().allocate(Layout::from_size_align(100, 512).unwrap(), &world.stream);
     assert!(matches!(refused, Err(Error::Alignment { asked: 512, most: 256 })));
-    for asked in [3, 0, 768] {
-        let refused = resource.allocate_aligned(100, asked, &world.stream);
-        assert!(matches!(refused, Err(Error::InvalidAlignment { asked: named, least: 1 }) if named == asked));
-    }
     let refused = resource.allocate(usize::MAX, &world.stream);
     assert!(matches!(refused, Err(Error::TooLarge { bytes: usize::MAX })));
 }

@@ -116,12 +116,9 @@ fn ask(allocator: &CachingAllocator, stream: &Stream, number: u64, other: u64, a
     let scope = tag.enter().unwrap();
     drop(allocator.allocate(bytes, stream));
     drop(scope);
-    for alignment in [other as usize, 1usize.checked_shl(number as u32).unwrap_or(0)] {
-        drop(allocator.allocate_aligned(bytes, alignment, stream));
-        let adaptor = LimitingAdaptor::new(allocator.clone(), other);
-        drop(adaptor.allocate(bytes, stream));
-        drop(adaptor.allocate_aligned(other as usize, alignment, stream));
-    }
+    let adaptor = LimitingAdaptor::new(allocator.clone(), other);
+    drop(adaptor.allocate(bytes, stream));
+    drop(adaptor.allocate(other as usize, stream));
     if let Ok(mut block) = allocator.allocate(bytes.min(1 << 20), stream) {
         let _ = block.range(other as usize..bytes).map(|range| range.fill_bytes(stream, 1));
         let _ = block.range(..=other as usize);

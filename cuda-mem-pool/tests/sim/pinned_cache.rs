@@ -231,8 +231,8 @@ fn a_forked_child_is_told_so_and_gives_nothing_back() {
             if allocator.begin_allocate_to_pool(MempoolId(0, 1), |_| true).is_ok() {
                 return Err("a pool in a forked child".to_owned());
             }
-            let in_use = allocator.pool_in_use(MempoolId(0, 1));
-            if !matches!(in_use, Err(Error::Core(CoreError::Forked))) {
+            let released = allocator.release_pool(MempoolId(0, 1));
+            if !matches!(released, Err(Error::Core(CoreError::Forked))) {
                 return Err("a forked child took a lock of its parent's".to_owned());
             }
             allocator.empty_cache();

@@ -164,12 +164,8 @@ impl Model {
             (self.allocations, self.peak)
         );
         assert!(stats.allocated_bytes.current >= bytes);
-        for pool in 0..POOLS {
-            if self.begun[pool as usize] {
-                let (count, _) = self.allocator.pool_in_use(MempoolId(0, pool)).unwrap();
-                let of_pool = self.live.iter().filter(|live| live.pool == Some(pool)).count() as u64;
-                assert!(count <= of_pool, "blocks of another pool");
-            }
+        for live in &self.live {
+            assert_eq!(live.block.pool(), live.pool.map(|pool| MempoolId(0, pool)));
         }
     }
 }

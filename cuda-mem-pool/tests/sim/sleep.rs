@@ -22,6 +22,15 @@ pub(crate) fn allocate_in(tag: &Tag, allocator: &CachingAllocator, bytes: usize,
     allocator.allocate_by_address(bytes, stream).unwrap()
 }
 
+/// Blocks of sevens with segments of their own that lie one behind the other, as the simulator's addresses do.
+fn in_a_row(tag: &Tag, allocator: &CachingAllocator, sizes: &[usize], stream: &Stream) -> Vec<u64> {
+    let blocks: Vec<_> = sizes.iter().map(|bytes| allocate_in(tag, allocator, *bytes, stream)).collect();
+    let is_behind = |(pair, bytes): (&[u64], &usize)| pair[0] + *bytes as u64 == pair[1];
+    assert!(blocks.windows(2).zip(sizes).all(is_behind), "{blocks:x?}");
+    blocks.iter().zip(sizes).for_each(|(block, bytes)| fill(stream, *block, *bytes, 7));
+    blocks
+}
+
 pub(crate) fn fill(stream: &Stream, address: u64, bytes: usize, value: u8) {
     // SAFETY: memory of the test, which nothing else uses.
     unsafe { memset_async(stream, address, value, bytes) }.unwrap();
@@ -47,9 +56,9 @@ fn a_backup_of_bytes_that_were_put_to_sleep_in_two_parts_is_read_as_one() {
     on_simulator(|_, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let block = allocate_in(&tag, &allocator, 160 * MIB, &stream);
-        fill(&stream, block, 160 * MIB, 7);
-        // The piece in the middle goes last.
+        let blocks = in_a_row(&tag, &allocator, &[64 * MIB, 64 * MIB, 32 * MIB], &stream);
+        let block = blocks[0];
+        // The segment in the middle goes last.
         let keep = tag.keep(block + (100 << 20), 1, "a while").unwrap();
         sleep(&tag, Backup::Pinned);
         let mut read = vec![0; 161 * MIB];
@@ -59,7 +68,7 @@ fn a_backup_of_bytes_that_were_put_to_sleep_in_two_parts_is_read_as_one() {
         assert_eq!(tag.read_backup(block, &mut read).unwrap(), 160 * MIB);
         assert!(read[..160 * MIB].iter().all(|byte| *byte == 7));
         Tag::wake(&[&tag], Restore::Backup).unwrap();
-        free(&allocator, block);
+        blocks.into_iter().for_each(|block| free(&allocator, block));
     });
 }
 
@@ -68,9 +77,9 @@ fn a_backup_is_read_as_it_was_saved_last() {
     on_simulator(|sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let block = allocate_in(&tag, &allocator, 160 * MIB, &stream);
-        fill(&stream, block, 160 * MIB, 7);
-        // Saved, but the piece in the middle stays awake, and changes.
+        let blocks = in_a_row(&tag, &allocator, &[64 * MIB, 64 * MIB, 32 * MIB], &stream);
+        let block = blocks[0];
+        // Saved, but the segment in the middle stays awake, and changes.
         sim.fail_call("cuMemUnmap", 2, UNKNOWN);
         assert_eq!(sleep(&tag, Backup::Pinned).freed, 96 * MIB);
         fill(&stream, block + (64 << 20), 64 * MIB, 9);
@@ -82,7 +91,7 @@ fn a_backup_is_read_as_it_was_saved_last() {
         }
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         assert_eq!([63, 64, 127, 128].map(|at| byte(&stream, block + (at << 20))), [7, 9, 9, 7]);
-        free(&allocator, block);
+        blocks.into_iter().for_each(|block| free(&allocator, block));
     });
 }
 
@@ -156,11 +165,11 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
     on_simulator(|sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let block = allocate_in(&tag, &allocator, 160 * MIB, &stream);
-        fill(&stream, block, 160 * MIB, 7);
+        let blocks = in_a_row(&tag, &allocator, &[64 * MIB, 64 * MIB, 32 * MIB], &stream);
+        let block = blocks[0];
         sleep(&tag, Backup::Pinned);
-        // The last piece cannot be let in, and one of those before not unmapped: it has no bytes yet.
-        sim.fail_call("cuMemSetAccess", 3, UNKNOWN);
+        // The second segment cannot be let in, and not unmapped: it has no bytes yet.
+        sim.fail_call("cuMemSetAccess", 2, UNKNOWN);
         sim.fail_call("cuMemUnmap", 2, UNKNOWN);
         Tag::wake(&[&tag], Restore::Backup).unwrap_err();
         let state = tag.state();
@@ -171,7 +180,7 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
         // What is put to sleep again had nothing to be saved.
         let again = sleep(&tag, Backup::Pinned);
         assert_eq!((again.saved, again.freed, allocator.reserved_bytes()), (0, 64 * MIB, 0));
-        sim.fail_call("cuMemSetAccess", 3, UNKNOWN);
+        sim.fail_call("cuMemSetAccess", 2, UNKNOWN);
         sim.fail_call("cuMemUnmap", 2, UNKNOWN);
         Tag::wake(&[&tag], Restore::Backup).unwrap_err();
         Tag::wake(&[&tag], Restore::Backup).unwrap();
@@ -179,7 +188,7 @@ fn what_a_failed_wake_left_mapped_has_its_bytes_after_the_next() {
         for offset in [0, 64 * MIB, 80 * MIB, 128 * MIB, 160 * MIB - 1] {
             assert_eq!(byte(&stream, block + offset as u64), 7, "at {offset}");
         }
-        free(&allocator, block);
+        blocks.into_iter().for_each(|block| free(&allocator, block));
     });
 }
 
@@ -339,11 +348,12 @@ fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
 }
 
 #[test]
-fn registrants_hear_that_a_piece_stayed() {
+fn registrants_hear_that_a_segment_stayed() {
     on_simulator(|sim, context| {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
-        let block = allocate_in(&tag, &allocator, 128 * MIB, &stream);
+        let blocks = in_a_row(&tag, &allocator, &[64 * MIB; 2], &stream);
+        let block = blocks[0];
         let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let tell = std::sync::Arc::clone(&heard);
         allocator.on_backing_change(move |event| {
@@ -361,7 +371,7 @@ fn registrants_hear_that_a_piece_stayed() {
             [(true, vec![first..second, second..end]), (false, Vec::from([stayed]))]
         );
         Tag::wake(&[&tag], Restore::Nothing).unwrap();
-        free(&allocator, block);
+        blocks.into_iter().for_each(|block| free(&allocator, block));
     });
 }
 

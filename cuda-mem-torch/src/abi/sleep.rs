@@ -62,7 +62,7 @@ pub struct cuda_mem_torch_sleep_visitor {
             reason: *const c_char,
         ),
     >,
-    /// A piece that the driver refused to unmap or to take, and why.
+    /// A segment that the driver refused to unmap or to take, and why.
     pub refused:
         Option<unsafe extern "C" fn(data: *mut c_void, range: cuda_mem_torch_range, why: *const c_char)>,
     /// A registrant that was told, how many nanoseconds it took, and what it failed with; null if it did not.

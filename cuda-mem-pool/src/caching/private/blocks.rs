@@ -16,7 +16,7 @@ use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{MutexGuard, Ordering, lock};
+use crate::primitive::{MutexGuard, lock};
 use crate::resource::RawResource;
 use crate::snapshot::Action;
 
@@ -114,9 +114,9 @@ impl<'s> PrivatePools<'s> {
     }
 
     /// Hands a block out that was free, and tells of it without the lock.
-    fn hand_out(self, mut state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
+    fn hand_out(self, state: MutexGuard<'_, PoolState>, routed: Routed<'_>, block: &Block) -> u64 {
         let Routed { pool, stream, requested } = routed;
-        self.add_live(&mut state, pool, block);
+        self.count_live(block);
         drop(state);
         self.tell(Action::Alloc, pool, block.address, requested, stream.id().as_raw());
         block.address
@@ -137,7 +137,7 @@ impl<'s> PrivatePools<'s> {
         let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
         // The address of a block of this allocator stands for that block.
-        let is_block = |address| lock(&self.private.state).owners.contains_key(&address);
+        let is_block = |address| lock(&self.private.state).block(address).is_some();
         let has = |address| self.shared.map.find(address).is_some() || is_block(address);
         let expect_foreign = |address| if has(address) { Err(Error::OwnSource { id }) } else { Ok(()) };
         let Some(address) = memory.acquire(bytes, source, expect_foreign)? else { return Ok(None) };
@@ -171,7 +171,7 @@ impl<'s> PrivatePools<'s> {
                 };
             }
         };
-        self.add_live(&mut state, id, &block);
+        self.count_live(&block);
         if let Some(stack) = stack.clone() {
             state.segment_stacks.insert(address, stack);
         }
@@ -191,45 +191,35 @@ impl<'s> PrivatePools<'s> {
         Ok(lent.map(|(pool, block)| self.hand_out(state, Routed { pool, stream, requested }, &block)))
     }
 
-    pub(super) fn add_live(self, state: &mut PoolState, pool: MempoolId, block: &Block) {
-        state.owners.insert(block.address, pool);
+    pub(super) fn count_live(self, block: &Block) {
         let (size, requested) = sizes(block);
         self.shared.count_in(&self.private.shard, block.kind, size, requested);
-        self.private.active.fetch_add(size, Ordering::Relaxed);
     }
 
     /// Frees a block, ordered on its own stream, or behind another that used it last.
     #[cold]
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
         let pending = &self.private.pending;
-        let mut state = lock(&self.private.state);
-        let (id, block) = state.live(address).ok_or(Error::UnknownAddress { address })?;
-        // Nobody else frees it meanwhile.
-        state.owners.remove(&address);
-        drop(state);
-        if let Some(other) = stream.filter(|stream| !self.is_served(&block, stream))
-            && let Err(error) = pending.record_stream(address, other, self.capture_of(other))
-        {
-            lock(&self.private.state).owners.insert(address, id);
-            return Err(error);
+        let live = lock(&self.private.state).live(address);
+        let (id, block) = live.ok_or(Error::UnknownAddress { address })?;
+        if let Some(other) = stream.filter(|stream| !self.is_served(&block, stream)) {
+            pending.record_stream(address, other, self.capture_of(other))?;
         }
+        // Nobody else frees it from here on.
+        let claimed = lock(&self.private.state).pools.get_mut(id)?.heap.free_pending(address);
+        claimed.ok_or(Error::UnknownAddress { address })?;
         let uses = if pending.is_empty() { None } else { pending.take_uses(address) };
         let (size, requested) = sizes(&block);
         self.tell(Action::FreeRequested, id, address, requested, block.stream);
         let Some(mut used) = uses else {
             self.tell(Action::FreeCompleted, id, address, requested, block.stream);
             let mut state = lock(&self.private.state);
-            state.pools.get_mut(id)?.heap.free(address).ok_or(Error::UnknownAddress { address })?;
+            state.pools.get_mut(id)?.heap.complete(address).ok_or(Error::UnknownAddress { address })?;
             self.private.shard.hold().free(block.kind, size, requested);
-            self.private.active.fetch_sub(size, Ordering::Relaxed);
             return Ok(());
         };
         let captured = self.captured(block.stream, &mut used);
-        let mut state = lock(&self.private.state);
-        state.pools.get_mut(id)?.heap.free_pending(address).ok_or(Error::UnknownAddress { address })?;
-        state.owners.insert(address, id);
         self.private.shard.hold().request_free(block.kind, size);
-        drop(state);
         let number = BlockNumber::new(Tier::Large, 0);
         let block = Freed { address, heap: NO_HEAP, number, size, pool: id };
         pending.push(block, used.uses, captured, &self.shared.observer);
@@ -282,9 +272,7 @@ impl<'s> PrivatePools<'s> {
         let mut state = lock(&self.private.state);
         let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
         if completed.is_some() {
-            state.owners.remove(&address);
             self.private.shard.hold().complete_free(block.kind, size, requested);
-            self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
     }
 

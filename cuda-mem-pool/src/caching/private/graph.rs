@@ -115,14 +115,10 @@ impl PrivatePools<'_> {
         }
         let [freed, allocated] = state.pools.in_use(id)?.heap.restore(checkpoint)?;
         for was in &freed {
-            state.owners.remove(&was.address);
             let (size, requested) = sizes(was);
             self.private.shard.hold().free(was.kind, size, requested);
-            self.private.active.fetch_sub(size, Ordering::Relaxed);
         }
-        for block in &allocated {
-            self.add_live(&mut state, id, block);
-        }
+        allocated.iter().for_each(|block| self.count_live(block));
         // Under the lock, so that the history has nobody's block before its free.
         self.note_restored(id, &freed, &allocated, frames.as_ref());
         drop(state);

@@ -14,22 +14,19 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cuda_mem_core::ipc::{DeviceAllocation, MemoryHandle};
-use cuda_mem_core::{Context, Device, Error as CoreError, Stream, catch_panic};
+use cuda_mem_core::{Context, Error as CoreError, Stream, catch_panic};
 
 use super::blocks::in_foreign_code;
 use crate::error::{Error, Result};
 use crate::primitive::{Mutex, lock, lock_over_calls};
-use crate::resource::{DEFAULT_ALIGNMENT, RawResource, ResourceContext};
+use crate::resource::{RawResource, ResourceContext, layout};
 
 #[derive(Debug)]
 pub(in crate::caching) struct SegmentMemory {
-    context: Context,
     /// Where upstreams work: a stream that never captures.
     home: ResourceContext,
     /// By address.
     segments: Mutex<BTreeMap<u64, Segment>>,
-    /// The primary contexts of the devices that reach memory of `cuMemAlloc` here. They keep that setting.
-    peers: Mutex<Vec<Context>>,
 }
 
 #[derive(Debug)]
@@ -45,12 +42,7 @@ enum Segment {
 
 impl SegmentMemory {
     pub(super) fn new(context: &Context) -> Self {
-        Self {
-            context: context.clone(),
-            home: ResourceContext::new(context),
-            segments: Mutex::default(),
-            peers: Mutex::default(),
-        }
+        Self { home: ResourceContext::new(context), segments: Mutex::default() }
     }
 
     /// Gets memory of `bytes` bytes: whole pages without a source, else memory to be [settled](Self::settle). None if there is not as much.
@@ -77,7 +69,7 @@ impl SegmentMemory {
     }
 
     fn allocate(&self, bytes: usize) -> cuda_mem_core::Result<u64> {
-        let memory = DeviceAllocation::new(&self.context, bytes)?;
+        let memory = DeviceAllocation::new(self.home.context(), bytes)?;
         let address = memory.as_raw();
         lock(&self.segments).insert(address, Segment::Device(ManuallyDrop::new(memory)));
         Ok(address)
@@ -90,8 +82,7 @@ impl SegmentMemory {
         source: &Arc<dyn RawResource>,
         expect: impl FnOnce(u64) -> Result<()>,
     ) -> Result<u64> {
-        let layout =
-            Layout::from_size_align(bytes, DEFAULT_ALIGNMENT).map_err(|_| Error::TooLarge { bytes })?;
+        let layout = layout(bytes)?;
         let stream = self.home.stream()?;
         let address = self.call(|| source.allocate(layout, stream))??;
         if let Err(refused) = expect(address) {
@@ -107,7 +98,7 @@ impl SegmentMemory {
     /// Calls an upstream, which may call what a capture under way, the requesting stream's own or another, would be lost by.
     fn call<R>(&self, upstream: impl FnOnce() -> R) -> cuda_mem_core::Result<R> {
         let _inside = in_foreign_code();
-        self.context.driver().in_relaxed_capture_mode(upstream)
+        self.home.context().driver().in_relaxed_capture_mode(upstream)
     }
 
     /// Gives a segment back that nothing uses any more. After an error it is still there.
@@ -157,22 +148,10 @@ impl SegmentMemory {
             Some(Segment::Upstream { .. }) => {
                 // SAFETY: the driver makes handles of memory of `cuMemAlloc` alone, of which nobody has a slice; the caller's
                 // promise.
-                Ok(unsafe { MemoryHandle::of_address(&self.context, address, bytes as u64) }?)
+                Ok(unsafe { MemoryHandle::of_address(self.home.context(), address, bytes as u64) }?)
             }
             None => Err(Error::UnknownAddress { address }),
         }
-    }
-
-    /// Lets the primary context of a peer reach all that the device's own segments have, and will have.
-    pub(in crate::caching) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
-        let context = peer.primary_context()?;
-        context.enable_peer_access(&self.context)?;
-        lock(&self.peers).push(context);
-        Ok(())
-    }
-
-    pub(in crate::caching) fn peers(&self) -> Vec<Context> {
-        lock(&self.peers).clone()
     }
 
     /// Keeps all of it until the process ends, and with it the sources that it came from: their end would take it back.

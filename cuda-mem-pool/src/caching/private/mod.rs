@@ -39,8 +39,6 @@ use crate::statistics::{PoolSize, Shard};
 pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
-    /// The bytes of all blocks that are not free, which the counter has among the others'.
-    active: AtomicUsize,
     state: Mutex<PoolState>,
     /// Blocks of all pools that other streams use.
     pub(super) pending: Pending,
@@ -52,8 +50,6 @@ pub(super) struct Private {
 #[derive(Debug)]
 struct PoolState {
     pools: PoolTable<Arc<dyn RawResource>>,
-    /// The pool of each block that is not free, by address.
-    owners: HashMap<u64, MempoolId>,
     /// The stacks of the requests that segments were made for, by address, as long as the segments are there.
     segment_stacks: HashMap<u64, Frames>,
 }
@@ -66,8 +62,7 @@ impl PoolState {
 
     /// The block that begins at an address, and its pool, unless it is free.
     fn block(&self, address: u64) -> Option<(MempoolId, Block)> {
-        let id = *self.owners.get(&address)?;
-        Some((id, self.pools.get(id).ok()?.heap.get(address)?))
+        self.pools.iter().find_map(|(id, pool)| Some((id, pool.heap.get(address)?)))
     }
 
     fn live(&self, address: u64) -> Option<(MempoolId, Block)> {
@@ -75,8 +70,8 @@ impl PoolState {
     }
 
     /// The pools whose segments are of a source.
-    fn of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
-        let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(source));
+    fn of(&self, source: &dyn RawResource) -> Vec<MempoolId> {
+        let is_it = |own: &Arc<dyn RawResource>| ptr::addr_eq(Arc::as_ptr(own), source);
         let pools = self.pools.iter().filter(|(_, pool)| pool.source.as_ref().is_some_and(is_it));
         pools.map(|(id, _)| id).collect()
     }
@@ -88,11 +83,10 @@ impl PoolState {
 
 impl Private {
     pub(super) fn new(context: &Context, shard: Shard, options: Options) -> Self {
-        let (pools, owners, segment_stacks) = (PoolTable::new(options), HashMap::new(), HashMap::new());
+        let (pools, segment_stacks) = (PoolTable::new(options), HashMap::new());
         Self {
             routes: AtomicUsize::new(0),
-            active: AtomicUsize::new(0),
-            state: Mutex::new(PoolState { pools, owners, segment_stacks }),
+            state: Mutex::new(PoolState { pools, segment_stacks }),
             pending: Pending::default(),
             captures: Captures::default(),
             memory: SegmentMemory::new(context),
@@ -116,12 +110,9 @@ impl Private {
         self.routes.load(Ordering::Relaxed) != 0
     }
 
+    /// The bytes of all blocks that are not free, which the counter has among the others'.
     pub(super) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn metadata_bytes(&self) -> usize {
-        lock(&self.state).owners.capacity() * size_of::<(u64, MempoolId)>()
+        self.shard.active_bytes()
     }
 
     pub(super) fn options(&self) -> Options {
@@ -181,12 +172,12 @@ impl Private {
 /// What tags need: pools that hand nothing out for a while, and what is live in them.
 impl Private {
     /// The pools whose segments are of a source.
-    pub(in crate::caching) fn pools_of<R>(&self, source: &Arc<R>) -> Vec<MempoolId> {
+    pub(in crate::caching) fn pools_of(&self, source: &dyn RawResource) -> Vec<MempoolId> {
         lock(&self.state).of(source)
     }
 
     /// Has the pools of a source hand nothing out and give nothing back, or do so again.
-    pub(in crate::caching) fn set_asleep<R>(&self, source: &Arc<R>, is_asleep: bool) {
+    pub(in crate::caching) fn set_asleep(&self, source: &dyn RawResource, is_asleep: bool) {
         let mut state = lock(&self.state);
         for id in state.of(source) {
             if let Ok(pool) = state.pools.get_mut(id) {
@@ -197,7 +188,7 @@ impl Private {
 
     /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and where each block begins, and each
     /// segment that is not on its way in or out.
-    pub(in crate::caching) fn live<R>(&self, source: &Arc<R>) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
+    pub(in crate::caching) fn live(&self, source: &dyn RawResource) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
         let state = lock(&self.state);
         let (mut live, mut blocks, mut segments) = (Vec::new(), HashSet::new(), HashSet::new());
         for pool in state.of(source).into_iter().filter_map(|id| state.pools.get(id).ok()) {

@@ -149,25 +149,20 @@ pub(super) fn len(range: &Range<CUdeviceptr>) -> usize {
     (range.end - range.start) as usize
 }
 
-/// Ranges without those between them that are short, which cost less to copy than to leave out. They lie in the order of their addresses,
-/// and are joined only where memory is: within one of `pieces`, or over several that follow one another.
-pub(super) fn joined(live: &[Range<CUdeviceptr>], pieces: &[Range<CUdeviceptr>]) -> Vec<Range<CUdeviceptr>> {
-    let mut runs: Vec<Range<CUdeviceptr>> = Vec::new();
-    for piece in pieces {
-        match runs.last_mut() {
-            Some(run) if run.end == piece.start => run.end = piece.end,
-            _ => runs.push(piece.clone()),
-        }
-    }
+/// The live ranges of these segments, without what is short between two of one segment: that costs less to copy than to leave out. Both lie in
+/// the order of their addresses, and each live range in one segment.
+pub(super) fn joined(
+    live: &[Range<CUdeviceptr>],
+    segments: impl Iterator<Item = Range<CUdeviceptr>>,
+) -> Vec<Range<CUdeviceptr>> {
     let mut joined: Vec<Range<CUdeviceptr>> = Vec::new();
-    for run in runs {
+    for segment in segments {
         let first = joined.len();
-        let behind = live.partition_point(|range| range.end <= run.start);
-        for range in live.iter().skip(behind).take_while(|range| range.start < run.end) {
-            let part = range.start.max(run.start)..range.end.min(run.end);
+        let behind = live.partition_point(|range| range.start < segment.start);
+        for range in live.iter().skip(behind).take_while(|range| range.start < segment.end) {
             match joined.get_mut(first..).and_then(<[_]>::last_mut) {
-                Some(last) if part.start - last.end <= BRIDGED => last.end = part.end,
-                _ => joined.push(part),
+                Some(last) if range.start - last.end <= BRIDGED => last.end = range.end,
+                _ => joined.push(range.clone()),
             }
         }
     }
@@ -187,11 +182,13 @@ mod tests {
 
     #[test]
     fn live_ranges_are_joined_over_short_gaps_and_never_over_what_has_no_memory() {
-        let (live, pieces) = ([10..20, 30..40, 1_000_000..1_000_010], [0..1_000_000, 1_000_000..2_000_000]);
-        assert_eq!(joined(&live, &pieces), [10..40, 1_000_000..1_000_010]);
-        assert_eq!(joined(&[10..20, 30..40], &[0..25, 35..50]), [10..20, 35..40]);
-        let one = |range: Range<u64>| [range];
-        assert_eq!(joined(&one(10..100), &[0..25, 25..50, 60..70]), [10..50, 60..70]);
-        assert_eq!(joined(&[], &one(0..25)), []);
+        let live = [10..20, 30..40, 99_000..100_000, 100_000..100_010, 200_000..200_010];
+        let joined = |segments: &[Range<u64>]| joined(&live, segments.iter().cloned());
+        assert_eq!(
+            joined(&[0..100_000, 100_000..300_000]),
+            [10..40, 99_000..100_000, 100_000..100_010, 200_000..200_010]
+        );
+        assert_eq!(joined(&[0..25, 100_000..150_000]), [10..20, 100_000..100_010]);
+        assert_eq!(joined(&[50..90_000, 100_010..150_000]), []);
     }
 }

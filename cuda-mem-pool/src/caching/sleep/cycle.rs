@@ -81,9 +81,10 @@ impl Tag {
             }
         }
         let mut cycles = Self::begin_all(tags, shared)?;
-        cycles.iter().for_each(|cycle| shared.private.set_asleep(&cycle.tag.memory, true));
+        cycles.iter().for_each(|cycle| shared.private.set_asleep(cycle.tag, true));
+        let peers = lock(&shared.tags.peers).clone();
         shared.context.synchronize()?;
-        for peer in shared.private.memory.peers() {
+        for peer in peers {
             // What peers run may use the memory too.
             peer.synchronize()?;
         }
@@ -97,7 +98,7 @@ impl Tag {
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
-            let saved = unsafe { save_all(shared, &cycles, &plans) }?;
+            let saved = unsafe { save_all(&shared.context, &cycles, &plans) }?;
             cycles.iter().zip(saved).for_each(|(cycle, backup)| lock(&cycle.tag.backups).extend(backup));
             slept.saved = plans.iter().map(Plan::saved_bytes).sum();
         }
@@ -108,13 +109,11 @@ impl Tag {
         }
         let before = shared.context.memory_info().map(|memory| memory.free);
         for (cycle, plan) in cycles.iter_mut().zip(&plans) {
-            let first = slept.refused.len();
             // SAFETY: saved or not wanted, nothing uses it, by the caller's promise and the waits above.
             slept.freed += unsafe { plan.unmap(shared, cycle.tag, &mut slept.refused) };
             cycle.end = ASLEEP;
-            let is_mapped = |(range, _): &(Range<CUdeviceptr>, Error)| cycle.tag.expect_awake(range).is_ok();
-            let stayed = slept.refused[first..].iter().filter(|refused| is_mapped(refused));
-            let stayed: Vec<_> = stayed.map(|(range, _)| range.clone()).collect();
+            let stayed = plan.leaving.iter().filter(|segment| segment.is_awake());
+            let stayed: Vec<_> = stayed.map(|segment| segment.addresses()).collect();
             // Registrants took it for gone.
             slept.told.extend(tell(shared, cycle.tag, false, &stayed));
         }
@@ -153,7 +152,7 @@ impl Tag {
         let mut told = Vec::new();
         for (cycle, ranges) in cycles.iter_mut().zip(&woken?) {
             cycle.tag.keep_largest_backup();
-            shared.private.set_asleep(&cycle.tag.memory, false);
+            shared.private.set_asleep(cycle.tag, false);
             cycle.end = AWAKE;
             told.extend(tell(shared, cycle.tag, false, ranges));
         }
@@ -189,7 +188,7 @@ pub(super) struct Cycle<'t> {
 impl Drop for Cycle<'_> {
     fn drop(&mut self) {
         if self.end == AWAKE {
-            self.shared.private.set_asleep(&self.tag.memory, false);
+            self.shared.private.set_asleep(self.tag, false);
         }
         // Release: what was done to the tag is done for whoever begins next.
         self.tag.phase.store(self.end, Ordering::Release);
@@ -198,10 +197,10 @@ impl Drop for Cycle<'_> {
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    pieces: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
+    leaving: Vec<Arc<Segment>>,
     /// What a wake that failed left mapped: it goes too, and has nothing to be saved.
-    stale: Vec<(Arc<Segment>, Range<CUdeviceptr>)>,
-    /// What of the pieces is saved.
+    stale: Vec<Arc<Segment>>,
+    /// What of those that leave is saved.
     saved: Vec<Range<CUdeviceptr>>,
     blocks: HashSet<CUdeviceptr>,
     kept: Vec<Kept>,
@@ -209,7 +208,7 @@ pub(super) struct Plan {
 
 impl Plan {
     fn ranges(&self) -> Vec<Range<CUdeviceptr>> {
-        self.pieces.iter().map(|(_, piece)| piece.clone()).collect()
+        self.leaving.iter().map(|segment| segment.addresses()).collect()
     }
 
     /// The bytes that a backup of it takes.
@@ -217,7 +216,7 @@ impl Plan {
         self.saved.iter().map(len).sum()
     }
 
-    /// Unmaps the pieces; the bytes that the driver took back. What it refused is in `refused`.
+    /// Unmaps the segments; the bytes that the driver took back. What it refused is in `refused`.
     ///
     /// # Safety
     ///
@@ -229,11 +228,11 @@ impl Plan {
         refused: &mut Vec<(Range<CUdeviceptr>, Error)>,
     ) -> usize {
         let mut freed = 0;
-        for (segment, piece) in self.pieces.iter().chain(&self.stale) {
+        for segment in self.leaving.iter().chain(&self.stale) {
             // SAFETY: the caller's promise.
-            match unsafe { segment.put_to_sleep(piece.start) } {
-                Ok(()) => freed += len(piece),
-                Err(error) => refused.push((piece.clone(), error.into())),
+            match unsafe { segment.put_to_sleep() } {
+                Ok(()) => freed += segment.bytes(),
+                Err(error) => refused.push((segment.addresses(), error.into())),
             }
         }
         let (before, now) = tag.count_lacking(shared);
@@ -269,13 +268,13 @@ impl TagShared {
     pub(super) fn expect_awake(&self, range: &Range<CUdeviceptr>) -> Result<()> {
         let mut address = range.start;
         loop {
-            let Some(segment) = self.memory.segment_of(address) else {
+            let Some(segment) = self.segment_of(address) else {
                 return Err(SleepError::NotOfTag { tag: Some(self.name.clone()), address }.into());
             };
-            if segment.pieces(false).iter().any(|piece| overlap(piece, range)) {
+            if !segment.is_awake() {
                 return Err(SleepError::Asleep { tag: self.name.clone() }.into());
             }
-            address = segment.end();
+            address = segment.addresses().end;
             if address >= range.end {
                 return Ok(());
             }
@@ -285,10 +284,10 @@ impl TagShared {
     /// Counts what has no memory now; the bytes of that before, and now.
     fn count_lacking(&self, shared: &DeviceCache) -> (usize, usize) {
         let mut now = [0; 2];
-        for segment in self.memory.segments() {
+        for segment in self.segments() {
             // Small segments are single pages.
             let kind = if segment.bytes() > SLAB { PoolSize::Large } else { PoolSize::Small };
-            now[kind as usize] += segment.lacking().iter().sum::<usize>();
+            now[kind as usize] += segment.lacking();
         }
         let before = std::mem::replace(&mut *lock(&self.lacking), now);
         let (had, has) = (before.iter().sum(), now.iter().sum());
@@ -305,58 +304,29 @@ impl TagShared {
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
-        let (live, [blocks, segments]) = shared.private.live(&self.memory);
+        let (live, [blocks, segments]) = shared.private.live(self);
         let mut kept: Vec<_> = lock(&self.keeps)
             .values()
             .map(|(range, reason)| Kept { range: range.clone(), bytes: 0, reason: reason.clone() })
             .collect();
         kept.sort_by_key(|kept| kept.range.start);
-        let (mut pieces, mut stale) = (Vec::new(), Vec::new());
-        for segment in self.memory.segments().iter().filter(|segment| segments.contains(&segment.address())) {
-            for piece in segment.pieces(true) {
+        let (mut leaving, mut stale) = (Vec::new(), Vec::new());
+        for segment in self.segments().into_iter().filter(|segment| segments.contains(&segment.address())) {
+            if segment.is_stale() {
+                stale.push(segment);
+            } else if segment.is_awake() {
                 let mut stays = false;
-                for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &piece)) {
-                    (stays, keep.bytes) = (true, keep.bytes + len(&piece));
+                for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &segment.addresses())) {
+                    (stays, keep.bytes) = (true, keep.bytes + segment.bytes());
                 }
                 if !stays {
-                    pieces.push((Arc::clone(segment), piece));
+                    leaving.push(segment);
                 }
             }
-            stale.extend(segment.stale().into_iter().map(|piece| (Arc::clone(segment), piece)));
         }
         kept.retain(|keep| keep.bytes > 0);
-        let ranges: Vec<_> = pieces.iter().map(|(_, piece)| piece.clone()).collect();
-        Plan { saved: joined(&live, &ranges), pieces, stale, blocks, kept }
-    }
-
-    /// Has host memory of so many bytes at hand for the next sleep. The program may be called, so without the lock.
-    pub(super) fn reserve_backup(&self, context: &Context, bytes: usize) -> Result<()> {
-        let before = lock(&self.backups).pop();
-        // Another one goes first: there may not be room for both.
-        let spare = match before.filter(|before| before.bytes() == bytes) {
-            None if bytes > 0 => Some(BackupMemory::new(context, bytes)?),
-            kept => kept,
-        };
-        lock(&self.backups).extend(spare);
-        Ok(())
-    }
-
-    /// Copies what is live of a plan; none if nothing is. What was saved when the tag was put to sleep before stays.
-    ///
-    /// # Safety
-    ///
-    /// The pieces are awake, and have their memory until the stream has passed the copies, after an error too.
-    unsafe fn save(&self, context: &Context, plan: &Plan, stream: &Stream) -> Result<Option<BackupMemory>> {
-        let bytes = plan.saved_bytes();
-        if bytes == 0 {
-            return Ok(None);
-        }
-        let spare = lock(&self.backups).pop_if(|last| last.is_spare());
-        let spare = spare.filter(|spare| spare.bytes() >= bytes);
-        let mut backup = spare.map_or_else(|| BackupMemory::new(context, bytes), Ok)?;
-        // SAFETY: the caller's promise.
-        unsafe { backup.save(&plan.saved, stream) }?;
-        Ok(Some(backup))
+        let saved = joined(&live, leaving.iter().map(|segment| segment.addresses()));
+        Plan { leaving, stale, saved, blocks, kept }
     }
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
@@ -367,19 +337,30 @@ impl TagShared {
     }
 }
 
-/// Copies what is live of all plans. After an error the tags are as they were.
+/// Copies what is live of each plan; none where nothing is. What was saved when a tag was put to sleep before stays. After an error the tags
+/// are as they were.
 ///
 /// # Safety
 ///
-/// As for [`TagShared::save`].
+/// The segments are awake, and have their memory until this has returned.
 unsafe fn save_all(
-    shared: &DeviceCache,
+    context: &Context,
     cycles: &[Cycle<'_>],
     plans: &[Plan],
 ) -> Result<Vec<Option<BackupMemory>>> {
-    let stream = Stream::new(&shared.context)?;
-    // SAFETY: the caller's promise.
-    let save = |(cycle, plan): (&Cycle<'_>, _)| unsafe { cycle.tag.save(&shared.context, plan, &stream) };
+    let stream = Stream::new(context)?;
+    let save = |(cycle, plan): (&Cycle<'_>, &Plan)| {
+        let bytes = plan.saved_bytes();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let spare = lock(&cycle.tag.backups).pop_if(|last| last.is_spare());
+        let spare = spare.filter(|spare| spare.bytes() >= bytes);
+        let mut backup = spare.map_or_else(|| BackupMemory::new(context, bytes), Ok)?;
+        // SAFETY: the caller's promise; `end_copies` waits, whatever failed.
+        unsafe { backup.save(&plan.saved, &stream) }?;
+        Ok(Some(backup))
+    };
     let saved = cycles.iter().zip(plans).map(save).collect();
     end_copies(cycles, &stream)?;
     saved
@@ -390,14 +371,15 @@ fn end_copies(cycles: &[Cycle<'_>], stream: &Stream) -> cuda_mem_core::Result<()
     let ended = wait_for(stream);
     if let Err(error @ CoreError::StillInUse { .. }) = &ended {
         stream.context().driver().report_release_failure(error);
-        cycles.iter().for_each(|cycle| _ = ManuallyDrop::new(cycle.tag.memory.segments()));
+        cycles.iter().for_each(|cycle| _ = ManuallyDrop::new(cycle.tag.segments()));
     }
     ended
 }
 
 /// The memory that tags lack, with its part of the limit. Takes what the allocator has free, of all streams and pools, if there is no other.
 fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s>, Vec<PhysicalMemory>)> {
-    let sizes: Vec<usize> = segments_of(cycles).flat_map(|segment| segment.lacking()).collect();
+    let sizes = segments_of(cycles).map(|segment| segment.lacking()).filter(|bytes| *bytes > 0);
+    let sizes: Vec<usize> = sizes.collect();
     let needed = sizes.iter().sum::<usize>();
     let mut missing = 0;
     for attempt in 0..3 {
@@ -418,7 +400,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
             continue;
         };
         // Any of them: all make memory of the same kind.
-        let made = cycles.first().map_or(Ok(Vec::new()), |cycle| cycle.tag.memory.create(&sizes));
+        let made = cycles.first().map_or(Ok(Vec::new()), |cycle| cycle.tag.create(&sizes));
         match made.map_err(Error::from) {
             Err(error) if error.is_out_of_memory() => {}
             made => return Ok((claim, made?)),
@@ -430,7 +412,7 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
 }
 
 fn segments_of(cycles: &[Cycle<'_>]) -> impl Iterator<Item = Arc<Segment>> {
-    cycles.iter().flat_map(|cycle| cycle.tag.memory.segments())
+    cycles.iter().flat_map(|cycle| cycle.tag.segments())
 }
 
 /// Maps the memory, and puts the copies into the stream; what came back of each tag. What an error leaves mapped is stale.
@@ -443,26 +425,25 @@ fn map_all(
     let mut memory = memory.into_iter();
     let of_tag = |cycle: &Cycle<'_>| {
         let mut woken = Vec::new();
-        for segment in cycle.tag.memory.segments() {
-            let pieces = segment.pieces(false);
-            segment.wake(&cycle.tag.memory, &mut memory)?;
-            pieces.iter().try_for_each(|piece| fill(cycle.tag, piece, restore, stream))?;
-            woken.extend(pieces);
+        for segment in cycle.tag.segments().iter().filter(|segment| !segment.is_awake()) {
+            segment.wake(cycle.tag, &mut memory)?;
+            fill(cycle.tag, &segment.addresses(), restore, stream)?;
+            woken.push(segment.addresses());
         }
         Ok(woken)
     };
     cycles.iter().map(of_tag).collect()
 }
 
-fn fill(tag: &TagShared, piece: &Range<CUdeviceptr>, restore: Restore, stream: &Stream) -> Result<()> {
+fn fill(tag: &TagShared, segment: &Range<CUdeviceptr>, restore: Restore, stream: &Stream) -> Result<()> {
     match restore {
         Restore::Nothing => Ok(()),
         // SAFETY: mapped just now, and nobody uses it while the tag is busy.
-        Restore::Filled(byte) => Ok(unsafe { memset_async(stream, piece.start, byte, len(piece)) }?),
+        Restore::Filled(byte) => Ok(unsafe { memset_async(stream, segment.start, byte, len(segment)) }?),
         Restore::Backup => {
             let backups = lock_over_calls(&tag.backups);
             // SAFETY: as above. What was saved last comes last.
-            backups.iter().try_for_each(|backup| unsafe { backup.restore(piece, stream) })
+            backups.iter().try_for_each(|backup| unsafe { backup.restore(segment, stream) })
         }
     }
 }
@@ -470,11 +451,9 @@ fn fill(tag: &TagShared, piece: &Range<CUdeviceptr>, restore: Restore, stream: &
 /// Takes away what a wake that failed has mapped. Copies may be under way: what cannot be waited for stays, and is filled when the tag wakes.
 fn unmap_stale(cycles: &[Cycle<'_>], stream: &Stream) {
     if end_copies(cycles, stream).is_ok() {
-        for segment in segments_of(cycles) {
-            for piece in segment.stale() {
-                // SAFETY: the copies are done: nobody else uses it while the tag is busy.
-                let _ = unsafe { segment.put_to_sleep(piece.start) };
-            }
+        for segment in segments_of(cycles).filter(|segment| segment.is_stale()) {
+            // SAFETY: the copies are done: nobody else uses it while the tag is busy.
+            let _ = unsafe { segment.put_to_sleep() };
         }
     }
 }

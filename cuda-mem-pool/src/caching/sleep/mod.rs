@@ -16,17 +16,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_core::{Context, Device, forked};
+use cuda_mem_core::vmm::CreateOptions;
+use cuda_mem_core::{Context, forked};
 
 use self::backup::BackupMemory;
-use self::mapped::MappedSegments;
+use self::mapped::Segment;
 pub use self::owned::Asleep;
 use super::CachingAllocator;
 use super::callbacks::{CallbackId, refuse_watchers};
 use super::private::{Private, refuse_tag_s};
 use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls};
+use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls, unique};
 use crate::resource::RawResource;
 use crate::segments::Filter;
 
@@ -57,7 +58,7 @@ pub enum Restore {
 pub struct Kept {
     /// The addresses that [`Tag::keep`] was asked for.
     pub range: Range<CUdeviceptr>,
-    /// The bytes that stayed for it: whole pieces of up to 64 MiB. What lies in a piece with others counts for each of them.
+    /// The bytes that stayed for it: whole segments. One in which several such ranges lie counts for each of them.
     pub bytes: usize,
     /// For whom.
     pub reason: String,
@@ -86,7 +87,7 @@ pub struct Slept {
     pub kept: Vec<Kept>,
     /// Of `freed`, the bytes that the driver does not show as free: an export or an import elsewhere has them yet.
     pub missing: usize,
-    /// Pieces that the driver refused to unmap, which stay awake and can be put to sleep later, or whose memory it refused to take, which
+    /// Segments that the driver refused to unmap, which stay awake and can be put to sleep later, or whose memory it refused to take, which
     /// sleep.
     pub refused: Vec<(Range<CUdeviceptr>, Error)>,
     /// What registrants did.
@@ -121,17 +122,23 @@ pub struct TagState {
 #[derive(Debug, Default)]
 pub(super) struct Tags {
     by_name: Mutex<BTreeMap<String, Arc<TagShared>>>,
-    /// Peers that reach the memory of all tags.
-    peers: Arc<Mutex<Vec<Device>>>,
+    peers: Peers,
 }
 
+/// The primary contexts of the devices that reach the memory of all tags, and of `cuMemAlloc`: they keep that setting.
+type Peers = Arc<Mutex<Vec<Context>>>;
+
+/// A tag: the source of its pools' segments, which is how they are known.
 #[derive(Debug)]
 struct TagShared {
     name: String,
     /// Its own pool, which serves its scopes.
     id: MempoolId,
-    /// The source of its pools' segments, which is how they are known.
-    memory: Arc<MappedSegments>,
+    context: Context,
+    options: CreateOptions,
+    peers: Peers,
+    /// By address. A segment is shared with whoever works at it, so that no call of the driver is made under this lock.
+    segments: Mutex<BTreeMap<CUdeviceptr, Arc<Segment>>>,
     phase: AtomicU32,
     /// How many threads are in a scope of it: with the first one requests are asked where they go.
     scopes: Mutex<usize>,
@@ -159,19 +166,19 @@ impl Tags {
 
     /// All pools whose memory is a tag's, with its name.
     pub(super) fn pools(&self, private: &Private) -> Vec<(MempoolId, String)> {
-        let named = |tag: Arc<TagShared>| {
-            private.pools_of(&tag.memory).into_iter().map(move |id| (id, tag.name.clone()))
-        };
+        let named =
+            |tag: Arc<TagShared>| private.pools_of(&*tag).into_iter().map(move |id| (id, tag.name.clone()));
         self.all().into_iter().flat_map(named).collect()
     }
 
     /// Lets a peer reach the memory of all tags, and of those that come.
-    pub(super) fn add_peer(&self, peer: Device) -> cuda_mem_core::Result<()> {
+    pub(super) fn add_peer(&self, peer: Context) -> cuda_mem_core::Result<()> {
+        let device = peer.device();
         // Before the tags are looked at: what is made and mapped meanwhile is for it too.
         lock(&self.peers).push(peer);
-        let outcome = self.all().iter().try_for_each(|tag| tag.memory.let_in(peer));
+        let outcome = self.all().iter().try_for_each(|tag| tag.let_in(device));
         if outcome.is_err() {
-            lock(&self.peers).retain(|device| *device != peer);
+            lock_over_calls(&self.peers).retain(|peer| peer.device() != device);
         }
         outcome
     }
@@ -180,23 +187,8 @@ impl Tags {
     /// takes that behind the one here.
     pub(super) fn asleep(&self, source: Option<Arc<dyn RawResource>>) -> Error {
         let source = source.map(|source| Arc::as_ptr(&source).addr());
-        let tag = self.all().into_iter().find(|tag| source == Some(Arc::as_ptr(&tag.memory).addr()));
+        let tag = self.all().into_iter().find(|tag| source == Some(Arc::as_ptr(tag).addr()));
         SleepError::Asleep { tag: tag.map_or_else(String::new, |tag| tag.name.clone()) }.into()
-    }
-}
-
-impl TagShared {
-    fn new(context: &Context, name: &str, peers: &Arc<Mutex<Vec<Device>>>) -> Result<Self> {
-        Ok(Self {
-            name: name.to_owned(),
-            id: MempoolId::for_tag(),
-            memory: Arc::new(MappedSegments::new(context, peers)?),
-            phase: AtomicU32::new(AWAKE),
-            scopes: Mutex::new(0),
-            keeps: Mutex::default(),
-            backups: Mutex::default(),
-            lacking: Mutex::default(),
-        })
     }
 }
 
@@ -255,8 +247,20 @@ impl Tag {
         if let Some(shared) = by_name.get(name) {
             return Ok(Self { allocator: allocator.clone(), shared: Arc::clone(shared) });
         }
-        let shared = Arc::new(TagShared::new(&cache.context, name, &cache.tags.peers)?);
-        allocator.shared().private.give_source(shared.id, Arc::clone(&shared.memory) as Arc<_>)?;
+        let shared = Arc::new(TagShared {
+            name: name.to_owned(),
+            id: MempoolId::for_tag(),
+            context: cache.context.clone(),
+            options: CreateOptions::supported_by(cache.context.device())?,
+            peers: Arc::clone(&cache.tags.peers),
+            segments: Mutex::default(),
+            phase: AtomicU32::new(AWAKE),
+            scopes: Mutex::new(0),
+            keeps: Mutex::default(),
+            backups: Mutex::default(),
+            lacking: Mutex::default(),
+        });
+        cache.private.give_source(shared.id, Arc::clone(&shared) as Arc<_>)?;
         by_name.insert(name.to_owned(), Arc::clone(&shared));
         Ok(Self { allocator: allocator.clone(), shared })
     }
@@ -275,13 +279,13 @@ impl Tag {
     /// The private pools whose memory is the tag's: its own, which serves its scopes, and those that were given to it.
     #[must_use]
     pub fn pools(&self) -> Vec<MempoolId> {
-        if forked() { Vec::new() } else { self.allocator.shared().private.pools_of(&self.shared.memory) }
+        if forked() { Vec::new() } else { self.allocator.shared().private.pools_of(&*self.shared) }
     }
 
     /// Whether memory of the tag is there.
     #[must_use]
     pub fn has(&self, address: CUdeviceptr) -> bool {
-        !forked() && self.shared.memory.segment_of(address).is_some()
+        !forked() && self.shared.segment_of(address).is_some()
     }
 
     /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: of those of the allocator's tags the innermost
@@ -310,8 +314,7 @@ impl Tag {
     /// Whether memory of the tag is there that sleeps now.
     #[must_use]
     pub fn is_asleep_at(&self, address: CUdeviceptr) -> bool {
-        let asleep = || self.shared.expect_awake(&(address..address.saturating_add(1)));
-        !forked() && matches!(asleep(), Err(Error::Sleep(SleepError::Asleep { .. })))
+        !forked() && self.shared.segment_of(address).is_some_and(|segment| !segment.is_awake())
     }
 
     /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made, with one use, if there is none:
@@ -324,7 +327,7 @@ impl Tag {
     pub fn add_pool(&self, id: MempoolId) -> Result<()> {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         refuse_tag_s(id)?;
-        self.allocator.shared().private.give_source(id, Arc::clone(&self.shared.memory) as Arc<_>)
+        self.allocator.shared().private.give_source(id, Arc::clone(&self.shared) as Arc<_>)
     }
 
     /// Has the memory behind a range stay awake while the result lives. It is named with its reason when the tag is put to sleep.
@@ -336,10 +339,8 @@ impl Tag {
         let range = address..address.saturating_add(bytes.max(1) as u64);
         let busy = self.shared.begin(self.allocator.shared())?;
         self.shared.expect_awake(&range)?;
-        let mut keeps = lock(&self.shared.keeps);
-        let number = keeps.last_key_value().map_or(0, |(number, _)| number + 1);
-        keeps.insert(number, (range, reason.to_owned()));
-        drop(keeps);
+        let number = unique();
+        lock(&self.shared.keeps).insert(number, (range, reason.to_owned()));
         drop(busy);
         Ok(Keep { tag: Arc::clone(&self.shared), number })
     }
@@ -350,8 +351,8 @@ impl Tag {
         if forked() {
             return TagState::default();
         }
-        let segments = self.shared.memory.segments();
-        let asleep_bytes = segments.iter().flat_map(|segment| segment.lacking()).sum();
+        let segments = self.shared.segments();
+        let asleep_bytes = segments.iter().map(|segment| segment.lacking()).sum();
         let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
         TagState {
             is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
@@ -371,7 +372,13 @@ impl Tag {
         let _busy = self.shared.begin_in(self.allocator.shared(), AWAKE)?;
         let shared = self.allocator.shared();
         let bytes = self.shared.plan(shared).saved_bytes();
-        self.shared.reserve_backup(&shared.context, bytes)?;
+        let before = lock(&self.shared.backups).pop();
+        // Another one goes first: there may not be room for both. The program may be called, so without the lock.
+        let spare = match before.filter(|before| before.bytes() == bytes) {
+            None if bytes > 0 => Some(BackupMemory::new(&shared.context, bytes)?),
+            kept => kept,
+        };
+        lock(&self.shared.backups).extend(spare);
         Ok(bytes)
     }
 

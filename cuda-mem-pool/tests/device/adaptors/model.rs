@@ -14,15 +14,17 @@ const LIMIT: u64 = 100_000;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Allocate { bytes: usize, alignment: usize, by_address: bool, fails: bool },
+    Allocate { bytes: usize, by_address: bool, fails: bool },
     Free { which: usize, fails: bool, wrong_size: bool },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let bytes = prop_oneof![Just(0usize), 1usize..300, 300usize..40_000, Just(200_000)];
     let rarely = || prop::bool::weighted(0.15);
-    let allocate = (bytes, 0u32..9, any::<bool>(), rarely()).prop_map(|(bytes, power, by_address, fails)| {
-        Step::Allocate { bytes, alignment: if by_address { 256 } else { 1 << power }, by_address, fails }
+    let allocate = (bytes, any::<bool>(), rarely()).prop_map(|(bytes, by_address, fails)| Step::Allocate {
+        bytes,
+        by_address,
+        fails,
     });
     let free = (any::<usize>(), rarely(), rarely()).prop_map(|(which, fails, wrong_size)| Step::Free {
         which,
@@ -76,13 +78,13 @@ impl<'w> Program<'w> {
 
     fn run(&mut self, step: &Step) {
         match *step {
-            Step::Allocate { bytes, alignment, by_address, fails } => {
+            Step::Allocate { bytes, by_address, fails } => {
                 self.upstream.refuse_allocations(usize::from(fails));
                 let stream = &self.world.stream;
                 let result = if by_address {
                     self.resource.allocate_raw(bytes, stream).map(|address| Out::Raw { address, bytes })
                 } else {
-                    self.resource.allocate_aligned(bytes, alignment, stream).map(Out::Owned)
+                    self.resource.allocate(bytes, stream).map(Out::Owned)
                 };
                 let used = self.out.iter().map(|out| out.key().1 as u64).sum::<u64>();
                 let fits = used + bytes as u64 <= LIMIT;
@@ -90,7 +92,7 @@ impl<'w> Program<'w> {
                     Ok(out) => {
                         assert!(fits && !fails);
                         let address = out.key().0;
-                        assert_eq!(address % alignment as u64, 0);
+                        assert_eq!(address % 256, 0);
                         if bytes > 0 {
                             assert_ne!(address, 0);
                             self.out.push(out);

@@ -11,7 +11,7 @@ fn works(world: &World, resource: &impl MemoryResource) {
         let blocks = [
             resource.allocate(bytes, &world.stream).unwrap(),
             resource.allocate(bytes, None).unwrap(),
-            resource.allocate_aligned(bytes, 64, &world.stream).unwrap(),
+            resource.allocate(bytes, &world.stream).unwrap(),
         ];
         assert!(blocks.iter().all(|block| block.len() == bytes && block.address() != 0));
         drop(blocks);
