@@ -7,6 +7,7 @@ use crate::engine::paged::PageSource;
 use crate::error::Result;
 use crate::primitive::{Mutex, OverCalls, lock_over_calls};
 
+/// The page source, and the pins that nobody has told it of yet.
 #[derive(Debug)]
 pub(super) struct SourceCell {
     source: Mutex<PageSource<Vmm>>,
@@ -35,15 +36,16 @@ impl SourceCell {
         lock_over_calls(&self.source)
     }
 
-    /// Sets bytes of the limit aside for a segment of a private pool. None if it has not as many left.
-    pub(super) fn claim(&self, bytes: usize) -> Result<Option<Claim<'_>>> {
+    /// Sets bytes of the limit aside for a segment of a private pool; how many are missing, if it has not as many left.
+    pub(super) fn claim(&self, bytes: usize) -> Result<Result<Claim<'_>, usize>> {
         let mut source = self.lock()?;
-        if bytes > 0 && source.reserved().saturating_add(bytes) > source.limit() {
-            return Ok(None);
+        let missing = source.reserved().saturating_add(bytes).saturating_sub(source.limit());
+        if bytes > 0 && missing > 0 {
+            return Ok(Err(missing));
         }
         let elsewhere = source.elsewhere.saturating_add(bytes);
         source.set_elsewhere(elsewhere);
-        Ok(Some(Claim { cell: self, bytes }))
+        Ok(Ok(Claim { cell: self, bytes }))
     }
 
     pub(super) fn unclaim(&self, bytes: usize) {

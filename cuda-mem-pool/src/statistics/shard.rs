@@ -66,11 +66,6 @@ impl Shard {
         None
     }
 
-    /// The active bytes that it counts; whoever has it may be counting.
-    pub(crate) fn active_bytes(&self) -> usize {
-        self.cells.now().active_bytes()
-    }
-
     #[inline]
     pub(crate) fn hold(&self) -> ShardGuard<'_> {
         let mut tries = 0;

@@ -240,7 +240,7 @@ fn what_is_given_back_is_released_behind_the_consumers_work() {
     // SAFETY: lent just now, and given back once.
     unsafe { (*lent).deleter.unwrap()(lent) };
     // Memory that were free by now would serve this.
-    let other = DeviceBuffer::from_slice(&producer, &[1u8; 4096]).unwrap();
+    let other = DeviceBuffer::from_slice(&world.new_stream(), &[1u8; 4096]).unwrap();
     gate.open();
     assert_eq!(target.to_vec(&consumer).unwrap(), text);
     drop(other);

@@ -134,7 +134,7 @@ impl<'s> PrivatePools<'s> {
         // What is not used of a page is held all the same.
         wanted.bytes = bytes.next_multiple_of(if source.is_some() { 1 } else { SLAB as u64 });
         let bytes = usize::try_from(wanted.bytes).map_err(|_| Error::TooLarge { bytes: requested })?;
-        let Some(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
+        let Ok(claim) = self.shared.source.claim(bytes)? else { return Ok(None) };
         let memory = &self.private.memory;
         // The address of a block of this allocator stands for that block.
         let is_block = |address| lock(&self.private.state).block(address).is_some();

@@ -112,7 +112,9 @@ impl Private {
 
     /// The bytes of all blocks that are not free, which the counter has among the others'.
     pub(super) fn active(&self) -> usize {
-        self.shard.active_bytes()
+        let state = lock(&self.state);
+        let blocks = state.segments().flat_map(|(_, segment)| segment.blocks());
+        blocks.filter(|block| block.state != BlockState::Inactive).map(|block| block.size as usize).sum()
     }
 
     pub(super) fn options(&self) -> Options {

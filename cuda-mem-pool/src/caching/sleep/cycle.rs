@@ -394,10 +394,12 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
                 shared.trim_to(0)?;
             }
         }
-        let Some(claim) = shared.source.claim(needed)? else {
-            let room = shared.limit().saturating_sub(shared.figures.reserved());
-            missing = needed.saturating_sub(room);
-            continue;
+        let claim = match shared.source.claim(needed)? {
+            Ok(claim) => claim,
+            Err(lacks) => {
+                missing = lacks;
+                continue;
+            }
         };
         // Any of them: all make memory of the same kind.
         let made = cycles.first().map_or(Ok(Vec::new()), |cycle| cycle.tag.create(&sizes));

@@ -11,6 +11,9 @@ use super::memory::Content;
 use super::window::Window;
 use crate::engine::slab::NONE;
 
+/// So many stale mappings a handle may have. The driver has room for 524,072 mappings of a process, and the largest devices have 7,000 handles.
+const MOST_STALE: usize = 32;
+
 /// So much more than its share may be held before idle streams leave memory to others.
 const IDLE_BYTES: usize = 32 << 20;
 
@@ -211,6 +214,16 @@ impl<B: Backend> PageSource<B> {
         self.memory.activate(free.handle, slot);
         self.backend.moved(plan.heap, slot, free.bytes, true);
         plan.filled.push(slot);
+        self.thin(free.handle);
+    }
+
+    /// Takes the oldest stale mapping of a handle away, if it has very many and the work there is done.
+    fn thin(&mut self, handle: u32) {
+        let handle = self.memory.handle(handle).filter(|handle| handle.stale.len() > MOST_STALE);
+        let Some((address, bytes)) = handle.map(|handle| (handle.stale[0], handle.bytes)) else { return };
+        if self.is_passed(address) && self.backend.unmap(address, bytes).is_ok() {
+            self.memory.unmap(address);
+        }
     }
 
     pub(super) fn is_unmapped(&self, free: Free) -> bool {

@@ -99,16 +99,21 @@ impl<B: Backend> PageSource<B> {
 
     /// Whether all work is done that used a wholly free handle, wherever it is mapped.
     fn is_quiet(&mut self, free: Free) -> bool {
-        let (round, backend) = (self.round, &mut self.backend);
-        if !self.timelines.entry(free.heap).or_default().is_done(free.freed_at, round, backend) {
+        let Some(stale) = self.memory.handle(free.handle).map(|handle| handle.stale.clone()) else {
             return false;
-        }
-        let Some(handle) = self.memory.handle(free.handle) else { return false };
-        handle.stale.iter().all(|address| {
-            let Some(range) = self.memory.range_at(*address) else { return false };
-            let Content::Stale { left_at, .. } = range.content(*address) else { return false };
-            self.timelines.entry(range.heap).or_default().is_done(left_at, round, backend)
-        })
+        };
+        self.is_done(free.heap, free.freed_at) && stale.into_iter().all(|address| self.is_passed(address))
+    }
+
+    /// Whether all work is done that used a mapping before it became stale.
+    pub(super) fn is_passed(&mut self, address: u64) -> bool {
+        let Some(range) = self.memory.range_at(address) else { return false };
+        let Content::Stale { left_at, .. } = range.content(address) else { return false };
+        self.is_done(range.heap, left_at)
+    }
+
+    fn is_done(&mut self, heap: u32, count: u64) -> bool {
+        self.timelines.entry(heap).or_default().is_done(count, self.round, &mut self.backend)
     }
 
     /// Unmaps a handle wherever it is mapped and gives it back. After an error it is still in the records, with what is left.

@@ -223,3 +223,21 @@ proptest! {
         prop_assert!(world.source.backend.model.mapped.is_empty());
     }
 }
+
+/// A handle that has been with many heaps is not mapped for all of them any more.
+#[test]
+fn stale_mappings_do_not_pile_up() {
+    const MANY: u32 = 100;
+    let policy = Policy { handle_bytes: 32 * MIB, ..Policy::for_memory(usize::MAX >> 1) };
+    let mut source = PageSource::new(Model::new(0, 32 * MIB), policy, 1 << 30);
+    let mut heaps: BTreeMap<u32, StreamHeap> = (0..MANY).map(|heap| (heap, StreamHeap::new())).collect();
+    let size = 30 * MIB;
+    for number in 0..MANY {
+        source.begin();
+        let wanted = Wanted { size, unused: 0, active: 0, peak: size };
+        let block = source.grow(number, &mut AllHeaps(&mut heaps, &NoIndex), wanted).unwrap();
+        heaps.get_mut(&number).unwrap().free(block.number, &NoIndex).unwrap();
+    }
+    let mapped = source.backend.mapped.len();
+    assert!((2..40).contains(&mapped), "{mapped} mappings of one handle");
+}
