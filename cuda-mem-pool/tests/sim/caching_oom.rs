@@ -553,6 +553,22 @@ fn the_largest_block_in_a_tag_is_said_and_had() {
     });
 }
 
+/// What another thread freed is counted by whoever passes a peak next, in a private pool too.
+#[test]
+fn frees_of_the_default_pool_are_none_of_private_pools() {
+    on(machine(4 * GIB).no_data(), |_, context| {
+        let (stream, allocator) = (Stream::new(context).unwrap(), allocator(context, true));
+        let block = allocator.allocate_by_address(GIB, &stream).unwrap();
+        thread::scope(|scope| scope.spawn(|| free(&allocator, block).unwrap()).join()).unwrap();
+        let tag = allocator.tag("weights").unwrap();
+        let scope = tag.enter().unwrap();
+        let private = allocator.allocate_by_address(3 * GIB / 2, &stream).unwrap();
+        drop(scope);
+        let rest = allocator.allocate_by_address(2 * GIB, &stream).unwrap();
+        [private, rest].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
 /// A process may have only so many addresses in a row, however much memory there is.
 #[test]
 fn without_addresses_fewer_are_enough_and_with_none_it_is_out_of_memory() {

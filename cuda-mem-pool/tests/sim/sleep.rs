@@ -324,6 +324,30 @@ fn a_peer_reaches_what_woke_and_is_waited_for() {
     });
 }
 
+/// It may reach a part of the memory.
+#[test]
+fn a_peer_that_was_let_in_by_half_is_waited_for_too() {
+    on(Sim::builder().devices(2), |sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let blocks = [(); 2].map(|()| allocate_in(&tag, &allocator, 40 * MIB, &stream));
+        let peer = context.driver().device(1).unwrap();
+        sim.fail_call("cuMemSetAccess", 2, UNKNOWN);
+        allocator.enable_peer_access(peer).unwrap_err();
+        sim.clear_faults();
+        let remote = peer.primary_context().unwrap();
+        let (kernels, on_peer) = (Kernels::load(&remote), Stream::new(&remote).unwrap());
+        for value in 0..5 {
+            // SAFETY: memory of the test, which nothing else uses and the peer reaches.
+            unsafe { kernels.fill_u32(&on_peer, blocks[0], 10 << 20, value) };
+        }
+        sleep(&tag, Backup::Pinned);
+        Tag::wake(&[&tag], Restore::Backup).unwrap();
+        assert_eq!((byte(&stream, blocks[0]), byte(&stream, blocks[0] + (40 << 20) - 4)), (4, 4));
+        blocks.into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
 #[test]
 fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
     let sim = Sim::builder().build();

@@ -225,7 +225,8 @@ impl CachingAllocator {
     /// # Errors
     ///
     /// [`Error::Pool`] if there is no such pool, it was released, or streams still use freed blocks of it: while allocations go to it, and
-    /// where one of the streams captures. [`Error::Core`] of the driver if that fails what is waited for.
+    /// where one of the streams captures, or a tracker asks that is told of such a free. [`Error::Core`] of the driver if that fails what is
+    /// waited for.
     pub fn checkpoint_pool(&self, id: MempoolId) -> Result<Checkpoint> {
         self.shared().pools().checkpoint(id)
     }

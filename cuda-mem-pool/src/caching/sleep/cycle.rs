@@ -84,7 +84,7 @@ impl Tag {
         cycles.iter().for_each(|cycle| shared.private.set_asleep(cycle.tag, true));
         let peers = lock(&shared.tags.peers).clone();
         shared.context.synchronize()?;
-        for peer in peers {
+        for (peer, _) in peers {
             // What peers run may use the memory too.
             peer.synchronize()?;
         }

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::vmm::{Access, AddressRange, PhysicalMemory};
-use cuda_mem_core::{Context, Device, Error as CoreError, MemorySource, Stream};
+use cuda_mem_core::{Device, Error as CoreError, MemorySource, Stream};
 
 use super::TagShared;
 use crate::engine::paged::SLAB;
@@ -61,7 +61,8 @@ impl TagShared {
 
     fn devices(&self) -> Vec<Device> {
         let peers = lock(&self.peers);
-        [self.context.device()].into_iter().chain(peers.iter().map(Context::device)).collect()
+        let let_in = peers.iter().filter(|(_, is_let_in)| *is_let_in).map(|(peer, _)| peer.device());
+        [self.context.device()].into_iter().chain(let_in).collect()
     }
 }
 
@@ -100,10 +101,12 @@ impl Segment {
     /// Nothing uses it.
     pub(super) unsafe fn put_to_sleep(&self) -> cuda_mem_core::Result<()> {
         let mut backing = lock_over_calls(&self.backing);
-        // SAFETY: the caller's promise.
+        if backing.memory.is_none() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise; it is mapped, as a whole.
         unsafe { self.range.unmap(0, self.bytes()) }?;
-        backing.is_stale = false;
-        let Some(memory) = backing.memory.take() else { return Ok(()) };
+        let Some(memory) = std::mem::take(&mut *backing).memory else { return Ok(()) };
         // Once more, because the driver reports older errors of others in any call. The owner's drop counts what the driver refuses.
         memory.close().or_else(|refused| refused.owner.close()).map_err(|refused| refused.error)
     }

@@ -125,8 +125,9 @@ pub(super) struct Tags {
     peers: Peers,
 }
 
-/// The primary contexts of the devices that reach the memory of all tags, and of `cuMemAlloc`: they keep that setting.
-type Peers = Arc<Mutex<Vec<Context>>>;
+/// The primary contexts of the devices that may reach the memory of all tags, and of `cuMemAlloc`: they keep that setting. What comes is for
+/// those that are let in too; a device for which that failed is waited for alone.
+type Peers = Arc<Mutex<Vec<(Context, bool)>>>;
 
 /// A tag: the source of its pools' segments, which is how they are known.
 #[derive(Debug)]
@@ -175,10 +176,12 @@ impl Tags {
     pub(super) fn add_peer(&self, peer: Context) -> cuda_mem_core::Result<()> {
         let device = peer.device();
         // Before the tags are looked at: what is made and mapped meanwhile is for it too.
-        lock(&self.peers).push(peer);
+        lock(&self.peers).push((peer, true));
         let outcome = self.all().iter().try_for_each(|tag| tag.let_in(device));
         if outcome.is_err() {
-            lock_over_calls(&self.peers).retain(|peer| peer.device() != device);
+            let mut peers = lock(&self.peers);
+            let failed = peers.iter_mut().filter(|(peer, _)| peer.device() == device);
+            failed.for_each(|(_, is_let_in)| *is_let_in = false);
         }
         outcome
     }
