@@ -351,7 +351,9 @@ impl DeviceCache {
             }
         }
         let (limit, reserved, pinned) = (self.limit(), self.figures.reserved(), source.pinned());
-        let room = device_free.unwrap_or(0).min(limit.saturating_sub(reserved)) / SLAB * SLAB;
+        // What segments that are on their way have claimed is not left.
+        let left = source.limit().saturating_sub(source.reserved());
+        let room = device_free.unwrap_or(0).min(left) / SLAB * SLAB;
         let unit = source.handle_bytes(reserved.saturating_add(room));
         // Those who have the private pools' tables wait for the page source.
         drop(source);
