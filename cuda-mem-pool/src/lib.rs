@@ -48,7 +48,7 @@ pub mod snapshot;
 pub mod statistics;
 pub mod trace;
 
-pub use adaptor::{LimitingAdaptor, OutstandingAllocation, TrackingAdaptor};
+pub use adaptor::{OutstandingAllocation, TrackingAdaptor};
 pub use cuda_mem_core;
 use cuda_mem_core::shown;
 pub use driver_pool::{

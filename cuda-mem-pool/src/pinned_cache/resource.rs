@@ -42,13 +42,13 @@ use crate::resource::{
 ///
 /// ```
 /// use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
-/// use cuda_mem_pool::{LimitingAdaptor, MemoryResource, PinnedCachingAllocator};
+/// use cuda_mem_pool::{MemoryResource, PinnedCachingAllocator, TrackingAdaptor};
 ///
 /// let driver = Driver::over(cuda_mem_sim::table())?; // in a program: Driver::system()?
 /// let context = driver.device(0)?.primary_context()?;
 /// let stream = Stream::new(&context)?;
 /// let allocator = PinnedCachingAllocator::new(&context);
-/// let resource = LimitingAdaptor::new(allocator.clone(), 1 << 20);
+/// let resource = TrackingAdaptor::new(allocator.clone(), false);
 ///
 /// let mut block = resource.allocate(4096, &stream)?;
 /// block.as_mut_slice()?.fill(1);

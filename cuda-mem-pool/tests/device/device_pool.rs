@@ -36,6 +36,7 @@ fn a_pool_of_its_own_has_a_limit() {
     assert!(
         matches!(refused, Error::OutOfMemory { requested, limit, .. } if requested == 64 << 20 && limit == 32 << 20)
     );
+    assert!(refused.to_string().contains(", and the limit is 33554432"), "{refused}");
     let error = refused.driver_error().unwrap();
     assert_eq!(error.code().0, 2);
     resource.allocate(16 << 20, &world.stream).unwrap();

@@ -10,7 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{DeviceMemoryResource, Error, LimitingAdaptor, MemoryResource, MempoolId, RawResource};
+use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, MempoolId, RawResource, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
@@ -253,13 +253,13 @@ fn an_allocator_of_segments_is_no_source_of_its_own() {
         let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
         let (id, stream) = (MempoolId::for_user(), Stream::new(context).unwrap());
         allocator.set_expandable_segments(false).unwrap();
-        let hidden = LimitingAdaptor::new(allocator.clone(), u64::MAX);
+        let hidden = TrackingAdaptor::new(allocator.clone(), false);
         let kept = allocator.allocate_by_address(3 << 20, &stream).unwrap();
         allocator.create_or_incref_pool(id, Some(hidden.raw())).unwrap();
         for bytes in [1000, 3 << 20, 30 << 20] {
             let refused = routed(&allocator, id, bytes, &stream).unwrap_err();
             assert!(matches!(refused, Error::OwnSource { id: of } if of == id), "{refused}");
-            assert_eq!(hidden.allocated_bytes(), 0);
+            assert_eq!(hidden.bytes().current, 0);
             allocator.release_pool(id).unwrap();
         }
         free(&allocator, kept);

@@ -4,7 +4,7 @@ use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Hold, Pin};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
 use cuda_mem_pool::segments::{Filter, Options};
-use cuda_mem_pool::{Error, LimitingAdaptor, MemoryResource, MempoolId, PinnedCachingAllocator};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 use proptest::prelude::*;
 
@@ -116,7 +116,7 @@ fn ask(allocator: &CachingAllocator, stream: &Stream, number: u64, other: u64, a
     let scope = tag.enter().unwrap();
     drop(allocator.allocate(bytes, stream));
     drop(scope);
-    let adaptor = LimitingAdaptor::new(allocator.clone(), other);
+    let adaptor = TrackingAdaptor::new(allocator.clone(), false);
     drop(adaptor.allocate(bytes, stream));
     drop(adaptor.allocate(other as usize, stream));
     if let Ok(mut block) = allocator.allocate(bytes.min(1 << 20), stream) {

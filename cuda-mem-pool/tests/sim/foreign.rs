@@ -4,7 +4,7 @@ use cuda_mem_core::{Context, Error as CoreError, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{
-    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, LimitingAdaptor, MemoryResource, MempoolId,
+    DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, MempoolId,
     PinnedCachingAllocator, PinnedMemoryResource, TrackingAdaptor,
 };
 use cuda_mem_sim::Sim;
@@ -21,7 +21,7 @@ fn all(context: &Context, mut each: impl FnMut(&str, &dyn Fn(&Stream) -> Result<
     let pinned = PinnedMemoryResource::new(context, None).unwrap();
     let cache = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
     let pinned_cache = PinnedCachingAllocator::new(context);
-    let stacked = TrackingAdaptor::new(LimitingAdaptor::new(cache.clone(), 1 << 30), false);
+    let stacked = TrackingAdaptor::new(TrackingAdaptor::new(cache.clone(), false), false);
     fn through<R: MemoryResource>(resource: &R) -> impl Fn(&Stream) -> Result<(), Error> {
         move |stream| {
             let mut block = resource.allocate(10_000, stream)?;

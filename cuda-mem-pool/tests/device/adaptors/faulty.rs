@@ -1,4 +1,4 @@
-//! A resource that fails on request, and remembers what it was asked for.
+//! A resource that fails on request.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -23,7 +23,6 @@ struct Inner {
     upstream: Arc<dyn RawResource>,
     allocations_to_refuse: AtomicUsize,
     frees_to_refuse: AtomicUsize,
-    asked: Mutex<Vec<Layout>>,
     after_free: Mutex<Option<Hook>>,
 }
 
@@ -36,7 +35,6 @@ impl Faulty {
             upstream: upstream.raw(),
             allocations_to_refuse: AtomicUsize::new(0),
             frees_to_refuse: AtomicUsize::new(0),
-            asked: Mutex::default(),
             after_free: Mutex::default(),
         };
         Self { upstream, inner: Arc::new(inner) }
@@ -50,11 +48,6 @@ impl Faulty {
     /// So many frees fail from now on.
     pub(crate) fn refuse_frees(&self, count: usize) {
         self.inner.frees_to_refuse.store(count, Ordering::SeqCst);
-    }
-
-    /// The layouts that were asked for since the last call of this.
-    pub(crate) fn asked(&self) -> Vec<Layout> {
-        std::mem::take(&mut *self.inner.asked.lock().unwrap())
     }
 
     /// Runs when the next free has happened and not returned yet, which is when others may get the memory.
@@ -116,7 +109,6 @@ unsafe impl MemorySource for Inner {
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl RawResource for Inner {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
-        self.asked.lock().unwrap().push(layout);
         if takes_one(&self.allocations_to_refuse) {
             return Err(Error::OutOfMemory { requested: layout.size(), used: 0, limit: 0, source: None });
         }

@@ -2,7 +2,6 @@
 
 mod captures;
 mod faulty;
-mod limiting;
 mod model;
 mod nested;
 mod pinned_cache;

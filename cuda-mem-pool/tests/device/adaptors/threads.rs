@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use cuda_mem_pool::{Error, LimitingAdaptor, MemoryResource, TrackingAdaptor};
+use cuda_mem_pool::{MemoryResource, TrackingAdaptor};
 
 use super::faulty::Faulty;
 use crate::common::World;
@@ -11,53 +11,15 @@ use crate::support::device;
 const THREADS: usize = 6;
 const ROUNDS: usize = 100;
 
-/// Runs the same in several threads, each with its number.
-fn in_threads(work: impl Fn(usize) + Sync) {
-    thread::scope(|scope| {
-        for number in 0..THREADS {
-            let work = &work;
-            scope.spawn(move || work(number));
-        }
-    });
-}
-
-#[test]
-fn the_limit_holds_whatever_races() {
-    let world = World::new();
-    // It counts a free before the limit does, so its peak can never be above.
-    let counted = TrackingAdaptor::new(device(&world), false);
-    let limit = 10_000;
-    let resource = LimitingAdaptor::new(counted.clone(), limit);
-    in_threads(|number| {
-        let stream = world.new_stream();
-        let mut out = Vec::new();
-        for round in 0..ROUNDS {
-            match resource.allocate(1 + (number * 997 + round * 131) % 4000, &stream) {
-                Ok(block) => out.push(block),
-                Err(Error::OutOfMemory { used, limit: named, .. }) => {
-                    assert!(named == limit && used <= limit);
-                    out.clear();
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-    });
-    assert_eq!(resource.allocated_bytes(), 0);
-    let bytes = counted.bytes();
-    assert_eq!(bytes.current, 0);
-    assert!(bytes.peak <= limit && bytes.allocated > limit, "{bytes}");
-}
-
 #[test]
 fn books_balance_when_memory_is_freed_in_another_thread() {
     let world = World::new();
     let statistics = TrackingAdaptor::new(device(&world), false);
     let tracking = TrackingAdaptor::new(statistics.clone(), false);
-    let resource = LimitingAdaptor::new(tracking.clone(), u64::MAX);
     let (sender, receiver) = std::sync::mpsc::channel();
     thread::scope(|scope| {
         for number in 0..THREADS {
-            let (world, resource, sender) = (&world, &resource, sender.clone());
+            let (world, resource, sender) = (&world, &tracking, sender.clone());
             scope.spawn(move || {
                 let stream = world.new_stream();
                 for round in 0..ROUNDS {
@@ -82,16 +44,16 @@ fn memory_that_is_allocated_again_while_its_free_returns_stays_in_the_books() {
     let upstream = Faulty::new(&world);
     let stream = world.new_stream();
     let tracking = TrackingAdaptor::new(upstream.clone(), false);
-    let resource = LimitingAdaptor::new(tracking.clone(), 10_000);
+    let resource = TrackingAdaptor::new(tracking.clone(), false);
     let first = resource.allocate(2000, &stream).unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let (again, same) = (resource.clone(), stream.clone());
     upstream.after_next_free(move || sender.send(again.allocate(2000, &same).unwrap()).unwrap());
     drop(first);
     let second = receiver.recv().unwrap();
-    assert_eq!(resource.allocated_bytes(), 2000);
+    assert_eq!(resource.bytes().current, 2000);
     assert_eq!(tracking.outstanding_allocations().len(), 1);
     second.close().unwrap();
     assert!(tracking.outstanding_allocations().is_empty());
-    assert_eq!(resource.allocated_bytes(), 0);
+    assert_eq!(resource.bytes().current, 0);
 }

@@ -56,6 +56,8 @@ fn one_over_another_sees_its_own() {
     let world = World::new();
     let inner = TrackingAdaptor::new(device(&world), false);
     let outer = TrackingAdaptor::new(inner.clone(), false);
+    assert_eq!(outer.upstream(), &inner);
+    assert_ne!(TrackingAdaptor::new(inner.clone(), false), outer);
     let below = inner.allocate(10, &world.stream).unwrap();
     let above = outer.allocate(20, &world.stream).unwrap();
     assert_eq!((outer.bytes().current, inner.bytes().current), (20, 30));

@@ -1,4 +1,7 @@
-//! [`TrackingAdaptor`]: observes each allocation, and their sums and peaks.
+//! [`TrackingAdaptor`], a resource over another resource: observes each allocation, and their sums and peaks.
+//!
+//! It holds no lock while its upstream works: an allocation may release what waited for the end of a capture, which comes back
+//! through the same adaptor.
 //!
 //! # Safety
 //!
@@ -14,10 +17,9 @@ use std::sync::Arc;
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{MemorySource, Result as CoreResult, Stream, StreamId, forked};
 
-use super::adaptor;
 use crate::error::Result;
 use crate::primitive::{Mutex, lock};
-use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext};
+use crate::resource::{ByAddress, MemoryResource, RawResource, ResourceContext, equal_handles};
 use crate::statistics::Stat;
 
 /// Remembers each allocation until it is freed: its size, its stream and, on request, the calls that led to it. Refuses a free of
@@ -81,6 +83,12 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
         Self { upstream, inner: Arc::new(inner) }
     }
 
+    /// The resource that the memory comes from.
+    #[must_use]
+    pub fn upstream(&self) -> &R {
+        &self.upstream
+    }
+
     /// The bytes that were asked for.
     #[must_use]
     pub fn bytes(&self) -> Stat {
@@ -107,7 +115,27 @@ impl<R: MemoryResource> TrackingAdaptor<R> {
     }
 }
 
-adaptor!(TrackingAdaptor);
+// SAFETY: all memory comes from `upstream`, of which the same is true.
+unsafe impl<R: MemoryResource> MemoryResource for TrackingAdaptor<R> {
+    type Access = R::Access;
+
+    fn raw(&self) -> Arc<dyn RawResource> {
+        Arc::clone(&self.inner) as Arc<dyn RawResource>
+    }
+
+    fn resource_context(&self) -> &ResourceContext {
+        self.upstream.resource_context()
+    }
+}
+
+equal_handles!(TrackingAdaptor<R>, inner);
+
+// Not derived: a resource need not be printable, and what it gives memory from is.
+impl<R> fmt::Debug for TrackingAdaptor<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TrackingAdaptor").field("inner", &self.inner).finish()
+    }
+}
 
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Tracker {
