@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// assert_eq!(MempoolId::default(), MempoolId::NONE);
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MempoolId(pub u64, pub u64);
 
 static USERS: AtomicU64 = AtomicU64::new(1);

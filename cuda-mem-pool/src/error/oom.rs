@@ -12,10 +12,8 @@ use crate::mempool_id::MempoolId;
 /// The figures are of about the same moment: other threads may allocate meanwhile. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct OutOfMemoryReport {
     /// The device.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::device"))]
     pub device: Device,
     /// What was asked for.
     pub requested: usize,
@@ -40,7 +38,6 @@ pub struct OutOfMemoryReport {
     pub largest: usize,
     /// The processes that have a context on the device, this one among them, as far as NVIDIA's management library is there and
     /// knows.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::processes"))]
     pub processes: Option<Vec<ProcessMemory>>,
     /// What would help, chosen from the figures.
     pub advice: Vec<Advice>,
@@ -49,12 +46,10 @@ pub struct OutOfMemoryReport {
 /// What a pool has free. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CachedMemory {
     /// Which private pool; [`MempoolId::NONE`] for the default one.
     pub pool: MempoolId,
     /// Of the default pool, the stream whose part it is.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_number::stream"))]
     pub stream: Option<StreamId>,
     /// The bytes that are in no block.
     pub bytes: usize,
@@ -73,7 +68,6 @@ impl OutOfMemoryReport {
 /// What would help a request that failed. The text says how, and what the field is, in bytes. [`Error`](crate::Error) has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[allow(missing_docs, reason = "each text names its field")]
 pub enum Advice {
     /// The device does not have as much memory in all.
@@ -229,57 +223,5 @@ impl fmt::Display for CachedMemory {
             None => write!(f, "private pool {}", self.pool)?,
         }
         write!(f, ": {}, the longest piece {}", bytes_of(self.bytes), bytes_of(self.largest))
-    }
-}
-
-/// How the types of the layer below are serialised.
-#[cfg(feature = "serde")]
-mod as_number {
-    use serde::{Serialize, Serializer};
-
-    use super::{Device, ProcessMemory, StreamId};
-
-    pub(super) fn device<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Error> {
-        device.as_raw().serialize(serializer)
-    }
-
-    pub(super) fn stream<S: Serializer>(stream: &Option<StreamId>, serializer: S) -> Result<S::Ok, S::Error> {
-        stream.map(StreamId::as_raw).serialize(serializer)
-    }
-
-    /// Pairs of a process and its bytes.
-    pub(super) fn processes<S: Serializer>(
-        processes: &Option<Vec<ProcessMemory>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let pairs =
-            |list: &Vec<ProcessMemory>| list.iter().map(|one| (one.pid, one.bytes)).collect::<Vec<_>>();
-        processes.as_ref().map(pairs).serialize(serializer)
-    }
-}
-
-#[cfg(all(test, feature = "serde", not(loom)))]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-mod tests {
-    use cuda_mem_core::{Driver, Stream};
-
-    use crate::caching::{CachingAllocator, CachingOptions};
-    use crate::{Error, MemoryResource};
-
-    #[test]
-    fn a_report_is_serialised_with_numbers() {
-        let driver = Driver::over(cuda_mem_sim::table()).unwrap();
-        let context = driver.device(0).unwrap().primary_context().unwrap();
-        let stream = Stream::new(&context).unwrap();
-        let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
-        drop(allocator.allocate(3 << 20, &stream).unwrap());
-        let Err(Error::DeviceOutOfMemory(report)) = allocator.allocate(1 << 45, &stream) else {
-            unreachable!()
-        };
-        let value = serde_json::to_value(&*report).unwrap();
-        assert_eq!((&value["device"], &value["requested"]), (&0.into(), &(1u64 << 45).into()));
-        assert_eq!(value["cached"][0]["stream"], stream.id().as_raw());
-        assert_eq!(value["cached"][0]["bytes"], report.cached[0].bytes);
-        assert_eq!(value["advice"][0]["LargerThanDevice"]["total"], report.total);
     }
 }

@@ -18,15 +18,15 @@
 //!
 //! Blocks that are never freed were live when the recording ended.
 //!
-//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together; [`Trace::write`] writes it. All of it is
-//! plain text: unpack compressed files before. Who records a program attaches to the allocator's [`History`](crate::history::History).
+//! [`Trace::read`] reads a trace and checks each line, and that the events make sense together. All of it is plain text: unpack compressed
+//! files before. Who records a program attaches to the allocator's [`History`](crate::history::History).
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 
 /// The most bytes that an event may allocate: 2⁶⁰, more than any device has.
 pub const MAX_SIZE: u64 = 1 << 60;
@@ -34,7 +34,7 @@ pub const MAX_SIZE: u64 = 1 << 60;
 /// The most events that [`Trace::read`] takes, so that a small compressed file cannot fill the memory.
 pub const MAX_EVENTS: usize = 50_000_000;
 
-/// The most bytes of a line. The first one is the longest, with some tens of pairs; an event has 105 at most.
+/// The most bytes of a line. The first one is the longest, with some tens of pairs; an event needs 105 at most.
 const LONGEST: usize = 16 << 10;
 
 /// The names of all columns; the last two may be missing.
@@ -49,7 +49,7 @@ const COLUMNS: [&str; 6] = ["op", "id", "size", "stream", "time_us", "thread"];
 /// let trace = Trace::read("# wall_s=0.5\nop,id,size,stream\na,0,1000,7\nf,0,,7\n".as_bytes())?;
 /// assert_eq!(trace.number("wall_s")?, Some(0.5));
 /// assert_eq!(trace.events[0].action, Action::Allocate { size: 1000 });
-/// assert_eq!(trace.events[1].to_string(), "f,0,,7,,");
+/// assert_eq!((trace.events[1].action, trace.events[1].stream), (Action::Free, 7));
 /// let wrong = Trace::read("op,id,size,stream\nf,7,,0\n".as_bytes()).unwrap_err();
 /// assert_eq!(wrong.to_string(), "line 2: the block 7 is freed and is not live");
 /// # Ok::<(), std::io::Error>(())
@@ -62,7 +62,7 @@ pub struct Trace {
     pub events: Vec<Event>,
 }
 
-/// Something that happened to a block. Displayed, it is its line in a trace, with all six columns. [`Trace`] has an example.
+/// Something that happened to a block: a line of a trace. [`Trace`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
@@ -111,19 +111,6 @@ impl Trace {
         Ok(Self { header, events })
     }
 
-    /// Writes the trace as it can be read again, each event by itself: a file wants a [`BufWriter`](io::BufWriter) around it.
-    ///
-    /// # Errors
-    ///
-    /// The target's; [`io::ErrorKind::InvalidInput`] for a header that fits no line.
-    pub fn write(&self, mut target: impl Write) -> io::Result<()> {
-        let line = header_line(&self.header);
-        let line = line.map_err(|problem| io::Error::new(io::ErrorKind::InvalidInput, problem))?;
-        writeln!(target, "{line}\n{}", COLUMNS.join(","))?;
-        self.events.iter().try_for_each(|event| writeln!(target, "{event}"))?;
-        target.flush()
-    }
-
     /// A value of the header, as a number of something that is measured: finite and not below zero.
     ///
     /// # Errors
@@ -133,20 +120,6 @@ impl Trace {
         let Some(value) = self.header.get(key) else { return Ok(None) };
         let number = value.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
         number.map(Some).ok_or_else(|| wrong(1, format!("{key}={value:?} is no number from 0 on")))
-    }
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { action, id, stream, time_us, thread } = self;
-        let (letter, size) = match action {
-            Action::Allocate { size } => ("a", Some(*size)),
-            Action::Free => ("f", None),
-            Action::Complete => ("c", None),
-        };
-        let [size, time, thread] =
-            [size, *time_us, *thread].map(|cell| cell.map_or_else(String::new, |number| number.to_string()));
-        write!(f, "{letter},{id},{size},{stream},{time},{thread}")
     }
 }
 
@@ -186,25 +159,16 @@ fn parse_header(words: &str) -> Result<BTreeMap<String, String>, String> {
             return Err(format!("the key {key:?} is there twice"));
         }
     }
-    // As it would be written.
-    header_line(&header).map(|_| header)
-}
-
-/// The first line, if it could be read again.
-fn header_line(header: &BTreeMap<String, String>) -> Result<String, String> {
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    let mut line = "#".to_owned();
-    for (key, value) in header {
-        let pair = format!("{key}={value}");
-        if key.is_empty()
+    let bad = header.iter().find(|(key, value)| {
+        key.is_empty()
             || !key.bytes().all(is_key)
             || value.chars().any(|letter| letter.is_whitespace() || letter.is_control())
-        {
-            return Err(bad_pair(&pair));
-        }
-        line.extend([" ", &pair]);
+    });
+    match bad {
+        Some((key, value)) => Err(bad_pair(&format!("{key}={value}"))),
+        None => Ok(header),
     }
-    if line.len() > LONGEST { Err(too_long()) } else { Ok(line) }
 }
 
 fn bad_pair(word: &str) -> String {
