@@ -237,8 +237,10 @@ fn what_is_given_back_is_released_behind_the_consumers_work() {
         // works.
         unsafe { cuda_mem_core::copy::memcpy_async(&consumer, to.address(), address, 4096) }.unwrap();
     }
-    // SAFETY: lent just now, and given back once.
-    unsafe { (*lent).deleter.unwrap()(lent) };
+    // SAFETY: lent just now.
+    let deleter = unsafe { (*lent).deleter }.unwrap();
+    // SAFETY: as above, and given back once.
+    unsafe { deleter(lent) };
     // Memory that were free by now would serve this.
     let other = DeviceBuffer::from_slice(&world.new_stream(), &[1u8; 4096]).unwrap();
     gate.open();
