@@ -219,7 +219,7 @@ impl CachingAllocator {
         // For memory of `cuMemAlloc`, what there is and what comes.
         let context = peer.primary_context()?;
         context.enable_peer_access(&shared.context)?;
-        shared.tags.add_peer(context)?;
+        shared.tags.add_peer(&context)?;
         // Last: it says that all is done.
         source.backend.reached_by.push(peer);
         Ok(())

@@ -335,6 +335,8 @@ fn a_peer_that_was_let_in_by_half_is_waited_for_too() {
         sim.fail_call("cuMemSetAccess", 2, UNKNOWN);
         allocator.enable_peer_access(peer).unwrap_err();
         sim.clear_faults();
+        // This is for it once it is let in.
+        let other = allocate_in(&tag, &allocator, 40 * MIB, &stream);
         let remote = peer.primary_context().unwrap();
         let (kernels, on_peer) = (Kernels::load(&remote), Stream::new(&remote).unwrap());
         for value in 0..5 {
@@ -344,7 +346,12 @@ fn a_peer_that_was_let_in_by_half_is_waited_for_too() {
         sleep(&tag, Backup::Pinned);
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         assert_eq!((byte(&stream, blocks[0]), byte(&stream, blocks[0] + (40 << 20) - 4)), (4, 4));
-        blocks.into_iter().for_each(|block| free(&allocator, block));
+        allocator.enable_peer_access(peer).unwrap();
+        // SAFETY: as above.
+        unsafe { kernels.fill_u32(&on_peer, other, 10 << 20, 7) };
+        on_peer.synchronize().unwrap();
+        assert_eq!(byte(&stream, other), 7);
+        blocks.into_iter().chain([other]).for_each(|block| free(&allocator, block));
     });
 }
 

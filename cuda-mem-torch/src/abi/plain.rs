@@ -32,7 +32,7 @@ static PLAIN: Devices = Devices::new();
 static BOOKS: [Mutex<Books>; MOST] =
     [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
-/// So much parked memory is waited for, however much is asked for: what is parked is held twice until then.
+/// From so many parked bytes on there is a wait, however much is asked for. Below that, new memory is made beside them.
 const MOST_PARKED: usize = 1 << 30;
 
 /// What was handed out and came back, by its address.

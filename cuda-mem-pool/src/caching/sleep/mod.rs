@@ -125,8 +125,8 @@ pub(super) struct Tags {
     peers: Peers,
 }
 
-/// The primary contexts of the devices that may reach the memory of all tags, and of `cuMemAlloc`: they keep that setting. What comes is for
-/// those that are let in too; a device for which that failed is waited for alone.
+/// The primary contexts of the devices that may reach the memory of all tags, and of `cuMemAlloc`, which they keep so; and whether new memory
+/// is mapped for them too. Where mapping failed it is not, and the device may reach what was mapped before: it is still waited for.
 type Peers = Arc<Mutex<Vec<(Context, bool)>>>;
 
 /// A tag: the source of its pools' segments, which is how they are known.
@@ -173,15 +173,20 @@ impl Tags {
     }
 
     /// Lets a peer reach the memory of all tags, and of those that come.
-    pub(super) fn add_peer(&self, peer: Context) -> cuda_mem_core::Result<()> {
+    pub(super) fn add_peer(&self, peer: &Context) -> cuda_mem_core::Result<()> {
         let device = peer.device();
+        let set = |is_let_in| {
+            let mut peers = lock(&self.peers);
+            match peers.iter_mut().find(|(known, _)| known.device() == device) {
+                Some((_, before)) => *before = is_let_in,
+                None => peers.push((peer.clone(), is_let_in)),
+            }
+        };
         // Before the tags are looked at: what is made and mapped meanwhile is for it too.
-        lock(&self.peers).push((peer, true));
+        set(true);
         let outcome = self.all().iter().try_for_each(|tag| tag.let_in(device));
         if outcome.is_err() {
-            let mut peers = lock(&self.peers);
-            let failed = peers.iter_mut().filter(|(peer, _)| peer.device() == device);
-            failed.for_each(|(_, is_let_in)| *is_let_in = false);
+            set(false);
         }
         outcome
     }

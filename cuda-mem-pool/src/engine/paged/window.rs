@@ -24,7 +24,7 @@ pub(super) struct Window {
     pub(super) parts: Vec<Free>,
     /// The slots that lack a handle.
     pub(super) lacks: Vec<u64>,
-    /// The handles that are stale in other slots and wholly free elsewhere, with these: they can be active there again without a call.
+    /// The other slots, each with the handle that is stale in it and wholly free elsewhere: that can be active here again without a call.
     pub(super) returns: Vec<(moving::Free, u64)>,
 }
 
