@@ -44,6 +44,10 @@ const SHIM_INPUTS: &[&str] = &[
 /// The tool with all that the checks ask of it: one build rather than one each.
 const TOOL: &str = "--package xtask --features bindgen,header,replay";
 
+/// What the matrix tests, as it builds it: whoever asks for the same packages with the same features has them built already.
+const TESTED: &str = "--package cuda-mem-core --package cuda-mem-ipc --package cuda-mem-pool --package cuda-mem-report \
+    --package cuda-mem-sim --package cuda-mem-sys --package cuda-mem-top --package cuda-mem-torch --all-features";
+
 /// Runs all checks; whether none failed.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let workspace = Workspace::read(root)?;
@@ -77,8 +81,6 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     steps.command("publish", &mut cargo("publish --workspace --dry-run --no-verify --allow-dirty"));
     // The matrix below has the tests of all other packages. The tool itself runs without its features here.
     steps.command("tests", limit_tests(&mut cargo(&format!("test --no-fail-fast {TOOL}")), 600, ""));
-    // It compiles everything below once more, with flags of its own.
-    steps.command("must not compile", limit_tests(&mut cargo("test --package cuda-mem-ui"), 600, ""));
     for trace in TRACES {
         // What the shipped policy does, before the checker.
         // With what the tests were built from: `cargo xtask replay` would build everything once more, optimised, for seconds of work.
@@ -87,10 +89,12 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         );
         steps.command(&format!("replay {trace}"), &mut cargo(&replay));
     }
-    page(&mut steps);
     shim(&mut steps, root);
     dependencies(&mut steps, root, &tools);
     steps.command("matrix", &mut cargo("xtask gpu-test"));
+    let programs = format!("test {TESTED} --package cuda-mem-ui --test ui");
+    steps.command("must not compile", limit_tests(&mut cargo(&programs), 600, ""));
+    page(&mut steps);
     for bench in ["pinned", "staging", "alloc", "ipc", "symmetric"] {
         // On the simulator: that it runs, and that the bytes are right.
         let smoke = format!("xtask bench {bench} --quick --backend sim --json --out target/bench/smoke");
@@ -178,7 +182,7 @@ fn digests(root: &Path, inputs: &[&str]) -> io::Result<String> {
 fn page(steps: &mut Steps) {
     match chromium::find() {
         Some(program) => {
-            let mut tests = cargo("test --package cuda-mem-report --lib -- --ignored");
+            let mut tests = cargo(&format!("test {TESTED} --lib -- clicks:: --ignored"));
             steps.command("report page", tests.env("CHROMIUM", program));
         }
         None => steps.skip("report page", "there is no Chromium here; CHROMIUM may name one"),
