@@ -191,8 +191,11 @@ impl DeviceCache {
     pub(super) fn wait_for_lost_streams(&self) -> bool {
         let owners = self.slots.iter().map(|slot| &slot.owner);
         let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
-        let captures = || self.known_streams().any(|stream| stream.is_capturing().unwrap_or(false));
-        let is_done = !lost.is_empty() && !captures() && self.wait_for_context().is_ok();
+        let wait = || self.context.point().and_then(|point| point.synchronize());
+        let is_done = !lost.is_empty()
+            && self.refuse_captures("a wait for streams of ended threads").is_ok()
+            // Once more, because the driver reports older errors of others in any call.
+            && wait().or_else(|_| wait()).is_ok();
         if is_done {
             lost.iter().for_each(|(owner, id)| owner.found_done(*id));
         }
