@@ -167,7 +167,7 @@ impl DeviceCache {
     /// only then can be given back. Streams that capture are not waited for.
     fn wait_for_pending(&self) -> Result<bool> {
         let mut waited = self.pools().reclaim_waiting();
-        for point in self.pending.points() {
+        for point in self.pending.points(|_| true) {
             // Whatever a wait says, what has not ended is found out by the poll.
             waited |= point.wait().is_ok();
         }

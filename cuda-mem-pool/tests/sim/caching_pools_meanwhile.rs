@@ -1,6 +1,8 @@
 //! What becomes of private pools while another thread asks whether their memory is quiet, or waits for that, and while a tracker is told.
 
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
@@ -13,7 +15,7 @@ use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{LIMIT, interrupted, meanwhile, until};
-use crate::rig::on_simulator;
+use crate::rig::{on, on_simulator};
 
 /// So large that it has a segment of its own.
 const BYTES: usize = 30 << 20;
@@ -33,7 +35,7 @@ fn beside<R: Send + 'static>(
     let (done, was_done) = channel();
     let allocator = allocator.clone();
     // A thread that panics sends nothing.
-    meanwhile(move || drop(std::thread::spawn(move || done.send(work(&allocator))).join()));
+    meanwhile(move || drop(thread::spawn(move || done.send(work(&allocator))).join()));
     was_done
 }
 
@@ -115,5 +117,35 @@ fn what_a_tracker_gets_while_a_checkpoint_is_brought_back_waits_for_its_uses() {
         gate.open();
         user.synchronize().unwrap();
         free(&allocator, next);
+    });
+}
+
+#[test]
+fn a_block_whose_stream_is_done_serves_others_while_one_waits_for_another_stream() {
+    on(Sim::builder().memory(64 << 20).workers(2), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, other, slow, fast] = [(); 4].map(|()| Stream::new(context).unwrap());
+        let (id, bytes) = (MempoolId::for_user(), 20 << 20);
+        let kept = allocator.allocate_by_address(bytes, &other).unwrap();
+        allocator.begin_allocate_to_pool(id, Filter::stream(stream.id().as_raw())).unwrap();
+        let ask = || allocator.allocate_by_address(bytes, &stream);
+        let blocks = [(); 2].map(|()| ask().unwrap());
+        thread::scope(|scope| {
+            let gates = [&slow, &fast].map(Gate::before);
+            for (block, user) in blocks.into_iter().zip([&slow, &fast]) {
+                allocator.record_stream(block, user).unwrap();
+                free(&allocator, block);
+            }
+            let waits = scope.spawn(ask);
+            until("the host waits", || allocator.statistics().num_sync_all_streams > 0);
+            thread::sleep(Duration::from_millis(50));
+            gates[1].open();
+            fast.synchronize().unwrap();
+            assert_eq!(ask().unwrap(), blocks[1]);
+            assert!(!waits.is_finished());
+            gates[0].open();
+            assert_eq!(waits.join().unwrap().unwrap(), blocks[0]);
+        });
+        blocks.into_iter().chain([kept]).for_each(|block| free(&allocator, block));
     });
 }

@@ -161,6 +161,11 @@ impl PrivatePools<'_> {
     /// Waits for the streams that still use freed blocks; whether it could wait for all. An error of the driver's is one here.
     pub(super) fn end_all(self, is_wanted: impl Fn(&Freed) -> bool) -> Result<bool> {
         let (pending, mut result) = (&self.private.pending, Ok(true));
+        // While the host waits others may have what is done.
+        for point in pending.points(&is_wanted) {
+            // Whatever a wait says, what has not ended is found out below.
+            let _ = point.wait();
+        }
         for mut waiting in pending.take(|waiting| is_wanted(&waiting.block)) {
             match waiting.end(&self.shared.observer) {
                 Ok(()) => self.complete(waiting.block.address),
