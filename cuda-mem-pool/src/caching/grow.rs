@@ -63,6 +63,8 @@ impl DeviceCache {
 
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
+        // What other threads have freed is in use no more.
+        self.count_all_frees();
         // The page source knows nothing of private blocks.
         let others = self.private.active();
         let active = self.figures.counter.active_bytes().saturating_sub(others);
