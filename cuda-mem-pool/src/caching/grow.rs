@@ -271,11 +271,12 @@ impl DeviceCache {
         let frames = self.record.history.frames(RecordContext::State);
         let address = self.obtain(slot, request);
         match address {
-            Ok(address) => {
+            Ok(address) if self.map.find(address).is_some() => {
                 let event = event(Action::Alloc, slot.handle(), address, request.requested);
                 self.record.tell_allocated(event, frames);
             }
-            Err(_) => self.record.tell_moves(),
+            // Of a block that a private pool lends that has told.
+            _ => self.record.tell_moves(),
         }
         address
     }

@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, MempoolId, RawResource, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 
@@ -70,6 +71,25 @@ fn a_pool_lends_in_need_if_it_may() {
         free(&allocator, lent);
         assert_eq!(allocator.statistics().num_ooms, 2);
         allocator.release_pool(id).unwrap();
+    });
+}
+
+#[test]
+fn a_block_that_a_pool_lends_is_told_of_once_as_the_pools() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        free(&allocator, routed(&allocator, id, 200 * MIB, stream).unwrap());
+        allocator.set_use_on_oom(id, true).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        let tracker = allocator.history().attach(move |entry| {
+            let is_alloc = entry.action == Action::Alloc;
+            heard.lock().unwrap().extend(is_alloc.then_some((entry.address, entry.pool)));
+        });
+        let lent = allocator.allocate_by_address(100 * MIB, stream).unwrap();
+        assert_eq!(*told.lock().unwrap(), [(lent, id)]);
+        allocator.history().detach(tracker);
+        free(&allocator, lent);
     });
 }
 
