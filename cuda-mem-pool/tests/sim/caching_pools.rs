@@ -170,6 +170,22 @@ fn segments_that_are_not_cut_make_room() {
 }
 
 #[test]
+fn a_segment_that_the_driver_refuses_to_take_ends_no_request_that_others_make_room_for() {
+    small(|sim, context, stream| {
+        let segments = Options::default().with_max_split_size(Some(20 << 20));
+        let options = CachingOptions::default().with_segments(segments);
+        let (allocator, id) = (CachingAllocator::new(context, &options).unwrap(), MempoolId::for_user());
+        let blocks = [(); 4].map(|()| routed(&allocator, id, 60 * MIB, stream).unwrap());
+        blocks[..3].iter().for_each(|block| free(&allocator, *block));
+        stream.synchronize().unwrap();
+        sim.fail_call("cuMemFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        let block = routed(&allocator, id, 70 * MIB, stream).unwrap();
+        assert_eq!(sim.struck().len(), 1);
+        [block, blocks[3]].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+#[test]
 fn a_full_pool_looks_again_after_it_has_waited() {
     small(|_, context, stream| {
         let (allocator, id) = (allocator(context), MempoolId::for_user());

@@ -55,8 +55,8 @@ impl PrivatePools<'_> {
         let is_captured = state.is_captured(pool);
         let taken = if is_captured { Vec::new() } else { state.pools.take_available(pool, wanted) };
         drop(state);
-        self.give_back(taken, waits)?;
         // What the driver refuses stays, and the request may do without.
+        unless_lost(self.give_back(taken, waits))?;
         unless_lost(self.shared.trim_to(0))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
         Ok(())
