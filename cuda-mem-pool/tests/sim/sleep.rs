@@ -4,7 +4,7 @@ use cuda_mem_core::copy::{memcpy_async, memset_async};
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Driver, Stream};
 use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Slept, Tag};
-use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -376,6 +376,28 @@ fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
     let reserved = statistics.reserved_bytes;
     assert_eq!((reserved.small_pool.current, reserved.large_pool.current), (2 << 20, 20 << 20));
     [small, block].into_iter().for_each(|block| free(&allocator, block));
+}
+
+/// Segments of a tag are whole pages, whatever the options say.
+#[test]
+fn figures_of_segments_of_an_odd_size_are_those_of_their_memory() {
+    on_simulator(|_, context| {
+        let segments = Options::default().with_large_segment_size(21 << 20);
+        let options = CachingOptions::default().with_segments(segments).with_max_bytes(22 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 3 * MIB, &stream);
+        assert_eq!(allocator.reserved_bytes(), 22 * MIB);
+        sleep(&tag, Backup::Discard);
+        assert_eq!((allocator.reserved_bytes(), allocator.statistics().asleep_bytes), (0, 22 << 20));
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        free(&allocator, block);
+        stream.synchronize().unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), 22 * MIB);
+        assert_eq!(allocator.reserved_bytes(), 0);
+        // The whole limit is there again.
+        free(&allocator, allocator.allocate_by_address(22 * MIB, &stream).unwrap());
+    });
 }
 
 #[test]
