@@ -411,3 +411,41 @@ fn a_guest_that_captures_is_not_disturbed_by_a_sleep() {
         assert_eq!(unsafe { table.cuStreamDestroy().unwrap()(raw) }, CUresult::CUDA_SUCCESS);
     });
 }
+
+/// Whatever scopes of the tag there are elsewhere.
+#[test]
+fn of_the_scopes_and_routes_of_a_thread_the_one_that_was_begun_last_decides() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let ask = || allocator.allocate(MIB, &stream).unwrap();
+        for is_elsewhere in [false, true] {
+            let pool = allocator.private_pool(None).unwrap();
+            let is_of_tag = || tag.has(ask().address());
+            let nested = || {
+                let route = pool.route_this_thread().unwrap();
+                assert!(!is_of_tag());
+                let inner = tag.enter().unwrap();
+                assert!(is_of_tag(), "{is_elsewhere}");
+                drop(inner);
+                assert!(!is_of_tag());
+                drop(route);
+            };
+            let outer = tag.enter().unwrap();
+            if is_elsewhere {
+                thread::scope(|scope| scope.spawn(nested).join()).unwrap();
+            } else {
+                nested();
+            }
+            assert!(is_of_tag());
+            let inner = tag.enter().unwrap();
+            let route = pool.route_this_thread().unwrap();
+            drop(outer);
+            assert!(!is_of_tag());
+            drop(route);
+            assert!(is_of_tag(), "a scope ends with its own handle");
+            drop(inner);
+            assert!(!is_of_tag());
+        }
+    });
+}
