@@ -63,6 +63,8 @@ impl DeviceCache {
 
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
+        // What other threads have freed is in use no more.
+        self.count_all_frees();
         // The page source knows nothing of private blocks.
         let others = self.private.active();
         let active = self.figures.counter.active_bytes().saturating_sub(others);
@@ -167,7 +169,7 @@ impl DeviceCache {
     /// only then can be given back. Streams that capture are not waited for.
     fn wait_for_pending(&self) -> Result<bool> {
         let mut waited = self.pools().reclaim_waiting();
-        for point in self.pending.points() {
+        for point in self.pending.points(|_| true) {
             // Whatever a wait says, what has not ended is found out by the poll.
             waited |= point.wait().is_ok();
         }
@@ -191,8 +193,11 @@ impl DeviceCache {
     pub(super) fn wait_for_lost_streams(&self) -> bool {
         let owners = self.slots.iter().map(|slot| &slot.owner);
         let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
-        let captures = || self.known_streams().any(|stream| stream.is_capturing().unwrap_or(false));
-        let is_done = !lost.is_empty() && !captures() && self.wait_for_context().is_ok();
+        let wait = || self.context.point().and_then(|point| point.synchronize());
+        let is_done = !lost.is_empty()
+            && self.refuse_captures("a wait for streams of ended threads").is_ok()
+            // Once more, because the driver reports older errors of others in any call.
+            && wait().or_else(|_| wait()).is_ok();
         if is_done {
             lost.iter().for_each(|(owner, id)| owner.found_done(*id));
         }
@@ -266,11 +271,12 @@ impl DeviceCache {
         let frames = self.record.history.frames(RecordContext::State);
         let address = self.obtain(slot, request);
         match address {
-            Ok(address) => {
+            Ok(address) if self.map.find(address).is_some() => {
                 let event = event(Action::Alloc, slot.handle(), address, request.requested);
                 self.record.tell_allocated(event, frames);
             }
-            Err(_) => self.record.tell_moves(),
+            // Of a block that a private pool lends that has told.
+            _ => self.record.tell_moves(),
         }
         address
     }

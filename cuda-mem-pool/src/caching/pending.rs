@@ -123,8 +123,10 @@ impl Pending {
     }
 
     /// The points that freed blocks wait for.
-    pub(super) fn points(&self) -> Vec<UsePoint> {
-        lock(&self.freed).iter().filter_map(|waiting| waiting.points.clone()).flatten().collect()
+    pub(super) fn points(&self, is_wanted: impl Fn(&Freed) -> bool) -> Vec<UsePoint> {
+        let freed = lock(&self.freed);
+        let wanted = freed.iter().filter(|waiting| is_wanted(&waiting.block));
+        wanted.filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
     /// Whether a freed block of the stream may come back before its capture ends.

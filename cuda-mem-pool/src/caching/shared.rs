@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, Stream, forked};
+use cuda_mem_core::{Context, Error as CoreError, forked};
 
 use super::callbacks::{CallWatch, Callbacks, is_watching};
 use super::figures::Figures;
@@ -142,19 +142,26 @@ impl DeviceCache {
                 wait => is_over &= wait.is_ok(),
             }
         }
-        if is_over { Ok(()) } else { self.wait_for_context() }
-    }
-
-    /// The streams that memory was allocated for and that have not ended.
-    pub(super) fn known_streams(&self) -> impl Iterator<Item = Stream> {
-        self.slots.iter().filter_map(|slot| slot.owner.stream())
-    }
-
-    /// Waits for all work of the context: that of another thread's default stream, which nobody else can name, or of one that was disowned,
-    /// which nobody can. Beside any capture the driver refuses, and that stream runs on.
-    pub(super) fn wait_for_context(&self) -> cuda_mem_core::Result<()> {
-        // Once more, because the driver reports older errors of others in any call.
+        if is_over {
+            return Ok(());
+        }
+        // Another thread's default stream nobody else can name, and one that was disowned nobody can. Beside any capture the driver refuses,
+        // and that stream runs on. Once more, because the driver reports older errors of others in any call.
         self.context.synchronize().or_else(|_| self.context.synchronize())
+    }
+
+    /// Refuses a wait for the whole context while a stream captures that memory was allocated for: that would end the capture. Of streams that
+    /// were lent, and of guests, the context knows itself.
+    pub(super) fn refuse_captures(&self, call: &'static str) -> Result<()> {
+        for stream in self.slots.iter().filter_map(|slot| slot.owner.stream()) {
+            match stream.is_capturing() {
+                Ok(true) => return Err(CoreError::Capturing { call }.into()),
+                // Of another thread's default stream, and of one that was disowned, nobody can ask.
+                Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -270,8 +270,8 @@ fn the_innermost_scope_of_the_thread_decides() {
     let blocks = [first, second, third, fourth, elsewhere, last];
     let of = blocks.map(|block| (is_of(&outer, block), is_of(&inner, block)));
     assert_eq!(of[..3], [(true, false), (false, true), (true, false)]);
-    // The outer tag's innermost scope ended with the first handle to one.
-    assert_eq!(of[3], (false, true));
+    // A scope ends with its own handle: the one that was entered last goes on.
+    assert_eq!(of[3], (true, false));
     assert_eq!(of[4..], [(false, false), (false, false)]);
     blocks.into_iter().for_each(|block| free(&allocator, block));
 }

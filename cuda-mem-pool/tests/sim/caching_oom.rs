@@ -166,6 +166,24 @@ fn handles_that_are_too_large_for_the_gap_go_back() {
     });
 }
 
+/// What another thread has freed is in use no more, though the heap was not told yet.
+#[test]
+fn what_another_thread_freed_serves_a_stream_without_a_step_of_the_ladder() {
+    on(machine(64 * MIB), |sim, context| {
+        let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let block = allocator.allocate_by_address(40 * MIB, &one).unwrap();
+        thread::scope(|scope| scope.spawn(|| free(&allocator, block).unwrap()).join()).unwrap();
+        let releases = sim.log().count("cuMemRelease");
+        let block = allocator.allocate_by_address(40 * MIB, &other).unwrap();
+        assert_eq!(
+            (allocator.statistics().num_alloc_retries, sim.log().count("cuMemRelease")),
+            (0, releases)
+        );
+        free(&allocator, block).unwrap();
+    });
+}
+
 #[test]
 fn without_moves_memory_goes_back_and_is_got_again() {
     on(machine(64 * MIB), |_, context| {

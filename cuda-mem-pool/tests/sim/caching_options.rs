@@ -3,6 +3,7 @@
 use std::sync::Barrier;
 use std::thread;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Hold};
 use cuda_mem_pool::{Error, MemoryResource};
@@ -138,5 +139,31 @@ fn memory_goes_back_down_to_a_size() {
         allocator.trim_to(0).unwrap();
         assert!(allocator.reserved_bytes() >= 100 * MIB, "what is in use stays");
         drop(block);
+    });
+}
+
+/// Ranges of addresses that lie side by side, the second with larger handles: what is free from the one into the other ends in the midst of
+/// a handle.
+#[test]
+fn handles_of_several_sizes_side_by_side_go_back_without_what_is_in_use() {
+    on(Sim::builder().memory(4 << 30), |sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let options = CachingOptions::default().with_max_bytes(64 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        // A range with no more addresses than are needed.
+        sim.fail_call("cuMemAddressReserve", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let [kept, behind] = [8, 10].map(|size| allocator.allocate(size * MIB, &stream).unwrap());
+        allocator.set_limit(usize::MAX).unwrap();
+        let [before, mut block] = [(); 2].map(|()| allocator.allocate(3 * MIB, &stream).unwrap());
+        assert_eq!(behind.address() + 10 * MIB as u64, before.address());
+        assert_eq!(before.address() + 3 * MIB as u64, block.address());
+        drop((behind, before));
+        stream.synchronize().unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), 10 * MIB);
+        block.as_device_range().fill_bytes(&stream, 7).unwrap();
+        stream.synchronize().unwrap();
+        drop((kept, block));
+        stream.synchronize().unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), 16 * MIB);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, MempoolId, RawResource, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 
@@ -70,6 +71,25 @@ fn a_pool_lends_in_need_if_it_may() {
         free(&allocator, lent);
         assert_eq!(allocator.statistics().num_ooms, 2);
         allocator.release_pool(id).unwrap();
+    });
+}
+
+#[test]
+fn a_block_that_a_pool_lends_is_told_of_once_as_the_pools() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        free(&allocator, routed(&allocator, id, 200 * MIB, stream).unwrap());
+        allocator.set_use_on_oom(id, true).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        let tracker = allocator.history().attach(move |entry| {
+            let is_alloc = entry.action == Action::Alloc;
+            heard.lock().unwrap().extend(is_alloc.then_some((entry.address, entry.pool)));
+        });
+        let lent = allocator.allocate_by_address(100 * MIB, stream).unwrap();
+        assert_eq!(*told.lock().unwrap(), [(lent, id)]);
+        allocator.history().detach(tracker);
+        free(&allocator, lent);
     });
 }
 
@@ -146,6 +166,22 @@ fn segments_that_are_not_cut_make_room() {
         let block = routed(&allocator, id, 100 * MIB, stream).unwrap();
         assert_eq!(allocator.reserved_bytes(), 100 * MIB);
         free(&allocator, block);
+    });
+}
+
+#[test]
+fn a_segment_that_the_driver_refuses_to_take_ends_no_request_that_others_make_room_for() {
+    small(|sim, context, stream| {
+        let segments = Options::default().with_max_split_size(Some(20 << 20));
+        let options = CachingOptions::default().with_segments(segments);
+        let (allocator, id) = (CachingAllocator::new(context, &options).unwrap(), MempoolId::for_user());
+        let blocks = [(); 4].map(|()| routed(&allocator, id, 60 * MIB, stream).unwrap());
+        blocks[..3].iter().for_each(|block| free(&allocator, *block));
+        stream.synchronize().unwrap();
+        sim.fail_call("cuMemFree", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        let block = routed(&allocator, id, 70 * MIB, stream).unwrap();
+        assert_eq!(sim.struck().len(), 1);
+        [block, blocks[3]].into_iter().for_each(|block| free(&allocator, block));
     });
 }
 

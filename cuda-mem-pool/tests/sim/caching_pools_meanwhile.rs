@@ -1,16 +1,21 @@
-//! What becomes of private pools while another thread asks whether their memory is quiet.
+//! What becomes of private pools while another thread asks whether their memory is quiet, or waits for that, and while a tracker is told.
 
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, PoolError};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::{free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{LIMIT, interrupted, meanwhile, until};
+use crate::rig::{on, on_simulator};
 
 /// So large that it has a segment of its own.
 const BYTES: usize = 30 << 20;
@@ -30,7 +35,7 @@ fn beside<R: Send + 'static>(
     let (done, was_done) = channel();
     let allocator = allocator.clone();
     // A thread that panics sends nothing.
-    meanwhile(move || drop(std::thread::spawn(move || done.send(work(&allocator))).join()));
+    meanwhile(move || drop(thread::spawn(move || done.send(work(&allocator))).join()));
     was_done
 }
 
@@ -81,5 +86,66 @@ fn a_pool_is_there_until_all_its_memory_has_gone() {
         gate.open();
         until("all is quiet", || allocator.empty_cache().is_ok() && allocator.reserved_bytes() == 0);
         allocator.create_or_incref_pool(id, None).unwrap();
+    });
+}
+
+/// Whoever is told that a block went may have its memory at once, and another stream use that.
+#[test]
+fn what_a_tracker_gets_while_a_checkpoint_is_brought_back_waits_for_its_uses() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, user] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let id = MempoolId::for_user();
+        allocator.create_or_incref_pool(id, None).unwrap();
+        let empty = allocator.checkpoint_pool(id).unwrap();
+        let block = routed(&allocator, id, BYTES, &stream).unwrap();
+        let gate = Gate::before(&user);
+        let (within, of, using) = (allocator.clone(), stream.clone(), user.clone());
+        let tracker = allocator.history().attach(move |entry| {
+            if entry.action == Action::FreeCompleted && entry.address == block {
+                assert_eq!(routed(&within, id, BYTES, &of).unwrap(), block);
+                within.record_stream(block, &using).unwrap();
+            }
+        });
+        // SAFETY: nothing uses the block.
+        let restored = unsafe { allocator.restore_pool(id, &empty) }.unwrap();
+        assert_eq!(restored.freed, [block]);
+        allocator.history().detach(tracker);
+        free(&allocator, block);
+        let next = routed(&allocator, id, BYTES, &stream).unwrap();
+        assert_ne!(next, block, "a stream uses it");
+        gate.open();
+        user.synchronize().unwrap();
+        free(&allocator, next);
+    });
+}
+
+#[test]
+fn a_block_whose_stream_is_done_serves_others_while_one_waits_for_another_stream() {
+    on(Sim::builder().memory(64 << 20).workers(2), |_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let [stream, other, slow, fast] = [(); 4].map(|()| Stream::new(context).unwrap());
+        let (id, bytes) = (MempoolId::for_user(), 20 << 20);
+        let kept = allocator.allocate_by_address(bytes, &other).unwrap();
+        allocator.begin_allocate_to_pool(id, Filter::stream(stream.id().as_raw())).unwrap();
+        let ask = || allocator.allocate_by_address(bytes, &stream);
+        let blocks = [(); 2].map(|()| ask().unwrap());
+        thread::scope(|scope| {
+            let gates = [&slow, &fast].map(Gate::before);
+            for (block, user) in blocks.into_iter().zip([&slow, &fast]) {
+                allocator.record_stream(block, user).unwrap();
+                free(&allocator, block);
+            }
+            let waits = scope.spawn(ask);
+            until("the host waits", || allocator.statistics().num_sync_all_streams > 0);
+            thread::sleep(Duration::from_millis(50));
+            gates[1].open();
+            fast.synchronize().unwrap();
+            assert_eq!(ask().unwrap(), blocks[1]);
+            assert!(!waits.is_finished());
+            gates[0].open();
+            assert_eq!(waits.join().unwrap().unwrap(), blocks[0]);
+        });
+        blocks.into_iter().chain([kept]).for_each(|block| free(&allocator, block));
     });
 }

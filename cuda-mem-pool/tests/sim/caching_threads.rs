@@ -203,7 +203,7 @@ fn a_stream_that_cannot_be_asked_is_waited_for_with_its_context() {
             sim.fail_call("cuStreamQuery", 1, CUresult::CUDA_ERROR_UNKNOWN);
         });
         let stream = Stream::new(context).unwrap();
-        (0..100).for_each(|_| sim.fail_call("cuCtxSynchronize", 1, CUresult::CUDA_ERROR_UNKNOWN));
+        (0..100).for_each(|_| sim.fail_call("cuCtxRecordEvent", 1, CUresult::CUDA_ERROR_UNKNOWN));
         let full = allocator.allocate(60 * MIB, &stream);
         assert!(matches!(full, Err(Error::DeviceOutOfMemory(_))), "{full:?}");
         sim.clear_faults();

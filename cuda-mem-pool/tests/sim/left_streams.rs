@@ -232,18 +232,24 @@ fn pools_that_a_thread_leaves_with_work_in_them_serve_others_once_that_is_done()
 /// A wait for the context would end the capture.
 #[test]
 fn a_pool_that_a_thread_leaves_with_work_in_it_is_nobodys_beside_a_capture() {
-    small(|sim, context, allocator| {
-        let (id, capturing) = (MempoolId::for_user(), Stream::new(context).unwrap());
-        drop(allocator.allocate(MIB, &capturing).unwrap());
-        leaves_work(context, |own| free(allocator, routed(allocator, id, 40 * MIB, own).unwrap())).open();
-        allocator.release_pool(id).unwrap();
-        let waits = sim.log().count("cuCtxSynchronize");
-        let capture = Capture::begin(&capturing, RELAXED);
-        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 0);
-        assert_eq!(sim.log().count("cuCtxSynchronize"), waits);
-        drop(capture.end().unwrap());
-        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 40 * MIB);
-    });
+    let beside = |is_known: bool| {
+        small(|sim, context, allocator| {
+            let (id, capturing) = (MempoolId::for_user(), Stream::new(context).unwrap());
+            // Memory was allocated for it, or it was only lent.
+            if is_known {
+                drop(allocator.allocate(MIB, &capturing).unwrap());
+            }
+            leaves_work(context, |own| free(allocator, routed(allocator, id, 40 * MIB, own).unwrap())).open();
+            allocator.release_pool(id).unwrap();
+            let waits = sim.log().count("cuCtxSynchronize");
+            let capture = Capture::begin(&capturing, RELAXED);
+            assert_eq!(allocator.empty_pool_cache(id).unwrap(), 0);
+            assert_eq!(sim.log().count("cuCtxSynchronize"), waits);
+            drop(capture.end().unwrap());
+            assert_eq!(allocator.empty_pool_cache(id).unwrap(), 40 * MIB);
+        });
+    };
+    [true, false].into_iter().for_each(beside);
 }
 
 /// A thread that ends while its default stream waits behind the gate, with what it does there.

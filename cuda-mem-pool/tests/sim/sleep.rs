@@ -1,10 +1,13 @@
 //! Tags when the driver refuses, and what figures say then.
 
+use std::sync::{Arc, Mutex};
+
 use cuda_mem_core::copy::{memcpy_async, memset_async};
 use cuda_mem_core::sys::CUresult;
-use cuda_mem_core::{Driver, Stream};
+use cuda_mem_core::{Driver, DriverError, Stream};
 use cuda_mem_pool::caching::{Backup, CachingAllocator, CachingOptions, Restore, SleepError, Slept, Tag};
-use cuda_mem_pool::segments::Filter;
+use cuda_mem_pool::segments::{Filter, Options};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{Error, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -378,6 +381,53 @@ fn memory_that_the_driver_refuses_to_take_is_told_and_counted_once() {
     [small, block].into_iter().for_each(|block| free(&allocator, block));
 }
 
+/// Segments of a tag are whole pages, whatever the options say.
+#[test]
+fn figures_of_segments_of_an_odd_size_are_those_of_their_memory() {
+    on_simulator(|_, context| {
+        let segments = Options::default().with_large_segment_size(21 << 20);
+        let options = CachingOptions::default().with_segments(segments).with_max_bytes(22 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 3 * MIB, &stream);
+        assert_eq!(allocator.reserved_bytes(), 22 * MIB);
+        sleep(&tag, Backup::Discard);
+        assert_eq!((allocator.reserved_bytes(), allocator.statistics().asleep_bytes), (0, 22 << 20));
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        free(&allocator, block);
+        stream.synchronize().unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), 22 * MIB);
+        assert_eq!(allocator.reserved_bytes(), 0);
+        // The whole limit is there again.
+        free(&allocator, allocator.allocate_by_address(22 * MIB, &stream).unwrap());
+    });
+}
+
+#[test]
+fn a_segment_that_the_driver_does_not_unmap_stays_in_its_tag() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 20 * MIB, &stream);
+        free(&allocator, block);
+        stream.synchronize().unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        let tracker = allocator.history().attach(move |entry| heard.lock().unwrap().push(entry.action));
+        (0..2).for_each(|_| sim.fail_call("cuMemUnmap", 1, UNKNOWN));
+        assert_eq!(allocator.empty_cache().unwrap_err().driver_error().map(DriverError::code), Some(UNKNOWN));
+        assert_eq!(*told.lock().unwrap(), [Action::SegmentFree, Action::SegmentAlloc]);
+        allocator.history().detach(tracker);
+        assert_eq!((allocator.reserved_bytes(), tag.state().awake_bytes), (20 * MIB, 20 * MIB));
+        assert_eq!(allocate_in(&tag, &allocator, 20 * MIB, &stream), block);
+        fill(&stream, block, 20 * MIB, 7);
+        assert_eq!(byte(&stream, block), 7);
+        free(&allocator, block);
+        assert_eq!(allocator.empty_cache().unwrap(), 20 * MIB);
+        assert_eq!((allocator.reserved_bytes(), tag.has(block)), (0, false));
+    });
+}
+
 #[test]
 fn registrants_hear_that_a_segment_stayed() {
     on_simulator(|sim, context| {
@@ -385,8 +435,8 @@ fn registrants_hear_that_a_segment_stayed() {
         let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
         let blocks = in_a_row(&tag, &allocator, &[64 * MIB; 2], &stream);
         let block = blocks[0];
-        let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let tell = std::sync::Arc::clone(&heard);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&heard);
         allocator.on_backing_change(move |event| {
             tell.lock().unwrap().push((event.is_leaving, event.ranges.to_vec()));
             Ok(())

@@ -1,5 +1,6 @@
 //! Tags beside calls of other threads, of trackers, and for pools whose names are used again.
 
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -376,5 +377,75 @@ fn a_pool_that_gets_its_first_memory_while_it_is_given_to_a_tag_has_it_of_the_ta
             assert!(tag.has(block.address()) && tag.pools().contains(&pool.id()));
             assert_eq!(sim.log().count("cuMemFree"), 1, "what had come for the pool without a tag");
         });
+    });
+}
+
+/// A guest is asked by its visitors alone; that it captures is known from the last of them.
+#[test]
+fn a_guest_that_captures_is_not_disturbed_by_a_sleep() {
+    on_simulator(|sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, id, table) = (allocator.tag("weights").unwrap(), MempoolId::for_graph(), sim.table());
+        let mut raw = ptr::null_mut();
+        // SAFETY: one handle to write; the context is current.
+        let made = context.with_current(|| unsafe { table.cuStreamCreate().unwrap()(&mut raw, 1) });
+        assert_eq!(made.unwrap(), CUresult::CUDA_SUCCESS);
+        // SAFETY: it is there during the call.
+        let guest = unsafe { Stream::guest(context, raw.cast()) }.unwrap();
+        // SAFETY: the stream is destroyed at the end.
+        let visiting = |body: &dyn Fn() -> u64| unsafe { guest.id().visit(body) };
+        let of_tag = visiting(&|| allocate_in(&tag, &allocator, MIB, &guest));
+        let capture = Capture::begin(&guest, RELAXED);
+        let captured = visiting(&|| routed(&allocator, id, MIB, &guest).unwrap());
+        // SAFETY: nothing uses the tag.
+        let refused = unsafe { Tag::sleep(&[&tag], Backup::Discard) }.unwrap_err();
+        assert!(matches!(refused, Error::Core(CoreError::Capturing { .. })), "{refused}");
+        assert!(!tag.state().is_asleep);
+        drop(capture.end().unwrap());
+        visiting(&|| u64::from(guest.is_capturing().unwrap()));
+        sleep(&tag, Backup::Discard);
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        [of_tag, captured].into_iter().for_each(|block| free(&allocator, block));
+        drop((tag, allocator, guest));
+        // SAFETY: made above, destroyed once.
+        assert_eq!(unsafe { table.cuStreamDestroy().unwrap()(raw) }, CUresult::CUDA_SUCCESS);
+    });
+}
+
+/// Whatever scopes of the tag there are elsewhere.
+#[test]
+fn of_the_scopes_and_routes_of_a_thread_the_one_that_was_begun_last_decides() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let ask = || allocator.allocate(MIB, &stream).unwrap();
+        for is_elsewhere in [false, true] {
+            let pool = allocator.private_pool(None).unwrap();
+            let is_of_tag = || tag.has(ask().address());
+            let nested = || {
+                let route = pool.route_this_thread().unwrap();
+                assert!(!is_of_tag());
+                let inner = tag.enter().unwrap();
+                assert!(is_of_tag(), "{is_elsewhere}");
+                drop(inner);
+                assert!(!is_of_tag());
+                drop(route);
+            };
+            let outer = tag.enter().unwrap();
+            if is_elsewhere {
+                thread::scope(|scope| scope.spawn(nested).join()).unwrap();
+            } else {
+                nested();
+            }
+            assert!(is_of_tag());
+            let inner = tag.enter().unwrap();
+            let route = pool.route_this_thread().unwrap();
+            drop(outer);
+            assert!(!is_of_tag());
+            drop(route);
+            assert!(is_of_tag(), "a scope ends with its own handle");
+            drop(inner);
+            assert!(!is_of_tag());
+        }
     });
 }

@@ -100,15 +100,15 @@ impl CachingAllocator {
     ///
     /// [`Error::Pool`] if allocations go to the pool already, it was released, or is [`MempoolId::NONE`] or a tag's own.
     pub fn begin_allocate_to_pool(&self, id: MempoolId, filter: Filter) -> Result<()> {
-        refuse_forked()?;
         refuse_tag_s(id)?;
-        // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
-        self.shared().pools().poll();
         self.begin_route(id, filter)
     }
 
-    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool), without a call of the program's.
+    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool), also for a tag's own pool, which may have several.
     pub(in crate::caching) fn begin_route(&self, id: MempoolId, filter: Filter) -> Result<()> {
+        refuse_forked()?;
+        // Afterwards nothing that waits in this pool comes back, as long as allocations go to it.
+        self.shared().pools().poll();
         // Refused, the filter goes without the lock.
         let kept = filter.clone();
         let begun = self.pool_state()?.pools.begin_allocate(id, filter);
@@ -126,11 +126,12 @@ impl CachingAllocator {
     /// [`Error::Pool`] if no allocations go to the pool, or it is a tag's own.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
         refuse_tag_s(id)?;
-        self.end_route(id)
+        self.end_route(id, None)
     }
 
-    pub(in crate::caching) fn end_route(&self, id: MempoolId) -> Result<()> {
-        let ended = self.pool_state()?.pools.end_allocate(id);
+    /// As [`end_allocate_to_pool`](Self::end_allocate_to_pool), of the one with this filter.
+    pub(in crate::caching) fn end_route(&self, id: MempoolId, filter: Option<&Filter>) -> Result<()> {
+        let ended = self.pool_state()?.pools.end_allocate(id, filter);
         self.forget_route(ended?);
         Ok(())
     }

@@ -121,12 +121,12 @@ impl PrivatePools<'_> {
         allocated.iter().for_each(|block| self.count_live(block));
         // Under the lock, so that the history has nobody's block before its free.
         self.note_restored(id, &freed, &allocated, frames.as_ref());
+        // And so that what goes was recorded of blocks that are no more; it is dropped without the lock.
+        let gone: Vec<_> =
+            freed.iter().filter_map(|was| self.private.pending.take_uses(was.address)).collect();
         drop(state);
+        drop(gone);
         self.shared.record.tell_moves();
-        for was in &freed {
-            // What was recorded of blocks that are no more goes without the lock.
-            drop(self.private.pending.take_uses(was.address));
-        }
         let addresses = |blocks: Vec<Block>| blocks.iter().map(|block| block.address).collect();
         Ok(Restored { freed: addresses(freed), allocated: addresses(allocated) })
     }
@@ -161,6 +161,11 @@ impl PrivatePools<'_> {
     /// Waits for the streams that still use freed blocks; whether it could wait for all. An error of the driver's is one here.
     pub(super) fn end_all(self, is_wanted: impl Fn(&Freed) -> bool) -> Result<bool> {
         let (pending, mut result) = (&self.private.pending, Ok(true));
+        // While the host waits others may have what is done.
+        for point in pending.points(&is_wanted) {
+            // Whatever a wait says, what has not ended is found out below.
+            let _ = point.wait();
+        }
         for mut waiting in pending.take(|waiting| is_wanted(&waiting.block)) {
             match waiting.end(&self.shared.observer) {
                 Ok(()) => self.complete(waiting.block.address),

@@ -55,8 +55,8 @@ impl PrivatePools<'_> {
         let is_captured = state.is_captured(pool);
         let taken = if is_captured { Vec::new() } else { state.pools.take_available(pool, wanted) };
         drop(state);
-        self.give_back(taken, waits)?;
         // What the driver refuses stays, and the request may do without.
+        unless_lost(self.give_back(taken, waits))?;
         unless_lost(self.shared.trim_to(0))?;
         unless_lost(self.reclaim(MempoolId::NONE, waits))?;
         Ok(())
@@ -81,7 +81,7 @@ impl PrivatePools<'_> {
     pub(in crate::caching) fn wait_for_streams(self) -> Result<()> {
         self.shared.figures.change(|counts| counts.num_sync_all_streams += 1);
         let of_slots = self.shared.slots.iter().map(|slot| slot.owner.wait());
-        let of_blocks = self.shared.pending.points().into_iter().map(|point| point.wait());
+        let of_blocks = self.shared.pending.points(|_| true).into_iter().map(|point| point.wait());
         for outcome in of_slots.chain(of_blocks) {
             // Whatever else it fails with, the events tell what is done.
             unless_lost(outcome.map_err(Error::Core))?;

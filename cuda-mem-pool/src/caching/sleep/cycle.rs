@@ -12,6 +12,7 @@
 #![allow(unsafe_code, reason = "unmaps and copies memory that others may use")]
 
 use std::collections::HashSet;
+use std::iter;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +36,6 @@ use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::primitive::{Ordering, lock, lock_over_calls};
 use crate::statistics::PoolSize;
 
-const SLEEPING: &str = "putting a tag to sleep";
 /// How long the driver may take to show memory as free.
 const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 
@@ -72,21 +72,16 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
         let shared = allocator.shared();
-        for stream in shared.known_streams() {
-            match stream.is_capturing() {
-                Ok(true) => return Err(CoreError::Capturing { call: SLEEPING }.into()),
-                // Of another thread's default stream, and of one that was disowned, nobody can ask.
-                Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        shared.refuse_captures("putting a tag to sleep")?;
         let mut cycles = Self::begin_all(tags, shared)?;
         cycles.iter().for_each(|cycle| shared.private.set_asleep(cycle.tag, true));
         let peers = lock(&shared.tags.peers).clone();
-        shared.context.synchronize()?;
-        for (peer, _) in peers {
-            // What peers run may use the memory too.
-            peer.synchronize()?;
+        // What peers run may use the memory too.
+        for context in iter::once(&shared.context).chain(peers.iter().map(|(peer, _)| peer)) {
+            // First for those that are known, of which none may capture: the other wait would end that. Once more, because the driver reports
+            // older errors of others in any call.
+            context.wait_for_streams().or_else(|_| context.wait_for_streams())?;
+            context.synchronize()?;
         }
         shared.context.driver().reclaim();
         shared.poll();

@@ -8,7 +8,6 @@ mod cycle;
 mod mapped;
 mod owned;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -141,8 +140,6 @@ struct TagShared {
     /// By address. A segment is shared with whoever works at it, so that no call of the driver is made under this lock.
     segments: Mutex<BTreeMap<CUdeviceptr, Arc<Segment>>>,
     phase: AtomicU32,
-    /// How many threads are in a scope of it: with the first one requests are asked where they go.
-    scopes: Mutex<usize>,
     keeps: Mutex<BTreeMap<u64, (Range<CUdeviceptr>, String)>>,
     /// One for each time that a part was put to sleep; awake, the one without bytes for the next time.
     backups: Mutex<Vec<BackupMemory>>,
@@ -154,11 +151,6 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 /// Somebody puts it to sleep or wakes it.
 const BUSY: u32 = 2;
-
-thread_local! {
-    /// The tags whose scopes the thread is in, the innermost last, each with its allocator.
-    static SCOPES: RefCell<Vec<(usize, MempoolId)>> = const { RefCell::new(Vec::new()) };
-}
 
 impl Tags {
     fn all(&self) -> Vec<Arc<TagShared>> {
@@ -263,7 +255,6 @@ impl Tag {
             peers: Arc::clone(&cache.tags.peers),
             segments: Mutex::default(),
             phase: AtomicU32::new(AWAKE),
-            scopes: Mutex::new(0),
             keeps: Mutex::default(),
             backups: Mutex::default(),
             lacking: Mutex::default(),
@@ -299,24 +290,9 @@ impl Tag {
     /// Has what this thread allocates be the tag's until the scope is dropped. Scopes nest: of those of the allocator's tags the innermost
     /// decides. Where allocations go to a private pool that was begun later, they go there.
     pub fn enter(&self) -> Result<TagScope> {
-        refuse_forked()?;
-        let (id, of) = (self.shared.id, Arc::as_ptr(&self.allocator.inner).addr());
-        // Before the lock: trackers are told of what comes back, and one of them may enter the tag.
-        self.allocator.shared().pools().poll();
-        let mut scopes = lock(&self.shared.scopes);
-        if *scopes == 0 {
-            let is_innermost = move |_| {
-                let innermost = |tags: &RefCell<Vec<_>>| {
-                    tags.borrow().iter().rev().find(|(allocator, _)| *allocator == of) == Some(&(of, id))
-                };
-                SCOPES.try_with(innermost).unwrap_or(false)
-            };
-            self.allocator.begin_route(id, Filter::new(is_innermost))?;
-        }
-        *scopes += 1;
-        // A thread at its end is in no scope.
-        let _ = SCOPES.try_with(|tags| tags.borrow_mut().push((of, id)));
-        Ok(TagScope { tag: self.clone(), _not_send: PhantomData })
+        let filter = Filter::this_thread();
+        self.allocator.begin_route(self.shared.id, filter.clone())?;
+        Ok(TagScope { tag: self.clone(), filter, _not_send: PhantomData })
     }
 
     /// Whether memory of the tag is there that sleeps now.
@@ -420,29 +396,19 @@ impl Tag {
 #[must_use = "the scope ends when this is dropped"]
 pub struct TagScope {
     tag: Tag,
+    /// By which the tag knows it among its scopes.
+    filter: Filter,
     /// It is the thread's that entered it.
     _not_send: PhantomData<*mut ()>,
 }
 
 impl Drop for TagScope {
     fn drop(&mut self) {
-        let shared = &self.tag.shared;
-        if forked() {
-            // Who had the lock may not run in the child.
-            return;
-        }
-        let _ = SCOPES.try_with(|tags| {
-            let mut tags = tags.borrow_mut();
-            // Scopes may be dropped in any order: the innermost of this tag ends.
-            if let Some(place) = tags.iter().rposition(|(_, id)| *id == shared.id) {
-                tags.remove(place);
-            }
-        });
-        let mut scopes = lock(&shared.scopes);
-        *scopes -= 1;
-        if *scopes == 0 && self.tag.allocator.end_route(shared.id).is_ok() {
+        let Tag { allocator, shared } = &self.tag;
+        // Refused in a forked child alone.
+        if allocator.end_route(shared.id, Some(&self.filter)).is_ok() {
             // The tag has a use of its own.
-            let _ = self.tag.allocator.release_use(shared.id);
+            let _ = allocator.release_use(shared.id);
         }
     }
 }

@@ -349,22 +349,17 @@ enum Planned {
 }
 
 impl<B: Backend> PageSource<B> {
-    /// The handles of a heap that are wholly free and may be moved.
+    /// The handles of a heap that are wholly free and may be moved. What is free may reach from one range into the next, where handles have
+    /// another size.
     pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
         let mut found = Vec::new();
         for span in mine.large.free_from(SLAB) {
-            let Some(range) = self.memory.range_at(span.address).filter(|range| range.heap == heap) else {
-                continue;
-            };
-            let first = range.slot_of(span.address + range.unit as u64 - 1);
-            let last = span.end().saturating_sub(range.unit as u64);
-            for address in (first..=last).step_by(range.unit) {
-                if let Some((at, handle, record)) = self.memory.active_at(address)
-                    && at == address
-                    && record.pins == 0
-                {
-                    let (span, freed_at) = (span.number, span.freed_at);
-                    found.push(Free { handle, heap, address, bytes: range.unit, span, freed_at });
+            let (mut next, end) = (span.address, span.end());
+            while let Some((address, handle, record)) = self.memory.active_at(next).filter(|_| next < end) {
+                next = address + record.bytes as u64;
+                if address >= span.address && next <= end && record.pins == 0 {
+                    let (bytes, span, freed_at) = (record.bytes, span.number, span.freed_at);
+                    found.push(Free { handle, heap, address, bytes, span, freed_at });
                 }
             }
         }

@@ -113,7 +113,9 @@ impl SegmentHeap {
     pub(crate) fn allocate(&mut self, stream: u64, requested: u64) -> Option<Allocation> {
         let size = self.options.block_size(requested)?;
         let kind = if size <= SMALL_SIZE { PoolSize::Small } else { PoolSize::Large };
-        let bytes = self.options.segment_size(size);
+        // The memory of a roomy heap is mapped, and so whole pages.
+        let page = if self.is_roomy { SMALL_SEGMENT } else { 1 };
+        let bytes = self.options.segment_size(size).next_multiple_of(page);
         let wanted = SegmentRequest { stream, requested, size, kind, bytes, roomy: self.roomy(kind, bytes) };
         Some(match self.best_fit(stream, size, kind) {
             Some(found) => Allocation::Hit(self.take(found, &wanted)),

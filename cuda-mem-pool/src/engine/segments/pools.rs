@@ -179,9 +179,9 @@ impl<S> PoolTable<S> {
 
     /// From here on allocations that the filter accepts go to the pool, which is made if there is none and has one use more.
     /// [`PoolTable::end_allocate`] ends the first, [`PoolTable::release_pool`] the second. [`PoolError::NoPool`],
-    /// [`PoolError::AlreadyRouted`], [`PoolError::Released`].
+    /// [`PoolError::AlreadyRouted`], but for a tag's own pool, which has a route for each scope; [`PoolError::Released`].
     pub(crate) fn begin_allocate(&mut self, id: MempoolId, filter: Filter) -> Result<(), PoolError> {
-        if self.routes.has(id) {
+        if self.routes.has(id) && !id.is_tag_s_own() {
             return Err(PoolError::AlreadyRouted { id });
         }
         self.create_or_incref(id, None)?;
@@ -189,9 +189,14 @@ impl<S> PoolTable<S> {
         Ok(())
     }
 
-    /// Ends a route. Its filter, to be dropped where no lock is held. [`PoolError::NotRouted`].
-    pub(crate) fn end_allocate(&mut self, id: MempoolId) -> Result<Filter, PoolError> {
-        let place = self.routes.0.iter().position(|&(routed, _)| routed == id);
+    /// Ends a route, the one with this filter if it is named. Its filter, to be dropped where no lock is held. [`PoolError::NotRouted`].
+    pub(crate) fn end_allocate(
+        &mut self,
+        id: MempoolId,
+        filter: Option<&Filter>,
+    ) -> Result<Filter, PoolError> {
+        let is_it = |of: &Filter| filter.is_none_or(|filter| Arc::ptr_eq(&of.0, &filter.0));
+        let place = self.routes.0.iter().position(|(routed, of)| *routed == id && is_it(of));
         let place = place.ok_or(PoolError::NotRouted { id })?;
         Ok(Arc::make_mut(&mut self.routes).0.remove(place).1)
     }
@@ -205,7 +210,7 @@ impl<S> PoolTable<S> {
     pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<Option<Filter>, PoolError> {
         let pool = self.in_use(id)?;
         pool.uses -= 1;
-        Ok(if pool.is_freeable() { self.end_allocate(id).ok() } else { None })
+        Ok(if pool.is_freeable() { self.end_allocate(id, None).ok() } else { None })
     }
 
     /// A free block of one of the pools that lend, for a request of none. The block stays that pool's.

@@ -180,8 +180,9 @@ impl Backend for Device {
 
     fn reserve(&mut self, bytes: u64) -> Result<Option<u64>, &'static str> {
         self.call()?;
-        let address = (1 << 44) + self.next * (1 << 41);
-        self.next += 1;
+        let last = self.ranges.last_key_value().map(|(start, bytes)| start + bytes);
+        // Side by side with the last one, if there is one.
+        let address = last.unwrap_or(1 << 44);
         self.ranges.insert(address, bytes);
         Ok(Some(address))
     }

@@ -121,7 +121,8 @@ impl Machine {
         let idle_permille = if chance.one_in(2) { 0 } else { 1500 };
         let moves = !chance.one_in(6);
         let policy = Policy { handle_bytes, hold, reserve_bytes, moves_us_per_s, idle_permille, moves };
-        let range = [1u64 << 30, 4 << 30, 1 << 40][chance.below(3) as usize];
+        // Short ones are soon full, and the next one follows.
+        let range = [16u64 << 20, 1 << 30, 4 << 30, 1 << 40][chance.below(4) as usize];
         let largest = 1 + chance.below(200);
         let count = if chance.one_in(2) { 1 + chance.below(12) } else { 0 };
         let sizes = (0..count).map(|_| any_size(&mut chance, largest)).collect();
@@ -163,7 +164,9 @@ impl Machine {
                 let (stream, index) = (self.stream(), &self.index);
                 self.heaps.get_mut(&stream).unwrap().coalesce(index);
             }
-            _ => self.limit(),
+            _ if self.chance.one_in(2) => self.limit(),
+            // As if there were more memory, or less, from here on.
+            _ => self.source.policy.handle_bytes = [2, 4, 16][self.chance.below(3) as usize] << 20,
         }
     }
 

@@ -42,7 +42,7 @@ fn uses_are_counted_and_the_last_one_makes_it_freeable() {
     assert_eq!(pools.get(ONE).unwrap().uses, 2);
     assert!(pools.release_pool(ONE).unwrap().is_none());
     assert!(pools.release_pool(ONE).unwrap().is_some(), "the last use ends what goes to it");
-    assert_eq!(pools.end_allocate(ONE).unwrap_err(), PoolError::NotRouted { id: ONE });
+    assert_eq!(pools.end_allocate(ONE, None).unwrap_err(), PoolError::NotRouted { id: ONE });
     assert_eq!(pools.get(ONE).unwrap().uses, 0);
     let released = PoolError::Released { id: ONE };
     assert_eq!(pools.release_pool(ONE).unwrap_err(), released);
@@ -64,9 +64,9 @@ fn the_innermost_filter_that_accepts_has_the_allocation() {
     let elsewhere = std::thread::spawn(move || (routes.find(7), routes.find(8))).join().unwrap();
     assert_eq!(elsewhere, (Some(TWO), None));
     // Whichever ends first, the other goes on.
-    pools.end_allocate(ONE).unwrap();
+    pools.end_allocate(ONE, None).unwrap();
     assert_eq!((pools.routes().find(7), pools.routes().find(8)), (Some(TWO), None));
-    pools.end_allocate(TWO).unwrap();
+    pools.end_allocate(TWO, None).unwrap();
     assert_eq!(pools.routes().find(7), None);
 }
 

@@ -77,7 +77,7 @@ impl Machine {
             Step::End(pool) => {
                 let before = self.routes.len();
                 self.routes.retain(|&(routed, _)| routed != pool);
-                let ended = self.pools.end_allocate(id(pool)).is_ok();
+                let ended = self.pools.end_allocate(id(pool), None).is_ok();
                 assert_eq!(ended, self.routes.len() < before);
             }
             Step::Release(pool) => {
