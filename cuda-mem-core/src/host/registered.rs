@@ -267,7 +267,7 @@ impl<M: HostMemory> Parts<M> {
     fn unregister(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
         self.uses.settle(waits)?;
-        self.registration.release()
+        self.context.driver().free(waits, || self.registration.release())
     }
 }
 
