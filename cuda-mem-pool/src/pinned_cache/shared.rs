@@ -1,7 +1,9 @@
 //! What all handles, blocks and threads of one allocator have in common.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
+use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Error as CoreError, LateReports, Stream, StreamId};
 
 use super::arena::{Arena, Pools, Segment};
@@ -272,18 +274,21 @@ impl Shared {
         }
         Segment::new(arena, segment).map_err(|source| {
             self.figures.unclaim(segment);
-            match source {
-                // Less memory in use could help. The driver has several codes for pages that it cannot pin.
-                CoreError::Driver(_)
-                | CoreError::Io { .. }
-                | CoreError::NoPage { .. }
-                | CoreError::LockLimit { .. }
-                | CoreError::OutOfHostMemory { .. } => {
-                    let used = self.figures.blocks.active_bytes() as u64;
-                    Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
+            // Less memory in use could help. The driver has two codes for pages that it cannot pin.
+            let is_for_memory = match &source {
+                CoreError::Driver(error) => {
+                    let codes = [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_OPERATING_SYSTEM];
+                    codes.contains(&error.code())
                 }
-                source => source.into(),
+                CoreError::Io { source, .. } => source.kind() == ErrorKind::OutOfMemory,
+                CoreError::NoPage { .. } | CoreError::LockLimit { .. } => true,
+                source => matches!(source, CoreError::OutOfHostMemory { .. }),
+            };
+            if !is_for_memory {
+                return source.into();
             }
+            let used = self.figures.blocks.active_bytes() as u64;
+            Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
         })
     }
 }

@@ -115,6 +115,26 @@ fn without_memory_everything_free_goes_back_before_it_is_an_error() {
     });
 }
 
+/// Nor is anything given back for it.
+#[test]
+fn a_lost_device_is_not_told_of_as_a_want_of_memory() {
+    on_simulator(|sim, context| {
+        let allocator = allocator(context);
+        drop(allocator.allocate(10 * MIB).unwrap());
+        let held = allocator.statistics().allocated_bytes.current;
+        let lost = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        (1..=100).for_each(|nth| sim.fail_call("cuMemHostRegister", nth, lost));
+        let refused = allocator.allocate(12 * MIB).unwrap_err();
+        sim.clear_faults();
+        assert!(
+            matches!(&refused, Error::Core(CoreError::Driver(error)) if error.code() == lost),
+            "{refused}"
+        );
+        assert_eq!(allocator.statistics().allocated_bytes.current, held);
+        assert_eq!(context.driver().release_failures(), 0);
+    });
+}
+
 #[test]
 fn what_the_driver_does_not_unpin_stays_held() {
     let sim = Sim::builder().build();
