@@ -130,8 +130,8 @@ pub unsafe extern "C" fn cuda_mem_torch_begin_allocate_to_pool(
     })
 }
 
-/// Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays. When none is left, the captures have ended that
-/// streams were seen in which do not last ([`cuda_mem_torch_ask_for_lasting`](super::cuda_mem_torch_ask_for_lasting)).
+/// Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays. When no other route is left, captures of streams that
+/// do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_end_allocate_to_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
     entry(|| {
