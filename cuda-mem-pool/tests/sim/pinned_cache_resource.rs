@@ -158,7 +158,7 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
             ) {
                 return Err("memory in a forked child".to_owned());
             }
-            let layout = std::alloc::Layout::from_size_align(5000, 256).unwrap();
+            let layout = Layout::from_size_align(5000, 256).unwrap();
             // SAFETY: refused in a child.
             let freed = unsafe { resource.raw().deallocate(address, layout, &stream) };
             if !matches!(freed, Err(CoreError::Forked)) {
