@@ -326,9 +326,9 @@ impl Block {
             // SAFETY: memory that this value owns, freed once; no use of it runs any more.
             return unsafe { self.free_on(&stream) };
         }
-        let (_relaxed, _bound) = self.home.context().bind_relaxed()?;
+        let ((_relaxed, _bound), driver) = (self.home.context().bind_relaxed()?, self.home.driver());
         // SAFETY: as above.
-        unsafe { call!(self.home.driver(), cuMemFree(self.address)) }
+        driver.free(waits, || unsafe { call!(driver, cuMemFree(self.address)) })
     }
 
     /// Frees the memory on a stream. After an error it is not freed.

@@ -94,9 +94,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     fn register_bytes(&self, start: *const u8, bytes: usize) -> Result<()> {
+        let (context, flags) = (&self.context, RegisterFlags::default());
         // SAFETY: the memory is borrowed for 'env, which outlives the scope, and the scope's end unregisters it.
-        let registration =
-            unsafe { Registration::new(&self.context, start, bytes, RegisterFlags::default()) }?;
+        let registration = unsafe { Registration::new(context, start, bytes, flags, |register| register()) }?;
         lock(&self.state).registrations.push(registration);
         Ok(())
     }

@@ -85,7 +85,8 @@ pub(crate) struct Deferred {
 
 impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
-    /// memory still waits, or is released by another thread right now. Uses that run yet are not waited for: their memory waits on. A panic of
+    /// memory still waits, or is released by another thread right now. Uses that run yet are not waited for: their memory waits on, and so does
+    /// what the driver frees behind all work of a context, while a stream waits for a fence ([`FenceLine`](crate::FenceLine)). A panic of
     /// an owner's own drop is nobody's here.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default

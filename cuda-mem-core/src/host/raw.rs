@@ -18,7 +18,7 @@ use super::registered::RegisterFlags;
 use super::registration::{register, unregister};
 use super::registry::Registry;
 use super::system;
-use crate::driver::{Context, Driver, refuse_forked};
+use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
 
 /// Pins `size` bytes at `ptr` for all contexts, with the system's driver, which is initialised if nobody has done so.
@@ -63,27 +63,31 @@ pub unsafe fn pin_memory(ptr: *mut c_void, size: usize) -> Result<(), PinError> 
 pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> Result<(), PinError> {
     let pinned = || {
         refuse_forked()?;
-        let context = current_or_first(driver)?;
+        let device = driver.current_device()?.map_or_else(|| driver.device(0), Ok)?;
+        let context = device.primary_context()?;
         let flags = RegisterFlags::PORTABLE;
         let register = || {
             // SAFETY: the caller keeps the memory mapped.
             unsafe { register(&context, ptr.cast::<u8>(), size, flags) }
         };
         match system::range_of(ptr.cast::<u8>(), size) {
-            Ok(range) if size > 0 => driver.service::<Registry>().pin(range.clone(), flags, &context, || {
-                if let Some(pages) = Population::of_private(&range) {
-                    let populated = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
-                    // What else is wrong with the pages, the driver says, with its code. This it would not refuse: the system
-                    // would end a process.
-                    if let Err(error @ Error::OutOfHostMemory { .. }) = populated {
-                        return Err(error);
+            Ok(range) if size > 0 => {
+                driver.service::<Registry>().claim(range.clone(), flags, &context, true, || {
+                    if let Some(pages) = Population::of_private(&range) {
+                        let populated = pages.populate_and(&RegisterOptions::new(), &|| Ok(()));
+                        // What else is wrong with the pages, the driver says, with its code. This it would not refuse: the system
+                        // would end a process.
+                        if let Err(error @ Error::OutOfHostMemory { .. }) = populated {
+                            return Err(error);
+                        }
                     }
-                }
-                register()
-            }),
+                    register()
+                })?
+            }
             // No range; the driver has its code for that.
-            _ => register(),
-        }
+            _ => return register(),
+        };
+        Ok(())
     };
     pinned().map_err(|error| PinError::new("registering", ptr, error))
 }
@@ -123,14 +127,6 @@ pub unsafe fn unpin_memory_with(driver: Driver, ptr: *mut c_void) -> Result<(), 
     let unpinned = refuse_forked()
         .and_then(|()| driver.service::<Registry>().unpin(ptr.addr(), unregister).unwrap_or_else(unregister));
     unpinned.map_err(|error| PinError::new("unregistering", ptr, error))
-}
-
-/// The primary context of the current context's device, or of the first.
-fn current_or_first(driver: Driver) -> Result<Context> {
-    match driver.current_device()? {
-        Some(device) => device.primary_context(),
-        None => driver.device(0)?.primary_context(),
-    }
 }
 
 /// Why memory was not pinned or unpinned.

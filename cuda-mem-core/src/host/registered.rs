@@ -161,7 +161,7 @@ impl<M: HostMemory> Registered<M> {
         let (start, len) = (memory.as_ptr(), memory.byte_len());
         let prepare = |register: &dyn Fn() -> Result<()>| prepare(&mut memory, flags, register);
         // SAFETY: the owner, which keeps the bytes in place, stays in the value until they are unregistered.
-        match unsafe { Registration::prepared(context, start, len, flags, prepare) } {
+        match unsafe { Registration::new(context, start, len, flags, prepare) } {
             Ok(registration) => {
                 let memory = MaybeUninit::new(memory);
                 let parts = Parts { memory, registration, context: context.clone(), uses: Uses::default() };
@@ -267,7 +267,7 @@ impl<M: HostMemory> Parts<M> {
     fn unregister(&mut self, waits: bool) -> Result<()> {
         refuse_forked()?;
         self.uses.settle(waits)?;
-        self.registration.release()
+        self.context.driver().free(waits, || self.registration.release())
     }
 }
 

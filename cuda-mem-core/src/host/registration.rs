@@ -26,25 +26,12 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
+    /// If the driver does not know the range yet, `prepare` is called to have it registered.
+    ///
     /// # Safety
     ///
     /// The bytes must stay mapped until [`Registration::release`] has succeeded.
     pub(crate) unsafe fn new(
-        context: &Context,
-        start: *const u8,
-        len: usize,
-        flags: RegisterFlags,
-    ) -> Result<Self> {
-        // SAFETY: the caller's promise.
-        unsafe { Self::prepared(context, start, len, flags, |register| register()) }
-    }
-
-    /// As [`Registration::new`]; if the driver does not know the range yet, `prepare` is called to have it registered.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Registration::new`].
-    pub(crate) unsafe fn prepared(
         context: &Context,
         start: *const u8,
         len: usize,
@@ -73,7 +60,8 @@ impl Registration {
             // SAFETY: the caller keeps the bytes mapped.
             unsafe { register(context, start, len, flags) }
         };
-        let claim = driver.service::<Registry>().claim(range, flags, context, || prepare(&register))?;
+        let claim =
+            driver.service::<Registry>().claim(range, flags, context, false, || prepare(&register))?;
         Ok(Self { driver, flags, claim: Some(claim) })
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use cuda_mem_sys::CUresult;
 
-use crate::driver::{Context, Service, lock};
+use crate::driver::{Context, LateReports, Service, lock};
 use crate::error::{Error, RegisteredBy, Result};
 use crate::host::RegisterFlags;
 
@@ -54,35 +54,15 @@ impl Service for Registry {
 }
 
 impl Registry {
-    /// A claim on `range`; `register` is called if the driver does not know it yet.
-    pub(crate) fn claim(
-        &self,
-        range: Range<usize>,
-        flags: RegisterFlags,
-        context: &Context,
-        register: impl FnOnce() -> Result<()>,
-    ) -> Result<Claim> {
-        self.enter(range, flags, context, false, register)
-    }
-
-    /// Has `register` called for a range that no other holder has a byte of, which [`Registry::unpin`] gives up.
-    pub(crate) fn pin(
-        &self,
-        range: Range<usize>,
-        flags: RegisterFlags,
-        context: &Context,
-        register: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        self.enter(range, flags, context, true, register).map(drop)
-    }
-
     /// Whether a claim on `range` would be refused, as it looks now.
     pub(crate) fn refuses(&self, range: &Range<usize>, flags: RegisterFlags) -> bool {
         overlapping(&mut lock(&self.ranges), range)
             .is_some_and(|(start, entry)| !entry.shares(start, range, flags))
     }
 
-    fn enter(
+    /// A claim on `range`; `register` is called if the driver does not know it yet. A pin has no byte in common with other holders', and is
+    /// given up by [`Registry::unpin`].
+    pub(crate) fn claim(
         &self,
         range: Range<usize>,
         flags: RegisterFlags,
@@ -90,6 +70,8 @@ impl Registry {
         is_pinned: bool,
         register: impl FnOnce() -> Result<()>,
     ) -> Result<Claim> {
+        // Whoever hears of what `register` fails to leave may want the range, and would wait until it is not busy.
+        let _reports = LateReports::new();
         let context = context.clone();
         let mut ranges = lock(&self.ranges);
         while let Some((start, entry)) = overlapping(&mut ranges, &range) {
@@ -121,6 +103,8 @@ impl Registry {
 
     /// Gives a claim up; `unregister` is called for the last holder. After an error the claim still stands.
     pub(crate) fn release(&self, claim: Claim, unregister: impl FnOnce() -> Result<()>) -> Result<()> {
+        // As in `claim`.
+        let _reports = LateReports::new();
         let mut ranges = lock(&self.ranges);
         match ranges.get_mut(&claim.start).map(|entry| &mut entry.state) {
             Some(State::Held(holders)) if *holders > 1 => {
@@ -137,7 +121,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Gives up what [`Registry::pin`] had registered from `start` on; `unregister` is called for the last holder. None if
+    /// Gives up what was pinned from `start` on; `unregister` is called for the last holder. None if
     /// nothing of ours starts there. After an error it is still pinned, unless the driver says that it is not.
     pub(crate) fn unpin(&self, start: usize, unregister: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
         let mut ranges = lock(&self.ranges);
@@ -246,8 +230,8 @@ mod tests {
     #[test]
     fn an_inner_range_is_counted_and_the_driver_hears_once() {
         let (registry, context) = (Registry::default(), context());
-        let outer = registry.claim(100..200, FLAGS, &context, || Ok(())).unwrap();
-        let inner = registry.claim(150..200, FLAGS, &context, never).unwrap();
+        let outer = registry.claim(100..200, FLAGS, &context, false, || Ok(())).unwrap();
+        let inner = registry.claim(150..200, FLAGS, &context, false, never).unwrap();
         assert_eq!(outer, inner);
         registry.release(outer, never).unwrap();
         let unregistered = Cell::new(false);
@@ -258,39 +242,39 @@ mod tests {
             })
             .unwrap();
         assert!(unregistered.get());
-        registry.claim(150..250, FLAGS, &context, || Ok(())).unwrap();
+        registry.claim(150..250, FLAGS, &context, false, || Ok(())).unwrap();
     }
 
     #[test]
     fn other_flags_and_partial_overlaps_name_the_range_in_the_way() {
         let (registry, context) = (Registry::default(), context());
-        registry.claim(100..200, FLAGS, &context, || Ok(())).unwrap();
+        registry.claim(100..200, FLAGS, &context, false, || Ok(())).unwrap();
         for (range, flags) in
             [(150..200, RegisterFlags::empty()), (50..101, FLAGS), (199..300, FLAGS), (0..400, FLAGS)]
         {
-            let error = registry.claim(range, flags, &context, never).unwrap_err();
+            let error = registry.claim(range, flags, &context, false, never).unwrap_err();
             let ours = RegisteredBy::Ours { range: 100..200 };
             assert!(matches!(error, Error::AlreadyRegistered { by, .. } if by == ours));
         }
-        registry.claim(200..300, FLAGS, &context, || Ok(())).unwrap();
-        registry.claim(0..100, FLAGS, &context, || Ok(())).unwrap();
+        registry.claim(200..300, FLAGS, &context, false, || Ok(())).unwrap();
+        registry.claim(0..100, FLAGS, &context, false, || Ok(())).unwrap();
     }
 
     #[test]
     fn a_pinned_range_has_one_pin_and_is_not_taken_from_other_holders() {
         let (registry, context) = (Registry::default(), context());
-        let held = registry.claim(0..50, FLAGS, &context, || Ok(())).unwrap();
-        registry.pin(100..200, FLAGS, &context, || Ok(())).unwrap();
+        let held = registry.claim(0..50, FLAGS, &context, false, || Ok(())).unwrap();
+        registry.claim(100..200, FLAGS, &context, true, || Ok(())).unwrap();
         for range in [100..200, 150..160, 199..300, 0..50] {
             assert!(matches!(
-                registry.pin(range, FLAGS, &context, never),
+                registry.claim(range, FLAGS, &context, true, never),
                 Err(Error::AlreadyRegistered { .. })
             ));
         }
         assert!(registry.unpin(150, never).is_none(), "the driver knows it by its start alone");
         assert!(matches!(registry.unpin(0, never), Some(Err(Error::HeldByOwner { .. }))));
         registry.unpin(100, || Err(Error::Forked)).unwrap().unwrap_err();
-        let shared = registry.claim(150..160, FLAGS, &context, never).unwrap();
+        let shared = registry.claim(150..160, FLAGS, &context, false, never).unwrap();
         registry.unpin(100, never).unwrap().unwrap();
         assert!(matches!(registry.unpin(100, never), Some(Err(Error::HeldByOwner { .. }))));
         registry.release(shared, || Ok(())).unwrap();
@@ -301,9 +285,9 @@ mod tests {
     #[test]
     fn a_failed_registration_leaves_nothing_and_a_failed_release_leaves_the_claim() {
         let (registry, context) = (Registry::default(), context());
-        registry.claim(100..200, FLAGS, &context, || Err(Error::Forked)).unwrap_err();
-        let claim = registry.claim(100..200, FLAGS, &context, || Ok(())).unwrap();
+        registry.claim(100..200, FLAGS, &context, false, || Err(Error::Forked)).unwrap_err();
+        let claim = registry.claim(100..200, FLAGS, &context, false, || Ok(())).unwrap();
         registry.release(claim, || Err(Error::Forked)).unwrap_err();
-        registry.claim(100..200, FLAGS, &context, never).unwrap();
+        registry.claim(100..200, FLAGS, &context, false, never).unwrap();
     }
 }

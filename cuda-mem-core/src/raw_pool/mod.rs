@@ -365,8 +365,10 @@ impl MemoryPool {
         if current != self.raw.raw() {
             return Ok(());
         }
-        let default = Self::default_of(self.driver, location, kind)?;
-        set_current(self.driver, location, kind, default.raw.raw())
+        // By itself, under the lock of all pools: a value of it would leave the relaxed mode, of which the hook may hear.
+        let mut default = ptr::null_mut();
+        default_raw(self.driver, location, kind, &mut default)?;
+        set_current(self.driver, location, kind, default)
     }
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::known::KnownStreams;
 use crate::driver::deferred::{Release, catch_panic};
 use crate::driver::{self, Driver, LateReports, Service, are_late, fork, lock};
+use crate::error::{Error, Result};
 
 /// How long a busy device is left alone, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(800)];
@@ -100,6 +101,14 @@ impl Driver {
     pub fn while_nothing_is_awaited<R>(self, free: impl FnOnce() -> R) -> Option<R> {
         let waiting = self.service::<WhenIdle>();
         waiting.alone_if(|| !waiting.is_awaited(), free)
+    }
+
+    /// Calls what frees or unregisters memory; for who does not wait only while nothing is awaited. [`Error::Timeout`] if something is.
+    pub(crate) fn free(self, waits: bool, free: impl FnOnce() -> Result<()>) -> Result<()> {
+        if waits {
+            return free();
+        }
+        self.while_nothing_is_awaited(free).unwrap_or(Err(Error::Timeout(Duration::ZERO)))
     }
 
     fn record_points(self) -> bool {

@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code, reason = "calls driver functions")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
@@ -26,8 +26,8 @@ use crate::error::{Error, Result, call, query};
 pub(super) struct KnownStreams {
     /// By where their values are.
     streams: Mutex<HashMap<usize, Entry>>,
-    /// The guests that captured when they were last asked.
-    capturing: Mutex<HashSet<StreamId>>,
+    /// The guests that captured when they were last asked, and their contexts.
+    capturing: Mutex<HashMap<StreamId, Context>>,
 }
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl KnownStreams {
 
     pub(super) fn leave(&self, stream: &Inner) {
         if stream.kind == Kind::Guest {
-            return self.note_guest(stream.id, false);
+            return self.note_guest(stream, false);
         }
         if matches!(stream.kind, Kind::PerThread(_)) {
             // Never entered. A thread that ends drops it without a lock.
@@ -98,9 +98,18 @@ impl KnownStreams {
     }
 
     /// What a guest has answered that was asked whether it captures.
-    pub(super) fn note_guest(&self, guest: StreamId, captures: bool) {
+    pub(super) fn note_guest(&self, Inner { id, context, .. }: &Inner, captures: bool) {
         let mut capturing = lock(&self.capturing);
-        let _ = if captures { capturing.insert(guest) } else { capturing.remove(&guest) };
+        let _ = if captures { capturing.insert(*id, context.clone()) } else { capturing.remove(id) };
+    }
+
+    /// Takes what guests of a context have answered for over.
+    pub(super) fn forget_captures(&self, context: &Context) {
+        lock(&self.capturing).retain(|_, of| of != context);
+    }
+
+    fn guests_capture(&self, context: &Context) -> bool {
+        lock(&self.capturing).values().any(|of| of == context)
     }
 
     /// Whether one of a context captures that was lent, or a guest did when it was last asked.
@@ -113,7 +122,7 @@ impl KnownStreams {
         let Ok(_bound) = context.bind() else { return true };
         let streams = lock(&self.streams);
         let mut lent = streams.values().filter(|entry| entry.is_lent && entry.context == *context);
-        !lock(&self.capturing).is_empty() || lent.any(|entry| captures(&entry.known))
+        self.guests_capture(context) || lent.any(|entry| captures(&entry.known))
     }
 
     /// Waits until the streams of a context have done what they were given by now.
@@ -127,7 +136,7 @@ impl KnownStreams {
                 points.push(known.point(&here.context)?.ok_or_else(capturing)?);
             }
         }
-        if !lock(&self.capturing).is_empty() {
+        if self.guests_capture(context) {
             return Err(capturing());
         }
         points.iter().try_for_each(|point| match point.synchronize() {

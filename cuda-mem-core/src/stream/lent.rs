@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::idle::WhenIdle;
 use super::{Stream, StreamId};
-use crate::driver::{Event, fork, refuse_forked};
+use crate::driver::{Event, LateReports, fork, refuse_forked};
 use crate::error::{Error, Result};
 
 impl Stream {
@@ -100,16 +100,19 @@ const CALL: usize = 2;
 #[derive(Debug, Default)]
 pub(super) struct Naming(AtomicUsize);
 
-/// A call that names it.
+/// A call that names it. The program's hook, which may disown the stream, hears behind it of what the call fails to leave.
 #[derive(Debug)]
-pub(crate) struct Named<'n>(&'n Naming);
+pub(crate) struct Named<'n> {
+    naming: &'n Naming,
+    _reports: LateReports,
+}
 
 impl Naming {
     /// None once the stream was disowned.
     #[inline]
     pub(super) fn begin(&self) -> Option<Named<'_>> {
         let before = self.0.fetch_add(CALL, Ordering::Acquire);
-        let named = Named(self);
+        let named = Named { naming: self, _reports: LateReports::new() };
         (before & DISOWNED == 0).then_some(named)
     }
 
@@ -128,7 +131,7 @@ impl Naming {
 impl Drop for Named<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.0.fetch_sub(CALL, Ordering::Release);
+        self.naming.0.fetch_sub(CALL, Ordering::Release);
     }
 }
 

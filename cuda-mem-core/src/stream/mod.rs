@@ -30,7 +30,9 @@ use cuda_mem_sys::{
     CUstreamCaptureStatus, LibraryId,
 };
 
-use crate::driver::{Bound, Context, Driver, Event, Handle, destroy_stream, fork, refuse_forked};
+use crate::driver::{
+    Bound, Context, Driver, Event, Handle, LateReports, destroy_stream, fork, refuse_forked,
+};
 use crate::error::{Error, Result, call};
 
 pub use capture::{CaptureId, CapturePast, CapturePoint};
@@ -389,6 +391,7 @@ impl Stream {
     /// If there is none, because the stream captures or the driver refuses, memory stays that none was recorded for before.
     pub fn disown(&self) {
         if self.inner.kind == Kind::Borrowed && !fork::forked() {
+            let _reports = LateReports::new();
             self.driver().service::<WhenIdle>().streams.leave(&self.inner);
             // Also whoever says it a second time returns when nobody names it any more.
             self.inner.last.get_or_init(|| {

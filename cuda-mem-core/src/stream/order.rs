@@ -10,7 +10,7 @@
 use super::idle::WhenIdle;
 use super::quiet::{Quiet, until_quiet};
 use super::{Stream, is_capturing};
-use crate::driver::{Context, Event, LateReports, Relaxed, refuse_forked};
+use crate::driver::{Context, Event, LateReports, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Result, call, query};
 
 impl Stream {
@@ -126,15 +126,6 @@ impl Stream {
         unsafe { call!(self.driver(), cuStreamSynchronize(entered.raw())) }
     }
 
-    /// As [`Stream::wait_until_idle`], by an event where that could end a capture.
-    pub(super) fn wait_unnoticed(&self) -> Result<()> {
-        if self.is_lent() {
-            self.point("waiting for a stream")?.synchronize()
-        } else {
-            self.wait_until_idle()
-        }
-    }
-
     /// Whether everything that the stream was given is done.
     ///
     /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html).
@@ -158,7 +149,7 @@ impl Stream {
         let entered = self.enter()?;
         let captures = is_capturing(self.driver(), entered.raw())?;
         if self.is_guest() {
-            self.driver().service::<WhenIdle>().streams.note_guest(self.id(), captures);
+            self.driver().service::<WhenIdle>().streams.note_guest(&self.inner, captures);
         }
         Ok(captures)
     }
@@ -218,6 +209,14 @@ impl Context {
     /// [`Error::Capturing`] while one of them captures, or a guest did when it was last asked; its capture goes on.
     pub fn wait_for_streams(&self) -> Result<()> {
         self.driver().service::<WhenIdle>().streams.wait_in(self, "Context::wait_for_streams")
+    }
+
+    /// Says that the captures of [guests](Stream::guest) of the context have ended that were seen so far: a guest that is gone cannot be
+    /// asked. One that goes on ends by the next [`Context::point`], unless its stream is asked before.
+    pub fn forget_guests_captures(&self) {
+        if !fork::forked() {
+            self.driver().service::<WhenIdle>().streams.forget_captures(self);
+        }
     }
 
     /// An event behind all that the context was given so far, on whichever stream, also on those that nobody can name any more.

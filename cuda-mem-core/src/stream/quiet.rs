@@ -62,8 +62,13 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
     let mut first = None;
     let mut refused_since = None;
     let mut pause = Duration::from_micros(10);
+    // By an event where a wait for the stream could end a capture.
+    let wait_for_all = || match stream.is_lent() {
+        true => stream.point("waiting for a stream")?.synchronize(),
+        false => stream.wait_until_idle(),
+    };
     loop {
-        let waited = wait().or_else(|error| match stream.wait_unnoticed() {
+        let waited = wait().or_else(|error| match wait_for_all() {
             // Another thread's default stream cannot be waited for as a whole: what counts is why the wait failed.
             Err(Error::WrongThread) => Err(error),
             // Its owner may have destroyed it, and what it was given runs on.

@@ -67,7 +67,7 @@ impl Release for Block {
         self.uses.settle(waits)?;
         let (_relaxed, _bound) = self.context.bind_relaxed()?;
         let driver = self.context.driver();
-        match self.free {
+        driver.free(waits, || match self.free {
             // SAFETY: memory that this value owns, given back once; no use of it runs any more. The context is current.
             Free::Device => unsafe { call!(driver, cuMemFree(self.address)) },
             Free::Host => {
@@ -77,7 +77,7 @@ impl Release for Block {
             }
             // SAFETY: as above: closed as often as it was opened by this value.
             Free::Opened => unsafe { call!(driver, cuIpcCloseMemHandle(self.address)) },
-        }?;
+        })?;
         self.address = 0;
         Ok(())
     }

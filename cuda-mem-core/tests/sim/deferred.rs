@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use cuda_mem_core::host::{RegisterFlags, Registered};
-use cuda_mem_core::{Stream, Uses};
+use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
+use cuda_mem_core::{DeviceBuffer, FenceLine, PinnedBuffer, Stream, Uses};
 
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
@@ -78,5 +78,41 @@ fn who_comes_upon_what_was_put_off_does_not_wait_for_its_uses() {
         });
         busy.synchronize().unwrap();
         assert_eq!((driver.reclaim(), sim.log().count("cuMemHostUnregister")), (0, 1));
+    });
+}
+
+/// The driver waits for all streams before it frees, and that caller's other work may be what one of them waits for.
+#[test]
+fn who_comes_upon_what_was_put_off_does_not_wait_for_a_fence() {
+    on_simulator(|_, context| {
+        let driver = context.driver();
+        let [waits, captures] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let line = FenceLine::new(context).unwrap();
+        let registered = Registered::new(context, vec![0u8; 100], RegisterFlags::MAPPED).unwrap();
+        drop(registered.on(&captures).unwrap());
+        let pinned = PinnedBuffer::<u8>::zeroed(context, 100, PinnedFlags::default()).unwrap();
+        drop(pinned.on(&captures).unwrap());
+        // Without a stream that this thread can name.
+        let own = || DeviceBuffer::<u8>::zeroed(&Stream::per_thread(context).unwrap(), 100).unwrap();
+        let buffer = std::thread::scope(|scope| scope.spawn(own).join().unwrap());
+        drop(buffer.on(&captures).unwrap());
+        let capture = Capture::begin(&captures, RELAXED);
+        drop((registered, pinned, buffer));
+        capture.end().unwrap();
+        line.fence(1).unwrap().hold_up(&waits).unwrap();
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // The first look has an event recorded, which an idle stream soon comes to.
+                driver.reclaim();
+                std::thread::sleep(Duration::from_millis(20));
+                tell.send(driver.reclaim()).unwrap();
+            });
+            let left = told.recv_timeout(Duration::from_secs(5));
+            line.poison();
+            assert_eq!(left, Ok(3));
+        });
+        waits.synchronize().unwrap();
+        assert_eq!(driver.reclaim(), 0);
     });
 }

@@ -105,3 +105,25 @@ fn a_driver_without_such_points_waits() {
     let gate = Gate::before(&stream);
     waits_for(&gate, || assert!(context.point().unwrap().is_complete().unwrap()));
 }
+
+/// Nobody can be asked whether it goes on.
+#[test]
+fn a_guest_that_captured_and_is_gone_holds_up_no_other_device_and_its_own_until_that_is_said_to_be_over() {
+    let sim = Sim::builder().devices(2).build();
+    let driver = Driver::over(sim.table()).unwrap();
+    let [context, other] = [0, 1].map(|device| driver.device(device).unwrap().primary_context().unwrap());
+    let theirs = Stream::new(&context).unwrap();
+    let stream = guest(&context, &theirs);
+    let capture = Capture::begin(&theirs, RELAXED);
+    assert!(visiting(&stream, || stream.is_capturing()).unwrap());
+    other.point().unwrap();
+    other.wait_for_streams().unwrap();
+    drop(capture.end().unwrap());
+    drop(theirs);
+    other.forget_guests_captures();
+    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    assert!(matches!(context.wait_for_streams(), Err(Error::Capturing { .. })));
+    context.forget_guests_captures();
+    context.point().unwrap();
+    context.wait_for_streams().unwrap();
+}

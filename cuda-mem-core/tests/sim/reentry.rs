@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context as Task, Poll, Wake, Waker};
 use std::thread;
@@ -11,11 +11,12 @@ use std::{future::Future, pin::pin};
 
 use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered, SharedMapping};
 use cuda_mem_core::ipc::ImportedMapping;
+use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_core::{
-    Context, DeviceBuffer, Driver, FenceLine, LateReports, PinnedBuffer, Stream, Transfer, UsedElsewhere,
-    copy,
+    Context, DeviceBuffer, Driver, Error, FenceLine, LateReports, PinnedBuffer, Stream, Transfer,
+    UsedElsewhere, copy,
 };
 use cuda_mem_sim::Sim;
 
@@ -297,6 +298,76 @@ fn who_hears_of_a_context_that_is_not_left_waits_for_a_word() {
             line.record(&stream).unwrap().hold_up(&stream).unwrap();
         });
         drop(registered);
+        assert!(heard.load(Ordering::Relaxed));
+    });
+}
+
+/// In a call that names the stream, and in the one that says that its owner destroys it.
+#[test]
+fn who_hears_of_a_context_that_is_not_left_disowns_the_stream() {
+    for is_disowned in [false, true] {
+        within_limit(move |sim, context| {
+            let theirs = Stream::new(context).unwrap();
+            // SAFETY: it is there until the test ends.
+            let stream = unsafe { Stream::borrow_raw(context, theirs.as_raw()) }.unwrap();
+            let buffer = DeviceBuffer::<u8>::zeroed(&theirs, 100).unwrap();
+            let of = stream.clone();
+            let heard = refuse_to_leave(sim, context, move || of.disown());
+            if is_disowned {
+                stream.disown();
+            } else {
+                buffer.whole().fill_bytes(&stream, 7).unwrap();
+            }
+            assert!(heard.load(Ordering::Relaxed));
+            assert!(matches!(stream.is_idle(), Err(Error::Disowned)));
+        });
+    }
+}
+
+/// The default pool is made current where the one was that goes. Whichever call fails, and once more.
+#[test]
+fn who_hears_of_a_pool_s_end_makes_a_pool() {
+    within_limit(|sim, context| {
+        let driver = context.driver();
+        let (location, allocation_type) = (MemoryLocation::Device(0), AllocationType::Pinned);
+        let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+        let told = Arc::new(AtomicUsize::new(0));
+        let tell = Arc::clone(&told);
+        driver.on_release_failure(move |_| {
+            drop(MemoryPool::create(driver, &properties).unwrap());
+            tell.fetch_add(1, Ordering::Relaxed);
+        });
+        for call in 1..=6 {
+            let pool = MemoryPool::create(driver, &properties).unwrap();
+            pool.make_current(location, allocation_type).unwrap();
+            for _ in 0..2 {
+                sim.fail_call("cuThreadExchangeStreamCaptureMode", call, CUresult::CUDA_ERROR_UNKNOWN);
+            }
+            drop(pool);
+            sim.clear_faults();
+        }
+        assert!(told.load(Ordering::Relaxed) > 1);
+    });
+}
+
+/// By another handle of the same pages.
+#[test]
+fn who_hears_of_a_registration_s_call_registers_the_memory_too() {
+    within_limit(|sim, context| {
+        let mapping = SharedMapping::create(4096).unwrap();
+        let registered = |of: &Context, pages| Registered::new(of, pages, RegisterFlags::default()).unwrap();
+        let (of, pages) = (context.clone(), Mutex::new(vec![mapping.pages(()), mapping.pages(())]));
+        let heard = refuse_to_leave(sim, context, move || {
+            let next = pages.lock().unwrap().pop();
+            next.into_iter().for_each(|pages| drop(registered(&of, pages).close().unwrap()));
+        });
+        let held = registered(context, mapping.pages(()));
+        assert!(heard.swap(false, Ordering::Relaxed));
+        // The one that leaves the relaxed mode.
+        for _ in 0..2 {
+            sim.fail_call("cuThreadExchangeStreamCaptureMode", 2, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        drop(held.close().unwrap());
         assert!(heard.load(Ordering::Relaxed));
     });
 }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "shares the address of memory that it owns")]
 
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +16,9 @@ use cuda_mem_core::host::{
     HostElements, HostMapping, MappingOptions, Pages, PinnedFlags, RegisterOptions, Registered,
 };
 use cuda_mem_core::sys::{CUdeviceptr, CUresult};
-use cuda_mem_core::{Context, PinnedBuffer, Result, StreamId, Uses, forked, pointer};
+use cuda_mem_core::{
+    Context, Driver, Error as CoreError, PinnedBuffer, Result, StreamId, Uses, forked, pointer,
+};
 
 use super::block::{Body, FreeBlock};
 use super::heap::Heap;
@@ -71,8 +74,7 @@ impl Drop for Segment {
             return;
         }
         let began = Instant::now();
-        if let Some(memory) = self.memory.take() {
-            drop(memory);
+        if self.memory.take().is_some_and(|memory| memory.goes_back(self.arena.shared.context.driver())) {
             self.arena.shared.figures.unpinned(self.bytes, began.elapsed());
         }
     }
@@ -108,6 +110,31 @@ impl Memory {
             }
         }
         PinnedBuffer::zeroed(context, bytes, PinnedFlags::default()).map(Self::Allocated)
+    }
+
+    /// False if the driver refuses it twice: it stays pinned until the process ends.
+    fn goes_back(self, driver: Driver) -> bool {
+        let again = |(error, kept): (CoreError, Self)| match error {
+            CoreError::Driver(_) => kept.close(),
+            // Its drop puts it off.
+            CoreError::Capturing { .. } | CoreError::WrongThread | CoreError::Disowned => Ok(()),
+            error => Err((error, kept)),
+        };
+        let Err((error, kept)) = self.close().or_else(again) else { return true };
+        let _ = ManuallyDrop::new(kept);
+        driver.report_release_failure(&error);
+        false
+    }
+
+    fn close(self) -> std::result::Result<(), (CoreError, Self)> {
+        match self {
+            Self::Registered(memory) => {
+                memory.close().map(drop).map_err(|refused| (refused.error, Self::Registered(refused.owner)))
+            }
+            Self::Allocated(memory) => {
+                memory.close().map_err(|refused| (refused.error, Self::Allocated(refused.owner)))
+            }
+        }
     }
 
     fn start(&mut self) -> NonNull<u8> {

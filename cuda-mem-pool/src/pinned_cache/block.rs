@@ -44,7 +44,7 @@ use crate::mempool_id::MempoolId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PinnedBlock {
-    start: NonNull<u8>,
+    pub(super) start: NonNull<u8>,
     len: usize,
     /// Taken out when the block is dropped.
     block: ManuallyDrop<FreeBlock>,
@@ -117,11 +117,6 @@ impl PinnedBlock {
         self.block.uses.wait()?;
         // SAFETY: as in `as_slice`, and `&mut self` makes it the only reference.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
-    }
-
-    #[inline]
-    pub(super) fn start(&self) -> NonNull<u8> {
-        self.start
     }
 
     /// Says that work which reads or writes the memory is about to be put into `stream`, and gives the device's address of

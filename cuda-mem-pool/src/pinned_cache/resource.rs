@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[cfg(feature = "allocator-api2")]
 use allocator_api2::alloc::AllocError;
 use cuda_mem_core::sys::{CUdevice_attribute, CUdeviceptr};
-use cuda_mem_core::{MemorySource, Stream, forked};
+use cuda_mem_core::{MemorySource, Stream};
 
 use super::allocator::{Handle, PinnedCachingAllocator};
 use super::block::PinnedBlock;
@@ -80,10 +80,6 @@ unsafe impl MemorySource for Handle {
         layout: Layout,
         stream: &Stream,
     ) -> cuda_mem_core::Result<()> {
-        if forked() {
-            // Before the lock, which a thread of the parent may have held.
-            return Err(cuda_mem_core::Error::Forked);
-        }
         let lent = &self.shared.lent;
         let block = lent.take_out(address, layout.size())?;
         let recorded = block.record_stream(stream);
@@ -171,14 +167,14 @@ unsafe impl allocator_api2::alloc::Allocator for &PinnedCachingAllocator {
             return Err(AllocError);
         }
         let block = PinnedCachingAllocator::allocate(self, layout.size()).map_err(|_refused| AllocError)?;
-        let start = block.start();
+        let start = block.start;
         self.shared().lent.enter(start.addr().get() as CUdeviceptr, layout.size(), ManuallyDrop::new(block));
         Ok(NonNull::slice_from_raw_parts(start, layout.size()))
     }
 
     unsafe fn deallocate(&self, start: NonNull<u8>, layout: Layout) {
         // In a forked child it is the parent's, and a thread of the parent may have held the lock.
-        if layout.size() == 0 || forked() {
+        if layout.size() == 0 || cuda_mem_core::forked() {
             return;
         }
         // SAFETY: the caller gives back this many bytes that it had from `allocate`, and nobody uses any more.

@@ -1,8 +1,10 @@
 //! What all handles, blocks and threads of one allocator have in common.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
-use cuda_mem_core::{Context, Error as CoreError, Stream, StreamId};
+use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::{Context, Error as CoreError, LateReports, Stream, StreamId};
 
 use super::arena::{Arena, Pools, Segment};
 use super::block::{FreeBlock, PinnedBlock};
@@ -14,7 +16,7 @@ use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock, unique};
+use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock, try_lock, unique};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -28,6 +30,10 @@ pub(super) struct Shared {
     pub(super) pools: Mutex<Pools>,
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
+    /// Held by who looks for the ends of uses, until what was found is where others find it.
+    looking: Mutex<()>,
+    /// Whether a segment may be wholly free that is kept.
+    has_whole: AtomicBool,
     worker: Worker,
     /// The blocks that are out by address, and those of collections.
     pub(super) lent: super::resource::Blocks,
@@ -48,6 +54,8 @@ impl Shared {
             pools: Mutex::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
+            looking: Mutex::new(()),
+            has_whole: AtomicBool::new(false),
             worker: Worker::default(),
             lent: Default::default(),
             is_registration_refused: AtomicBool::new(false),
@@ -91,12 +99,12 @@ impl Shared {
         lock(&self.caches).push(Arc::clone(&cache));
         if self.is_closed() {
             // The last handle went just now, and may have missed it.
-            put(thread_cache::close(&cache));
+            self.put(thread_cache::close(&cache));
         }
     }
 
     pub(super) fn end_cache(&self, cache: &Arc<ThreadCache>) {
-        put(thread_cache::close(cache));
+        self.put(thread_cache::close(cache));
         lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
     }
 
@@ -110,36 +118,54 @@ impl Shared {
         }
     }
 
-    /// Puts blocks back that nothing uses any more. If a segment has become wholly free, gives back what the options' limit asks for, in
-    /// the order of what it costs.
+    /// Puts blocks back that nothing uses any more. While a segment is wholly free, gives back what the options' limit asks for, in the order
+    /// of what it costs.
     pub(super) fn put_all(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
-        if !put(blocks) {
+        self.put(blocks);
+        let Some(most) = self.options.max_cached_bytes else { return };
+        if !self.has_whole.load(Ordering::Relaxed) || self.cached() <= most {
             return;
         }
-        let Some(most) = self.options.max_cached_bytes else { return };
-        if self.cached() > most {
-            self.trim_arenas(most);
-        }
+        // Before the look for them, which takes the heaps' locks: one that becomes wholly free behind it says so again.
+        self.has_whole.store(false, Ordering::Relaxed);
+        self.trim_arenas(most);
         if self.cached() > most {
             self.flush_caches();
             self.trim_arenas(most);
         }
+        self.has_whole.fetch_or(self.cached() <= most, Ordering::Relaxed);
     }
 
-    /// Puts blocks back whose streams are done with them.
-    pub(super) fn poll(&self) {
-        self.put_all(self.pending.poll());
+    fn put(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
+        for block in blocks {
+            let arena = Arc::clone(block.arena());
+            if arena.put(*block) {
+                self.has_whole.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Puts blocks back whose streams are done with them. Unless it `waits`, nothing while another thread looks for them.
+    pub(super) fn poll(&self, waits: bool) {
+        // The program's hook hears of what fails without the lock.
+        let reports = LateReports::new();
+        let looking = if waits { Some(lock(&self.looking)) } else { try_lock(&self.looking) };
+        if looking.is_some() {
+            self.put(self.pending.poll());
+        }
+        drop((looking, reports));
+        self.put_all([]);
     }
 
     /// Takes the blocks that threads keep for themselves back.
     pub(super) fn flush_caches(&self) {
         let caches = lock(&self.caches).clone();
-        put(caches.iter().flat_map(|cache| thread_cache::take_all(cache)));
+        self.put(caches.iter().flat_map(|cache| thread_cache::take_all(cache)));
     }
 
     /// Gives whole segments that are free back until no more than `bytes` bytes are cached. Calls the driver.
     pub(super) fn trim_to(&self, bytes: usize) {
-        self.poll();
+        self.poll(true);
         self.flush_caches();
         self.trim_arenas(bytes);
     }
@@ -169,7 +195,7 @@ impl Shared {
         self.closed.store(true, Ordering::Release);
         self.worker.stop();
         let caches = std::mem::take(&mut *lock(&self.caches));
-        put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
+        self.put(caches.iter().flat_map(|cache| thread_cache::close(cache)));
         self.drain_pending();
         // The arenas refer to all of this, and filters may have blocks: from now on only blocks in use keep it.
         let Pools { arenas, routes, .. } = std::mem::take(&mut *lock(&self.pools));
@@ -178,14 +204,11 @@ impl Shared {
     }
 
     fn drain_pending(&self) {
-        self.pending.drain().into_iter().for_each(|block| self.put_behind(block));
-    }
-
-    /// Puts a block back that streams may still use: nobody will be given it, and its segment's release waits for them.
-    fn put_behind(&self, mut block: FreeBlock) {
-        let uses = std::mem::take(&mut block.uses);
-        block.segment.absorb(uses);
-        put([block]);
+        for mut block in self.pending.drain() {
+            // Streams may still use it: nobody will be given it, and its segment's release waits for them.
+            block.segment.absorb(std::mem::take(&mut block.uses));
+            self.put([block]);
+        }
     }
 
     /// The bytes that are held and in nobody's hands.
@@ -218,7 +241,7 @@ impl Shared {
 
     /// A block of `size` bytes, which `requested` were rounded to, past the thread caches.
     fn allocate(&self, arena: &Arc<Arena>, size: usize, requested: usize) -> Result<FreeBlock> {
-        self.poll();
+        self.poll(false);
         if let Some(block) = arena.take(size) {
             return Ok(block);
         }
@@ -251,28 +274,21 @@ impl Shared {
         }
         Segment::new(arena, segment).map_err(|source| {
             self.figures.unclaim(segment);
-            match source {
-                // Less memory in use could help. The driver has several codes for pages that it cannot pin.
-                CoreError::Driver(_)
-                | CoreError::Io { .. }
-                | CoreError::NoPage { .. }
-                | CoreError::LockLimit { .. }
-                | CoreError::OutOfHostMemory { .. } => {
-                    let used = self.figures.blocks.active_bytes() as u64;
-                    Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
+            // Less memory in use could help. The driver has two codes for pages that it cannot pin.
+            let is_for_memory = match &source {
+                CoreError::Driver(error) => {
+                    let codes = [CUresult::CUDA_ERROR_OUT_OF_MEMORY, CUresult::CUDA_ERROR_OPERATING_SYSTEM];
+                    codes.contains(&error.code())
                 }
-                source => source.into(),
+                CoreError::Io { source, .. } => source.kind() == ErrorKind::OutOfMemory,
+                CoreError::NoPage { .. } | CoreError::LockLimit { .. } => true,
+                source => matches!(source, CoreError::OutOfHostMemory { .. }),
+            };
+            if !is_for_memory {
+                return source.into();
             }
+            let used = self.figures.blocks.active_bytes() as u64;
+            Error::OutOfMemory { requested, used, limit: 0, source: Some(source) }
         })
     }
-}
-
-/// Puts blocks back into their arenas. Whether a segment has become wholly free.
-fn put(blocks: impl IntoIterator<Item = FreeBlock>) -> bool {
-    let mut whole = false;
-    for block in blocks {
-        let arena = Arc::clone(block.arena());
-        whole |= arena.put(*block);
-    }
-    whole
 }

@@ -91,7 +91,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
         let least = needed.saturating_mul(size_of::<T>());
         let twice = self.block.as_ref().map_or(0, PinnedBlock::capacity).saturating_mul(2);
         let block = self.allocator.allocate(if twice <= classes::MAX { least.max(twice) } else { least })?;
-        let (from, to) = (self.start(), block.start().cast());
+        let (from, to) = (self.start(), block.start.cast());
         // SAFETY: `len` elements lie at `from`, and the new block, which nobody else has, has room for more than that.
         unsafe { from.copy_to_nonoverlapping(to, self.len) };
         self.block = Some(block);
@@ -129,7 +129,7 @@ impl<T: DeviceCopy> PinnedVec<T> {
     /// Where the elements start.
     #[inline]
     fn start(&self) -> NonNull<T> {
-        self.block.as_ref().map_or(NonNull::dangling(), |block| block.start().cast())
+        self.block.as_ref().map_or(NonNull::dangling(), |block| block.start.cast())
     }
 }
 

@@ -216,6 +216,10 @@ impl<T> ByAddress<T> {
 
     /// Takes out what is known of memory that is said to have so many bytes.
     pub(crate) fn take_out(&self, address: CUdeviceptr, bytes: usize) -> cuda_mem_core::Result<T> {
+        if forked() {
+            // Before the lock, which a thread of the parent may have held.
+            return Err(cuda_mem_core::Error::Forked);
+        }
         let mut known = lock(&self.0);
         match known.entry(address) {
             Entry::Occupied(entry) if entry.get().0 == bytes => Ok(entry.remove().1),

@@ -178,10 +178,6 @@ fn bad_pair(word: &str) -> String {
     )
 }
 
-fn too_long() -> String {
-    format!("is longer than the {LONGEST} bytes that it may have")
-}
-
 fn event(line: &str, expected: usize) -> Result<Event, String> {
     let found = line.split(',').count();
     if found != expected {
@@ -283,7 +279,7 @@ impl<R: BufRead> Lines<R> {
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if self.line.len() > LONGEST {
-            return Err(wrong(number, too_long()));
+            return Err(wrong(number, format!("is longer than the {LONGEST} bytes that it may have")));
         }
         if self.line.last() == Some(&b'\r') {
             self.line.pop();

@@ -269,7 +269,7 @@ fn nodes_have_memory_of_their_own() {
             assert_eq!(allocator.allocate_with(5000, None, Some(nodes[0])).unwrap().as_ptr().addr(), address);
         }
         // Containers may forbid it.
-        Err(Error::OutOfMemory { source: Some(CoreError::Io { call: "mbind", .. }), .. }) => {}
+        Err(Error::Core(CoreError::Io { call: "mbind", .. })) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -115,6 +115,89 @@ fn without_memory_everything_free_goes_back_before_it_is_an_error() {
     });
 }
 
+/// Nor is anything given back for it.
+#[test]
+fn a_lost_device_is_not_told_of_as_a_want_of_memory() {
+    on_simulator(|sim, context| {
+        let allocator = allocator(context);
+        drop(allocator.allocate(10 * MIB).unwrap());
+        let held = allocator.statistics().allocated_bytes.current;
+        let lost = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        (1..=100).for_each(|nth| sim.fail_call("cuMemHostRegister", nth, lost));
+        let refused = allocator.allocate(12 * MIB).unwrap_err();
+        sim.clear_faults();
+        assert!(
+            matches!(&refused, Error::Core(CoreError::Driver(error)) if error.code() == lost),
+            "{refused}"
+        );
+        assert_eq!(allocator.statistics().allocated_bytes.current, held);
+        assert_eq!(context.driver().release_failures(), 0);
+    });
+}
+
+#[test]
+fn what_the_driver_does_not_unpin_stays_held() {
+    let sim = Sim::builder().build();
+    let driver = Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let options = without_thread().with_max_bytes(8 * MIB);
+    let allocator = PinnedCachingAllocator::with_options(&context, options);
+    let pinned = || allocator.statistics().allocated_bytes.current;
+    drop(allocator.allocate(8 * MIB).unwrap());
+    sim.fail_call("cuMemHostUnregister", 1, CUresult::CUDA_ERROR_UNKNOWN);
+    allocator.empty_cache();
+    assert_eq!((pinned(), driver.release_failures()), (0, 0), "the second try");
+    drop(allocator.allocate(8 * MIB).unwrap());
+    for _ in 0..2 {
+        sim.fail_call("cuMemHostUnregister", 1, CUresult::CUDA_ERROR_UNKNOWN);
+    }
+    allocator.empty_cache();
+    assert_eq!((pinned(), driver.release_failures()), (8 * MIB as u64, 1));
+    let refused = allocator.allocate(8 * MIB).unwrap_err();
+    assert!(matches!(refused, Error::OutOfMemory { source: None, .. }), "{refused}");
+}
+
+/// Also of frees that make no segment whole.
+#[test]
+fn no_more_is_cached_than_may_be_while_a_whole_segment_is_free() {
+    on_simulator(|_, context| {
+        let most = 32 * MIB;
+        let options = without_thread().with_max_cached_bytes(most).with_thread_cache_bytes(0);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        drop(allocator.allocate(24 * MIB).unwrap());
+        let mut blocks: Vec<_> = (0..64).map(|_| allocator.allocate(MIB / 2).unwrap()).collect();
+        let mut nth = 0;
+        blocks.retain(|_| {
+            nth += 1;
+            nth % 4 == 0
+        });
+        let statistics = allocator.statistics();
+        let cached = statistics.allocated_bytes.current - statistics.active_bytes.current;
+        assert!(cached <= most as u64, "{statistics}");
+    });
+}
+
+/// What it found is nowhere until the driver has answered.
+#[test]
+fn who_runs_into_the_limit_waits_for_another_thread_s_look() {
+    on_simulator(|sim, context| {
+        let options = without_thread().with_max_bytes(8 * MIB);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let stream = Stream::new(context).unwrap();
+        let block = allocator.allocate(8 * MIB).unwrap();
+        block.record_stream(&stream).unwrap();
+        drop(block);
+        stream.synchronize().unwrap();
+        sim.delay("cuEventQuery", Duration::from_millis(300));
+        std::thread::scope(|scope| {
+            scope.spawn(|| allocator.trim_to(usize::MAX));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(allocator.allocate(8 * MIB).unwrap());
+        });
+        sim.clear_faults();
+    });
+}
+
 /// What the fault injection runs: every part of the allocator once.
 /// Blocks that are each too large for the segments before: more than 256 MiB that fits nothing.
 fn leave_surplus(allocator: &PinnedCachingAllocator) -> u64 {

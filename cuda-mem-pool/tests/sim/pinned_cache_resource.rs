@@ -1,9 +1,11 @@
 //! The pinned cache as a resource: which driver calls it makes, and how it ends.
 
+use std::alloc::Layout;
+
 use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Driver, Error as CoreError, Stream};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
-use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, PinnedCachingAllocator};
+use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, PinnedCachingAllocator, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 
 use crate::common::child;
@@ -84,6 +86,25 @@ fn a_stream_of_another_driver_gets_and_frees_nothing() {
     });
 }
 
+/// A thread of the parent may have had the lock of what is out.
+#[test]
+fn a_forked_child_gives_no_memory_back_and_takes_no_lock_for_it() {
+    on_simulator(|_, context| {
+        let (stream, resource) = (Stream::new(context).unwrap(), resource(context));
+        let all = [resource.raw(), TrackingAdaptor::new(resource.clone(), false).raw()];
+        let layout = Layout::from_size_align(5000, 256).unwrap();
+        child::forked(|| {
+            all.iter().try_for_each(|raw| {
+                // SAFETY: refused, whatever the address is.
+                match unsafe { raw.deallocate(4096, layout, &stream) } {
+                    Err(CoreError::Forked) => Ok(()),
+                    freed => Err(format!("{freed:?} in a forked child")),
+                }
+            })
+        });
+    });
+}
+
 /// A free that the driver fails, for once, is no free.
 #[test]
 fn a_free_that_fails_leaves_the_memory_allocated() {
@@ -137,7 +158,7 @@ fn a_forked_child_is_told_so_and_frees_nothing() {
             ) {
                 return Err("memory in a forked child".to_owned());
             }
-            let layout = std::alloc::Layout::from_size_align(5000, 256).unwrap();
+            let layout = Layout::from_size_align(5000, 256).unwrap();
             // SAFETY: refused in a child.
             let freed = unsafe { resource.raw().deallocate(address, layout, &stream) };
             if !matches!(freed, Err(CoreError::Forked)) {

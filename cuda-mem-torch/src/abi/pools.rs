@@ -130,10 +130,19 @@ pub unsafe extern "C" fn cuda_mem_torch_begin_allocate_to_pool(
     })
 }
 
-/// Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays.
+/// Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays. When no other route is left, captures of streams that
+/// do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_end_allocate_to_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
-    entry(|| Ok(self::device(device)?.caching.end_allocate_to_pool(pool.into())?))
+    entry(|| {
+        let device = self::device(device)?;
+        device.caching.end_allocate_to_pool(pool.into())?;
+        // Behind the end of its capture. One to a pool within the capture ends before that of the graph.
+        if !device.caching.has_routes() {
+            device.context.forget_guests_captures();
+        }
+        Ok(())
+    })
 }
 
 /// Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.

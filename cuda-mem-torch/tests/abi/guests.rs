@@ -1,6 +1,7 @@
 //! Streams of other libraries, which destroy them without a word.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
@@ -100,6 +101,43 @@ fn a_stream_of_others_may_capture_once_it_was_seen() {
     empty_cache(NO_POOL);
     sim().record(false);
     no_call_failed();
+    // SAFETY: null ends it.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
+}
+
+/// The library ends the route behind the capture, and its owner destroys the stream. Nobody passes it again.
+#[test]
+fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {
+    let _turn = turn();
+    let own = new_stream();
+    let recorded = allocate(3 * MIB, own.as_raw());
+    let other = guest();
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(recorded, 0, other.as_raw()) });
+    let stream = guest();
+    delete(allocate(3 * MIB, stream.as_raw()));
+    let [graph, inner] = [(); 2].map(|()| user_pool());
+    let begin = |pool| {
+        // SAFETY: it accepts all.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    };
+    begin(graph);
+    begin_capture(&stream);
+    begin(inner);
+    delete(allocate(3 * MIB, stream.as_raw()));
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, inner));
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_CAPTURING);
+    delete(allocate(3 * MIB, stream.as_raw()));
+    end_capture(&stream);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, graph));
+    drop((stream, other));
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_OK, "{}", message());
+    delete(recorded);
+    context().synchronize().unwrap();
+    assert_eq!(allocate(3 * MIB, own.as_raw()), recorded);
+    delete(recorded);
+    [graph, inner].map(|pool| succeed(cuda_mem_torch_release_pool(0, pool)));
+    empty_cache(NO_POOL);
     // SAFETY: null ends it.
     succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
 }

@@ -129,6 +129,12 @@ impl CachingAllocator {
         self.end_route(id, None)
     }
 
+/// Whether allocations that some filter accepts go to a pool: [`CachingAllocator::begin_allocate_to_pool`] was called for it.
+    #[must_use]
+    pub fn has_routes(&self) -> bool {
+        self.pool_state().is_ok_and(|state| !state.pools.routes().0.is_empty())
+    }
+
     /// As [`end_allocate_to_pool`](Self::end_allocate_to_pool), of the one with this filter.
     pub(in crate::caching) fn end_route(&self, id: MempoolId, filter: Option<&Filter>) -> Result<()> {
         let ended = self.pool_state()?.pools.end_allocate(id, filter);

@@ -52,7 +52,7 @@ crate::shown!(Filter);
 
 /// The routes, the innermost last. They are asked without a lock: filters are other people's code.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Routes(Vec<(MempoolId, Filter)>);
+pub(crate) struct Routes(pub(crate) Vec<(MempoolId, Filter)>);
 
 impl Routes {
     /// The pool of the filter that accepts the stream in this thread, the one that was begun last.
