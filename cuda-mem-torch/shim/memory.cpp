@@ -185,7 +185,9 @@ std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] siz
   }
   const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
   rejections.counts[device] += 1;
-  rejections.observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second);
+  contained(
+      [&] { rejections.observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second); },
+      [](const std::string& why) { TORCH_WARN("cuda-mem: an observer of rejected requests failed: ", why); });
   return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
 #else
   return "";

@@ -360,21 +360,26 @@ void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) 
 Rejections& rejections = *new Rejections();
 
 bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
-  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() || fraction >= 1.0) {
+  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom()) {
     return false;
   }
   const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
   const auto total = static_cast<double>(allocator->getMemoryInfo(device).second);
-  return static_cast<double>(reserved + bytes) > fraction * total;
+  const double share = static_cast<double>(reserved + bytes) / total;
+  // Natively the program's own share is looked at first.
+  const double limit = allocator->getMemoryFraction(device);
+  return share > native::CUDAAllocatorConfig::per_process_memory_fraction() && (limit == 1.0 || share <= limit);
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
   rejections.observers.add(std::move(observer));
   if (native_.is_late()) {
-    native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
-      rejections.observers.tell(device, size, allocated, total);
-    });
+    [[maybe_unused]] static const bool attached = [this] {
+      native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
+        rejections.observers.tell(device, size, allocated, total);
+      });
+      return true;
+    }();
   }
 }
 #endif

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -702,6 +703,27 @@ static void caching_switched_since(CA::CUDAAllocator* native) {
   CA::releasePool(0, id);
 }
 
+/// Of a rejected request each observer is told once, whoever rejects it, and what one throws is not the program's.
+static void rejected([[maybe_unused]] CA::CUDAAllocator* native) {
+#if CUDA_MEM_HAS_OOM_REJECTION
+  static std::atomic<int> told{0};
+  const auto tell = [](int64_t, size_t, size_t, size_t) { ++told; };
+  const auto fail = [](int64_t, size_t, size_t, size_t) {
+    ++told;
+    throw std::runtime_error("the observer failed");
+  };
+  CA::attachOomRejectionObserver(tell);
+  CA::attachOomRejectionObserver(fail);
+  c10::CachingAllocator::setAllocatorSettings("per_process_memory_fraction:1.0,throw_on_cudamalloc_oom:True");
+  EXPECT(has(thrown([] { CA::raw_alloc(32ULL << 40); }), "preemptively rejected") && told == 2);
+  // It tells them in a thread of its own.
+  EXPECT(has(thrown([&] { native->raw_alloc(32ULL << 40); }), "preemptively rejected"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT(told == 4);
+  c10::CachingAllocator::setAllocatorSettings("per_process_memory_fraction:1.0,throw_on_cudamalloc_oom:False");
+#endif
+}
+
 /// Memory that was freed keeps the allocator in place only as long as a stream uses it, here one that captures.
 static void freed_and_still_used() {
   char text[4096] = "";
@@ -775,6 +797,7 @@ static void late(CA::CUDAAllocator* native) {
   fresh.clear();
   checkpointed_before(native);
   caching_switched_since(native);
+  rejected(native);
   at_addresses(CA::get());
   at_addresses(native);
   // A thread that is inside of such a pool would stay there.
