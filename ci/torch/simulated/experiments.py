@@ -174,6 +174,15 @@ def memory_is_held_still():
         assert torch.cuda.memory_reserved() >= 40 * MIB
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
+    # A storage that begins inside of a block.
+    tensor = torch.from_dlpack(block()[4096:])
+    with cuda_mem_torch.hold_still(tensor):
+        del tensor
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() >= 8 * MIB
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
     with torch.cuda.use_mem_pool(cuda_mem_torch.MemPool()):
         with cuda_mem_torch.hold_still(block()):
             pass
