@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 6
+#define CUDA_MEM_TORCH_ABI_VERSION 7
 
 /*
  All devices, where one may be named.
@@ -1525,9 +1525,9 @@ int cuda_mem_torch_reset_peak_stats(int device);
 int cuda_mem_torch_reset_accumulated_stats(int device);
 
 /*
- Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
- unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
- another private pool.
+ Has the memory of a block, or of a part of one, stay behind its addresses, also when the block is freed, until
+ [`cuda_mem_torch_let_move`]. It is not moved, not unmapped and not given back; a part of a tag stays awake when the tag is put to sleep.
+ `still` gets null for memory that never moves, of a block of another private pool.
 
  `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 
@@ -1536,6 +1536,7 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
  `still` can be written to.
  */
 int cuda_mem_torch_hold_still(const void *address,
+                              size_t bytes,
                               void **still);
 
 /*

@@ -15,12 +15,13 @@
 #include <limits>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
 
 // Functions that the library is given are `noexcept`: nothing may be thrown through it.
 namespace cuda_mem {
@@ -124,13 +125,24 @@ class Native {
   bool has_routes() const {
     return routed_.load() != 0;
   }
+  /// Whether some thread allocates to a pool, or captures to one: of those of this allocator it knows nothing.
+  bool is_beside_pools() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !routes_.empty();
+  }
   bool takes(DeviceIndex device, cudaStream_t stream) const {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }
-  /// Blocks of its own that were given out here: tensors do not name it as theirs.
-  void keep_block(const void* block) {
+  /// Blocks of its own that were given out here, and how each is freed, caching on or off: tensors do not name it as theirs.
+  void keep_block(const void* block, c10::DeleterFnPtr deleter) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_.insert(block);
+    blocks_[block] = deleter;
+  }
+  /// How such a block is freed; null for another.
+  c10::DeleterFnPtr deleter_of(const void* block) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = blocks_.find(block);
+    return found == blocks_.end() ? nullptr : found->second;
   }
   void forget_block(const void* block) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -157,7 +169,7 @@ class Native {
   mutable std::mutex mutex_;
   /// As they began, those of this allocator too while it came late.
   std::vector<Route> routes_;
-  std::unordered_set<const void*> blocks_;
+  std::unordered_map<const void*, c10::DeleterFnPtr> blocks_;
 };
 
 /// Every virtual function of the interface of the PyTorch that this is built for. There is one, and it is never destroyed: tensors and libraries ask it until
@@ -203,6 +215,14 @@ class Allocator final : public native::CUDAAllocator {
   native::SnapshotInfo snapshot(MempoolId_t id, bool include_traces) override;
   void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(DeviceIndex device, MempoolId_t id) override;
+#if CUDA_MEM_HAS_CAPTURE_MARKS
+  void markCaptureBegin(DeviceIndex device) override {
+    native_->markCaptureBegin(device);
+  }
+  void markCaptureEnd(DeviceIndex device) override {
+    native_->markCaptureEnd(device);
+  }
+#endif
   void releasePool(DeviceIndex device, MempoolId_t id) override;
   int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
   void createOrIncrefPool(
@@ -266,7 +286,9 @@ class Allocator final : public native::CUDAAllocator {
 
   /// Takes over PyTorch's settings as they are now. Whether segments are expandable is the native allocator's alone if that came first, unless
   /// the program has named it since; the share of memory is theirs at first, and while they have requests beyond it rejected.
-  void apply_settings(bool names_expandable = false, bool sets_limit = false);
+  void apply_settings(bool names_expandable = false);
+  /// Has the native allocator give back what it has cached, if it came first and nothing may capture; whether it had something.
+  bool empty_natively(MempoolId_t id);
   /// Sets the share of a device's memory that this allocator and the native one may have together.
   void set_limit(double fraction, DeviceIndex device);
   Native& native_allocator() {
@@ -294,7 +316,7 @@ class Allocator final : public native::CUDAAllocator {
   std::atomic<int> device_count_{0};
   std::atomic<bool> one_device_{false};
   std::atomic<size_t> pool_uses_{0};
-  /// Of each device, the share of its memory that may be had, where it is limited.
+  /// Of each device, the share of its memory that may be had.
   std::mutex limits_mutex_;
   std::unordered_map<int, double> limits_;
   /// The settings' share, which holds beside those while requests beyond it are rejected.

@@ -111,9 +111,13 @@ native::CheckpointDelta Allocator::setCheckpointPoolState(
   const auto ours = std::dynamic_pointer_cast<State>(state);
   if (ours == nullptr) {
     native::CheckpointDelta told = native_->setCheckpointPoolState(device, std::move(state));
+    for (const void* pointer : told.ptrs_freed) {
+      native_.forget_block(pointer);
+    }
     // PyTorch gives these to storages, which it knows later by the deleter that it sees now.
     for (c10::DataPtr& data : told.dataptrs_allocd) {
-      [[maybe_unused]] const bool was_native = data.compare_exchange_deleter(native_->raw_deleter(), &delete_block);
+      native_.keep_block(data.get(), data.get_deleter());
+      [[maybe_unused]] const bool was_native = data.compare_exchange_deleter(data.get_deleter(), &delete_block);
     }
     return told;
   }

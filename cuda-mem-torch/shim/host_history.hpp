@@ -1,20 +1,15 @@
 // What happened to pinned memory lately, since the PyTorch that records it.
 #pragma once
 
-#include "versions.hpp"
+#include "thrown.hpp"
 
 #include <cuda_mem_torch.h>
-
-#include <cstddef>
-
-#if CUDA_MEM_HAS_HOST_HISTORY
-
-#include "thrown.hpp"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/ApproximateClock.h>
 
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -142,17 +137,3 @@ class HostHistory {
 
 } // namespace cuda_mem
 
-#else
-
-namespace cuda_mem {
-
-/// There is none.
-class HostHistory {
- public:
-  void allocated(void* /*block*/, size_t /*bytes*/) {}
-  void freed(void* /*block*/) noexcept {}
-};
-
-} // namespace cuda_mem
-
-#endif

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/env.h>
 #include <torch/version.h>
 
@@ -16,8 +17,6 @@
 #include <string>
 #include <utility>
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 namespace cuda_mem {
 
 using c10::CachingDeviceAllocator::SegmentInfo;
@@ -26,12 +25,6 @@ namespace {
 
 std::mutex mutex;
 std::atomic<Allocator*> the_allocator{nullptr};
-
-void keep(const std::string& message, char* text, size_t capacity) {
-  if (text != nullptr) {
-    std::snprintf(text, capacity, "%s", message.c_str());
-  }
-}
 
 bool is_in_place() {
   Allocator* ours = the_allocator.load();
@@ -139,15 +132,9 @@ void* probe_of(native::CUDAAllocator* before, DeviceIndex device) {
       static_cast<int>(device),
       " has no memory left: call torch.cuda.empty_cache(), or delete a tensor, before enable()");
   const double fraction = before->getMemoryFraction(device);
+  const auto limit_again = c10::make_scope_exit([&] { before->setMemoryFraction(fraction, device); });
   before->setMemoryFraction(1.0, device);
-  try {
-    void* probe = before->raw_alloc(512);
-    before->setMemoryFraction(fraction, device);
-    return probe;
-  } catch (...) {
-    before->setMemoryFraction(fraction, device);
-    throw;
-  }
+  return before->raw_alloc(512);
 }
 
 /// Refuses while allocations would go to a private pool of the native allocator, because a graph is being captured on a stream of
@@ -176,18 +163,36 @@ void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>
 }
 
 /// What the program has set of the native allocator already holds here too; its history has to be asked for again.
-void take_over_limits(Allocator& ours, native::CUDAAllocator* before, const std::vector<DeviceIndex>& devices) {
-  for (const DeviceIndex device : devices) {
-    // It makes the device current.
-    const c10::cuda::CUDAGuard guard(device);
-    if (const double fraction = before->getMemoryFraction(device); fraction < 1.0) {
-      ours.set_limit(fraction, device);
-    }
+void take_over(Allocator& ours, native::CUDAAllocator* before, int devices) {
+  std::vector<double> limits;
+  for (DeviceIndex device = 0; device < devices; ++device) {
+    limits.push_back(before->getMemoryFraction(device));
+  }
+  // It changes them.
+  ours.init(devices);
+  for (DeviceIndex device = 0; device < devices; ++device) {
+    ours.set_limit(limits[static_cast<size_t>(device)], device);
   }
   ours.enable(before->isEnabled());
   if (before->isHistoryEnabled() && !ours.isHistoryEnabled()) {
     TORCH_WARN(
         "cuda-mem: history is recorded of earlier memory only: call torch.cuda.memory._record_memory_history() again after enable()");
+  }
+}
+
+/// What devices PyTorch has let reach each other's memory, by the driver: it does so once, and does not ask again.
+void take_over_peers(const std::vector<DeviceIndex>& devices) {
+  for (const DeviceIndex device : devices) {
+    const c10::cuda::CUDAGuard guard(device);
+    for (const DeviceIndex peer : devices) {
+      const cudaError_t granted = device == peer ? cudaErrorInvalidDevice : cudaDeviceEnablePeerAccess(peer, 0);
+      if (granted == cudaErrorPeerAccessAlreadyEnabled) {
+        check(cuda_mem_torch_enable_peer_access(device, peer), device);
+      } else if (granted == cudaSuccess) {
+        C10_CUDA_CHECK(cudaDeviceDisablePeerAccess(peer));
+      }
+      (void)cudaGetLastError();
+    }
   }
 }
 
@@ -245,9 +250,7 @@ void install(const std::string& version) {
   const bool late = before->initialized();
   const int devices = late ? c10::cuda::device_count() : 0;
   const std::vector<DeviceIndex> used = used_devices(devices);
-  if (late) {
-    refuse_routed(before, used);
-  }
+  refuse_routed(before, used);
   read_named_backend();
   Allocator* ours = the_allocator.load();
   if (ours == nullptr) {
@@ -258,8 +261,8 @@ void install(const std::string& version) {
   }
   ours->native_allocator().set_late(late);
   if (late) {
-    ours->init(devices);
-    take_over_limits(*ours, before, used);
+    take_over(*ours, before, devices);
+    take_over_peers(used);
   } else {
     ours->enable(ours->isEnabled());
   }
@@ -307,7 +310,6 @@ void uninstall() {
   }
   // The limit was shared.
   for (DeviceIndex device = 0; device < ours->device_count(); ++device) {
-    const c10::cuda::CUDAGuard guard(device);
     ours->native_allocator()->setMemoryFraction(ours->getMemoryFraction(device), device);
   }
   put(ours->native_allocator().get());
@@ -326,19 +328,14 @@ int guarded(char* text, size_t capacity, void (*body)(const std::string&), const
     body(argument);
     return 0;
   } catch (const c10::Error& error) {
-    keep(error.what_without_backtrace(), text, capacity);
+    std::snprintf(text, capacity, "%s", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    keep(error.what(), text, capacity);
+    std::snprintf(text, capacity, "%s", error.what());
   }
   return 1;
 }
 
 } // namespace cuda_mem
-
-/// The version of PyTorch that this was built for.
-EXPORT const char* cuda_mem_torch_shim_torch_version() {
-  return TORCH_VERSION;
-}
 
 /// Installs the allocator in a PyTorch of this version; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_install(const char* torch_version, char* text, size_t capacity) {

@@ -84,17 +84,19 @@ void report(void* pointer, int64_t bytes, DeviceIndex device) {
       c10::Device(c10::kCUDA, device));
 }
 
-/// PyTorch's callbacks for memory that libraries keep, such as what other processes are done with.
-bool free_memory_callbacks(void* /*data*/, size_t /*requested*/) noexcept {
+/// PyTorch's callbacks for memory that libraries keep, such as what other processes are done with; then its own allocator.
+bool free_memory(void* /*data*/, size_t /*requested*/) noexcept {
   bool freed = false;
+  const auto ask = [&](const std::string& whom, const auto& body) {
+    freed |= contained(body, [&](const std::string& why) {
+      TORCH_WARN("cuda-mem: ", whom, " could not free memory: ", why);
+      return false;
+    });
+  };
   for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
-    freed |= contained(
-        [&] { return c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute(); },
-        [&](const std::string& why) {
-          TORCH_WARN("cuda-mem: the callback ", name, " could not free memory: ", why);
-          return false;
-        });
+    ask("the callback " + name, [&] { return c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute(); });
   }
+  ask("PyTorch's own allocator", [] { return installed()->empty_natively({0, 0}); });
   return freed;
 }
 
@@ -152,9 +154,11 @@ inline bool is_watched() {
       return;
     case CUDA_MEM_TORCH_NOT_OURS:
       if (Allocator* allocator = installed(); allocator != nullptr && allocator->native_allocator().is_late()) {
+        Native& native = allocator->native_allocator();
+        const c10::DeleterFnPtr deleter = native.deleter_of(pointer);
         // Before somebody else can have it.
-        allocator->native_allocator().forget_block(pointer);
-        allocator->native_allocator()->raw_delete(pointer);
+        native.forget_block(pointer);
+        deleter == nullptr ? native->raw_delete(pointer) : deleter(pointer);
         return;
       }
       TORCH_CHECK(false, "invalid device pointer: ", pointer);
@@ -181,7 +185,9 @@ std::string rejected([[maybe_unused]] Allocator* allocator, [[maybe_unused]] siz
   }
   const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
   rejections.counts[device] += 1;
-  rejections.observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second);
+  contained(
+      [&] { rejections.observers.tell(device, bytes, reserved, allocator->getMemoryInfo(device).second); },
+      [](const std::string& why) { TORCH_WARN("cuda-mem: an observer of rejected requests failed: ", why); });
   return "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit.\n";
 #else
   return "";
@@ -224,7 +230,7 @@ void delete_block(void* pointer) {
 void* Allocator::obtain_natively(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   share_limit(device);
   void* pointer = native_->raw_alloc_with_stream(bytes, stream);
-  native_.keep_block(pointer);
+  native_.keep_block(pointer, native_->raw_deleter());
   share_limit(device);
   return pointer;
 }
@@ -302,13 +308,13 @@ void Allocator::init(int device_count) {
     return;
   }
   // Each time: they may have changed while PyTorch allocated itself.
-  apply_settings(false, first);
+  apply_settings();
   if (first) {
-    check(cuda_mem_torch_attach_oom_reclaimer(&free_memory_callbacks, nullptr));
+    check(cuda_mem_torch_attach_oom_reclaimer(&free_memory, nullptr));
   }
 }
 
-void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
+void Allocator::apply_settings(bool names_expandable) {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
   cuda_mem_torch_options options{};
   // PyTorch takes more than the library has numbers for. Nothing is as large either way.
@@ -332,26 +338,41 @@ void Allocator::apply_settings(bool names_expandable, bool sets_limit) {
 #if CUDA_MEM_HAS_HOST_LIMITS
   cuda_mem_torch_pinned_set_max_cached_size(Config::pinned_max_cached_size());
 #endif
-  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-  bool is_new = sets_limit && fraction < 1.0;
 #if CUDA_MEM_HAS_OOM_REJECTION
   // PyTorch's own looks at the settings' share then, as they are. What the program has set is another, which holds again afterwards.
-  const double share = native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() ? fraction : 1.0;
-  is_new |= rejected_beyond_.exchange(share) != share;
+  using Own = native::CUDAAllocatorConfig;
+  rejected_beyond_.store(Own::throw_on_cudamalloc_oom() ? Own::per_process_memory_fraction() : 1.0);
 #endif
-  for (DeviceIndex device = 0; is_new && device < device_count_.load(); ++device) {
-    set_limit(std::min(sets_limit ? fraction : 1.0, getMemoryFraction(device)), device);
+  // Also if they name none: the library may have been told of another.
+  for (DeviceIndex device = 0; device < device_count_.load(); ++device) {
+    set_limit(getMemoryFraction(device), device);
   }
 }
 
 void Allocator::emptyCache(MempoolId_t id) {
   const int code = cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr);
-  if (check_unless_parents(code) && native_.is_late()) {
-    native_->emptyCache(id);
-    for (DeviceIndex device = 0; device < device_count_.load(); ++device) {
-      share_limit(device);
-    }
+  if (check_unless_parents(code)) {
+    empty_natively(id);
   }
+}
+
+bool Allocator::empty_natively(MempoolId_t id) {
+  if (!native_.is_late() || native_.is_beside_pools()) {
+    return false;
+  }
+  int64_t freed = 0;
+  const auto add = [&](int64_t sign) {
+    for (DeviceIndex device = 0; device < device_count_.load(); ++device) {
+      freed += sign * native_->getDeviceStats(device).reserved_bytes[0].current;
+    }
+  };
+  add(1);
+  native_->emptyCache(id);
+  add(-1);
+  for (DeviceIndex device = 0; device < device_count_.load(); ++device) {
+    share_limit(device);
+  }
+  return freed > 0;
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
@@ -360,7 +381,7 @@ double Allocator::getMemoryFraction(DeviceIndex device) {
   check(cuda_mem_torch_memory_fraction(device, &fraction), device);
   const std::lock_guard<std::mutex> lock(limits_mutex_);
   const auto found = limits_.find(device);
-  return found == limits_.end() ? fraction : found->second;
+  return found == limits_.end() ? native::CUDAAllocatorConfig::per_process_memory_fraction() : found->second;
 }
 
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
@@ -375,8 +396,6 @@ void Allocator::set_limit(double fraction, DeviceIndex device) {
     limits_[device] = fraction;
   }
   if (native_.is_late() && fraction == 1.0) {
-    // It makes the device current.
-    const c10::cuda::CUDAGuard guard(device);
     native_->setMemoryFraction(fraction, device);
   }
   share_limit(device);
@@ -393,9 +412,8 @@ void Allocator::share_limit(DeviceIndex device) {
   const auto stats = stats_of(device);
   const auto ours = static_cast<double>(stats.reserved_bytes.all.current);
   const auto theirs = static_cast<double>(native_->getDeviceStats(device).reserved_bytes[0].current);
-  // It makes the device current.
-  const c10::cuda::CUDAGuard guard(device);
-  const auto total = static_cast<double>(getMemoryInfo(device).second);
+  // Of a device that nobody uses nothing is asked, which would make a context on it.
+  const double total = ours + theirs == 0.0 ? 1.0 : static_cast<double>(getMemoryInfo(device).second);
   const auto left_by = [&](double other) { return std::max(limit - other / total, 0.0); };
   check(cuda_mem_torch_set_memory_fraction(device, left_by(theirs)), device);
   native_->setMemoryFraction(left_by(ours), device);
@@ -448,7 +466,7 @@ void Allocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream str
     return;
   }
   // A block of one of its pools, which it knows by its own deleter. Without a context nothing is deleted.
-  native_->recordStream(c10::DataPtr(data.get(), nullptr, native_->raw_deleter(), data.device()), stream);
+  native_->recordStream(c10::DataPtr(data.get(), nullptr, native_.deleter_of(data.get()), data.device()), stream);
 }
 
 cudaError_t Allocator::memcpyAsync(

@@ -7,9 +7,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <cstring>
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace cuda_mem {
 

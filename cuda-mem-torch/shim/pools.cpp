@@ -4,6 +4,7 @@
 #include "thrown.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <iterator>
@@ -129,13 +130,9 @@ void Allocator::beginAllocateToPool(
   if (is_native_pool(device, id)) {
     // Before, so that both know of it or none does.
     native_.enter(device, id, shared, true);
-    try {
-      native_->beginAllocateToPool(device, id, *shared);
-    } catch (...) {
-      native_.leave(device, id);
-      throw;
-    }
-    return;
+    auto undone = c10::make_scope_exit([&] { native_.leave(device, id); });
+    native_->beginAllocateToPool(device, id, *shared);
+    return undone.release();
   }
   see_streams(device);
   const int code = cuda_mem_torch_begin_allocate_to_pool(

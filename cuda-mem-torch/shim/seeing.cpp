@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 namespace cuda_mem {
 
@@ -105,37 +106,22 @@ void visit_tag(void* data, int device, cuda_mem_torch_pool_id pool, const char* 
 }
 
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
-/// The block that an address lies in.
-struct Found {
-  uintptr_t address{0};
-  cuda_mem_torch_block block{};
-  Context context_when_allocated;
-  /// The segment that it is in, of the device -1 if there is none, and the one that is told of.
-  cuda_mem_torch_segment in{};
-  cuda_mem_torch_segment segment{};
-};
-
-void find_segment(void* data, const cuda_mem_torch_segment* segment) noexcept {
-  static_cast<Found*>(data)->segment = *segment;
-}
-
-void find_block(void* data, const cuda_mem_torch_block* block) noexcept {
-  auto* found = static_cast<Found*>(data);
-  const auto begin = reinterpret_cast<uintptr_t>(block->address);
-  if (block->allocated && begin <= found->address && found->address - begin < block->size) {
-    found->block = *block;
-    found->context_when_allocated = context(block->context);
-    found->in = found->segment;
-  }
-}
-
-Found find(const void* pointer) {
-  Found found;
-  found.address = reinterpret_cast<uintptr_t>(pointer);
-  found.in.device = -1;
-  const cuda_mem_torch_visitor visitor{&found, &find_segment, &find_block, nullptr, nullptr};
+/// The block that somebody has at an address, as the only one of its segment; of others the segment has none.
+SegmentInfo find(const void* pointer) {
+  native::SnapshotInfo info;
+  const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, nullptr, nullptr};
   check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
-  return found;
+  const auto address = reinterpret_cast<size_t>(pointer);
+  for (SegmentInfo& segment : info.segments) {
+    for (const BlockInfo& block : std::exchange(segment.blocks, {})) {
+      if (block.allocated && address >= segment.address && address - segment.address < block.size) {
+        segment.blocks.push_back(block);
+        return segment;
+      }
+      segment.address += block.size;
+    }
+  }
+  return {};
 }
 #endif
 
@@ -374,32 +360,37 @@ void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) 
 Rejections& rejections = *new Rejections();
 
 bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
-  const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom() || fraction >= 1.0) {
+  if (!native::CUDAAllocatorConfig::throw_on_cudamalloc_oom()) {
     return false;
   }
   const auto reserved = static_cast<size_t>(allocator->getDeviceStats(device).reserved_bytes[0].current);
   const auto total = static_cast<double>(allocator->getMemoryInfo(device).second);
-  return static_cast<double>(reserved + bytes) > fraction * total;
+  const double share = static_cast<double>(reserved + bytes) / total;
+  // Natively the program's own share is looked at first.
+  const double limit = allocator->getMemoryFraction(device);
+  return share > native::CUDAAllocatorConfig::per_process_memory_fraction() && (limit == 1.0 || share <= limit);
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
   rejections.observers.add(std::move(observer));
   if (native_.is_late()) {
-    native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
-      rejections.observers.tell(device, size, allocated, total);
-    });
+    [[maybe_unused]] static const bool attached = [this] {
+      native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
+        rejections.observers.tell(device, size, allocated, total);
+      });
+      return true;
+    }();
   }
 }
 #endif
 
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
 std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void* pointer) {
-  const Found found = find(pointer);
-  if (found.in.device < 0 && native_.is_late()) {
-    return native_->getContextForPointer(pointer);
+  const SegmentInfo found = find(pointer);
+  if (found.blocks.empty()) {
+    return native_.is_late() ? native_->getContextForPointer(pointer) : nullptr;
   }
-  return found.context_when_allocated;
+  return found.blocks[0].context_when_allocated;
 }
 #endif
 
@@ -419,18 +410,18 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
   }
   const auto create = note_recorder.load();
   Context context = create == nullptr ? nullptr : create();
-  const Found found = find(pointer);
-  if (found.in.device < 0) {
+  const SegmentInfo found = find(pointer);
+  if (found.blocks.empty()) {
     // Another thread has freed it.
     return;
   }
   TraceEntry entry(
       TraceEntry::Action::ANNOTATE,
-      static_cast<DeviceIndex>(found.in.device),
-      reinterpret_cast<size_t>(found.block.address),
-      found.block.requested_size,
-      found.in.stream,
-      pool_id(found.in.pool),
+      found.device,
+      found.address,
+      found.blocks[0].requested_size,
+      found.stream,
+      found.owner_private_pool_id,
       c10::getApproximateTime(),
       std::move(context),
       compile_contexts.empty() ? "N/A" : compile_contexts.back(),

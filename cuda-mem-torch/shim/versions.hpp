@@ -14,16 +14,16 @@
 // CUDA_MEM_HAS_STATS_OF_POOLS       2.13           DeviceStats::reserved_bytes_by_private_pools
 // says_forced_off                   2.13           isEnabled is false where the environment has turned caching off
 // CUDA_MEM_HAS_EXACT_ADDRESSES      2.13           allocateWithAddress
+// CUDA_MEM_HAS_CAPTURE_MARKS        2.13           markCaptureBegin, markCaptureEnd
 // CUDA_MEM_HAS_HOST_LIMITS          2.13           pinned_max_cached_size, pinned_max_round_threshold
 // CUDA_MEM_HAS_HOST_HISTORY         2.14           of HostAllocator: record_history, is_history_enabled, get_segments, get_traces,
 //                                                  record_external_register, record_external_unregister
 // CUDA_MEM_HAS_ANNOTATIONS          2.14           supportsUserMetadata, annotateMemory, TraceEntry::ANNOTATE
-//
-// As PyTorch has them by default: markCaptureBegin and markCaptureEnd (2.13) do nothing.
 #define CUDA_MEM_HAS_OOM_REJECTION (TORCH_VERSION_MINOR >= 12)
 #define CUDA_MEM_HAS_CONTEXT_FOR_POINTER (TORCH_VERSION_MINOR >= 12)
 #define CUDA_MEM_HAS_STATS_OF_POOLS (TORCH_VERSION_MINOR >= 13)
 #define CUDA_MEM_HAS_EXACT_ADDRESSES (TORCH_VERSION_MINOR >= 13)
+#define CUDA_MEM_HAS_CAPTURE_MARKS (TORCH_VERSION_MINOR >= 13)
 #define CUDA_MEM_HAS_HOST_LIMITS (TORCH_VERSION_MINOR >= 13)
 #define CUDA_MEM_HAS_ANNOTATIONS (TORCH_VERSION_MINOR >= 14)
 #define CUDA_MEM_HAS_HOST_HISTORY (TORCH_VERSION_MINOR >= 14)

@@ -60,6 +60,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
     const cudaError_t done = CALL("cuCtxEnablePeerAccess", (handle, unsigned), contexts[peer], flags);
     return done;
 }
+cudaError_t cudaDeviceDisablePeerAccess(int peer) { return CALL("cuCtxDisablePeerAccess", (handle), contexts[peer]); }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {

@@ -174,6 +174,15 @@ def memory_is_held_still():
         assert torch.cuda.memory_reserved() >= 40 * MIB
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
+    # A storage that begins inside of a block.
+    tensor = torch.from_dlpack(block()[4096:])
+    with cuda_mem_torch.hold_still(tensor):
+        del tensor
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() >= 8 * MIB
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved()
     with torch.cuda.use_mem_pool(cuda_mem_torch.MemPool()):
         with cuda_mem_torch.hold_still(block()):
             pass
@@ -846,6 +855,12 @@ def requests_are_rejected_first():
     torch._C._cuda_attach_out_of_memory_observer(lambda *words: seen.append(words))
     counted = lambda: [torch.cuda.memory_stats()[name] for name in ("num_ooms", "num_oom_rejections")]
     assert counted() == [0, 0]
+    # The settings' share was the program's at first, which is looked at before.
+    refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(torch.cuda.mem_get_info()[1] // 2))
+    assert counted() == [1, 0] and len(seen) == 1, (counted(), seen)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.reset_accumulated_memory_stats()
+    seen.clear()
     refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 2))
     assert counted() == [0, 1] and seen == [], (counted(), seen)
     torch.cuda.reset_accumulated_memory_stats()
@@ -857,6 +872,7 @@ def requests_are_rejected_first():
     refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] // 6))
     # What the program sets itself rejects nothing: PyTorch looks at the settings' share alone.
     torch.cuda.memory._set_allocator_settings(f"per_process_memory_fraction:1.0,{option}")
+    refused(torch.OutOfMemoryError, "preemptively rejected", lambda: block(torch.cuda.mem_get_info()[1] * 2))
     torch.cuda.set_per_process_memory_fraction(0.125)
     torch.cuda.reset_accumulated_memory_stats()
     refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(torch.cuda.mem_get_info()[1] // 6))

@@ -6,6 +6,7 @@ import gc
 import os
 import struct
 import sys
+import threading
 
 import torch
 
@@ -338,6 +339,128 @@ def late_at_the_limit():
     assert len(early) > 1
 
 
+def reaches(device, tensor):
+    """Whether the driver lets a device reach the memory of a tensor."""
+    location, flags = (ctypes.c_int * 2)(1, device), ctypes.c_ulonglong()
+    assert ctypes.CDLL("libcuda.so.1").cuMemGetAccess(ctypes.byref(flags), location, ctypes.c_uint64(tensor.data_ptr())) == 0
+    return flags.value == 3
+
+
+def late_peers():
+    """Devices that reached each other's memory before `enable()` reach it afterwards; the others do not."""
+    import cuda_mem_torch
+
+    torch.empty(4, device="cuda:0").to("cuda:1")
+    for _ in range(2):
+        cuda_mem_torch.enable()
+        there = torch.empty(MIB, device="cuda:1")
+        here = torch.empty(MIB, device="cuda:0")
+        assert reaches(0, there) and reaches(1, there) and not reaches(1, here)
+        del there, here
+        torch.cuda.synchronize()
+        cuda_mem_torch.disable()
+
+
+def late_without_peers():
+    """Devices that did not reach each other's memory before `enable()` do not either afterwards, until PyTorch says so."""
+    import cuda_mem_torch
+
+    early = torch.empty(4, device="cuda:0"), torch.empty(4, device="cuda:1")
+    cuda_mem_torch.enable()
+    there = torch.empty(MIB, device="cuda:1")
+    assert not reaches(0, there) and reaches(1, there)
+    there[:4].copy_(early[0])
+    assert reaches(0, there)
+
+
+def late_capture():
+    """What PyTorch's own allocator has cached is given back while nothing captures, and a capture is not disturbed by it."""
+    import cuda_mem_torch
+
+    early, used = block(), block()
+    cuda_mem_torch.enable()
+    side, captured, target = torch.cuda.Stream(), torch.cuda.CUDAGraph(), block(64)
+    target.copy_(numbered())
+    torch.cuda.synchronize()
+    del early
+    held = torch.cuda.memory_reserved()
+    with torch.cuda.graph(captured, stream=side):
+        first = block()
+        first[:64].copy_(target)
+        if torch.__version__ >= "2.13":
+            used.record_stream(side)
+        del used
+        torch.cuda.empty_cache()
+        other = threading.Thread(target=torch.cuda.empty_cache)
+        other.start(), other.join()
+        target.copy_(first[:64])
+        assert torch.cuda.memory_reserved() >= held
+    captured.replay()
+    torch.cuda.synchronize()
+    assert start(target) == numbered().tolist()
+    held = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < held
+
+
+def late_memory():
+    """What PyTorch's own allocator has cached is there for requests."""
+    import cuda_mem_torch
+
+    bytes = torch.cuda.mem_get_info()[1] // 8 * 5
+    early = block(bytes)
+    del early
+    cuda_mem_torch.enable()
+    fresh = block(bytes)
+    assert torch.cuda.memory_stats()["num_ooms"] == 0 and fresh.numel() == torch.cuda.memory_allocated()
+
+
+def limits_are_the_last():
+    """Of a limit the last word holds, whoever had it: what is said of it is what is enforced."""
+    import cuda_mem_torch
+
+    total = torch.cuda.mem_get_info()[1]
+
+    def enforced(fraction, device=0):
+        assert abs(torch.cuda.get_per_process_memory_fraction(device) - fraction) < 0.001, torch.cuda.get_per_process_memory_fraction(device)
+        fits = torch.empty(int(total * (fraction - 0.05)), dtype=torch.uint8, device=f"cuda:{device}")
+        del fits
+        if fraction < 1.0:
+            try:
+                torch.empty(int(total * (fraction + 0.05)), dtype=torch.uint8, device=f"cuda:{device}")
+                raise AssertionError(f"more than {fraction} was allocated")
+            except torch.OutOfMemoryError:
+                pass
+        torch.cuda.empty_cache()
+
+    # Of a device without a context, too, which has none yet.
+    block(64)
+    torch.cuda.set_per_process_memory_fraction(0.5, 1)
+    torch.cuda.set_per_process_memory_fraction(0.3)
+    torch._C._accelerator_setAllocatorSettings("per_process_memory_fraction:0.75")
+    cuda_mem_torch.enable()
+    assert not torch._C._cuda_hasPrimaryContext(1)
+    enforced(0.3), enforced(0.5, 1)
+    torch._C._accelerator_setAllocatorSettings("per_process_memory_fraction:1.0")
+    cuda_mem_torch.enable(per_process_memory_fraction=0.25)
+    enforced(0.25), enforced(0.25, 1)
+    torch.cuda.set_per_process_memory_fraction(0.75)
+    cuda_mem_torch.enable()
+    enforced(0.75)
+    # What is refused changes nothing.
+    try:
+        cuda_mem_torch.enable(roundup_power2_divisions=0, per_process_memory_fraction=0.1)
+        raise AssertionError("it was accepted")
+    except (RuntimeError, ValueError):
+        pass
+    enforced(0.75)
+    cuda_mem_torch.disable()
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    cuda_mem_torch.enable()
+    enforced(1.0), enforced(0.25, 1)
+    cuda_mem_torch.disable()
+
+
 def context():
     """The driver has a current context after an allocation, as natively."""
     import cuda_mem_torch
@@ -453,7 +576,7 @@ def sleep_and_wake():
 
 
 PROGRAMS = [
-    late, late_limit, late_at_the_limit, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
+    late, late_limit, late_at_the_limit, late_peers, late_without_peers, late_capture, late_memory, limits_are_the_last, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
     share_filtered_with_ours, share_filtered_with_native, share_many, graph, sleep_and_wake,
 ]
 

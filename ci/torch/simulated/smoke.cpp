@@ -22,6 +22,7 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -662,15 +663,65 @@ static void checkpointed_before(CA::CUDAAllocator* native) {
   native->createOrIncrefPool(0, id);
   CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
   void* inside = CA::raw_alloc(1 << 20);
+  const auto state = CA::getCheckpointState(0, id);
+  // The checkpoint does not know it, so nobody else frees it.
+  CA::raw_alloc(1 << 20);
   CA::endAllocateToPool(0, id);
-  {
-    auto delta = CA::setCheckpointPoolState(0, CA::getCheckpointState(0, id));
-    EXPECT(delta.ptrs_freed.size() == 1 && delta.dataptrs_allocd.size() == 1);
+  for (const bool cached : {true, false}) {
+    CA::enable(cached);
+    auto delta = CA::setCheckpointPoolState(0, state);
+    EXPECT(delta.ptrs_freed.size() == (cached ? 2 : 0) && delta.dataptrs_allocd.size() == 1);
     EXPECT(delta.dataptrs_allocd[0].get() == inside && delta.dataptrs_allocd[0].get_deleter() == CA::get()->raw_deleter());
   }
+  CA::enable(true);
   EXPECT(CA::checkPoolLiveAllocations(0, id, {}));
   CA::releasePool(0, id);
   CA::releasePool(0, id);
+}
+
+/// Blocks of pools of the native allocator's are recorded and freed as they were allocated, whatever is said of caching since.
+static void caching_switched_since(CA::CUDAAllocator* native) {
+  const MempoolId_t id{0, 4300};
+  native->createOrIncrefPool(0, id);
+  CA::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+  c10::DataPtr first = CA::get()->allocate(2 << 20);
+  c10::DataPtr second = CA::get()->allocate(2 << 20);
+  CA::enable(false);
+  c10::DataPtr third = CA::get()->allocate(2 << 20);
+  CA::endAllocateToPool(0, id);
+  const auto stats = native->getDeviceStats(0);
+  const auto active = [&] { return native->getDeviceStats(0).active_bytes[0].current - stats.active_bytes[0].current; };
+  CA::recordStream(second, c10::cuda::getStreamFromPool(false, 0));
+  second.clear();
+  EXPECT(active() == 0);
+  first.clear();
+  EXPECT(active() == -(2 << 20));
+  CA::enable(true);
+  third.clear();
+  EXPECT(native->getDeviceStats(0).num_device_free == stats.num_device_free && native->snapshot(id, false).segments.size() == 1);
+  CA::releasePool(0, id);
+  CA::releasePool(0, id);
+}
+
+/// Of a rejected request each observer is told once, whoever rejects it, and what one throws is not the program's.
+static void rejected([[maybe_unused]] CA::CUDAAllocator* native) {
+#if CUDA_MEM_HAS_OOM_REJECTION
+  static std::atomic<int> told{0};
+  const auto tell = [](int64_t, size_t, size_t, size_t) { ++told; };
+  const auto fail = [](int64_t, size_t, size_t, size_t) {
+    ++told;
+    throw std::runtime_error("the observer failed");
+  };
+  CA::attachOomRejectionObserver(tell);
+  CA::attachOomRejectionObserver(fail);
+  c10::CachingAllocator::setAllocatorSettings("per_process_memory_fraction:1.0,throw_on_cudamalloc_oom:True");
+  EXPECT(has(thrown([] { CA::raw_alloc(32ULL << 40); }), "preemptively rejected") && told == 2);
+  // It tells them in a thread of its own.
+  EXPECT(has(thrown([&] { native->raw_alloc(32ULL << 40); }), "preemptively rejected"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT(told == 4);
+  c10::CachingAllocator::setAllocatorSettings("per_process_memory_fraction:1.0,throw_on_cudamalloc_oom:False");
+#endif
 }
 
 /// Memory that was freed keeps the allocator in place only as long as a stream uses it, here one that captures.
@@ -745,6 +796,8 @@ static void late(CA::CUDAAllocator* native) {
   EXPECT(allocated() == 1 << 20);
   fresh.clear();
   checkpointed_before(native);
+  caching_switched_since(native);
+  rejected(native);
   at_addresses(CA::get());
   at_addresses(native);
   // A thread that is inside of such a pool would stay there.

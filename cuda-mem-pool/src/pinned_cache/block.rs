@@ -76,6 +76,11 @@ impl PinnedBlock {
         self.block.capacity
     }
 
+    /// Whether no stream uses it any more, as far as is known.
+    pub fn is_unused(&mut self) -> bool {
+        self.block.uses.are_over().unwrap_or(false)
+    }
+
     /// The NUMA node that it was asked to lie on.
     #[must_use]
     pub fn numa_id(&self) -> Option<u32> {

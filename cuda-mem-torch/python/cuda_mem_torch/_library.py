@@ -10,7 +10,7 @@ from typing import Callable, SupportsIndex
 
 from cuda_mem_torch._errors import CudaMemError
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 
@@ -36,7 +36,7 @@ def load() -> ctypes.CDLL:
     library.cuda_mem_torch_set_settings.argtypes = [ctypes.c_char_p, ctypes.c_void_p, NOTE]
     library.cuda_mem_torch_write_snapshot.argtypes = [ctypes.c_char_p]
     library.cuda_mem_torch_forget_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    library.cuda_mem_torch_hold_still.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
+    library.cuda_mem_torch_hold_still.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]
     library.cuda_mem_torch_let_move.argtypes = [ctypes.c_void_p]
     return library
 

@@ -27,14 +27,15 @@ def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
             raise ValueError(f"the tensor is on {tensor.device}; only memory of CUDA devices can be held still")
     with contextlib.ExitStack() as held:
         for tensor in tensors:
-            held.callback(_let_move, _hold(tensor.untyped_storage().data_ptr()))
+            storage = tensor.untyped_storage()
+            held.callback(_let_move, _hold(storage.data_ptr(), storage.nbytes()))
         yield
 
 
-def _hold(address: int) -> ctypes.c_void_p:
+def _hold(address: int, bytes: int) -> ctypes.c_void_p:
     still = ctypes.c_void_p()
     # A tensor without memory has address 0.
-    code = _library.load().cuda_mem_torch_hold_still(address, ctypes.byref(still)) if address else _library.OK
+    code = _library.load().cuda_mem_torch_hold_still(address, bytes, ctypes.byref(still)) if address else _library.OK
     # PyTorch's own allocator does not move what it has given out.
     if code != _library.NOT_OURS:
         _library.check(code)

@@ -12,7 +12,6 @@
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace cuda_mem {
 namespace {
@@ -235,9 +234,7 @@ int guarded(char* text, size_t capacity, const Body& body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    if (text != nullptr) {
-      std::snprintf(text, capacity, "%s", error.what());
-    }
+    std::snprintf(text, capacity, "%s", error.what());
     return 1;
   }
 }

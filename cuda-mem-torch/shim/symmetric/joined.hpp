@@ -111,9 +111,6 @@ class Joined {
     }
   }
 
-  Joined(const Joined&) = delete;
-  Joined& operator=(const Joined&) = delete;
-
   /// Nothing is allocated for it any more. Its memory stays until it is deleted.
   void leave() const noexcept {
     const int code = cuda_mem_torch_symm_leave(name_.c_str());

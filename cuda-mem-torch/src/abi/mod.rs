@@ -91,7 +91,7 @@ pub use top::{cuda_mem_torch_top, cuda_mem_torch_top_table};
 use std::ffi::{c_char, c_int};
 
 /// What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
-pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 6;
+pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 7;
 
 /// The version of the interface, [`CUDA_MEM_TORCH_ABI_VERSION`] of the header that the library was built with. Ask before anything else.
 #[unsafe(no_mangle)]

@@ -75,11 +75,11 @@ impl Lent {
             ANY_PARKED.store(true, Ordering::Release);
             return;
         }
-        let (bytes, capacity) = (self.block.len(), self.block.capacity());
+        let capacity = self.block.capacity();
+        // In the place of one that is used others would go.
+        let goes = self.block.len() > MOST_CACHED.load(Ordering::Relaxed) && self.block.is_unused();
         drop(self);
-        if bytes > MOST_CACHED.load(Ordering::Relaxed)
-            && let Some(cache) = CACHE.get()
-        {
+        if goes && let Some(cache) = CACHE.get() {
             let PinnedCacheStatistics { allocated_bytes, active_bytes, .. } = cache.statistics();
             let cached = allocated_bytes.current.saturating_sub(active_bytes.current);
             cache.trim_to(usize::try_from(cached).unwrap_or(usize::MAX).saturating_sub(capacity));
@@ -295,6 +295,7 @@ impl From<PinnedCacheStatistics> for cuda_mem_torch_pinned_stats {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_pinned_statistics(stats: *mut cuda_mem_torch_pinned_stats) -> c_int {
     entry(|| {
+        give_back_parked();
         let found = CACHE.get().map(PinnedCachingAllocator::statistics).unwrap_or_default();
         // SAFETY: the caller's promise.
         unsafe { write(stats, found.into(), "stats") }

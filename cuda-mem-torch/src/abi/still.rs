@@ -15,9 +15,9 @@ use super::devices::DEVICES;
 use super::error::entry;
 use super::pointers::write;
 
-/// Has the memory of a block stay behind its addresses, also when the block is freed, until [`cuda_mem_torch_let_move`]. It is not moved, not
-/// unmapped and not given back; a part of a tag stays awake when the tag is put to sleep. `still` gets null for memory that never moves, of
-/// another private pool.
+/// Has the memory of a block, or of a part of one, stay behind its addresses, also when the block is freed, until
+/// [`cuda_mem_torch_let_move`]. It is not moved, not unmapped and not given back; a part of a tag stays awake when the tag is put to sleep.
+/// `still` gets null for memory that never moves, of a block of another private pool.
 ///
 /// `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 ///
@@ -25,12 +25,16 @@ use super::pointers::write;
 ///
 /// `still` can be written to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_hold_still(address: *const c_void, still: *mut *mut c_void) -> c_int {
+pub unsafe extern "C" fn cuda_mem_torch_hold_still(
+    address: *const c_void,
+    bytes: usize,
+    still: *mut *mut c_void,
+) -> c_int {
     entry(|| {
         // SAFETY: the caller's promise. Before anything is held.
         unsafe { write(still, std::ptr::null_mut(), "still") }?;
         let address = address.addr() as u64;
-        let pinned = DEVICES.search(|device| pin(&device.caching, address))?;
+        let pinned = DEVICES.search(|device| pin(&device.caching, address, bytes))?;
         let pinned = pinned.ok_or(Error::UnknownAddress { address })?;
         // SAFETY: the caller's promise.
         unsafe { write(still, pinned.map_or(std::ptr::null_mut(), raw), "still") }
@@ -46,14 +50,14 @@ pub(super) fn raw(still: Still) -> *mut c_void {
 }
 
 /// None for memory of a private pool without a tag.
-fn pin(caching: &CachingAllocator, address: u64) -> Result<Option<Still>, Error> {
-    let (base, bytes) = caching.base_allocation(address)?;
-    match caching.pin(base, bytes, Pin::Registered) {
+fn pin(caching: &CachingAllocator, address: u64, bytes: usize) -> Result<Option<Still>, Error> {
+    match caching.pin(address, bytes, Pin::Registered) {
         Err(Error::UnknownAddress { .. }) => {
             let tags = caching.tags();
-            let Some(tag) = tags.iter().find(|tag| tag.has(address)) else { return Ok(None) };
-            let kept = tag.keep(address, caching.block_bytes(address)?, "held still")?;
-            Ok(Some(Box::new(kept)))
+            let Some(tag) = tags.iter().find(|tag| tag.has(address)) else {
+                return caching.base_allocation(address).map(|_| None);
+            };
+            Ok(Some(Box::new(tag.keep(address, bytes, "held still")?)))
         }
         pinned => Ok(Some(Box::new(pinned?))),
     }

@@ -666,10 +666,10 @@ fn memory_that_is_held_still_stays_behind_its_addresses() {
     let _turn = turn();
     let stream = new_stream().as_raw();
     empty_cache(NO_POOL);
-    let hold = |block: *mut c_void| {
+    let hold = |block: *mut c_void, bytes| {
         let mut still = null_mut();
         // SAFETY: a place.
-        let code = unsafe { cuda_mem_torch_hold_still(block, &mut still) };
+        let code = unsafe { cuda_mem_torch_hold_still(block, bytes, &mut still) };
         (code, still)
     };
     let let_move = |still| {
@@ -678,7 +678,7 @@ fn memory_that_is_held_still_stays_behind_its_addresses() {
     };
     let before = stats().reserved_bytes.all.current;
     let block = allocate(40 * MIB, stream);
-    let (code, still) = hold(block);
+    let (code, still) = hold(block, 40 * MIB);
     succeed(code);
     assert!(!still.is_null());
     delete(block);
@@ -689,17 +689,30 @@ fn memory_that_is_held_still_stays_behind_its_addresses() {
     empty_cache(NO_POOL);
     assert!(stats().reserved_bytes.all.current <= before);
 
+    // A part of a block, as a storage of another library's tensor has it.
+    let block = allocate(8 * MIB, stream);
+    let (code, still) = hold(block.wrapping_byte_add(4096), 8 * MIB - 4096);
+    succeed(code);
+    assert!(!still.is_null());
+    delete(block);
+    empty_cache(NO_POOL);
+    let held = stats().reserved_bytes.all.current - before;
+    assert!(held >= 8 << 20, "{held} bytes are held of what is registered");
+    let_move(still);
+    empty_cache(NO_POOL);
+    assert!(stats().reserved_bytes.all.current <= before);
+
     // What never moves needs nothing; what is nobody's is refused.
     let pool = user_pool();
     // SAFETY: no filter.
     succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
     let block = allocate(2 * MIB, stream);
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
-    assert_eq!(hold(block), (CUDA_MEM_TORCH_OK, null_mut()));
+    assert_eq!(hold(block, 2 * MIB), (CUDA_MEM_TORCH_OK, null_mut()));
     let_move(null_mut());
     delete(block);
     succeed(cuda_mem_torch_release_pool(0, pool));
-    assert_eq!(hold(null_mut()).0, CUDA_MEM_TORCH_NOT_OURS);
+    assert_eq!(hold(null_mut(), 1).0, CUDA_MEM_TORCH_NOT_OURS);
     // SAFETY: no place is an error.
-    assert_eq!(unsafe { cuda_mem_torch_hold_still(null(), null_mut()) }, CUDA_MEM_TORCH_INVALID_ARGUMENT);
+    assert_eq!(unsafe { cuda_mem_torch_hold_still(null(), 1, null_mut()) }, CUDA_MEM_TORCH_INVALID_ARGUMENT);
 }

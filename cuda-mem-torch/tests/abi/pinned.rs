@@ -94,13 +94,16 @@ fn a_stream_may_capture_while_it_is_recorded() {
     let stream = new_stream();
     // SAFETY: a live stream.
     succeed(unsafe { cuda_mem_torch_see_stream(0, stream.as_raw()) });
+    let before = figures().active_bytes.current;
     let first = pinned(7 * MIB);
     begin_capture(stream);
     record(first, stream);
     free(first);
+    assert_eq!(figures().active_bytes.current - before, 7 << 20, "it is used until the capture ends");
     let second = pinned(7 * MIB);
     assert_ne!(second, first, "it is behind the capture");
     end_capture(stream);
+    assert_eq!(figures().active_bytes.current - before, 7 << 20, "nobody has the first");
     let third = pinned(7 * MIB);
     assert_eq!(third, first);
     free(second);
@@ -143,5 +146,14 @@ fn large_blocks_are_not_kept_where_that_is_limited() {
     assert_eq!(figures().allocated_bytes.current, before);
     free(pinned(8 * MIB));
     assert_eq!(figures().allocated_bytes.current, before + (8 << 20));
+    // What a stream still uses stays, and nothing goes in its place.
+    let (stream, large) = (new_stream(), pinned(9 * MIB));
+    let held = figures().allocated_bytes.current;
+    let gate = Gate::before(stream);
+    record(large, stream);
+    free(large);
+    assert_eq!(figures().allocated_bytes.current, held);
+    gate.open();
+    stream.synchronize().unwrap();
     cuda_mem_torch_pinned_set_max_cached_size(usize::MAX);
 }

@@ -225,7 +225,7 @@ fn what_is_kept_and_who_was_told_is_told() {
     // What is held still for who registered it stays too.
     let mut still = null_mut();
     // SAFETY: a place.
-    succeed(unsafe { cuda_mem_torch_hold_still(block, &mut still) });
+    succeed(unsafe { cuda_mem_torch_hold_still(block, 1, &mut still) });
     let (code, slept) = sleep(tag, CUDA_MEM_TORCH_BACKUP_DISCARD, null());
     succeed(code);
     assert_eq!(slept.freed, 96 * MIB);
