@@ -36,8 +36,8 @@ pub(super) fn add(segment: &Segment, descriptor: OwnedFd) -> (i32, u64) {
     (descriptor.as_raw_fd(), *name)
 }
 
-/// Closes the descriptor of a segment, whose handle leaves its address.
-pub(super) fn close(segment: &Segment) {
+/// Closes the descriptor of a segment, whose handle leaves its address: before it is released, for its memory would stay.
+pub(crate) fn close(segment: &Segment) {
     lock(&TABLE).exported.remove(&(segment.address, segment.id));
 }
 

@@ -120,12 +120,12 @@ fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Descriptors, (&'stati
     let refused = |call| move |error| (call, error);
     let process = Pid::from_raw(pid).ok_or(("pidfd_open", Errno::SRCH))?;
     let process = pidfd_open(process, PidfdFlags::empty()).map_err(refused("pidfd_open"))?;
-    let mut taken = Vec::new();
-    let took = descriptors.iter().try_for_each(|descriptor| {
-        taken.push(pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty())?);
-        Ok(())
-    });
+    let mut took = Ok(());
+    let take = |descriptor: &i32| {
+        let taken = pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty());
+        taken.map_err(|error| took = Err(error)).ok()
+    };
     // Those before one that was refused are the other process's too.
-    let taken = Descriptors::from(taken);
+    let taken = Descriptors::from(descriptors.iter().map_while(take).collect::<Vec<_>>());
     took.map(|()| taken).map_err(refused("pidfd_getfd"))
 }

@@ -61,17 +61,16 @@ fn address(name: u128) -> Result<Address, Error> {
     Address::abstract_name(&format!("cuda-mem-torch-{name:032x}"))
 }
 
-/// Lets no client wait for another: each has a thread.
+/// Lets no client wait for another, up to [`MOST_CLIENTS`]: each has a thread.
 fn serve(listener: &Listener) {
     // Each of them has a share.
     let clients = Arc::new(());
     loop {
-        if Arc::strong_count(&clients) > MOST_CLIENTS {
-            thread::sleep(BUSY);
-            continue;
-        }
         match listener.accept(REST) {
             Ok(pending) => {
+                while Arc::strong_count(&clients) > MOST_CLIENTS {
+                    thread::sleep(BUSY);
+                }
                 let client = Arc::clone(&clients);
                 let thread = thread::Builder::new().name("cuda-mem-share".into());
                 // Refused a thread, the client finds its connection closed.
