@@ -98,10 +98,10 @@ impl Background {
         lock(&self.state).jobs.len()
     }
 
-    /// Starts the thread that could not be started before, if there was one. Tells whether there still is one.
+    /// Starts the thread that could not be started before, if there was one: those that run may wait for ever. Tells whether there still is one.
     pub(crate) fn is_behind(&'static self) -> bool {
         let mut state = lock(&self.state);
-        let is_behind = |state: &State| state.threads == 0 && !state.jobs.is_empty();
+        let is_behind = |state: &State| state.idle == 0 && !state.jobs.is_empty();
         if is_behind(&state) {
             self.start(&mut state);
         }
@@ -192,6 +192,27 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Those that run may never end.
+    #[test]
+    fn a_group_is_behind_when_no_thread_is_free_for_a_job() {
+        static GROUP: Background = Background::new("test", 1);
+        let (began, ran) = mpsc::channel();
+        let (gate, gated) = mpsc::channel::<()>();
+        let first = began.clone();
+        GROUP.run(move || {
+            first.send(1).unwrap();
+            // Until the test lets it go.
+            let _ = gated.recv();
+        });
+        assert_eq!(ran.recv_timeout(LIMIT), Ok(1));
+        assert!(!GROUP.is_behind());
+        GROUP.run(move || began.send(2).unwrap());
+        assert!(GROUP.is_behind());
+        drop(gate);
+        assert_eq!(ran.recv_timeout(LIMIT), Ok(2));
+        assert!(!GROUP.is_behind());
+    }
 
     #[test]
     fn a_job_that_waits_holds_up_no_other() {

@@ -81,7 +81,7 @@ impl Setup {
         let fraction = self.fractions.get(&number).copied().unwrap_or(self.options.memory_fraction);
         let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
         let ordinal = context.device().as_raw();
-        ipc::watch(&caching);
+        caching.attach_backing_watcher(ipc::close);
         let [default_stream, own_stream] = [const { OnceLock::new() }; 2];
         let device = PerDevice { ordinal, context, caching, default_stream, own_stream };
         // SAFETY: the promise of who set it.

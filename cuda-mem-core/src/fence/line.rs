@@ -15,7 +15,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::memory::{Issued, LAST, Memory, Own, Word, let_go};
 use super::{Fence, Kind};
-use crate::driver::{Context, Event, LateReports, fork, refuse_forked};
+use crate::driver::{Context, LateReports, fork, refuse_forked};
 use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags};
 use crate::pointer::device_address;
@@ -191,7 +191,10 @@ impl ReservedFence<'_> {
             _replaced = std::mem::replace(&mut *self.issued, written).behind;
             Ok(())
         })?;
-        self.issued.behind = line.point_behind(stream)?;
+        if let Memory::Shared { of_one_stream: false, .. } = line.memory {
+            // For `Line::order` of the next stream. Without one there is the fence all the same.
+            self.issued.behind = stream.point("FenceLine::record").ok();
+        }
         self.is_announced = false;
         Ok(Fence { kind: Kind::Word { line: Arc::clone(line), generation } })
     }
@@ -233,14 +236,11 @@ impl Line {
             return unsafe { stream_mem::wait_value64(stream, address, last, WaitFlags::empty()) };
         }
         // Another process can take back what the word had come to.
-        stream.wait_uncaptured(issued.behind.as_ref().ok_or(Error::OtherStream)?)
-    }
-
-    /// A point behind the fence that was just recorded on `stream`, for [`Line::order`] of the next stream.
-    fn point_behind(&self, stream: &Stream) -> Result<Option<Event>> {
-        match self.memory {
-            Memory::Own(_) | Memory::Shared { of_one_stream: true, .. } => Ok(None),
-            Memory::Shared { .. } => Ok(Some(stream.point("FenceLine::record")?)),
+        match (&issued.behind, &self.memory) {
+            (Some(behind), _) => stream.wait_uncaptured(behind),
+            // The driver refused it.
+            (None, Memory::Shared { of_one_stream: false, .. }) if self.memory.has_come_to(last) => Ok(()),
+            (None, _) => Err(Error::OtherStream),
         }
     }
 

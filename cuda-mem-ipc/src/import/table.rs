@@ -54,7 +54,14 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         loop {
             let (entry, is_new) = table.entry(key);
             if is_new {
-                return Self::import_first(table, key, entry, import);
+                let guard = Guard { table: Arc::clone(table), key: key.clone(), entry: Arc::clone(&entry) };
+                let value = StdArc::new(import(Box::new(guard)).map_err(ImportError::Failed)?);
+                // If its owner has let the guard go already it is its own affair, and nobody shares it.
+                if let Some(shared) = &mut *lock(&entry.value) {
+                    *shared = StdArc::downgrade(&value);
+                }
+                entry.changed.notify_all();
+                return Ok(value);
             }
             let (mut state, mut was_nudged) = (lock(&entry.value), false);
             while let Some(value) = &*state {
@@ -86,20 +93,6 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Tab
         let entry = Arc::new(Entry { value: Mutex::new(Some(Weak::new())), changed: Condvar::new() });
         entries.insert(key.clone(), Arc::clone(&entry));
         (entry, true)
-    }
-
-    fn import_first<E>(
-        table: &Arc<Self>,
-        key: &K,
-        entry: Arc<Entry<V>>,
-        import: impl FnOnce(Box<dyn Send + Sync>) -> Result<V, E>,
-    ) -> Result<StdArc<V>, ImportError<E>> {
-        let guard = Guard { table: Arc::clone(table), key: key.clone(), entry: Arc::clone(&entry) };
-        let value = StdArc::new(import(Box::new(guard)).map_err(ImportError::Failed)?);
-        // If its owner has let the guard go already it is its own affair, and nobody shares it.
-        lock(&entry.value).as_mut().into_iter().for_each(|shared| *shared = StdArc::downgrade(&value));
-        entry.changed.notify_all();
-        Ok(value)
     }
 }
 

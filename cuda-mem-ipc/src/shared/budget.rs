@@ -26,10 +26,7 @@ pub(super) struct Budget {
 }
 
 /// Some of it, until this is dropped: of the peer's, and of all peers'.
-#[derive(Debug)]
-pub(super) struct Held {
-    _counts: [Counted; 2],
-}
+pub(super) type Held = [Counted; 2];
 
 static USED: LazyLock<[Arc<AtomicUsize>; 2]> = LazyLock::new(Default::default);
 
@@ -54,14 +51,17 @@ impl Kind {
 impl Budget {
     /// Takes some, if there is as much for this peer.
     pub(super) fn take(&self, kind: Kind, amount: u64) -> Result<Held> {
-        let amount = usize::try_from(amount).unwrap_or(usize::MAX);
-        let (counted_all, all) = Counted::new(&USED[kind as usize], amount);
-        let (counted, own) = Counted::new(&self.used[kind as usize], amount);
-        let (held, most) = (Held { _counts: [counted, counted_all] }, kind.most_of_a_peer());
+        let (amount, most) = (usize::try_from(amount).unwrap_or(usize::MAX), kind.most_of_a_peer());
+        let take = |used, most| {
+            let (counted, all) = Counted::new(used, amount);
+            // Without room it is given back here.
+            (all as u64 <= most).then_some(counted)
+        };
+        // The peer's own first: nobody else finds it taken for a moment by who may not have it.
+        let own = take(&self.used[kind as usize], most);
+        let counts = own.and_then(|own| Some([own, take(&USED[kind as usize], kind.most())?]));
         let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
-        // Without room it is given back here.
-        let is_there = all as u64 <= kind.most() && own as u64 <= most;
-        if is_there { Ok(held) } else { Err(Error::OverBudget { what, most }) }
+        counts.ok_or(Error::OverBudget { what, most })
     }
 }
 

@@ -22,7 +22,7 @@ use super::words::Words;
 use super::{heard, protocol, say, until};
 use crate::error::{Error, Result};
 use crate::primitive::{lock, lock_over_calls, refuse_forked};
-use crate::transport::{Connection, Deadline, Peer};
+use crate::transport::{Connection, Deadline, Peer, guard};
 use serve::Leases;
 
 /// How many sleepers are woken behind their entries, as soon as one was woken too early.
@@ -88,7 +88,7 @@ impl Exporter {
     fn unwatched(context: &Context, connection: Connection, deadline: Deadline) -> Result<Self> {
         refuse_forked()?;
         // No importer ever sends one.
-        connection.refuse_descriptors();
+        guard(connection.as_fd());
         let memory = Words::memory(context)?;
         say(&connection, &wire::Message::Offer, &[memory.as_fd()], deadline)?;
         let (answer, descriptors) = heard(&connection, deadline)?;
@@ -154,7 +154,11 @@ impl Exporter {
         link.driver.expect_same(stream.context().driver(), "the stream")?;
         link.driver.expect_same(share.driver, "the buffer")?;
         // First: a reader that sleeps takes longer to wake up than everything else, and looks for the entry for a while.
-        let was_woken = link.wake_early();
+        let is_late = || {
+            link.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        };
+        // Unless the last ones were woken too early.
+        let was_woken = ring::sleeps(&link.way) && !is_late() && ring::wake(&link.way);
         link.announce(&share.segment, deadline)?;
         share.holder.order(stream)?;
         link.reserve(deadline)?;
@@ -288,14 +292,6 @@ impl ExportLink {
             lock(&self.retiring).push(segment);
             reaper::wake();
         }
-    }
-
-    /// Wakes readers that sleep before there is anything for them, unless the last ones were woken too early.
-    fn wake_early(&self) -> bool {
-        let is_late = || {
-            self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-        };
-        ring::sleeps(&self.way) && !is_late() && ring::wake(&self.way)
     }
 
     /// Sets a place of the ring aside, as soon as there is one.

@@ -237,13 +237,6 @@ impl ImportLink {
         }
     }
 
-    /// Wakes whoever sleeps there, to look why.
-    fn wake_readers(&self) {
-        // Either the reader sees why before it sleeps, or this sees that it does.
-        ring::Cells::fence(&self.ring);
-        ring::wake(&self.ring);
-    }
-
     fn take(self: &Arc<Self>) -> Result<ReceivedBuffer> {
         if self.connection.is_broken() {
             // What is in the ring is believed no more than messages are.

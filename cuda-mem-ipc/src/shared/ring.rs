@@ -215,11 +215,11 @@ impl Shared {
     }
 }
 
-/// Sleeps until [`wake`], unless that came since `rung` was read. Any reason ends it, and the deadline too.
+/// Sleeps until [`wake`], unless that came since `rung` was read. Any reason ends it, and the deadline too. The other side may turn the bell
+/// back: the caller looks again from time to time.
 pub(super) fn sleep(ring: &Shared, rung: u32, deadline: Deadline) {
     if let Some(bell) = ring.bell() {
-        // What the clock cannot hold is asked again.
-        let left = deadline.remaining().min(std::time::Duration::from_secs(3600));
+        let left = deadline.remaining().min(std::time::Duration::from_secs(10));
         let left = rustix::fs::Timespec::try_from(left).ok();
         let _ = futex::wait(bell, futex::Flags::empty(), rung, left.as_ref());
     }
@@ -232,6 +232,14 @@ pub(super) fn wake(ring: &Shared) -> bool {
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX.cast_unsigned());
     }
     is_asleep
+}
+
+/// Wakes all readers, whatever the other side has made of the sign that they sleep.
+pub(super) fn wake_all(ring: &Shared) {
+    if let Some(bell) = ring.bell() {
+        ring.ring();
+        let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX.cast_unsigned());
+    }
 }
 
 impl Cells for Shared {

@@ -156,8 +156,14 @@ impl Words {
             if fence.is_complete()? {
                 return Ok(());
             }
-            self.note_wait(point, stream)?;
-            Ok(fence.hold_up(stream)?)
+            let earlier = self.note_wait(point, stream)?;
+            // One that was refused does not count.
+            let take_back = |(other, known): &mut (StreamId, Point)| {
+                let is_it = *other == stream.id() && *known == point;
+                known.generation = if is_it { earlier } else { known.generation };
+                known.generation > 0
+            };
+            Ok(fence.hold_up(stream).inspect_err(|_| lock(&self.waits).retain_mut(take_back))?)
         });
         match waits {
             Err(error) if is_poison(&error) => self.was_reached(point).map(drop),
@@ -165,17 +171,20 @@ impl Words {
         }
     }
 
-    /// Counts a wait, unless as many streams wait as may.
-    fn note_wait(&self, point: Point, stream: &Stream) -> Result<()> {
+    /// Counts a wait, unless as many streams wait as may; and for what on its line the stream waited before, 0 for nothing.
+    fn note_wait(&self, point: Point, stream: &Stream) -> Result<u64> {
         let id = stream.id();
         let waits = self.waits_with_room(id);
         let mut waits = waits.ok_or(Error::TooManyWaits { pid: self.pid, most: MOST_WAITS })?;
         // What comes before it on its line is reached before.
-        match waits.iter_mut().find(|(other, known)| *other == id && known.line == point.line) {
-            Some((_, known)) => known.generation = known.generation.max(point.generation),
-            None => waits.push((id, point)),
+        if let Some((_, known)) =
+            waits.iter_mut().find(|(other, known)| *other == id && known.line == point.line)
+        {
+            let later = known.generation.max(point.generation);
+            return Ok(std::mem::replace(&mut known.generation, later));
         }
-        Ok(())
+        waits.push((id, point));
+        Ok(0)
     }
 
     /// The waits that are not over, if a stream may wait for one more fence that is not reached.

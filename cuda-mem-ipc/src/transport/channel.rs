@@ -232,8 +232,9 @@ impl Socket {
     }
 }
 
-/// Has the system refuse descriptors that somebody wants to send there, if it can.
-pub(super) fn guard(descriptor: BorrowedFd<'_>) {
+/// Has the system refuse descriptors that somebody wants to send there, if it can: from Linux 6.16 on that fails there, before they are closed
+/// here in the background.
+pub(crate) fn guard(descriptor: BorrowedFd<'_>) {
     if !WITHOUT_GUARD.load(Ordering::SeqCst) {
         system::set_passes_descriptors(descriptor, false);
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::address::Address;
-use super::channel::{Channel, guard};
+use super::channel::Channel;
 use super::closing::Descriptors;
 use super::deadline::Deadline;
 use super::frame::{Frame, MAX_PAYLOAD};
@@ -156,11 +156,6 @@ impl Connection {
             return Err(self.channel.breaks(reserved));
         }
         Ok(message)
-    }
-
-    /// Lets the peer send no more descriptors: from Linux 6.16 on that fails there, before they are closed here in the background.
-    pub(crate) fn refuse_descriptors(&self) {
-        guard(self.as_fd());
     }
 
     pub(crate) fn is_broken(&self) -> bool {

@@ -27,6 +27,7 @@ mod system;
 
 pub use crate::error::MessageError;
 pub use address::{Address, MAX_NAME};
+pub(crate) use channel::guard;
 #[cfg(test)]
 pub(crate) use channel::refusal::refuse;
 #[doc(hidden)]

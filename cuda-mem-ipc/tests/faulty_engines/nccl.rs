@@ -202,6 +202,28 @@ fn a_first_signal_that_fails_on_one_rank_ends_the_backend() {
     on_two_ranks!(body);
 }
 
+/// Behind the library's call, on this rank alone. A call that undoes the rendezvous would be one that the others do not make.
+#[test]
+fn a_connection_that_a_stream_does_not_come_to_ends_the_backend() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let mut rank = Rank::of(&crew.seat, NEW);
+        let _turn = rank.take_turn();
+        let address = rank.alloc(100).unwrap();
+        fake::fail_alone("stream");
+        fake::calls();
+        for _ in 0..2 {
+            let error = rank.backend.rendezvous(address, None).unwrap_err();
+            assert!(matches!(error, Error::Core(_)), "{error}");
+        }
+        assert!(rank.backend.has_ended());
+        rank.free(address).unwrap();
+        drop(rank);
+        assert_eq!(fake::calls(), ["register", "abort"]);
+        crew.finish();
+    });
+}
+
 #[test]
 fn the_drivers_refusal_comes_before_the_start() {
     pair::play(test_name!(), &[], |cast| {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_mem_pool::cuda_mem_core::host::SharedMapping;
 use cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
-use cuda_mem_pool::cuda_mem_core::{Driver, Stream};
+use cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -437,6 +437,53 @@ fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
         drop(kept);
     });
     pair.rendezvous(theirs).unwrap();
+}
+
+/// The one that came too early calls again, and is met where it was.
+#[test]
+fn an_allocation_that_others_were_missing_for_is_the_same_when_it_is_called_for_again() {
+    let pair = Pair::with_timeout(Duration::from_secs(1));
+    let early = pair.good.alloc::<u8>(SIZE);
+    assert!(matches!(&early, Err(Error::Missing { ranks, .. }) if ranks == &[1]), "{early:?}");
+    let again = |group: &Group| {
+        let mut tries = std::iter::repeat_with(|| group.alloc::<u8>(SIZE)).take(5);
+        tries.find(|made| !matches!(made, Err(Error::Missing { .. }))).unwrap().unwrap()
+    };
+    let (ours, theirs) = std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| again(&pair.bad));
+        (again(&pair.good), theirs.join().unwrap())
+    });
+    let stream = Stream::new(&pair.good.inner.context).unwrap();
+    let bytes = [7; SIZE];
+    let source = DeviceBuffer::from_slice(&stream, &bytes).unwrap();
+    ours.of(0).unwrap().as_range::<u8>().unwrap().copy_from(&stream, &source.whole()).unwrap();
+    let seen = DeviceBuffer::<u8>::zeroed(&stream, SIZE).unwrap();
+    seen.whole().copy_from(&stream, &theirs.of(0).unwrap().as_range().unwrap()).unwrap();
+    assert_eq!(seen.to_vec(&stream).unwrap(), bytes);
+}
+
+/// It goes while nobody waits for it, and takes back that it has left.
+#[test]
+fn a_rank_that_is_gone_is_not_waited_for_whatever_it_says() {
+    let mut pair = Pair::new();
+    let address = pair.alloc();
+    pair.bad.alloc_bytes(SIZE, pair.bad.device()).unwrap();
+    let memory = pair.rendezvous(address).unwrap();
+    drop(std::mem::replace(&mut pair.bad, pair.good.clone()));
+    let state = &pair.good.inner.state;
+    let start = Instant::now();
+    while !state.is_gone(1) || !state.directory.has_left(1) {
+        assert!(start.elapsed() < Duration::from_secs(60), "nobody has noticed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // So that its end was looked at.
+    std::thread::sleep(Duration::from_millis(100));
+    state.directory.word(256 + 8 + 16).unwrap().store(0, Ordering::SeqCst);
+    let stream = Stream::new(&pair.good.inner.context).unwrap();
+    let refused = memory.wait_signal(&stream, 1, 0, None);
+    assert!(matches!(refused, Err(Error::Left { rank: 1 })), "{refused:?}");
+    assert!(stream.is_idle().unwrap());
+    pair.good.check().unwrap();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
@@ -115,6 +116,24 @@ fn what_no_exporter_says_ends_the_connection() {
     assert_eq!(world.driver.release_failures(), 0);
 }
 
+/// The sign that a receiver sleeps lies in memory of both.
+#[test]
+fn a_receiver_that_is_said_to_be_awake_hears_of_the_end() {
+    let world = World::new();
+    let (importer, hostile, words) = importer(&world);
+    let sign = words.mapping().word((FIRST_OF_RING + 2) * 64).unwrap();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| importer.recv(LIMIT));
+        eventually("it sleeps", || sign.load(Ordering::SeqCst) == 1);
+        thread::sleep(SHORT);
+        sign.store(0, Ordering::SeqCst);
+        let start = Instant::now();
+        drop(hostile);
+        let error = receiver.join().unwrap().unwrap_err();
+        assert!(error.is_gone() && start.elapsed() < LIMIT / 12, "{error}, behind {:?}", start.elapsed());
+    });
+}
+
 /// Writes words of the ring, whose entries begin three cache lines behind its start.
 fn write_ring(words: &SharedWords, line: usize, values: &[u64]) {
     write(words, FIRST_OF_RING + line, values);
@@ -163,8 +182,8 @@ fn what_no_exporter_puts_into_the_ring_ends_the_connection() {
 /// The number of the buffer that was given back last.
 fn released(words: &SharedWords) -> u64 {
     let word = |slot: usize| words.mapping().word((FIRST_OF_RELEASES + slot) * 64).unwrap();
-    let tail = word(0).load(std::sync::atomic::Ordering::SeqCst);
-    word(3 + usize::try_from(tail - 1).unwrap()).load(std::sync::atomic::Ordering::SeqCst)
+    let tail = word(0).load(Ordering::SeqCst);
+    word(3 + usize::try_from(tail - 1).unwrap()).load(Ordering::SeqCst)
 }
 
 /// It is the exporter's loss: the buffer goes back, and what follows is as good as ever.

@@ -3,10 +3,11 @@
 use cuda_mem_core::Stream;
 use cuda_mem_ipc::symmetric::{Error, GroupOptions, SIGNAL_PAD_BYTES, SymmetricBackend};
 
+use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::pair::{self, checksum, test_name};
 use crate::common::pattern;
-use crate::rank::{Crew, Rank, SOON, options};
+use crate::rank::{Crew, LONG, Rank, SOON, options};
 
 const SIZES: [usize; 3] = [300_001, 0, 5 << 20];
 
@@ -173,6 +174,32 @@ fn memory_is_used_again_when_nobody_has_it_and_its_work_is_done() {
             is_done.recv().unwrap();
         });
         assert_eq!(rank.empty(1 << 20).as_raw(), address);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+/// The stream may wait for another rank, and that one for this allocation.
+#[test]
+fn memory_is_allocated_while_what_was_freed_beside_a_capture_is_in_use() {
+    pair::play(test_name!(), &[], |cast| {
+        let crew = Crew::start(cast, 1);
+        let rank = crew.seat.join();
+        let memory = rank.memory(1000);
+        let busy = Stream::new(&rank.context).unwrap();
+        drop(memory.get_buffer(0, 0..1).unwrap().on(&busy).unwrap());
+        let capture = Capture::begin(&busy, RELAXED);
+        drop(memory);
+        capture.end().unwrap();
+        let gate = Gate::before(&busy);
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let rank = &rank;
+            scope.spawn(move || done.send(rank.try_empty(1000).map(drop)).unwrap());
+            let made = is_done.recv_timeout(LONG / 6);
+            gate.open();
+            made.expect("it waits for the stream").unwrap();
+        });
         rank.finish();
         crew.finish();
     });

@@ -323,6 +323,53 @@ fn nobody_is_at_fault_for_a_wait_that_was_refused() {
     });
 }
 
+/// The driver has no event for rank 0's part of a barrier, which is in its stream by then.
+#[test]
+fn a_barrier_whose_event_was_refused_is_one_for_all_ranks() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        for _ in 0..2 {
+            memory.barrier(&rank.stream, 1, Some(LONG)).unwrap();
+        }
+        assert_eq!(first.receive().bytes, b"one");
+        std::thread::sleep(SOON);
+        assert!(!rank.stream.is_idle().unwrap(), "it is one ahead");
+        first.send(b"waiting", &[]);
+        rank.meet(&*memory);
+        rank.finish();
+    }
+    if backend() != Backend::Simulator {
+        return;
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let sim = OwnSim::of(Builder::from_env().unwrap());
+        let driver = Driver::over(sim.table()).unwrap();
+        let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        let gate = Gate::before(&rank.stream);
+        sim.fail_call("cuEventRecord", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        memory.barrier(&rank.stream, 1, Some(LONG)).unwrap();
+        assert_eq!(sim.struck().len(), 1);
+        let beside = Stream::new(&rank.context).unwrap();
+        let early = memory.barrier(&beside, 1, Some(LONG));
+        assert!(matches!(early, Err(Error::Core(CoreError::OtherStream))), "{early:?}");
+        gate.open();
+        rank.stream.synchronize().unwrap();
+        crew.others[0].send(b"one", &[]);
+        assert_eq!(crew.others[0].receive().bytes, b"waiting");
+        memory.barrier(&beside, 1, Some(LONG)).unwrap();
+        beside.synchronize().unwrap();
+        rank.meet(&*memory);
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
 #[test]
 fn a_stream_that_captures_is_refused_and_its_graph_goes_on() {
     fn body(first: &Channel) {

@@ -1,6 +1,7 @@
 //! Keeps one descriptor for each handle that other processes were told of, by where it is mapped.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Mutex;
 
@@ -35,15 +36,30 @@ pub(super) fn add(segment: &Segment, descriptor: OwnedFd) -> (i32, u64) {
     (descriptor.as_raw_fd(), *name)
 }
 
-/// Closes the descriptor of a segment, whose handle leaves its address.
-pub(super) fn close(segment: &Segment) {
+/// Closes the descriptor of a segment, whose handle leaves its address: before it is released, for its memory would stay.
+pub(crate) fn close(segment: &Segment) {
     lock(&TABLE).exported.remove(&(segment.address, segment.id));
 }
 
-/// Duplicates of the descriptors that have these names; none if one has gone.
-pub(super) fn duplicates(names: &[u64]) -> Option<Vec<OwnedFd>> {
+/// Duplicates of the descriptors that have these names; none if one has gone, or is named twice.
+pub(super) fn duplicates(names: &[u64]) -> io::Result<Option<Vec<OwnedFd>>> {
     let table = lock(&TABLE);
-    let named: BTreeMap<_, _> =
+    let mut named: BTreeMap<_, _> =
         table.exported.values().map(|(name, descriptor)| (name, descriptor)).collect();
-    names.iter().map(|name| named.get(name)?.try_clone().ok()).collect()
+    names.iter().map(|name| named.remove(name).map(OwnedFd::try_clone).transpose()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_names_a_handle_twice_gets_nothing() {
+        const NAME: u64 = u64::MAX;
+        let descriptor = std::fs::File::open("/dev/null").unwrap().into();
+        lock(&TABLE).exported.insert((NAME, NAME), (NAME, descriptor));
+        assert_eq!(duplicates(&[NAME]).unwrap().map(|found| found.len()), Some(1));
+        assert!(duplicates(&[NAME; 2]).unwrap().is_none());
+        assert!(duplicates(&[NAME, NAME - 1]).unwrap().is_none());
+    }
 }

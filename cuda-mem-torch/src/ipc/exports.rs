@@ -16,12 +16,7 @@ use super::ShareableHandle;
 use super::blob::{Mapped, Named, Offer, VERSIONS};
 use super::{descriptors, socket};
 
-/// Has the descriptor of a handle be closed when the handle leaves its addresses: before it is released, for its memory would stay.
-pub(crate) fn watch(caching: &CachingAllocator) {
-    caching.attach_backing_watcher(descriptors::close);
-}
-
-/// The handle of a block of the default pool in a version of the format; none for one of a private pool. [`watch`] was called for the allocator.
+/// The handle of a block of the default pool in a version of the format; none for one of a private pool. [`descriptors::close`] watches the allocator.
 ///
 /// A block's memory stays where it is while the block lives, and the block lives while somebody else uses it: that is the promise of
 /// who shares it. So nothing is pinned for longer than an export takes.

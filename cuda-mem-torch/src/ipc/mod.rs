@@ -13,6 +13,7 @@ mod socket;
 
 pub use blob::ShareableHandle;
 pub(crate) use blob::{Named, VERSIONS};
-pub(crate) use exports::{legacy, share, watch};
+pub(crate) use descriptors::close;
+pub(crate) use exports::{legacy, share};
 pub use opened::IpcDevPtr;
 pub(crate) use opened::{Memory, import, open};

@@ -1,12 +1,13 @@
 //! What other processes share, opened here once.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::{ImportedMapping, MemoryHandle, OpenedMemory};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Context, Device, Stream, StreamUse};
+use cuda_mem_ipc::transport::Descriptors;
 use cuda_mem_ipc::{Departure, ImportError, ImportKey, Imports};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -115,10 +116,16 @@ pub(crate) fn import<E: From<HandleError> + From<core::Error>>(
     Ok(ImportedMapping::import_posix_fds(device, &handles, &[device])?)
 }
 
-fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Vec<OwnedFd>, (&'static str, Errno)> {
+fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Descriptors, (&'static str, Errno)> {
     let refused = |call| move |error| (call, error);
     let process = Pid::from_raw(pid).ok_or(("pidfd_open", Errno::SRCH))?;
     let process = pidfd_open(process, PidfdFlags::empty()).map_err(refused("pidfd_open"))?;
-    let take = |descriptor: &i32| pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty());
-    descriptors.iter().map(take).collect::<Result<_, _>>().map_err(refused("pidfd_getfd"))
+    let mut took = Ok(());
+    let take = |descriptor: &i32| {
+        let taken = pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty());
+        taken.map_err(|error| took = Err(error)).ok()
+    };
+    // Those before one that was refused are the other process's too.
+    let taken = Descriptors::from(descriptors.iter().map_while(take).collect::<Vec<_>>());
+    took.map(|()| taken).map_err(refused("pidfd_getfd"))
 }

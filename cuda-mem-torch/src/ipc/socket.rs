@@ -6,14 +6,14 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::OnceLock;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::transport::{
-    Address, Connection, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
+    Address, Connection, Descriptors, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
 };
 
 use super::blob::Offer;
@@ -32,6 +32,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(3600);
 /// How long the listener waits when it has run out of descriptors or threads.
 const BUSY: Duration = Duration::from_millis(20);
+/// How many clients are answered at a time. Others wait.
+const MOST_CLIENTS: usize = 64;
 
 /// The name of this process's socket, which is served from the first call on; none if it cannot have one.
 pub(super) fn name() -> Option<u128> {
@@ -59,13 +61,20 @@ fn address(name: u128) -> Result<Address, Error> {
     Address::abstract_name(&format!("cuda-mem-torch-{name:032x}"))
 }
 
-/// Lets no client wait for another: each has a thread.
+/// Lets no client wait for another, up to [`MOST_CLIENTS`]: each has a thread.
 fn serve(listener: &Listener) {
+    // Each of them has a share.
+    let clients = Arc::new(());
     loop {
         match listener.accept(REST) {
             Ok(pending) => {
+                while Arc::strong_count(&clients) > MOST_CLIENTS {
+                    thread::sleep(BUSY);
+                }
+                let client = Arc::clone(&clients);
+                let thread = thread::Builder::new().name("cuda-mem-share".into());
                 // Refused a thread, the client finds its connection closed.
-                let _ = thread::Builder::new().name("cuda-mem-share".into()).spawn(|| answer(pending));
+                let _ = thread.spawn(move || answer(pending, client));
             }
             Err(Error::Timeout { .. }) => {}
             Err(Error::Forked { .. }) => return,
@@ -75,25 +84,27 @@ fn serve(listener: &Listener) {
 }
 
 /// Answers a client until it goes, says nothing for too long, or says what is not understood.
-fn answer(pending: Pending) {
+fn answer(pending: Pending, _client: Arc<()>) {
     let Ok(connection) = pending.complete(&this_user(), LIMIT) else { return };
     while let Ok(message) = connection.recv(LIMIT)
         && message.kind == ASK
-        && give(&connection, &message.payload).is_ok()
+        && give(&connection, &message.payload).is_some()
     {}
 }
 
-fn give(connection: &Connection, payload: &[u8]) -> Result<(), Error> {
+fn give(connection: &Connection, payload: &[u8]) -> Option<()> {
     let (names, _) = payload.as_chunks::<8>();
     let names: Vec<u64> = names.iter().map(|name| u64::from_ne_bytes(*name)).collect();
-    let found = (names.len() <= MAX_DESCRIPTORS).then(|| descriptors::duplicates(&names)).flatten();
-    let Some(found) = found else { return connection.send(GONE, &[], &[], LIMIT) };
+    let is_message = names.len() <= MAX_DESCRIPTORS;
+    // Where the system refuses them, the client finds its connection closed: the memory is there.
+    let found = if is_message { descriptors::duplicates(&names).ok()? } else { None };
+    let Some(found) = found else { return connection.send(GONE, &[], &[], LIMIT).ok() };
     let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
-    connection.send(GIVE, &[], &found, LIMIT)
+    connection.send(GIVE, &[], &found, LIMIT).ok()
 }
 
 /// Asks a process for the descriptors of handles, in their order; says why it did not give them.
-pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Vec<OwnedFd>, String> {
+pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Descriptors, String> {
     let failed = |error: Error| format!("its socket failed: {error}");
     let is_it = move |peer: &cuda_mem_ipc::transport::Peer| peer.pid().cast_signed() == pid;
     let policy = this_user().with_predicate(is_it);
@@ -107,7 +118,25 @@ pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Vec<OwnedFd>, String> {
         if message.kind != GIVE || message.descriptors.len() != names.len() {
             return Err("its socket says that the memory has gone".into());
         }
-        descriptors.extend(message.descriptors.into_vec());
+        descriptors.push(message.descriptors);
     }
-    Ok(descriptors)
+    Ok(descriptors.into_iter().flat_map(Descriptors::into_vec).collect::<Vec<_>>().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_clients_are_answered_at_a_time_and_others_wait() {
+        let address = address(random().unwrap()).unwrap();
+        let listener = Listener::bind(&address, LIMIT).unwrap();
+        thread::spawn(move || serve(&listener));
+        let connect = |limit| Connection::connect(&address, &this_user(), limit);
+        let clients: Vec<_> = (0..MOST_CLIENTS).map(|_| connect(LIMIT).unwrap()).collect();
+        let early = connect(Duration::from_millis(100)).unwrap_err();
+        assert!(early.is_timeout(), "{early}");
+        drop(clients);
+        connect(LIMIT).unwrap();
+    }
 }

@@ -66,36 +66,7 @@ impl ExportLink {
         }
     }
 
-    /// The lease that has ended. Its buffer, and all that the buffer has, may end with it and wait for streams: not here.
-    fn take_release(&self, release: Release) -> Result<Lease> {
-        let Release { sequence, fence: point } = release;
-        let none = || protocol(&self.connection, "it releases what it does not have");
-        let lease = self.end_lease(sequence).ok_or_else(none)?;
-        if point.generation > 0 {
-            let words = Arc::clone(&self.words);
-            words.expect(point);
-            lease.holder.released(ReleaseFence { words, point });
-        }
-        Ok(lease)
-    }
-
-    fn take_slab(&self, segment: u64) -> Result<()> {
-        let slab = lock(&self.slabs).remove(&segment);
-        let slab = slab.ok_or_else(|| protocol(&self.connection, "it lets go of what it does not have"))?;
-        // If it does so of its own accord, it has to be told anew.
-        lock(&self.announced).remove(&segment);
-        drop_in_background(slab);
-        Ok(())
-    }
-
-    /// Without leases nobody needs the segments there.
-    fn retire_all(&self) {
-        let mut announced = lock(&self.announced);
-        let slabs = lock(&self.slabs);
-        let retiring = slabs.keys().copied().filter(|segment| announced.remove(segment).is_some());
-        lock(&self.retiring).extend(retiring);
-    }
-
+    /// The leases that have `ended`. Buffers, and all that they have, may end with them and wait for streams: not here.
     fn take_releases(&self, ended: &mut Vec<Lease>) -> Result<()> {
         let connection = &self.connection;
         let mut releases = lock(&self.releases);
@@ -103,7 +74,16 @@ impl ExportLink {
             let what = "it has put more into the ring than there is room for";
             let Some(entry) = releases.peek().map_err(|_| protocol(connection, what))? else { break };
             releases.advance();
-            ended.push(self.take_release(Release::of_entry(entry).map_err(unreadable(connection))?)?);
+            let Release { sequence, fence: point } =
+                Release::of_entry(entry).map_err(unreadable(connection))?;
+            let none = || protocol(connection, "it releases what it does not have");
+            let lease = self.end_lease(sequence).ok_or_else(none)?;
+            if point.generation > 0 {
+                let words = Arc::clone(&self.words);
+                words.expect(point);
+                lease.holder.released(ReleaseFence { words, point });
+            }
+            ended.push(lease);
         }
         Ok(())
     }
@@ -116,21 +96,18 @@ impl ExportLink {
             };
             match message {
                 wire::Message::Ring if descriptors.is_empty() => {}
-                wire::Message::LetGo { segment } if descriptors.is_empty() => self.take_slab(segment)?,
+                wire::Message::LetGo { segment } if descriptors.is_empty() => {
+                    let slab = lock(&self.slabs).remove(&segment);
+                    let none = || protocol(&self.connection, "it lets go of what it does not have");
+                    let slab = slab.ok_or_else(none)?;
+                    // If it does so of its own accord, it has to be told anew.
+                    lock(&self.announced).remove(&segment);
+                    drop_in_background(slab);
+                }
                 _ => return Err(protocol(&self.connection, "an importer does not say that")),
             }
         }
         Ok(())
-    }
-
-    fn say_retired(&self) {
-        let mut retiring = lock(&self.retiring);
-        while let Some(&segment) = retiring.last() {
-            if say(&self.connection, &wire::Message::Retire { segment }, &[], Duration::ZERO).is_err() {
-                break;
-            }
-            retiring.pop();
-        }
     }
 }
 
@@ -150,9 +127,18 @@ impl Watched for ExportLink {
             return taken;
         }
         if self.is_let_go() {
-            self.retire_all();
+            // Without leases nobody needs the segments there.
+            let mut announced = lock(&self.announced);
+            let slabs = lock(&self.slabs);
+            let retiring = slabs.keys().copied().filter(|segment| announced.remove(segment).is_some());
+            lock(&self.retiring).extend(retiring);
         }
-        self.say_retired();
+        let mut retiring = lock(&self.retiring);
+        while let Some(&segment) = retiring.last()
+            && say(&self.connection, &wire::Message::Retire { segment }, &[], Duration::ZERO).is_ok()
+        {
+            retiring.pop();
+        }
         taken
     }
 

@@ -189,13 +189,17 @@ impl Watched for ImportLink {
             && !error.is_the_system_s()
         {
             let _ = self.ended.set(error.clone());
-            self.wake_readers();
+            // Behind the reason: whoever hears the bell, or is about to sleep, sees it.
+            ring::wake_all(&self.ring);
         }
         read
     }
 
     fn is_restless(&self) -> bool {
-        self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go() || self.has_slabs_to_let_go()
+        // Some may be used no more that the exporter has not heard the end of.
+        let slabs = self.slabs.load(Ordering::SeqCst);
+        let is_more = || slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count();
+        self.is_to_wake.load(Ordering::SeqCst) || self.is_let_go() || (slabs > 0 && is_more())
     }
 
     fn ends_well(&self) -> bool {
@@ -210,6 +214,6 @@ impl Watched for ImportLink {
         self.words.end();
         // Otherwise whoever receives the last buffer does so.
         self.forget_if_last();
-        self.wake_readers();
+        ring::wake_all(&self.ring);
     }
 }

@@ -81,7 +81,7 @@ impl Known {
         Box::new(move || self.link.upgrade().into_iter().for_each(|link| self.finish(&link)))
     }
 
-    fn is_in_a_pool(&self) -> bool {
+    pub(super) fn is_in_a_pool(&self) -> bool {
         self.said.place.is_in_a_pool()
     }
 
@@ -282,12 +282,6 @@ impl ImportLink {
         forget_all(&mut lock(&self.segments));
     }
 
-    /// Whether some are used no more that the exporter has not heard the end of.
-    pub(super) fn has_slabs_to_let_go(&self) -> bool {
-        let slabs = self.slabs.load(Ordering::SeqCst);
-        slabs > 0 && slabs > lock(&self.segments).values().filter(|known| known.is_in_a_pool()).count()
-    }
-
     /// Tells the exporter which segments are gone here, and has those go that can.
     pub(super) fn let_go_of_slabs(&self) {
         if self.is_let_go() {
@@ -305,10 +299,9 @@ impl ImportLink {
             });
         }
         let mut let_go = lock(&self.let_go);
-        while let Some(&segment) = let_go.last() {
-            if say(&self.connection, &wire::Message::LetGo { segment }, &[], Duration::ZERO).is_err() {
-                break;
-            }
+        while let Some(&segment) = let_go.last()
+            && say(&self.connection, &wire::Message::LetGo { segment }, &[], Duration::ZERO).is_ok()
+        {
             let_go.pop();
             self.slabs.fetch_sub(1, Ordering::SeqCst);
         }

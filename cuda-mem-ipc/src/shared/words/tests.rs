@@ -95,6 +95,32 @@ fn few_streams_wait_for_fences_of_a_peer_that_are_not_reached() {
 }
 
 #[test]
+fn a_wait_that_was_refused_is_none_of_the_few() {
+    let sim = Sim::builder().build();
+    let context = context(&sim);
+    let (ours, theirs) = both(&context);
+    let (busy, gate) = (Stream::new(&context).unwrap(), FenceLine::new(&context).unwrap());
+    gate.fence(1).unwrap().hold_up(&busy).unwrap();
+    let points = [(); 2].map(|()| ours.record(&busy).unwrap());
+    let streams: Vec<_> = (0..=MOST_WAITS).map(|_| Stream::new(&context).unwrap()).collect();
+    let refuse = |point: Point, stream: &Stream| {
+        sim.fail_call("cuStreamWaitValue64", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = theirs.make_wait(point, stream);
+        assert!(matches!(refused, Err(Error::Core(core::Error::Driver(_)))), "{refused:?}");
+    };
+    let (last, few) = streams.split_last().unwrap();
+    few.iter().for_each(|stream| refuse(points[0], stream));
+    theirs.make_wait(points[0], last).unwrap();
+    // What a stream has counts, whatever it is refused behind that.
+    few[1..].iter().for_each(|stream| theirs.make_wait(points[0], stream).unwrap());
+    refuse(points[1], last);
+    let refused = theirs.make_wait(points[0], &few[0]);
+    assert!(matches!(refused, Err(Error::TooManyWaits { .. })), "{refused:?}");
+    gate.poison();
+    busy.synchronize().unwrap();
+}
+
+#[test]
 fn an_end_lets_streams_go_while_somebody_holds_the_words() {
     let sim = Sim::builder().build();
     let context = context(&sim);

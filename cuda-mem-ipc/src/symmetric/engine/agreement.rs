@@ -171,7 +171,7 @@ impl Calls {
     }
 
     /// Messages are not matched any more.
-    fn end(&mut self, error: &Error) {
+    pub(super) fn end(&mut self, error: &Error) {
         self.ended = Some(error.clone());
     }
 }

@@ -218,8 +218,8 @@ impl EngineBackend {
             // A stream may wait for a rank that failed: nothing undoes that but the library's end.
             let leaves = connected.is_ok();
             calls.settle(self.talk(), "connect", connected, leaves)?;
-            // What was put into it on all ranks.
-            stream.synchronize()?;
+            // What was put into it on all ranks. Here a rank may fail alone.
+            stream.synchronize().map_err(Error::from).inspect_err(|error| calls.end(error))?;
             calls.connected += 1;
         }
         Ok(())

@@ -66,8 +66,10 @@ pub(super) struct Inner {
     /// Held while ranks are waited for; the order of allocations is the order of this lock.
     pub(super) making: Mutex<Making>,
     /// What is found by address. Held for a moment, never with `making`.
-    own: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
+    pub(super) own: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
     words: Arc<OwnWords>,
+    /// What the last [`Group::alloc`] has published, if others were missing.
+    pending: Mutex<Option<Arc<Allocation>>>,
     /// What the group's own barrier signals by, once there was one.
     pub(super) barrier: Mutex<Option<Arc<Allocation>>>,
     /// One exchange at a time: the order is the ranks' order.
@@ -132,6 +134,7 @@ impl Group {
             making: Mutex::default(),
             own: Mutex::default(),
             words: Arc::default(),
+            pending: Mutex::default(),
             barrier: Mutex::default(),
             exchanging: Mutex::default(),
         };
@@ -173,7 +176,8 @@ impl Group {
     }
 
     /// Memory for `count` values on every rank. Every rank calls it, with the same count, and it returns when all have. What is in it is
-    /// undefined. A rank whose call fails may call again while the others wait; once theirs fail too, end the group: ranks count calls.
+    /// undefined. A rank whose call fails may call again, with the same count, while the others wait; once theirs fail too, it may if
+    /// [ranks were missing](Error::Missing), and else end the group: ranks count calls.
     ///
     /// # Errors
     ///
@@ -183,10 +187,18 @@ impl Group {
         refuse_forked()?;
         let too_large = CoreError::TooLarge { count, size: size_of::<T>() };
         let bytes = count.checked_mul(size_of::<T>()).ok_or(too_large)?;
-        let allocation = self.inner.alloc(bytes, self.device())?;
+        let pending = lock(&self.inner.pending).take();
+        let allocation = match pending.filter(|pending| pending.size == bytes) {
+            Some(pending) => pending,
+            None => self.inner.alloc(bytes, self.device())?,
+        };
         let address = allocation.address();
-        let memory = self.clone().rendezvous(allocation, address)?;
-        Ok(GroupBuffer { memory, count, values: PhantomData })
+        let memory = self.clone().rendezvous(Arc::clone(&allocation), address);
+        if let Err(Error::Missing { .. }) = memory {
+            // The others may take it for theirs yet.
+            *lock(&self.inner.pending) = Some(allocation);
+        }
+        Ok(GroupBuffer { memory: memory?, count, values: PhantomData })
     }
 
     /// Has the later work in `stream` wait for the earlier work of all ranks that call it. The host waits for nothing, but for the other ranks
@@ -233,11 +245,6 @@ impl Group {
         };
         let allocation = taken.ok_or(Error::UnknownAddress { address, backend: super::NAME })?;
         Ok(Freed { allocation, group: self.clone() })
-    }
-
-    pub(super) fn free_all(&self) {
-        let all = std::mem::take(&mut *lock(&self.inner.own));
-        drop(all);
     }
 
     /// Brings the ranks together over an allocation, for an address in it.
@@ -342,7 +349,7 @@ impl Drop for Inner {
         }
         // What still waits would hold up the release of the memory.
         self.state.leave();
-        (self.own, self.barrier, self.making) = Default::default();
+        (self.own, self.pending, self.barrier, self.making) = Default::default();
         self.words.clear();
         for (_, peer) in self.state.others() {
             peer.segments.clear();

@@ -189,7 +189,9 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if !forked() {
-            self.segment.give_back(self.block, std::mem::take(&mut self.uses));
+            let uses = std::mem::take(&mut self.uses);
+            let is_over = uses.wait().is_ok();
+            self.segment.give_back(self.block, uses, is_over);
         }
     }
 }

@@ -85,7 +85,8 @@ impl SymmetricMemory for NativeMemory {
         let mut has_begun = false;
         let puts = others().try_for_each(|to| {
             let put = self.put(stream, to, Operation::Barrier, channel);
-            has_begun |= put.is_ok();
+            // Another error may come from behind the write of the word.
+            has_begun |= !matches!(put, Err(Error::Left { .. } | Error::Core(CoreError::OtherStream)));
             put
         });
         let mut waits = || {
@@ -160,10 +161,16 @@ impl NativeMemory {
             }
             // Before the wait itself: from here on it ends, whatever becomes of the other rank.
             let noted = state.note_wait(from, &line, generation, timeout)?;
+            // If it has gone since, nobody has looked at this one.
+            if state.is_gone(from) && !fence.is_complete()? {
+                state.was_refused(noted);
+                return Ok(false);
+            }
             fence.hold_up(stream).inspect_err(|_| state.was_refused(noted))?;
             Ok(true)
         };
         if !waiting().map_err(|error| self.explain(error, from))? {
+            self.check()?;
             return Err(Error::Left { rank: from });
         }
         waited.resize(waited.len().max(word + 1), 0);

@@ -97,7 +97,8 @@ impl NativeBackend {
         let removed = groups.iter().position(|known| known.name() == name).map(|place| groups.remove(place));
         drop(groups);
         let group = removed.ok_or_else(|| self.unknown(name))?;
-        group.free_all();
+        let all = std::mem::take(&mut *lock(&group.inner.own));
+        drop(all);
         Ok(group)
     }
 
@@ -136,12 +137,6 @@ impl NativeBackend {
         group.take(address, |_| true)
     }
 
-    fn group(&self, name: &str) -> Result<Group> {
-        refuse_forked()?;
-        let found = lock(&self.groups).iter().find(|known| known.name() == name).cloned();
-        found.ok_or_else(|| self.unknown(name))
-    }
-
     fn unknown(&self, name: &str) -> Error {
         Error::UnknownGroup { name: name.to_owned(), known: self.names() }
     }
@@ -175,7 +170,9 @@ unsafe impl SymmetricBackend for NativeBackend {
     /// or comes to a rendezvous, and [`Error::GroupFull`].
     fn alloc(&self, size: usize, device: Device, group: Option<&str>) -> Result<Allocated> {
         let name = group.ok_or_else(|| Error::GroupNeeded { backend: NAME.to_owned() })?;
-        self.group(name)?.alloc_bytes(size, device)
+        refuse_forked()?;
+        let found = lock(&self.groups).iter().find(|known| known.name() == name).cloned();
+        found.ok_or_else(|| self.unknown(name))?.alloc_bytes(size, device)
     }
 
     fn find(&self, address: CUdeviceptr) -> Result<Allocated> {

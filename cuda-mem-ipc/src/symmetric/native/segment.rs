@@ -177,7 +177,11 @@ impl OwnSegment {
         let parked = std::mem::take(&mut inner.parked);
         if !parked.is_empty() {
             drop(inner);
-            parked.into_iter().for_each(|(block, uses)| self.give_back(block, uses));
+            for (block, mut uses) in parked {
+                // Not waited for: the stream may wait for another rank, and that one for this allocation.
+                let is_over = matches!(uses.have_passed(), Ok(true));
+                self.give_back(block, uses, is_over);
+            }
             inner = lock(&self.inner);
         }
         if inner.pads.is_empty() && !inner.clearing.is_empty() && self.stream.synchronize().is_ok() {
@@ -189,10 +193,9 @@ impl OwnSegment {
         Some(Block { offset: self.segment.data() + offset, len, pad })
     }
 
-    /// Takes a piece back when its uses are over, for which it waits. Its pad is zeroed meanwhile.
-    pub(super) fn give_back(&self, block: Block, uses: Uses) {
+    /// Takes a piece back, at once if its uses are over. Its pad is zeroed meanwhile.
+    pub(super) fn give_back(&self, block: Block, uses: Uses, is_over: bool) {
         // A stream that captures, a driver that fails, or the sleep leaves the piece for later.
-        let is_over = uses.wait().is_ok();
         let (_reports, mut inner) = lock_over_calls(&self.inner);
         if is_over && self.segment.is_awake() && self.clear(block.pad..block.pad + 1).is_ok() {
             inner.free.give(block.offset - self.segment.data(), block.len, ());

@@ -117,6 +117,11 @@ impl State {
         self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)))
     }
 
+    /// Whether a rank's connection has ended. Its waits are looked at behind that: of who asks behind a note of his, one sees the other.
+    pub(super) fn is_gone(&self, rank: usize) -> bool {
+        matches!(self.peers.get(rank), Some(Some(peer)) if peer.is_gone.load(Ordering::Acquire))
+    }
+
     /// [`Error::Broken`] if anybody has found a rank to be at fault.
     pub(super) fn check(&self) -> Result<()> {
         let broken = self.broken.get().copied().or_else(|| self.directory.broken(self.ranks()));

@@ -8,6 +8,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "nccl")]
+use cuda_mem_core::sys::CUstreamCaptureMode;
 use cuda_mem_core::sys::{CUipcMemHandle_v1 as CUipcMemHandle, CUresult, CUstream, Table};
 
 use crate::common::driver;
@@ -185,6 +187,14 @@ pub(super) fn fill(address: u64, bytes: usize) {
     good(unsafe { synchronize(stream) });
     // SAFETY: as above.
     good(unsafe { destroy(stream) });
+}
+
+/// Begins a capture, with which a wait for the stream fails.
+#[cfg(feature = "nccl")]
+pub(super) fn capture(stream: CUstream) {
+    let begin = table().cuStreamBeginCapture().unwrap();
+    // SAFETY: a live stream.
+    good(unsafe { begin(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) });
 }
 
 fn good(result: CUresult) {
