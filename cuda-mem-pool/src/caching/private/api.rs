@@ -129,7 +129,7 @@ impl CachingAllocator {
         self.end_route(id, None)
     }
 
-/// Whether allocations that some filter accepts go to a pool: [`CachingAllocator::begin_allocate_to_pool`] was called for it.
+    /// Whether allocations that some filter accepts go to a pool: [`CachingAllocator::begin_allocate_to_pool`] was called for it.
     #[must_use]
     pub fn has_routes(&self) -> bool {
         self.pool_state().is_ok_and(|state| !state.pools.routes().0.is_empty())
