@@ -47,11 +47,6 @@ impl Imports {
         known.users += 1;
         Some(known.mapping.as_raw())
     }
-
-    /// The devices that reach a device's memory.
-    fn peers_of(&self, device: &Device) -> Vec<core::Device> {
-        self.peers.iter().filter(|(owner, _)| *owner == device.ordinal).map(|(_, peer)| *peer).collect()
-    }
 }
 
 /// A device reaches the memory of another from now on: what was opened for that one too.
@@ -183,7 +178,8 @@ fn open(device: &'static Device, bytes: &[u8]) -> Result<u64, Failure> {
     if let Some(address) = imports.find(&key) {
         return Ok(address);
     }
-    mapping.allow(&imports.peers_of(device))?;
+    let peers = imports.peers.iter().filter(|(owner, _)| *owner == device.ordinal);
+    mapping.allow(&peers.map(|(_, peer)| *peer).collect::<Vec<_>>())?;
     let address = mapping.as_raw();
     imports.opened.push(Opened { key, mapping, device, users: 1 });
     Ok(address)

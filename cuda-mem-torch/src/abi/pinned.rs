@@ -60,17 +60,12 @@ fn unknown(address: *mut c_void) -> Failure {
 }
 
 impl Lent {
-    /// Has the block be behind the streams that captured. Whether none of them does any more.
-    fn is_recorded(&mut self) -> bool {
+    /// Gives the block back, or parks it while a stream captures that it has to be behind.
+    fn give_back(mut self) {
         let block = &self.block;
         // Behind whatever else is refused it never serves again.
         self.capturing.retain(|stream| block.record_stream(stream).is_err());
-        self.capturing.is_empty()
-    }
-
-    /// Gives the block back, or parks it while a stream captures that it has to be behind.
-    fn give_back(mut self) {
-        if !self.is_recorded() {
+        if !self.capturing.is_empty() {
             lock(&PARKED).push(self);
             ANY_PARKED.store(true, Ordering::Release);
             return;

@@ -11,8 +11,8 @@ use std::ffi::{c_int, c_void};
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::{CachingAllocator, Pin};
 
-use super::devices::DEVICES;
 use super::error::entry;
+use super::memory::block;
 use super::pointers::write;
 
 /// Has the memory of a block, or of a part of one, stay behind its addresses, also when the block is freed, until
@@ -34,8 +34,7 @@ pub unsafe extern "C" fn cuda_mem_torch_hold_still(
         // SAFETY: the caller's promise. Before anything is held.
         unsafe { write(still, std::ptr::null_mut(), "still") }?;
         let address = address.addr() as u64;
-        let pinned = DEVICES.search(|device| pin(&device.caching, address, bytes))?;
-        let pinned = pinned.ok_or(Error::UnknownAddress { address })?;
+        let pinned = block(address, |device| pin(&device.caching, address, bytes))?;
         // SAFETY: the caller's promise.
         unsafe { write(still, pinned.map_or(std::ptr::null_mut(), raw), "still") }
     })

@@ -122,8 +122,7 @@ fn take_by_number(pid: i32, descriptors: &[i32]) -> Result<Descriptors, (&'stati
     let process = pidfd_open(process, PidfdFlags::empty()).map_err(refused("pidfd_open"))?;
     let mut took = Ok(());
     let take = |descriptor: &i32| {
-        let taken = pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty());
-        taken.map_err(|error| took = Err(error)).ok()
+        pidfd_getfd(&process, *descriptor, PidfdGetfdFlags::empty()).map_err(|error| took = Err(error)).ok()
     };
     // Those before one that was refused are the other process's too.
     let taken = Descriptors::from(descriptors.iter().map_while(take).collect::<Vec<_>>());

@@ -61,9 +61,8 @@ fn address(name: u128) -> Result<Address, Error> {
     Address::abstract_name(&format!("cuda-mem-torch-{name:032x}"))
 }
 
-/// Lets no client wait for another, up to [`MOST_CLIENTS`]: each has a thread.
+/// Lets no client wait for another, up to [`MOST_CLIENTS`]: each has a thread, and a share of `clients`.
 fn serve(listener: &Listener) {
-    // Each of them has a share.
     let clients = Arc::new(());
     loop {
         match listener.accept(REST) {
@@ -72,9 +71,9 @@ fn serve(listener: &Listener) {
                     thread::sleep(BUSY);
                 }
                 let client = Arc::clone(&clients);
-                let thread = thread::Builder::new().name("cuda-mem-share".into());
                 // Refused a thread, the client finds its connection closed.
-                let _ = thread.spawn(move || answer(pending, client));
+                let _ =
+                    thread::Builder::new().name("cuda-mem-share".into()).spawn(|| answer(pending, client));
             }
             Err(Error::Timeout { .. }) => {}
             Err(Error::Forked { .. }) => return,
@@ -95,9 +94,8 @@ fn answer(pending: Pending, _client: Arc<()>) {
 fn give(connection: &Connection, payload: &[u8]) -> Option<()> {
     let (names, _) = payload.as_chunks::<8>();
     let names: Vec<u64> = names.iter().map(|name| u64::from_ne_bytes(*name)).collect();
-    let is_message = names.len() <= MAX_DESCRIPTORS;
     // Where the system refuses them, the client finds its connection closed: the memory is there.
-    let found = if is_message { descriptors::duplicates(&names).ok()? } else { None };
+    let found = if names.len() <= MAX_DESCRIPTORS { descriptors::duplicates(&names).ok()? } else { None };
     let Some(found) = found else { return connection.send(GONE, &[], &[], LIMIT).ok() };
     let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
     connection.send(GIVE, &[], &found, LIMIT).ok()

@@ -37,7 +37,7 @@ fn a_small_number_is_no_stream() {
     let _turn = turn();
     sim().log().clear();
     sim().record(true);
-    let mut block = std::ptr::null_mut();
+    let mut block = null_mut();
     for number in [3, 963, 4095] {
         // SAFETY: refused, whatever it is; a place.
         let code =
@@ -136,7 +136,9 @@ fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {
     context().synchronize().unwrap();
     assert_eq!(allocate(3 * MIB, own.as_raw()), recorded);
     delete(recorded);
-    [graph, inner].map(|pool| succeed(cuda_mem_torch_release_pool(0, pool)));
+    for pool in [graph, inner] {
+        succeed(cuda_mem_torch_release_pool(0, pool));
+    }
     empty_cache(NO_POOL);
     // SAFETY: null ends it.
     succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });

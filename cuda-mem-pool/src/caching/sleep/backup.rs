@@ -26,7 +26,7 @@ pub(super) struct BackupMemory {
     memory: Registered<HostMapping>,
     bytes: usize,
     /// The ranges that it has, in the order of their addresses, each with its place.
-    ranges: Vec<(Range<CUdeviceptr>, usize)>,
+    pub(super) ranges: Vec<(Range<CUdeviceptr>, usize)>,
 }
 
 impl BackupMemory {
@@ -45,11 +45,6 @@ impl BackupMemory {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Whether it has nothing.
-    pub(super) fn is_spare(&self) -> bool {
-        self.ranges.is_empty()
     }
 
     /// The same memory, for the next time.

@@ -349,7 +349,7 @@ unsafe fn save_all(
         if bytes == 0 {
             return Ok(None);
         }
-        let spare = lock(&cycle.tag.backups).pop_if(|last| last.is_spare());
+        let spare = lock(&cycle.tag.backups).pop_if(|last| last.ranges.is_empty());
         let spare = spare.filter(|spare| spare.bytes() >= bytes);
         let mut backup = spare.map_or_else(|| BackupMemory::new(context, bytes), Ok)?;
         // SAFETY: the caller's promise; `end_copies` waits, whatever failed.
