@@ -1284,7 +1284,8 @@ int cuda_mem_torch_begin_allocate_to_pool(int device,
  Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays. When no other route is left, captures of streams that
  do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended.
  */
-int cuda_mem_torch_end_allocate_to_pool(int device, struct cuda_mem_torch_pool_id pool);
+int cuda_mem_torch_end_allocate_to_pool(int device,
+                                        struct cuda_mem_torch_pool_id pool);
 
 /*
  Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.
