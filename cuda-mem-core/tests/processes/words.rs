@@ -188,11 +188,13 @@ fn a_line_of_one_stream_takes_no_other_one() {
     let (own, other) = (world.new_stream(), world.new_stream());
     let words = SharedWords::create(&world.context, 1).unwrap();
     let line = words.line_of_one_stream(0).unwrap();
+    let gate = Gate::before(&own);
     line.record(&own).unwrap();
     for line in [&line, &words.line(0).unwrap()] {
         let refused = line.record(&other);
         assert!(matches!(refused, Err(Error::OtherStream)), "{refused:?}");
     }
+    gate.open();
     // Behind a fence with an event anybody records.
     words.line(0).unwrap().record(&own).unwrap();
     let fence = line.record(&other).unwrap();

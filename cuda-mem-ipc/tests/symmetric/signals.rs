@@ -350,15 +350,16 @@ fn a_barrier_whose_event_was_refused_is_one_for_all_ranks() {
         let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
         let memory = rank.memory(100);
         rank.meet(&*memory);
-        let gate = Gate::before(&rank.stream);
+        // A thread's default stream has events for more than this.
+        let [own, beside] = [(); 2].map(|()| Stream::new(&rank.context).unwrap());
+        let gate = Gate::before(&own);
         sim.fail_call("cuEventRecord", 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        memory.barrier(&rank.stream, 1, Some(LONG)).unwrap();
+        memory.barrier(&own, 1, Some(LONG)).unwrap();
         assert_eq!(sim.struck().len(), 1);
-        let beside = Stream::new(&rank.context).unwrap();
         let early = memory.barrier(&beside, 1, Some(LONG));
         assert!(matches!(early, Err(Error::Core(CoreError::OtherStream))), "{early:?}");
         gate.open();
-        rank.stream.synchronize().unwrap();
+        own.synchronize().unwrap();
         crew.others[0].send(b"one", &[]);
         assert_eq!(crew.others[0].receive().bytes, b"waiting");
         memory.barrier(&beside, 1, Some(LONG)).unwrap();
