@@ -365,9 +365,9 @@ impl Climb for Climber<'_> {
     }
 
     fn ask_program(&mut self) -> bool {
-        let freed = self.shared.callbacks.reclaim(self.request.requested);
-        // It may have been others' of the device, which is asked anew what it has left.
-        self.shared.source.lock().map(|mut source| source.begin()).is_ok() && freed
+        self.shared.callbacks.reclaim(self.request.requested)
+            // It may have been others' of the device, which is asked anew what it has left.
+            && self.shared.source.lock().map(|mut source| source.begin()).is_ok()
     }
 }
 
