@@ -265,11 +265,16 @@ impl Devices {
         &'d self,
         mut ask: impl FnMut(&'d PerDevice) -> Result<R>,
     ) -> Result<Option<R>> {
-        // Most programs have one for each process.
-        match self.get(self.only.load(Ordering::Relaxed)) {
+        match self.only() {
             Some(device) => answered(ask(device)),
             None => self.search_all(ask),
         }
+    }
+
+    /// The device, where there is one alone: most programs have one for each process.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&PerDevice> {
+        self.get(self.only.load(Ordering::Relaxed))
     }
 
     fn search_all<'d, R>(&'d self, mut ask: impl FnMut(&'d PerDevice) -> Result<R>) -> Result<Option<R>> {

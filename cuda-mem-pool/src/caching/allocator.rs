@@ -134,7 +134,7 @@ impl CachingAllocator {
     /// thread's thread-locals ran. A graph may use a block until the last [`CachingAllocator::release_pool`] of a private pool if it was
     /// allocated from that while its stream captured. By then all launches were made, each on a stream that memory of the default pool was
     /// allocated for, or of a private one while this pool was there. A block that was allocated before is freed behind the last launch.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn free_by_address(&self, address: CUdeviceptr) -> Result<()> {
         self.shared().free(address, None)
     }
@@ -333,7 +333,7 @@ impl<'a> StreamAllocator<'a> {
     /// # Errors
     ///
     /// As there; [`Error::StreamEnded`].
-    #[inline]
+    #[inline(always)]
     pub fn allocate_by_address(&self, bytes: usize) -> Result<CUdeviceptr> {
         self.shared.allocate_in(self.slot, self.stream, bytes)
     }

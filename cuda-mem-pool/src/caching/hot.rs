@@ -53,19 +53,24 @@ impl DeviceCache {
     }
 
     /// As [`DeviceCache::allocate`], for the stream that a slot had.
-    #[inline]
+    #[inline(always)]
     pub(super) fn allocate_in(&self, slot: &StreamSlot, stream: StreamId, requested: usize) -> Result<u64> {
         refuse_forked()?;
         if !slot.owner.is(stream.as_raw()) {
             return Err(Error::StreamEnded);
         }
         if self.private.is_routed()
-            && let Some(address) =
-                self.pools().allocate(requested, &slot.owner.stream().ok_or(Error::StreamEnded)?)?
+            && let Some(address) = self.allocate_routed(slot, requested)?
         {
             return Ok(address);
         }
         self.allocate_from(slot, requested)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_routed(&self, slot: &StreamSlot, requested: usize) -> Result<Option<u64>> {
+        self.pools().allocate(requested, &slot.owner.stream().ok_or(Error::StreamEnded)?)
     }
 
     #[inline(always)]
@@ -91,17 +96,23 @@ impl DeviceCache {
         if slot.waiting.may_have(request.size) {
             self.poll_for(slot, request.size);
         }
-        let found = self.with_drained(slot, |heap, guard| {
-            let Request { size, at, .. } = request;
-            let quick = if at.is_none() { heap.take_quick(size, request.unused()) } else { None };
-            let block = quick.or_else(|| heap.cut(size, request.unused(), at, &self.index(slot.number)))?;
-            self.count(slot, heap, guard, request);
-            Some(block.address)
-        });
-        match found {
-            Some(address) => Ok(address),
-            None => self.grow(slot, request),
+        let Request { size, at, .. } = request;
+        let mut held = slot.heap.hold();
+        let (heap, guard) = held.parts();
+        if !slot.remote.is_empty() {
+            self.drain(slot, heap, guard);
         }
+        let quick = if at.is_none() { heap.take_quick(size, request.unused()) } else { None };
+        let found = match quick {
+            Some(block) => Some(block),
+            None => heap.cut(size, request.unused(), at, &self.index(slot.number)),
+        };
+        if let Some(block) = found {
+            self.count(slot, heap, guard, request);
+            return Ok(block.address);
+        }
+        drop(held);
+        self.grow(slot, request)
     }
 
     #[inline(always)]
@@ -121,10 +132,10 @@ impl DeviceCache {
     }
 
     /// Takes a block back, by its address, ordered on its own stream, or behind another that used it last.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
         refuse_forked()?;
-        let Some(found) = self.map.find(address) else { return self.pools().free(address, stream) };
+        let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
         if let Some(elsewhere) = stream.filter(|stream| !slot.owner.is(stream.id().as_raw())) {
             self.pending.record_stream(address, elsewhere, None)?;
@@ -140,13 +151,22 @@ impl DeviceCache {
         }
         let (tier, record) = (found.tier, found.record);
         // The heap's cache lines are with the thread that allocates there alone: a ring takes none of them along.
-        let taken = match slot.is_anothers() {
-            false => slot.heap.try_with(|heap, guard| self.put_back(slot, heap, guard, tier, record)),
-            true => None,
-        };
+        let held = if slot.is_anothers() { None } else { slot.heap.try_hold() };
         // A block on a quick list is still found by its address: it was freed before.
-        let taken = taken.unwrap_or_else(|| self.leave(slot, number_of(found)));
+        let taken = match held {
+            Some(mut held) => {
+                let (heap, guard) = held.parts();
+                self.put_back(slot, heap, guard, tier, record)
+            }
+            None => self.leave(slot, number_of(found)),
+        };
         if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_private(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
+        self.pools().free(address, stream)
     }
 
     /// Gives a block back to its heap and counts it; whether somebody had it.
@@ -181,7 +201,7 @@ impl DeviceCache {
     }
 
     /// Runs `body` on a heap once all that was left in its rings is free.
-    #[inline(always)]
+    #[inline]
     pub(super) fn with_drained<R>(
         &self,
         slot: &StreamSlot,

@@ -48,26 +48,41 @@ impl Shard {
         Self { counter, cells }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
         // As it is in the usual allocation and free.
-        let mut now = ACTIVE;
+        self.take(ACTIVE).or_else(|now| self.try_hold_as(now).ok_or(())).ok()
+    }
+
+    #[inline(always)]
+    pub(crate) fn hold(&self) -> ShardGuard<'_> {
+        self.take(ACTIVE).unwrap_or_else(|_| self.wait())
+    }
+
+    /// Takes the lock if its word is `now`; else what it is.
+    #[inline(always)]
+    fn take(&self, now: usize) -> Result<ShardGuard<'_>, usize> {
+        // Acquire: what the last holder did is done.
+        self.cells.lock.compare_exchange(now, now | HELD, Ordering::Acquire, Ordering::Relaxed)?;
+        let is_counting = Cell::new(now & ACTIVE != 0);
+        Ok(ShardGuard { shard: self, is_counting, _here: PhantomData })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_hold_as(&self, mut now: usize) -> Option<ShardGuard<'_>> {
         while now & HELD == 0 {
-            // Acquire: what the last holder did is done.
-            let lock = &self.cells.lock;
-            match lock.compare_exchange_weak(now, now | HELD, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => {
-                    let is_counting = Cell::new(now & ACTIVE != 0);
-                    return Some(ShardGuard { shard: self, is_counting, _here: PhantomData });
-                }
+            match self.take(now) {
+                Ok(guard) => return Some(guard),
                 Err(other) => now = other,
             }
         }
         None
     }
 
-    #[inline]
-    pub(crate) fn hold(&self) -> ShardGuard<'_> {
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) -> ShardGuard<'_> {
         let mut tries = 0;
         loop {
             match self.try_hold() {
@@ -96,14 +111,14 @@ impl ShardGuard<'_> {
     }
 
     /// As [`ShardGuard::allocate`], unless a peak would rise; whether it is counted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
         let block = [1, bytes as i64, requested as i64];
         self.cells().allocate(&self.shard.counter, pool, block, false)
     }
 
     /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
         self.cells().free(self.shard, pool, [1, bytes as i64, requested as i64]);
     }
@@ -177,23 +192,50 @@ impl<T> CountedCell<T> {
 
     #[inline]
     pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> Option<R> {
-        let guard = self.shard.try_hold()?;
-        Some(self.lend(&guard, body))
+        self.try_hold().map(|mut held| held.with(body))
     }
 
     #[inline]
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
-        let guard = self.shard.hold();
-        self.lend(&guard, body)
+        self.hold().with(body)
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_hold(&self) -> Option<Held<'_, T>> {
+        self.shard.try_hold().map(|guard| self.held(guard))
+    }
+
+    #[inline(always)]
+    pub(crate) fn hold(&self) -> Held<'_, T> {
+        self.held(self.shard.hold())
+    }
+
+    #[inline(always)]
+    fn held<'c>(&'c self, guard: ShardGuard<'c>) -> Held<'c, T> {
+        Held { value: self.value.with_mut(|value| value), guard }
+    }
+}
+
+/// The calling thread has a value, and counts.
+#[derive(Debug)]
+pub(crate) struct Held<'c, T> {
+    value: *mut T,
+    guard: ShardGuard<'c>,
+}
+
+impl<'c, T> Held<'c, T> {
+    /// The value, and the guard that counts. Without a closure: the compiler leaves the hot path in one piece.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut T, &ShardGuard<'c>) {
+        // SAFETY: the guard is of the value's shard and lives as long as this, and nothing puts another in its place: nobody else has the
+        // value. Whoever has it from here has borrowed this.
+        (unsafe { &mut *self.value }, &self.guard)
     }
 
     #[inline]
-    fn lend<R>(&self, guard: &ShardGuard<'_>, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
-        self.value.with_mut(|value| {
-            // SAFETY: `guard` is of this shard and was just taken by a caller above, who keeps it until `body` is over: nobody else has
-            // the value. `body` cannot put another guard in its place behind a shared reference.
-            body(unsafe { &mut *value }, guard)
-        })
+    fn with<R>(&mut self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
+        let (value, guard) = self.parts();
+        body(value, guard)
     }
 }
 
@@ -282,7 +324,7 @@ impl Cells {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn free<const N: usize>(&self, shard: &Shard, pool: PoolSize, block: [i64; N]) {
         self.touched.touch();
         let this = self.pool_and_other(pool).0;

@@ -117,15 +117,22 @@ impl Failure {
 /// Runs the body of a function that C calls.
 #[inline]
 pub(super) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    entry_of_code(|| kept(body()))
+}
+
+/// As [`entry`], of a body that keeps its failures by [`kept`]: nothing of them is in the way of calls that are made all the time.
+#[inline(always)]
+pub(super) fn entry_of_code(body: impl FnOnce() -> c_int) -> c_int {
     // Before any lock, which a thread of the parent may have held.
     if forked() {
         return CUDA_MEM_TORCH_FORKED;
     }
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => CUDA_MEM_TORCH_OK,
-        Ok(Err(failure)) => failure.keep(),
-        Err(panic) => Failure::of_panic(&*panic).keep(),
-    }
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Failure::of_panic(&*panic).keep())
+}
+
+/// The code of a result, whose failure the thread keeps.
+pub(super) fn kept(result: Result<(), Failure>) -> c_int {
+    result.map_or_else(Failure::keep, |()| CUDA_MEM_TORCH_OK)
 }
 
 /// What to do next, of the failure that the calling thread met last: text in UTF-8, which stays until its next one. Empty

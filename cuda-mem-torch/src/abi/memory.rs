@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use cuda_mem_ipc::cuda_mem_pool::Error;
 
 use super::devices::{self, DEVICES, Device, device};
-use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
+use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry, entry_of_code, kept};
 use super::pointers::{expect, pointer, write};
 use super::{ipc, out_of_memory, streams, uncached};
 
@@ -30,19 +30,43 @@ pub unsafe extern "C" fn cuda_mem_torch_malloc(
     stream: *mut c_void,
     address: *mut *mut c_void,
 ) -> c_int {
-    entry(|| {
-        expect(address, "address")?;
-        let recently = if bytes == 0 { None } else { streams::allocate(device, stream, bytes) };
-        let found = match recently {
-            Some(Ok(found)) => found,
-            Some(Err(error)) if !matches!(*error, Error::StreamEnded) => {
-                return Err(out_of_memory::failure(device, bytes, *error));
-            }
-            _ => look_up_and_allocate(device, bytes, stream)?,
+    entry_of_code(|| {
+        let is_usual = bytes != 0 && !address.is_null();
+        let recently = if is_usual { streams::allocate(device, stream, bytes) } else { None };
+        let Some(Ok(found)) = recently else {
+            let refused = recently.and_then(Result::err);
+            // SAFETY: the caller's promise.
+            return kept(unsafe { allocate_anew(device, bytes, stream, address, refused) });
         };
         // SAFETY: the caller's promise.
-        unsafe { write(address, pointer(found), "address") }
+        unsafe { address.write(pointer(found)) };
+        CUDA_MEM_TORCH_OK
     })
+}
+
+/// Allocates where the thread had not allocated on the stream, or was refused.
+///
+/// # Safety
+///
+/// As [`cuda_mem_torch_malloc`].
+#[cold]
+#[inline(never)]
+unsafe fn allocate_anew(
+    device: c_int,
+    bytes: usize,
+    stream: *mut c_void,
+    address: *mut *mut c_void,
+    refused: Option<Box<Error>>,
+) -> Result<(), Failure> {
+    expect(address, "address")?;
+    let found = match refused {
+        Some(error) if !matches!(*error, Error::StreamEnded) => {
+            return Err(out_of_memory::failure(device, bytes, *error));
+        }
+        _ => look_up_and_allocate(device, bytes, stream)?,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { write(address, pointer(found), "address") }
 }
 
 /// As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool; none
@@ -100,18 +124,41 @@ fn look_up_and_allocate(ordinal: c_int, bytes: usize, raw: *mut c_void) -> Resul
 pub unsafe extern "C" fn cuda_mem_torch_delete(address: *mut c_void) -> c_int {
     let address = address.expose_provenance() as u64;
     if address == 0 {
-        return super::CUDA_MEM_TORCH_OK;
+        return CUDA_MEM_TORCH_OK;
     }
-    let mut ours = true;
-    let code = entry(|| {
-        if uncached::free(address)? {
-            return Ok(());
-        }
-        // SAFETY: the caller's promise.
-        ours = DEVICES.search(|device| unsafe { device.caching.free_by_address(address) })?.is_some();
-        Ok(())
-    });
-    if ours { code } else { CUDA_MEM_TORCH_NOT_OURS }
+    entry_of_code(|| {
+        // Most programs have one for each process.
+        let freed = match DEVICES.only() {
+            // SAFETY: the caller's promise.
+            Some(device) => unsafe { device.caching.free_by_address(address) },
+            // SAFETY: as above.
+            None => unsafe { free_of_any(address) },
+        };
+        freed.map_or_else(|error| free_elsewhere(address, error), |()| CUDA_MEM_TORCH_OK)
+    })
+}
+
+/// # Safety
+///
+/// As [`cuda_mem_torch_delete`].
+#[inline(never)]
+unsafe fn free_of_any(address: u64) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    let found = DEVICES.search(|device| unsafe { device.caching.free_by_address(address) })?;
+    found.ok_or(Error::UnknownAddress { address })
+}
+
+/// Frees what was made while caching was off, if no allocator has it.
+#[cold]
+#[inline(never)]
+fn free_elsewhere(address: u64, error: Error) -> c_int {
+    if !matches!(error, Error::UnknownAddress { .. }) {
+        return kept(Err(error.into()));
+    }
+    match uncached::free(address) {
+        Ok(false) => CUDA_MEM_TORCH_NOT_OURS,
+        freed => kept(freed.map(drop)),
+    }
 }
 
 /// As [`Devices::search`](crate::devices::Devices::search), for a block that there must be.
@@ -134,7 +181,7 @@ pub extern "C" fn cuda_mem_torch_device_of(address: *const c_void) -> c_int {
         };
         Ok(())
     });
-    if code == super::CUDA_MEM_TORCH_OK { found } else { -1 }
+    if code == CUDA_MEM_TORCH_OK { found } else { -1 }
 }
 
 /// The bytes of a block, which it counts with in `allocated_bytes`; 0 for one that was made while caching was off, which does not count.

@@ -67,7 +67,7 @@ fn place(raw: usize) -> usize {
 
 /// A block of the stream's, if this thread has allocated on it: all that is asked before most allocations. A guest's handle is taken at its
 /// word there, as natively: that another stream has it by now is seen by threads that come to it anew.
-#[inline]
+#[inline(always)]
 pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<Result<u64, Box<Error>>> {
     let (raw, turn) = (raw.addr(), TURN.load(Ordering::Relaxed));
     let recent = RECENT.try_with(|recent| recent[place(raw)].get()).ok()?;
@@ -76,12 +76,18 @@ pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<
     }
     let allocator = recent.allocator?;
     // In a box the error leaves the address in a register.
-    let allocate = || allocator.allocate_by_address(bytes).map_err(Box::new);
-    Some(match recent.is_guest {
-        false => allocate(),
-        // SAFETY: the caller's promise for the handle.
-        true => unsafe { allocator.stream().visit(allocate) },
+    Some(if recent.is_guest {
+        visited(allocator, bytes)
+    } else {
+        allocator.allocate_by_address(bytes).map_err(Box::new)
     })
+}
+
+#[cold]
+#[inline(never)]
+fn visited(allocator: StreamAllocator<'static>, bytes: usize) -> Result<u64, Box<Error>> {
+    // SAFETY: the caller's promise for the handle.
+    unsafe { allocator.stream().visit(|| allocator.allocate_by_address(bytes).map_err(Box::new)) }
 }
 
 /// Calls `body` with the stream behind a handle and, while caching is on, its allocator.

@@ -1,7 +1,7 @@
 //! The blocks of one stream.
 
 use super::sizes::{BlockIndex, Tier};
-use super::slabs::Slabs;
+use super::slabs::{QUICK_BYTES, Slabs};
 use super::spans::{Piece, Span, Spans};
 
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and slabs of it for the others.
@@ -77,14 +77,10 @@ impl StreamHeap {
     }
 
     /// Takes a block of exactly `size` bytes from its quick list. It is in the index as it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_quick(&mut self, size: usize, unused: usize) -> Option<Block> {
         let tier = Tier::of(size);
-        let (number, address) = match tier {
-            Tier::Small => self.small.blocks.take_quick(size, unused),
-            Tier::Medium => self.medium.blocks.take_quick(size, unused),
-            Tier::Large => self.large.take_quick(size, unused),
-        }?;
+        let (number, address) = self.spans_mut(tier).0.take_quick(size, unused)?;
         Some(Block { number: BlockNumber::new(tier, number), address, size })
     }
 
@@ -136,17 +132,30 @@ impl StreamHeap {
         self.free_in(tier, number, index)
     }
 
-    /// Takes a block of a tier back, and puts it on its quick list.
-    #[inline]
+    /// Takes a block of a tier back, and puts it on its quick list. It stays in the index: whoever frees it again is told that nobody has it.
+    #[inline(always)]
     pub(crate) fn free_in(&mut self, tier: Tier, number: u32, index: &impl BlockIndex) -> Option<Freed> {
         self.now += 1;
-        let freed = match tier {
-            Tier::Small => return self.small.free(number, self.now, &mut self.large, index),
-            Tier::Medium => return self.medium.free(number, self.now, &mut self.large, index),
-            Tier::Large => self.large.keep(number, self.now),
-        };
-        while self.large.quick_bytes() > LARGE_QUICK_BYTES && self.join_one_large(index) {}
+        let now = self.now;
+        let (spans, most) = self.spans_mut(tier);
+        let freed = spans.keep(number, now);
+        if spans.quick_bytes() > most {
+            self.join_some(tier, index);
+        }
         freed
+    }
+
+    /// Joins blocks of a tier's quick lists, which have more than they may.
+    #[cold]
+    #[inline(never)]
+    fn join_some(&mut self, tier: Tier, index: &impl BlockIndex) {
+        match tier {
+            Tier::Small => _ = self.small.release_one_quick(self.now, &mut self.large, index),
+            Tier::Medium => _ = self.medium.release_one_quick(self.now, &mut self.large, index),
+            Tier::Large => {
+                while self.large.quick_bytes() > LARGE_QUICK_BYTES && self.join_one_large(index) {}
+            }
+        }
     }
 
     /// Joins one large block of the quick lists with its free neighbours.
@@ -184,6 +193,16 @@ impl StreamHeap {
             Tier::Small => &self.small.blocks,
             Tier::Medium => &self.medium.blocks,
             Tier::Large => &self.large,
+        }
+    }
+
+    /// The spans of a tier, and how many bytes their quick lists may have.
+    #[inline(always)]
+    fn spans_mut(&mut self, tier: Tier) -> (&mut Spans, usize) {
+        match tier {
+            Tier::Small => (&mut self.small.blocks, QUICK_BYTES),
+            Tier::Medium => (&mut self.medium.blocks, QUICK_BYTES),
+            Tier::Large => (&mut self.large, LARGE_QUICK_BYTES),
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::heap::{Block, BlockNumber, Freed};
+use super::heap::{Block, BlockNumber};
 use super::sizes::{BlockIndex, MEDIUM, SLAB, SMALL, Tier};
 use super::spans::Spans;
 
-const QUICK_BYTES: usize = 80 << 20;
+/// What the quick lists of slabs of one tier may have.
+pub(super) const QUICK_BYTES: usize = 80 << 20;
 
 /// A heap that has this many bytes joins its quick lists before it takes one more slab. Below, speed is worth more than the memory.
 const JOINS_FROM_BYTES: usize = 96 << 20;
@@ -60,25 +61,9 @@ impl Slabs {
         Some(Block { number: BlockNumber::new(self.tier, number), address, size })
     }
 
-    /// Takes a block back and puts it on its quick list. It stays in the index: whoever frees it again is told that nobody has it.
-    #[inline]
-    pub(super) fn free(
-        &mut self,
-        number: u32,
-        now: u64,
-        large: &mut Spans,
-        index: &impl BlockIndex,
-    ) -> Option<Freed> {
-        let freed = self.blocks.keep(number, now);
-        if self.blocks.quick_bytes() > QUICK_BYTES {
-            self.release_one_quick(now, large, index);
-        }
-        freed
-    }
-
     /// Joins one block of the quick lists with what is free beside it.
     #[inline(never)]
-    fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
+    pub(super) fn release_one_quick(&mut self, now: u64, large: &mut Spans, index: &impl BlockIndex) -> bool {
         let Some((number, address, freed_at)) = self.blocks.take_any_quick() else { return false };
         index.clear_in_slab(address);
         match self.blocks.release(number, freed_at) {

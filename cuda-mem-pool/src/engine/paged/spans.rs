@@ -342,7 +342,7 @@ impl Spans {
     }
 
     /// Puts a block that is in use on its quick list. None if the number is not that of a used span.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep(&mut self, number: u32, now: u64) -> Option<Freed> {
         let span = self.records.get_mut(number).filter(|span| span.state == State::Used)?;
         let size = span.size;
@@ -353,7 +353,7 @@ impl Spans {
     }
 
     /// Puts a block of exactly `size` bytes from a quick list to use: its number and address.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_quick(&mut self, size: usize, unused: usize) -> Option<(u32, u64)> {
         let (list, number) = self.quick.first(size)?;
         // Other sizes may share the list.
