@@ -15,7 +15,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::statistics::{PoolSize, Shard, ShardGuard};
+use crate::statistics::{Counting, PoolSize, Shard};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
@@ -98,9 +98,9 @@ impl DeviceCache {
         }
         let Request { size, at, .. } = request;
         let mut held = slot.heap.hold();
-        let (heap, guard) = held.parts();
+        let (heap, counting) = held.parts();
         if !slot.remote.is_empty() {
-            self.drain(slot, heap, guard);
+            self.drain(slot, heap, counting);
         }
         let quick = if at.is_none() { heap.take_quick(size, request.unused()) } else { None };
         let found = match quick {
@@ -108,7 +108,7 @@ impl DeviceCache {
             None => heap.cut(size, request.unused(), at, &self.index(slot.number)),
         };
         if let Some(block) = found {
-            self.count(slot, heap, guard, request);
+            self.count(slot, heap, counting, request);
             return Ok(block.address);
         }
         drop(held);
@@ -120,14 +120,14 @@ impl DeviceCache {
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
-        guard: &ShardGuard<'_>,
+        counting: &Counting,
         Request { requested, size, .. }: Request,
     ) {
-        if !guard.allocate_below_peak(pool_of(size), size, requested) {
+        if !counting.allocate_below_peak(pool_of(size), size, requested) {
             if slot.remote.has_any() {
-                self.drain(slot, heap, guard);
+                self.drain(slot, heap, counting);
             }
-            self.count_at_peak(guard, pool_of(size), size, requested);
+            self.count_at_peak(counting, pool_of(size), size, requested);
         }
     }
 
@@ -155,8 +155,8 @@ impl DeviceCache {
         // A block on a quick list is still found by its address: it was freed before.
         let taken = match held {
             Some(mut held) => {
-                let (heap, guard) = held.parts();
-                self.put_back(slot, heap, guard, tier, record)
+                let (heap, counting) = held.parts();
+                self.put_back(slot, heap, counting, tier, record)
             }
             None => self.leave(slot, number_of(found)),
         };
@@ -175,12 +175,12 @@ impl DeviceCache {
         &self,
         slot: &StreamSlot,
         heap: &mut StreamHeap,
-        guard: &ShardGuard<'_>,
+        counting: &Counting,
         tier: Tier,
         record: u32,
     ) -> bool {
         let Some(freed) = heap.free_in(tier, record, &self.index(slot.number)) else { return false };
-        guard.free(pool_of(freed.size), freed.size, freed.size - freed.unused);
+        counting.free(pool_of(freed.size), freed.size, freed.size - freed.unused);
         true
     }
 }
@@ -193,10 +193,10 @@ impl DeviceCache {
 impl DeviceCache {
     /// Takes in what other threads left in a heap's rings.
     #[cold]
-    pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, guard: &ShardGuard<'_>) {
+    pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, counting: &Counting) {
         slot.remote.drain(|number| {
             let (tier, record) = BlockNumber(number).parts();
-            self.put_back(slot, heap, guard, tier, record);
+            self.put_back(slot, heap, counting, tier, record);
         });
     }
 
@@ -205,13 +205,13 @@ impl DeviceCache {
     pub(super) fn with_drained<R>(
         &self,
         slot: &StreamSlot,
-        body: impl FnOnce(&mut StreamHeap, &ShardGuard<'_>) -> R,
+        body: impl FnOnce(&mut StreamHeap, &Counting) -> R,
     ) -> R {
-        slot.heap.with(|heap, guard| {
+        slot.heap.with(|heap, counting| {
             if !slot.remote.is_empty() {
-                self.drain(slot, heap, guard);
+                self.drain(slot, heap, counting);
             }
-            body(heap, guard)
+            body(heap, counting)
         })
     }
 
@@ -222,33 +222,33 @@ impl DeviceCache {
         if slot.remote.push(number.0).is_ok() {
             return true;
         }
-        self.with_drained(slot, |heap, guard| {
+        self.with_drained(slot, |heap, counting| {
             let (tier, record) = number.parts();
-            self.put_back(slot, heap, guard, tier, record)
+            self.put_back(slot, heap, counting, tier, record)
         })
     }
 
     pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
-        let guard = shard.hold();
-        if !guard.allocate_below_peak(pool, size, requested) {
-            self.count_at_peak(&guard, pool, size, requested);
+        let counting = shard.hold();
+        if !counting.allocate_below_peak(pool, size, requested) {
+            self.count_at_peak(&counting, pool, size, requested);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn count_at_peak(&self, guard: &ShardGuard<'_>, pool: PoolSize, size: usize, requested: usize) {
+    fn count_at_peak(&self, counting: &Counting, pool: PoolSize, size: usize, requested: usize) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
             // Counted here: the other shard would have to become active for it.
-            slot.heap.try_with(|heap, _| self.drain(slot, heap, guard));
+            slot.heap.try_with(|heap, _| self.drain(slot, heap, counting));
         }
-        guard.allocate(pool, size, requested);
+        counting.allocate(pool, size, requested);
     }
 
     /// Counts what was left in all rings: before peaks start anew, and before figures are read.
     pub(super) fn count_all_frees(&self) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            slot.heap.try_with(|heap, guard| self.drain(slot, heap, guard));
+            slot.heap.try_with(|heap, counting| self.drain(slot, heap, counting));
         }
     }
 }

@@ -8,7 +8,7 @@ use cuda_mem_core::forked;
 use super::block::FreeBlock;
 use super::shared::Shared;
 use crate::engine::classes;
-use crate::statistics::{CountedCell, ShardGuard};
+use crate::statistics::{CountedCell, Counting};
 
 /// How many blocks of one class a thread keeps.
 const DEPTH: usize = 16;
@@ -46,7 +46,7 @@ thread_local! {
 pub(super) fn pop(allocator: u64, size: usize) -> Option<FreeBlock> {
     // Before the lock is taken: the processor begins nothing that comes later until it has that.
     let class = classes::floor(size);
-    with(allocator, |cache| cache.try_with(|blocks, guard| blocks.pop(class, size, guard)))??
+    with(allocator, |cache| cache.try_with(|blocks, counting| blocks.pop(class, size, counting)))??
 }
 
 /// Puts a block back that its user has dropped, into the calling thread's cache. It comes back if it cannot stay there.
@@ -55,8 +55,8 @@ pub(super) fn push(allocator: u64, block: FreeBlock) -> Option<FreeBlock> {
     let (class, capacity) = (block.class, block.capacity);
     let mut block = Some(block);
     with(allocator, |cache| {
-        cache.try_with(|blocks, guard| {
-            block = block.take().and_then(|block| blocks.push(class, capacity, block, guard));
+        cache.try_with(|blocks, counting| {
+            block = block.take().and_then(|block| blocks.push(class, capacity, block, counting));
         });
     });
     block
@@ -124,11 +124,11 @@ impl Blocks {
     }
 
     #[inline]
-    fn pop(&mut self, class: usize, size: usize, guard: &ShardGuard<'_>) -> Option<FreeBlock> {
+    fn pop(&mut self, class: usize, size: usize, counting: &Counting) -> Option<FreeBlock> {
         let class = self.classes.get_mut(class)?;
         // Blocks of one class of large ones differ by up to 3 %.
         let capacity = class.last().map(|last| last.capacity).filter(|capacity| *capacity >= size)?;
-        guard.allocate_plain(capacity);
+        counting.allocate_plain(capacity);
         self.bytes -= capacity;
         class.pop()
     }
@@ -140,14 +140,14 @@ impl Blocks {
         class: usize,
         capacity: usize,
         block: FreeBlock,
-        guard: &ShardGuard<'_>,
+        counting: &Counting,
     ) -> Option<FreeBlock> {
         let Some(class) = self.classes.get_mut(class) else { return Some(block) };
         // Not beyond the room that was made once: no push goes to the heap.
         if class.len() == class.capacity() || self.limit - self.bytes < capacity {
             return Some(block);
         }
-        guard.free_plain(capacity);
+        counting.free_plain(capacity);
         self.bytes += capacity;
         class.push(block);
         None

@@ -11,7 +11,7 @@ mod stat;
 
 pub use device::DeviceStatistics;
 pub(crate) use peak::PeakCounter;
-pub(crate) use shard::{CountedCell, Shard, ShardGuard};
+pub(crate) use shard::{CountedCell, Counting, Shard};
 pub use stat::{PoolSize, PoolStat, Stat};
 
 #[cfg(test)]

@@ -9,8 +9,8 @@
 
 #![allow(unsafe_code, reason = "shares a value under the lock that counts")]
 
-use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 // The model checker sees no more of the figures than who touches them: else it would look at little else.
 use std::sync::atomic::{AtomicBool, AtomicI64};
@@ -29,7 +29,11 @@ const ACTIVE: usize = 2;
 
 /// A lock, and what its holders count. What was counted stays when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Shard {
+pub(crate) struct Shard(pub(super) Counting);
+
+/// What the holder of a shard counts in. Nobody else has it.
+#[derive(Debug)]
+pub(crate) struct Counting {
     counter: Arc<Inner>,
     pub(super) cells: Arc<Cells>,
 }
@@ -37,59 +41,30 @@ pub(crate) struct Shard {
 /// The calling thread has the shard. Until it is dropped the thread waits for nothing: no lock, no driver call, no program's code.
 #[derive(Debug)]
 pub(crate) struct ShardGuard<'s> {
-    shard: &'s Shard,
-    is_counting: Cell<bool>,
+    counting: &'s Counting,
     /// The lock is given back by the thread that has taken it.
     _here: PhantomData<*const ()>,
 }
 
 impl Shard {
     pub(super) fn new(counter: Arc<Inner>, cells: Arc<Cells>) -> Self {
-        Self { counter, cells }
+        Self(Counting { counter, cells })
     }
 
     #[inline(always)]
     pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
+        let cells = &self.0.cells;
         // As it is in the usual allocation and free.
-        self.take(ACTIVE).or_else(|now| self.try_hold_as(now).ok_or(())).ok()
+        let is_taken = cells.take(ACTIVE).is_ok() || cells.try_take();
+        is_taken.then_some(ShardGuard { counting: &self.0, _here: PhantomData })
     }
 
     #[inline(always)]
     pub(crate) fn hold(&self) -> ShardGuard<'_> {
-        self.take(ACTIVE).unwrap_or_else(|_| self.wait())
-    }
-
-    /// Takes the lock if its word is `now`; else what it is.
-    #[inline(always)]
-    fn take(&self, now: usize) -> Result<ShardGuard<'_>, usize> {
-        // Acquire: what the last holder did is done.
-        self.cells.lock.compare_exchange(now, now | HELD, Ordering::Acquire, Ordering::Relaxed)?;
-        let is_counting = Cell::new(now & ACTIVE != 0);
-        Ok(ShardGuard { shard: self, is_counting, _here: PhantomData })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn try_hold_as(&self, mut now: usize) -> Option<ShardGuard<'_>> {
-        while now & HELD == 0 {
-            match self.take(now) {
-                Ok(guard) => return Some(guard),
-                Err(other) => now = other,
-            }
+        if self.0.cells.take(ACTIVE).is_err() {
+            self.0.cells.wait();
         }
-        None
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait(&self) -> ShardGuard<'_> {
-        let mut tries = 0;
-        loop {
-            match self.try_hold() {
-                Some(guard) => return guard,
-                None => wait_a_moment(&mut tries),
-            }
-        }
+        ShardGuard { counting: &self.0, _here: PhantomData }
     }
 }
 
@@ -97,84 +72,90 @@ impl Drop for Shard {
     fn drop(&mut self) {
         // In a forked child all of it is the parent's, and whoever has the lock below may not run there.
         if !forked() {
-            self.counter.give_back(&self.cells);
+            self.0.counter.give_back(&self.0.cells);
         }
     }
 }
 
-impl ShardGuard<'_> {
+impl Deref for ShardGuard<'_> {
+    type Target = Counting;
+
+    #[inline(always)]
+    fn deref(&self) -> &Counting {
+        self.counting
+    }
+}
+
+impl Drop for ShardGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let lock = &self.counting.cells.lock;
+        // Nobody else changes the word of a shard that somebody has. Release: what the holder did is done for whoever has the shard, or its
+        // activity, next.
+        lock.store(lock.load(Ordering::Relaxed) & !HELD, Ordering::Release);
+    }
+}
+
+impl Counting {
     /// Counts a block of `bytes`, of which `requested` were asked for.
     #[inline]
     pub(crate) fn allocate(&self, pool: PoolSize, bytes: usize, requested: usize) {
         let block = [1, bytes as i64, requested as i64];
-        self.cells().allocate(&self.shard.counter, pool, block, true);
+        self.cells().allocate(&self.counter, pool, block, true);
     }
 
-    /// As [`ShardGuard::allocate`], unless a peak would rise; whether it is counted.
+    /// As [`Counting::allocate`], unless a peak would rise; whether it is counted.
     #[inline(always)]
     pub(crate) fn allocate_below_peak(&self, pool: PoolSize, bytes: usize, requested: usize) -> bool {
         let block = [1, bytes as i64, requested as i64];
-        self.cells().allocate(&self.shard.counter, pool, block, false)
+        self.cells().allocate(&self.counter, pool, block, false)
     }
 
     /// A block is given back that no stream uses. It may have been counted in another shard; so for the two below.
     #[inline(always)]
     pub(crate) fn free(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        self.cells().free(self.shard, pool, [1, bytes as i64, requested as i64]);
+        self.cells().free(self, pool, [1, bytes as i64, requested as i64]);
     }
 
     /// Counts a block, in a counter of which every shard counts in this way alone: there is one pool, and no bytes are requested.
     #[inline]
     pub(crate) fn allocate_plain(&self, bytes: usize) {
-        self.cells().allocate(&self.shard.counter, PoolSize::Small, [1, bytes as i64], true);
+        self.cells().allocate(&self.counter, PoolSize::Small, [1, bytes as i64], true);
     }
 
-    /// As [`ShardGuard::free`], of such a block.
+    /// As [`Counting::free`], of such a block.
     #[inline]
     pub(crate) fn free_plain(&self, bytes: usize) {
-        self.cells().free(self.shard, PoolSize::Small, [1, bytes as i64]);
+        self.cells().free(self, PoolSize::Small, [1, bytes as i64]);
     }
 
     /// A block is given back that a stream still uses: it stays active.
     pub(crate) fn request_free(&self, pool: PoolSize, bytes: usize) {
-        let counter = &*self.shard.counter;
         let bytes = bytes as i64;
-        self.cells().change(counter, pool, [-1, bytes.wrapping_neg(), 0], [1, bytes]);
+        self.cells().change(&self.counter, pool, [-1, bytes.wrapping_neg(), 0], [1, bytes]);
     }
 
     /// No stream uses such a block any more.
     pub(crate) fn complete_free(&self, pool: PoolSize, bytes: usize, requested: usize) {
-        let counter = &*self.shard.counter;
         let pending = [-1, (bytes as i64).wrapping_neg()];
-        self.cells().change(counter, pool, [0, 0, (requested as i64).wrapping_neg()], pending);
+        self.cells().change(&self.counter, pool, [0, 0, (requested as i64).wrapping_neg()], pending);
     }
 
     /// The counters, once they may be written.
-    #[inline]
+    #[inline(always)]
     fn cells(&self) -> &Cells {
-        if !self.is_counting.get() {
-            self.begin_counting();
+        if self.cells.lock.load(Ordering::Relaxed) & ACTIVE == 0 {
+            self.begin();
         }
-        &self.shard.cells
+        &self.cells
     }
 
     #[cold]
     #[inline(never)]
-    fn begin_counting(&self) {
-        let Shard { counter, cells } = self.shard;
-        counter.activate(cells);
+    fn begin(&self) {
+        self.counter.activate(&self.cells);
         // Nobody else changes the word of a shard that somebody has.
-        cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
-        self.is_counting.set(true);
-    }
-}
-
-impl Drop for ShardGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let left = if self.is_counting.get() { ACTIVE } else { 0 };
-        // Release: what the holder did is done for whoever has the shard, or its activity, next.
-        self.shard.cells.lock.store(left, Ordering::Release);
+        self.cells.lock.store(ACTIVE | HELD, Ordering::Relaxed);
     }
 }
 
@@ -191,12 +172,12 @@ impl<T> CountedCell<T> {
     }
 
     #[inline]
-    pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> Option<R> {
+    pub(crate) fn try_with<R>(&self, body: impl FnOnce(&mut T, &Counting) -> R) -> Option<R> {
         self.try_hold().map(|mut held| held.with(body))
     }
 
     #[inline]
-    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T, &Counting) -> R) -> R {
         self.hold().with(body)
     }
 
@@ -226,14 +207,14 @@ pub(crate) struct Held<'c, T> {
 impl<'c, T> Held<'c, T> {
     /// The value, and the guard that counts. Without a closure: the compiler leaves the hot path in one piece.
     #[inline(always)]
-    pub(crate) fn parts(&mut self) -> (&mut T, &ShardGuard<'c>) {
+    pub(crate) fn parts(&mut self) -> (&mut T, &Counting) {
         // SAFETY: the guard is of the value's shard and lives as long as this, and nothing puts another in its place: nobody else has the
         // value. Whoever has it from here has borrowed this.
         (unsafe { &mut *self.value }, &self.guard)
     }
 
     #[inline]
-    fn with<R>(&mut self, body: impl FnOnce(&mut T, &ShardGuard<'_>) -> R) -> R {
+    fn with<R>(&mut self, body: impl FnOnce(&mut T, &Counting) -> R) -> R {
         let (value, guard) = self.parts();
         body(value, guard)
     }
@@ -275,6 +256,36 @@ struct Pool {
 }
 
 impl Cells {
+    /// Takes the lock if its word is `now`; else what it is.
+    #[inline(always)]
+    fn take(&self, now: usize) -> Result<usize, usize> {
+        // Acquire: what the last holder did is done.
+        self.lock.compare_exchange(now, now | HELD, Ordering::Acquire, Ordering::Relaxed)
+    }
+
+    /// Takes the lock whatever its word is, unless somebody has it.
+    #[cold]
+    #[inline(never)]
+    fn try_take(&self) -> bool {
+        let mut now = self.lock.load(Ordering::Relaxed);
+        while now & HELD == 0 {
+            match self.take(now) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) {
+        let mut tries = 0;
+        while !self.try_take() {
+            wait_a_moment(&mut tries);
+        }
+    }
+
     /// Whether a block is counted, of so many bytes of which so many were asked for: unless a peak would rise that must not. Where no bytes
     /// are requested (`N` is 2) there is one pool.
     #[inline(always)]
@@ -325,20 +336,19 @@ impl Cells {
     }
 
     #[inline(always)]
-    fn free<const N: usize>(&self, shard: &Shard, pool: PoolSize, block: [i64; N]) {
+    fn free<const N: usize>(&self, counting: &Counting, pool: PoolSize, block: [i64; N]) {
         self.touched.touch();
         let this = self.pool_and_other(pool).0;
         let now = sum(&this.now, block.map(i64::wrapping_neg));
         if any_negative(room(&this.floors, now).map(i64::wrapping_neg)) {
-            self.sink(shard, figures_of(pool, block));
+            self.sink(counting, figures_of(pool, block));
         }
         store(&this.now, now);
     }
 
     #[cold]
     #[inline(never)]
-    fn sink(&self, shard: &Shard, block: Figures) {
-        let Shard { counter, cells } = shard;
+    fn sink(&self, Counting { counter, cells }: &Counting, block: Figures) {
         if !self.publishes() {
             self.set_most(self.most());
         } else if !(counter.is_alone(self) && counter.try_alone(cells)) {

@@ -74,20 +74,20 @@ pub(super) fn allocate(device: c_int, raw: *mut c_void, bytes: usize) -> Option<
     if recent.raw != raw || recent.device != device || recent.turn != turn {
         return None;
     }
-    let allocator = recent.allocator?;
+    if recent.is_guest {
+        return visited(raw, bytes);
+    }
     // In a box the error leaves the address in a register.
-    Some(if recent.is_guest {
-        visited(allocator, bytes)
-    } else {
-        allocator.allocate_by_address(bytes).map_err(Box::new)
-    })
+    Some(recent.allocator?.allocate_by_address(bytes).map_err(Box::new))
 }
 
+/// Allocates on the guest that this thread allocated on last.
 #[cold]
 #[inline(never)]
-fn visited(allocator: StreamAllocator<'static>, bytes: usize) -> Result<u64, Box<Error>> {
+fn visited(raw: usize, bytes: usize) -> Option<Result<u64, Box<Error>>> {
+    let allocator = RECENT.try_with(|recent| recent[place(raw)].get()).ok()?.allocator?;
     // SAFETY: the caller's promise for the handle.
-    unsafe { allocator.stream().visit(|| allocator.allocate_by_address(bytes).map_err(Box::new)) }
+    Some(unsafe { allocator.stream().visit(|| allocator.allocate_by_address(bytes).map_err(Box::new)) })
 }
 
 /// Calls `body` with the stream behind a handle and, while caching is on, its allocator.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::paged::{Block, BlockNumber, NoIndex, SLAB};
 use crate::primitive::Arc;
-use crate::statistics::{PeakCounter, PoolSize, ShardGuard};
+use crate::statistics::{Counting, PeakCounter, PoolSize};
 use loom::thread;
 
 const BASE: u64 = 1 << 30;
@@ -23,36 +23,36 @@ impl Shared {
     }
 
     fn allocate(&self) -> Block {
-        self.heap.with(|heap, guard| {
-            self.drain(heap, guard);
+        self.heap.with(|heap, counting| {
+            self.drain(heap, counting);
             let block = heap.allocate(SIZE, 0, &NoIndex).expect("the page has room for thousands");
-            guard.allocate(PoolSize::Small, SIZE, SIZE);
+            counting.allocate(PoolSize::Small, SIZE, SIZE);
             block
         })
     }
 
     /// As the allocator frees: into the heap if nobody has it, else onto the way to whoever takes it next.
     fn free(&self, block: Block) {
-        let freed = self.heap.try_with(|heap, guard| Self::put_back(heap, guard, block.number.0));
+        let freed = self.heap.try_with(|heap, counting| Self::put_back(heap, counting, block.number.0));
         if freed.is_none() {
             // Not the thread's own ring, which would outlive the model.
             assert!(self.remote.pusher().push(block.number.0).is_ok());
         }
     }
 
-    fn drain(&self, heap: &mut StreamHeap, guard: &ShardGuard<'_>) {
-        self.remote.drain(|number| Self::put_back(heap, guard, number));
+    fn drain(&self, heap: &mut StreamHeap, counting: &Counting) {
+        self.remote.drain(|number| Self::put_back(heap, counting, number));
     }
 
-    fn put_back(heap: &mut StreamHeap, guard: &ShardGuard<'_>, number: u32) {
+    fn put_back(heap: &mut StreamHeap, counting: &Counting, number: u32) {
         heap.free(BlockNumber(number), &NoIndex).expect("it is freed once");
-        guard.free(PoolSize::Small, SIZE, SIZE);
+        counting.free(PoolSize::Small, SIZE, SIZE);
     }
 
     /// Nothing is in use, on the heap's books and on the counter's.
     fn is_whole(&self) -> bool {
-        let free = self.heap.with(|heap, guard| {
-            self.drain(heap, guard);
+        let free = self.heap.with(|heap, counting| {
+            self.drain(heap, counting);
             heap.free_bytes()
         });
         free == SLAB && self.counter.active_bytes() == 0
@@ -107,18 +107,18 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
         let heap = || CountedCell::new(counter.shard(), StreamHeap::with_free(BASE, SLAB));
         let heaps = Arc::new([(); 2].map(|()| (heap(), RemoteFrees::new())));
         let allocate = |heaps: &[(CountedCell<StreamHeap>, RemoteFrees); 2], own: usize| {
-            let drain = |of: usize, heap: &mut StreamHeap, guard: &ShardGuard<'_>| {
-                heaps[of].1.drain(|number| Shared::put_back(heap, guard, number));
+            let drain = |of: usize, heap: &mut StreamHeap, counting: &Counting| {
+                heaps[of].1.drain(|number| Shared::put_back(heap, counting, number));
             };
-            heaps[own].0.with(|heap, guard| {
+            heaps[own].0.with(|heap, counting| {
                 let block = heap.allocate(SIZE, 0, &NoIndex).expect("the page has room for thousands");
-                if !guard.allocate_below_peak(PoolSize::Small, SIZE, SIZE) {
+                if !counting.allocate_below_peak(PoolSize::Small, SIZE, SIZE) {
                     let other = 1 - own;
-                    drain(own, heap, guard);
+                    drain(own, heap, counting);
                     if heaps[other].1.has_any() {
-                        heaps[other].0.try_with(|heap, _| drain(other, heap, guard));
+                        heaps[other].0.try_with(|heap, _| drain(other, heap, counting));
                     }
-                    guard.allocate(PoolSize::Small, SIZE, SIZE);
+                    counting.allocate(PoolSize::Small, SIZE, SIZE);
                 }
                 block
             })
@@ -135,7 +135,7 @@ fn peaks_that_two_heaps_raise_count_what_is_left_to_both() {
         allocate(&heaps, 0);
         other.join().unwrap();
         for (heap, remote) in &*heaps {
-            heap.with(|heap, guard| remote.drain(|number| Shared::put_back(heap, guard, number)));
+            heap.with(|heap, counting| remote.drain(|number| Shared::put_back(heap, counting, number)));
         }
         let active = [counter.active_bytes(), counter.peak_active_bytes()].map(|bytes| bytes / SIZE);
         assert_eq!(active[0], 2);

@@ -18,7 +18,7 @@ impl PeakCounter {
     }
 
     pub(crate) fn is_active(&self, shard: &Shard) -> bool {
-        lock(&self.0.tier).active.iter().any(|cells| Arc::ptr_eq(cells, &shard.cells))
+        lock(&self.0.tier).active.iter().any(|cells| Arc::ptr_eq(cells, &shard.0.cells))
     }
 
     pub(crate) fn shards(&self) -> usize {
