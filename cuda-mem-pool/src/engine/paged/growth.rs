@@ -330,17 +330,7 @@ impl<B: Backend> PageSource<B> {
         }
         Ok(block)
     }
-}
 
-/// What [`PageSource::plan`] found.
-enum Planned {
-    Block(Block),
-    Fill(Plan),
-    /// No range of the heap has a window.
-    NoRange,
-}
-
-impl<B: Backend> PageSource<B> {
     /// The handles of a heap that are wholly free and may be moved. What is free may reach from one range into the next, where handles have
     /// another size.
     pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
@@ -357,4 +347,12 @@ impl<B: Backend> PageSource<B> {
         }
         found
     }
+}
+
+/// What [`PageSource::plan`] found.
+enum Planned {
+    Block(Block),
+    Fill(Plan),
+    /// No range of the heap has a window.
+    NoRange,
 }

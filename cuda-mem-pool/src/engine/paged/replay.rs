@@ -3,11 +3,9 @@
 use super::backend::Backend;
 use super::growth::{GrowError, Heaps, PageSource, Wanted};
 use super::heap::{Block, BlockNumber, StreamHeap};
-use super::sizes::Policy;
-use super::sizes::{NoIndex, block_size};
+use super::sizes::{NoIndex, Policy, block_size};
 
 /// A page source and heaps that go by numbers from 0, without threads. `cargo xtask replay` drives it.
-#[doc(hidden)]
 pub struct Replay<B: Backend> {
     source: PageSource<B>,
     heaps: AllHeaps,
