@@ -11,7 +11,6 @@
 
 use std::alloc::Layout;
 use std::backtrace::Backtrace;
-use std::fmt;
 use std::sync::Arc;
 
 use cuda_mem_core::sys::CUdeviceptr;
@@ -131,11 +130,7 @@ unsafe impl<R: MemoryResource> MemoryResource for TrackingAdaptor<R> {
 equal_handles!(TrackingAdaptor<R>, inner);
 
 // Not derived: a resource need not be printable, and what it gives memory from is.
-impl<R> fmt::Debug for TrackingAdaptor<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrackingAdaptor").field("inner", &self.inner).finish()
-    }
-}
+crate::shown!([R] TrackingAdaptor<R>, |it| inner: it.inner);
 
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Tracker {

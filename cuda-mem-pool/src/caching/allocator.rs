@@ -243,13 +243,6 @@ impl CachingAllocator {
         if forked() { 0 } else { self.shared().figures.reserved() }
     }
 
-    /// The most physical memory that was ever held at once, in bytes, that of private pools included. Unlike
-    /// [`reserved_bytes`](crate::statistics::DeviceStatistics::reserved_bytes) of the statistics it is never reset.
-    #[must_use]
-    pub fn peak_reserved_bytes(&self) -> usize {
-        if forked() { 0 } else { self.shared().figures.most_reserved() }
-    }
-
     /// Host memory that the allocator's books take, in bytes; in a watcher without those of handles and mappings.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {

@@ -32,8 +32,6 @@ struct Counts {
     all: DeviceStatistics,
     /// The bytes of slabs, as they were whenever somebody looked.
     small: Stat,
-    /// The most bytes that were held up to the last reset of the peaks.
-    most_reserved: u64,
     /// The bytes of the segments of each private pool that ever had one.
     of_pools: BTreeMap<MempoolId, PoolStat>,
 }
@@ -69,12 +67,6 @@ impl Figures {
     /// The bytes that are held now, those of private pools included.
     pub(super) fn reserved(&self) -> usize {
         bytes(lock(&self.counts).all.reserved_bytes.all.current)
-    }
-
-    /// The most that was ever held, whatever was reset.
-    pub(super) fn most_reserved(&self) -> usize {
-        let counts = lock(&self.counts);
-        bytes(counts.all.reserved_bytes.all.peak.max(counts.most_reserved))
     }
 }
 
@@ -158,8 +150,7 @@ impl CachingAllocator {
         let _ = self.statistics();
         let figures = &self.shared().figures;
         figures.counter.reset_peak();
-        let Counts { all, small, most_reserved, of_pools } = &mut *lock(&figures.counts);
-        *most_reserved = all.reserved_bytes.all.peak.max(*most_reserved);
+        let Counts { all, small, of_pools } = &mut *lock(&figures.counts);
         all.reset_peak();
         small.reset_peak();
         of_pools.values_mut().for_each(PoolStat::reset_peak);

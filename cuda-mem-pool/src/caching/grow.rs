@@ -69,13 +69,14 @@ impl DeviceCache {
         let others = self.private.active();
         let active = self.figures.counter.active_bytes().saturating_sub(others);
         let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
+        let peak = peak.max(active.saturating_add(request.size));
         let mut source = self.source.lock()?;
         // However what is not in use lies: others on the device would miss what is made for it meanwhile.
         let room = self.total.saturating_sub(source.elsewhere).min(source.limit());
         if request.size > room.max(source.reserved()).saturating_sub(active) {
             return Ok(None);
         }
-        let wanted = Wanted { size: request.size, unused: request.unused(), active, peak };
+        let wanted = Wanted { size: request.size, unused: request.unused(), peak };
         let grown = source.grow(slot.number, &mut AllHeaps(self), wanted);
         drop(source);
         match grown {

@@ -129,15 +129,12 @@ impl Pending {
         wanted.filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
-    /// Whether a freed block of the stream may come back before its capture ends.
-    pub(super) fn has_captured(&self, owner: u64) -> bool {
-        lock(&self.freed).iter().any(|waiting| waiting.is_captured_of(owner))
-    }
-
     /// The freed blocks of a stream whose uses all come before where it stands in its capture.
     pub(super) fn take_passed(&self, owner: u64, past: &CapturePast) -> Vec<Waiting> {
-        let passed = |captured: &Captured| captured.points.iter().all(|point| past.contains(point));
-        self.take(|waiting| waiting.is_captured_of(owner) && waiting.captured.as_ref().is_some_and(passed))
+        let passed = |captured: &Captured| {
+            captured.owner == owner && captured.points.iter().all(|point| past.contains(point))
+        };
+        self.take(|waiting| waiting.captured.as_ref().is_some_and(passed))
     }
 
     pub(super) fn take(&self, is_wanted: impl FnMut(&mut Waiting) -> bool) -> Vec<Waiting> {
@@ -175,10 +172,6 @@ impl Pending {
 }
 
 impl Waiting {
-    fn is_captured_of(&self, owner: u64) -> bool {
-        self.captured.as_ref().is_some_and(|captured| captured.owner == owner)
-    }
-
     fn is_over(&mut self, observer: &CallWatch, behind: &mut Vec<StreamId>) -> bool {
         if self.points.is_none() {
             // A capture may have ended.

@@ -21,7 +21,7 @@ use super::shared::number_of;
 use super::source::Source;
 use crate::engine::paged::{SLAB, Segment};
 use crate::error::{Error, Result, refuse_forked};
-use crate::primitive::{Mutex, lock, unique};
+use crate::primitive::{lock, unique};
 
 /// A need of memory to stay where it is. [`Pinned`] has an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,20 +72,10 @@ pub struct Pinned {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Pins(Mutex<PinTable>);
-
-#[derive(Debug, Default)]
-struct PinTable {
+pub(super) struct Pins {
     ranges: BTreeMap<u64, (Range<CUdeviceptr>, Pin)>,
     /// Handles of pins that were dropped, which the page source is yet to be told of: a drop waits for nobody.
-    dropped: Vec<u32>,
-}
-
-impl Pins {
-    /// The handles of the pins that were dropped since the last call.
-    pub(super) fn take_dropped(&self) -> Vec<u32> {
-        std::mem::take(&mut lock(&self.0).dropped)
-    }
+    pub(super) dropped: Vec<u32>,
 }
 
 /// The memory behind addresses. What makes no driver call may be called while streams capture, and so may exports.
@@ -157,14 +147,14 @@ impl CachingAllocator {
         let handles = shared.source.lock()?.pin(address, end).ok_or(Error::UnknownAddress { address })?;
         let range = address..address.saturating_add(bytes as u64);
         let id = unique();
-        lock(&shared.source.pins.0).ranges.insert(id, (range.clone(), pin));
+        lock(&shared.source.pins).ranges.insert(id, (range.clone(), pin));
         Ok(Pinned { inner: Arc::clone(&self.inner), id, range, pin, handles })
     }
 
     /// All ranges that are pinned now and for whom, in the order in which they were.
     #[must_use]
     pub fn pins(&self) -> Vec<(Range<CUdeviceptr>, Pin)> {
-        let pins = || lock(&self.shared().source.pins.0).ranges.values().cloned().collect();
+        let pins = || lock(&self.shared().source.pins).ranges.values().cloned().collect();
         if forked() { Vec::new() } else { pins() }
     }
 
@@ -199,8 +189,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory may be in its
-    /// reach.
+    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory, and new memory of tags, may
+    /// be in its reach.
     pub fn enable_peer_access(&self, peer: Device) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();
@@ -262,7 +252,7 @@ impl Drop for Pinned {
             // All of it is the parent's.
             return;
         }
-        let mut pins = lock(&self.inner.shared.source.pins.0);
+        let mut pins = lock(&self.inner.shared.source.pins);
         pins.ranges.remove(&self.id);
         pins.dropped.append(&mut self.handles);
     }

@@ -5,13 +5,13 @@ use super::sharing::Pins;
 use super::vmm::Vmm;
 use crate::engine::paged::PageSource;
 use crate::error::Result;
-use crate::primitive::{Mutex, OverCalls, lock_over_calls};
+use crate::primitive::{Mutex, OverCalls, lock, lock_over_calls};
 
 /// The page source, and the pins that nobody has told it of yet.
 #[derive(Debug)]
 pub(super) struct SourceCell {
     source: Mutex<PageSource<Vmm>>,
-    pub(super) pins: Pins,
+    pub(super) pins: Mutex<Pins>,
 }
 
 /// The page source, for the one who has it.
@@ -19,7 +19,7 @@ pub(super) type Source<'s> = OverCalls<'s, PageSource<Vmm>>;
 
 impl SourceCell {
     pub(super) fn new(source: PageSource<Vmm>) -> Self {
-        Self { source: Mutex::new(source), pins: Pins::default() }
+        Self { source: Mutex::new(source), pins: Mutex::default() }
     }
 
     /// Locks the page source, which knows of all pins then. [`Error::InCallback`](crate::Error::InCallback) in watchers, whose thread has
@@ -27,7 +27,7 @@ impl SourceCell {
     pub(super) fn lock(&self) -> Result<Source<'_>> {
         refuse_watchers()?;
         let mut source = self.lock_unchecked();
-        source.unpin(&self.pins.take_dropped());
+        source.unpin(&std::mem::take(&mut lock(&self.pins).dropped));
         Ok(source)
     }
 

@@ -63,6 +63,24 @@ impl OutOfMemoryReport {
     pub fn cached_bytes(&self) -> usize {
         self.cached.iter().fold(0, |sum, cached| sum.saturating_add(cached.bytes))
     }
+
+    fn write_processes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(processes) = &self.processes else {
+            return f.write_str(" Who else uses the device is not known.");
+        };
+        for (at, process) in processes.iter().enumerate() {
+            f.write_str(if at == 0 { " On the device: " } else { ", " })?;
+            write!(f, "process {}", process.pid)?;
+            if process.pid == std::process::id() {
+                f.write_str(" (this one)")?;
+            }
+            match process.bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
+                Some(bytes) => write!(f, " with {}", bytes_of(bytes))?,
+                None => f.write_str(" with memory of unknown size")?,
+            }
+        }
+        f.write_str(if processes.is_empty() { " No process is known to use the device." } else { "." })
+    }
 }
 
 /// What would help a request that failed. The text says how, and what the field is, in bytes. [`Error`](crate::Error) has an example.
@@ -193,26 +211,6 @@ impl fmt::Display for OutOfMemoryReport {
             write!(f, "{}{advice}", if at == 0 { " What would help: " } else { "; " })?;
         }
         f.write_str(".")
-    }
-}
-
-impl OutOfMemoryReport {
-    fn write_processes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(processes) = &self.processes else {
-            return f.write_str(" Who else uses the device is not known.");
-        };
-        for (at, process) in processes.iter().enumerate() {
-            f.write_str(if at == 0 { " On the device: " } else { ", " })?;
-            write!(f, "process {}", process.pid)?;
-            if process.pid == std::process::id() {
-                f.write_str(" (this one)")?;
-            }
-            match process.bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
-                Some(bytes) => write!(f, " with {}", bytes_of(bytes))?,
-                None => f.write_str(" with memory of unknown size")?,
-            }
-        }
-        f.write_str(if processes.is_empty() { " No process is known to use the device." } else { "." })
     }
 }
 

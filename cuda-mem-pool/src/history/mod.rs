@@ -7,9 +7,8 @@ mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cuda_mem_core::{catch_panic, forked};
@@ -59,7 +58,6 @@ pub struct History {
     trackers: List<dyn Fn(&TraceEntry) + Send + Sync>,
     /// Whoever has it calls them.
     turn: Mutex<()>,
-    panics: AtomicU64,
 }
 
 #[derive(Default)]
@@ -200,7 +198,7 @@ impl History {
         if IN_PROVIDER.try_with(|inside| inside.replace(true)).unwrap_or(true) {
             return None;
         }
-        let frames = self.run(move || provider());
+        let frames = catch_panic(move || provider());
         let _ = IN_PROVIDER.try_with(|inside| inside.set(false));
         frames
     }
@@ -239,20 +237,11 @@ impl History {
         let trackers = self.trackers.all();
         IN_TRACKER.set(true);
         for (_, tracker) in trackers.iter() {
-            self.run(|| tracker(&entry));
+            let _ = catch_panic(|| tracker(&entry));
         }
         // One may have been detached meanwhile, and ends here.
-        self.run(|| drop(trackers));
+        let _ = catch_panic(|| drop(trackers));
         IN_TRACKER.set(false);
-    }
-
-    /// Runs what is the program's. None if it panicked, which is counted.
-    fn run<R>(&self, body: impl FnOnce() -> R) -> Option<R> {
-        let result = catch_panic(body);
-        if result.is_none() {
-            self.panics.fetch_add(1, Ordering::Relaxed);
-        }
-        result
     }
 
     fn keep(&self, event: Event, frames: Option<&Frames>) -> TraceEntry {
@@ -287,7 +276,8 @@ impl History {
     ///
     /// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by
     /// whoever tells next. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
-    /// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have.
+    /// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have. A panic ends in it: memory must
+    /// not be lost over it.
     pub fn attach(&self, tracker: impl Fn(&TraceEntry) + Send + Sync + 'static) -> CallbackId {
         let id = self.trackers.add(Arc::new(tracker));
         if !forked() {
@@ -309,13 +299,6 @@ impl History {
             }
         }
         true
-    }
-
-    /// How often a tracker has panicked, or what tells stacks, which then are not recorded. The panic ends there: memory must not be lost
-    /// over it.
-    #[must_use]
-    pub fn tracker_panics(&self) -> u64 {
-        self.panics.load(Ordering::Relaxed)
     }
 }
 
@@ -370,8 +353,4 @@ impl<F: ?Sized> List<F> {
     }
 }
 
-impl<F: ?Sized> fmt::Debug for List<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.all().iter().map(|(id, _)| id)).finish()
-    }
-}
+crate::shown!([F: ?Sized] List<F>, |it| callbacks: it.all().len());

@@ -78,8 +78,7 @@ impl<S> Heap<S> {
 
     /// Takes segments out that are wholly free, largest first, until `enough` says so. It is told the bytes taken so far.
     pub(super) fn take_free(&mut self, mut enough: impl FnMut(usize) -> bool) -> Vec<(usize, S)> {
-        let runs = self.spans.runs(0, u64::MAX);
-        let mut free: Vec<_> = runs.filter_map(|run| run.head.filter(|head| head.end() == run.end)).collect();
+        let mut free: Vec<_> = self.segments.keys().filter_map(|start| self.spans.free_run(*start)).collect();
         free.sort_unstable_by_key(|run| std::cmp::Reverse((run.size, run.address)));
         let mut taken = Vec::new();
         let mut bytes = 0;

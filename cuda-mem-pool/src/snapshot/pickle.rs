@@ -13,7 +13,7 @@ use crate::statistics::PoolSize;
 
 impl Snapshot {
     /// Writes the snapshot as a pickle of dictionaries, lists and plain values, in many small pieces: a file is best behind a
-    /// [`BufWriter`](io::BufWriter). Beside the snapshot it takes memory for each stack of calls, 65,536 of them at most.
+    /// [`BufWriter`](io::BufWriter). Beside the snapshot it takes memory for each stack of calls, 65,536 at most.
     ///
     /// # Errors
     ///
@@ -173,23 +173,19 @@ impl<W: Write> Pickler<W> {
 /// Items that are put into a list with one opcode. The viewer passes them as arguments of one call.
 const BATCH: usize = 1000;
 
-/// Numbers of the memo that take one byte: those of words.
-const WORDS: u32 = 256;
-
-/// Lists in the memo: so many at most, to bound what the writer remembers and the reader keeps.
-const LISTS: u32 = 1 << 16;
+/// Values in the memo: so many at most, to bound what the writer remembers and the reader keeps.
+const MEMO: u32 = 1 << 16;
 
 struct Pickler<W> {
     writer: W,
-    words: HashMap<&'static str, u8>,
-    /// Lists by the address of what they were made of.
-    lists: HashMap<usize, u32>,
+    /// The numbers of words and lists, by the place of what they were made of: its address and length.
+    memo: HashMap<(usize, usize), u32>,
 }
 
 impl<W: Write> Pickler<W> {
     fn new(mut writer: W) -> io::Result<Self> {
         writer.write_all(b"\x80\x02")?;
-        Ok(Self { writer, words: HashMap::new(), lists: HashMap::new() })
+        Ok(Self { writer, memo: HashMap::new() })
     }
 
     fn finish(mut self) -> io::Result<()> {
@@ -217,14 +213,7 @@ impl<W: Write> Pickler<W> {
     }
 
     fn word(&mut self, word: &'static str) -> io::Result<()> {
-        if let Some(number) = self.words.get(word) {
-            return self.writer.write_all(&[b'h', *number]);
-        }
-        // They are few: all are names of ours.
-        let number = self.words.len() as u8;
-        self.words.insert(word, number);
-        self.text(word)?;
-        self.writer.write_all(&[b'q', number])
+        self.once((word.as_ptr().addr(), word.len()), |p| p.text(word))
     }
 
     fn list<T>(
@@ -252,16 +241,25 @@ impl<W: Write> Pickler<W> {
         if items.is_empty() {
             return self.list(items, item);
         }
-        let address = items.as_ptr().addr();
-        if let Some(number) = self.lists.get(&address) {
-            let number = number.to_le_bytes();
-            return self.number(b"j", &number);
+        self.once((items.as_ptr().addr(), items.len()), |p| p.list(items, item))
+    }
+
+    /// What `write` writes of a place, or its number if that was written before.
+    fn once(
+        &mut self,
+        place: (usize, usize),
+        write: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if let Some(&number) = self.memo.get(&place) {
+            return match u8::try_from(number) {
+                Ok(number) => self.number(b"h", &[number]),
+                Err(_) => self.number(b"j", &number.to_le_bytes()),
+            };
         }
-        self.list(items, item)?;
-        let count = self.lists.len() as u32;
-        if count < LISTS {
-            let number = count + WORDS;
-            self.lists.insert(address, number);
+        write(self)?;
+        let number = self.memo.len() as u32;
+        if number < MEMO {
+            self.memo.insert(place, number);
             self.number(b"r", &number.to_le_bytes())?;
         }
         Ok(())

@@ -152,30 +152,22 @@ fn read_each(
 }
 
 fn parse_header(words: &str) -> Result<BTreeMap<String, String>, String> {
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let is_bad = |letter: char| letter.is_whitespace() || letter.is_control();
     let mut header = BTreeMap::new();
     for word in words.split_ascii_whitespace() {
-        let (key, value) = word.split_once('=').ok_or_else(|| bad_pair(word))?;
+        let pair = word
+            .split_once('=')
+            .filter(|(key, value)| !key.is_empty() && key.bytes().all(is_key) && !value.chars().any(is_bad));
+        let (key, value) = pair.ok_or_else(|| {
+            let word = shown(word);
+            format!("{word:?} is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space")
+        })?;
         if header.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(format!("the key {key:?} is there twice"));
         }
     }
-    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    let bad = header.iter().find(|(key, value)| {
-        key.is_empty()
-            || !key.bytes().all(is_key)
-            || value.chars().any(|letter| letter.is_whitespace() || letter.is_control())
-    });
-    match bad {
-        Some((key, value)) => Err(bad_pair(&format!("{key}={value}"))),
-        None => Ok(header),
-    }
-}
-
-fn bad_pair(word: &str) -> String {
-    format!(
-        "{:?} is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space",
-        shown(word)
-    )
+    Ok(header)
 }
 
 fn event(line: &str, expected: usize) -> Result<Event, String> {

@@ -105,8 +105,6 @@ fn check(allocator: &CachingAllocator) {
     let total: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
     let held = allocator.reserved_bytes() as u64;
     assert_eq!((statistics.reserved_bytes.all.current, total), (held, held));
-    // The page source's own peak is of all times.
-    assert!(statistics.reserved_bytes.all.peak <= allocator.peak_reserved_bytes() as u64);
     let handles = statistics.num_device_alloc - statistics.num_device_free;
     assert_eq!(statistics.segment.all.current, handles);
     let cut_up =
@@ -743,7 +741,6 @@ fn a_tracker_may_allocate() {
     });
     assert!(allocator.history().detach(id));
     *meddler.allocator.lock().unwrap() = None;
-    assert_eq!(allocator.history().tracker_panics(), 0);
     assert!(allocator.statistics().allocation.all.allocated > 2 * 19);
 }
 

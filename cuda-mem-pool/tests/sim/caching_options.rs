@@ -75,7 +75,7 @@ fn what_is_held_tightly_stays_near_the_peak() {
             stream.synchronize().unwrap();
             let large = allocator.allocate(420 * MIB, &stream).unwrap();
             drop((kept, large));
-            let held = allocator.peak_reserved_bytes();
+            let held = allocator.statistics().reserved_bytes.all.peak as usize;
             allocator.empty_cache().unwrap();
             held
         };

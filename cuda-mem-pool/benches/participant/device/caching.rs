@@ -30,7 +30,7 @@ impl Allocator for Caching {
 
     fn told(&self) -> Told {
         Told {
-            reserved: Some(self.0.peak_reserved_bytes() as u64),
+            reserved: Some(self.0.statistics().reserved_bytes.all.peak),
             metadata: Some(self.0.metadata_bytes() as u64),
             driver_calls: Some(self.0.driver_calls()),
         }

@@ -146,7 +146,7 @@ impl CachingAllocator {
     fn forget_route(&self, filter: Filter) {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
-        private.captures.forget();
+        lock(&private.captures.pasts).clear();
         let _ = catch_panic(|| drop(filter));
     }
 

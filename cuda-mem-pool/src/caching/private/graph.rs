@@ -40,16 +40,12 @@ pub(super) struct Captures {
     /// Whether blocks may serve the capture again.
     pub(super) reused: AtomicBool,
     /// What comes before where streams stand, by their ids.
-    pasts: Mutex<HashMap<u64, CapturePast>>,
+    pub(super) pasts: Mutex<HashMap<u64, CapturePast>>,
 }
 
 impl Captures {
     pub(super) fn are_reused(&self) -> bool {
         self.reused.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn forget(&self) {
-        lock(&self.pasts).clear();
     }
 }
 
@@ -82,7 +78,7 @@ impl PrivatePools<'_> {
     /// Completes the frees of a stream's blocks whose uses come before where it stands now in its capture.
     pub(super) fn reuse_captured(self, stream: &Stream) {
         let (private, owner) = (self.private, stream.id().as_raw());
-        if !private.captures.are_reused() || !private.pending.has_captured(owner) {
+        if !private.captures.are_reused() || private.pending.is_empty() {
             return;
         }
         // SAFETY: the promise of who switched this on.

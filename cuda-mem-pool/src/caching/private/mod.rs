@@ -218,7 +218,7 @@ impl Private {
             state.pools.create_or_incref(id, None)?;
         }
         let pool = state.pools.in_use(id)?;
-        if pool.source.is_some() || pool.is_leaving() || !pool.heap.is_empty() {
+        if pool.source.is_some() || pool.leaving > 0 || !pool.heap.is_empty() {
             return Err(PoolError::HasMemory { id }.into());
         }
         (pool.source, pool.heap.is_roomy) = (Some(source), true);

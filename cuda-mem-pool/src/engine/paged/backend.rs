@@ -10,7 +10,6 @@ use super::memory::Segment;
 /// Sizes are bytes, multiples of 2 MiB. Memory goes by the numbers that [`create`](Self::create) gave it, streams by those of their
 /// heaps. A call that fails has done nothing that its caller has to know of: where a driver maps memory, does not let the device in and does
 /// not unmap it either, the backend sees to it before it maps again.
-#[doc(hidden)]
 pub trait Backend {
     /// What a call says that failed.
     type Error;
@@ -65,7 +64,6 @@ pub trait Backend {
 }
 
 /// A request for memory, with the rungs of its ladder: each says whether it may have helped, or why nothing will.
-#[doc(hidden)]
 pub trait Climb {
     /// What is asked for.
     type Found;
@@ -98,7 +96,6 @@ pub trait Climb {
 }
 
 /// Climbs until there is memory, the cheapest rung first, twice if the program frees some. None at the end of the ladder.
-#[doc(hidden)]
 pub fn climb<C: Climb>(request: &mut C) -> Result<Option<C::Found>, C::Error> {
     let rungs = [C::take_elsewhere, C::take_released_pools, C::take_pending, C::wait];
     for is_second in [false, true] {

@@ -57,16 +57,8 @@ pub(crate) struct Wanted {
     pub(crate) size: usize,
     /// How many of them were not asked for.
     pub(crate) unused: usize,
-    /// The bytes in blocks, without this one.
-    pub(crate) active: usize,
-    /// The most that they ever were: no statistic that a user may reset.
+    /// The most bytes that there ever were in blocks, with this one: no statistic that a user may reset.
     pub(crate) peak: usize,
-}
-
-impl Wanted {
-    pub(super) fn peak(&self) -> usize {
-        self.peak.max(self.active.saturating_add(self.size))
-    }
 }
 
 /// Why there is no block.
@@ -279,7 +271,7 @@ impl<B: Backend> PageSource<B> {
         let of_limit = self.limit().saturating_sub(held);
         let of_policy = match self.policy.hold {
             Hold::Ample => usize::MAX,
-            Hold::Tight { over_peak } => ((wanted.peak() as f64 * over_peak) as usize).saturating_sub(held),
+            Hold::Tight { over_peak } => ((wanted.peak as f64 * over_peak) as usize).saturating_sub(held),
         };
         let left = if of_limit == 0 { 0 } else { self.left() };
         let first = of_limit.min(of_policy).min(left.saturating_sub(self.policy.reserve_bytes));
@@ -338,17 +330,7 @@ impl<B: Backend> PageSource<B> {
         }
         Ok(block)
     }
-}
 
-/// What [`PageSource::plan`] found.
-enum Planned {
-    Block(Block),
-    Fill(Plan),
-    /// No range of the heap has a window.
-    NoRange,
-}
-
-impl<B: Backend> PageSource<B> {
     /// The handles of a heap that are wholly free and may be moved. What is free may reach from one range into the next, where handles have
     /// another size.
     pub(super) fn wholly_free(&self, heap: u32, mine: &StreamHeap) -> Vec<Free> {
@@ -365,4 +347,12 @@ impl<B: Backend> PageSource<B> {
         }
         found
     }
+}
+
+/// What [`PageSource::plan`] found.
+enum Planned {
+    Block(Block),
+    Fill(Plan),
+    /// No range of the heap has a window.
+    NoRange,
 }

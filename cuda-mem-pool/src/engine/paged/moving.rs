@@ -101,7 +101,7 @@ impl<B: Backend> PageSource<B> {
             // Idle streams that hold much more than anybody ever had in use leave it to others.
             let new = lacks.min(headroom.first / unit);
             let held = self.reserved().saturating_add(new * unit);
-            let share = (wanted.peak() / 1000).saturating_mul(self.policy.idle_permille);
+            let share = (wanted.peak / 1000).saturating_mul(self.policy.idle_permille);
             if new > 0 && held > share.saturating_add(IDLE_BYTES) {
                 self.take_from_others(plan, heaps, lacks, true);
             }

@@ -3,11 +3,9 @@
 use super::backend::Backend;
 use super::growth::{GrowError, Heaps, PageSource, Wanted};
 use super::heap::{Block, BlockNumber, StreamHeap};
-use super::sizes::Policy;
-use super::sizes::{NoIndex, block_size};
+use super::sizes::{NoIndex, Policy, block_size};
 
 /// A page source and heaps that go by numbers from 0, without threads. `cargo xtask replay` drives it.
-#[doc(hidden)]
 pub struct Replay<B: Backend> {
     source: PageSource<B>,
     heaps: AllHeaps,
@@ -56,7 +54,7 @@ impl<B: Backend> Replay<B> {
     /// As [`Replay::allocate`], with more memory. None without; what the backend says otherwise, or None for faults of the records.
     pub fn grow(&mut self, heap: u32, bytes: usize) -> Result<Option<(u32, u64)>, Option<B::Error>> {
         let Some(size) = block_size(bytes) else { return Ok(None) };
-        let wanted = Wanted { size, unused: size - bytes, active: self.active, peak: self.peak };
+        let wanted = Wanted { size, unused: size - bytes, peak: self.peak.max(self.active + size) };
         match self.source.grow(heap, &mut self.heaps, wanted) {
             Ok(block) => Ok(Some(self.count(block))),
             Err(GrowError::OutOfMemory) => Ok(None),

@@ -76,15 +76,6 @@ impl Free {
     }
 }
 
-/// A run with what is free at its two ends: the same span if all of it is free.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RunView {
-    pub(super) start: u64,
-    pub(crate) end: u64,
-    pub(crate) head: Option<Free>,
-    pub(super) tail: Option<Free>,
-}
-
 /// A piece of a heap's addresses, for snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -228,17 +219,10 @@ impl Spans {
         self.starts.get(&address).copied().is_some_and(|number| self.withdraw(number, address, SLAB))
     }
 
-    /// The runs that begin from `from` on and before `to`, in the order of their addresses.
-    pub(crate) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = RunView> {
-        let starts = self.starts.range(from..to);
-        let first = starts.clone().next().map_or(u64::MAX, |(start, _)| start + 1);
-        // Runs do not overlap: their ends come in the order of their beginnings.
-        starts.zip(self.ends.range(first..)).map(|((start, first), (end, last))| RunView {
-            start: *start,
-            end: *end,
-            head: self.free_span(*first),
-            tail: self.free_span(*last),
-        })
+    /// The run that begins at an address, if all of it is free.
+    pub(crate) fn free_run(&self, start: u64) -> Option<Free> {
+        let number = *self.starts.get(&start)?;
+        self.free_span(number).filter(|free| self.ends.get(&free.end()) == Some(&number))
     }
 
     fn free_span(&self, number: u32) -> Option<Free> {

@@ -12,13 +12,11 @@ pub(super) struct Timeline<B: Backend> {
     done: u64,
     /// The round in which the first point was found not to be reached: within one round nobody asks twice.
     asked: u64,
-    /// The count up to which the stream of a heap was made to wait, in a round: it needs no second wait in that round.
-    waited: (u64, u32, u64),
 }
 
 impl<B: Backend> Default for Timeline<B> {
     fn default() -> Self {
-        Self { points: VecDeque::new(), done: 0, asked: 0, waited: (0, 0, 0) }
+        Self { points: VecDeque::new(), done: 0, asked: 0 }
     }
 }
 
@@ -71,10 +69,6 @@ impl<B: Backend> Timeline<B> {
         round: u64,
         backend: &mut B,
     ) -> u64 {
-        let (count, waits, at) = self.waited;
-        if (waits, at) == (waiter, round) && freed_at <= count {
-            return count;
-        }
         if self.is_done(freed_at, round, backend) {
             return self.done;
         }
@@ -82,10 +76,6 @@ impl<B: Backend> Timeline<B> {
         let behind = self.points.iter().find(|(count, _)| *count >= freed_at);
         let Some((count, point)) = behind.or(self.points.back()) else { return self.done };
         let waits = backend.wait(waiter, heap, point).unwrap_or(false);
-        if !waits {
-            return self.done;
-        }
-        self.waited = (*count, waiter, round);
-        *count
+        if waits { *count } else { self.done }
     }
 }

@@ -1,8 +1,7 @@
 //! Where a block fits with the fewest handles more.
 //!
-//! A heap's addresses are runs of mapped memory with gaps between them. A *stretch* has no byte in use: the free end of a run, gaps, runs
-//! that are wholly free, the free beginning of the next run. A *window* is a part of a stretch as long as the block. It lacks the slots of
-//! gaps that it has.
+//! A heap's addresses are runs of mapped memory with gaps between them. A *stretch* has no byte in use: free spans and gaps, one behind the
+//! other. A *window* is a part of a stretch as long as the block. It lacks the slots of gaps that it has.
 //!
 //! ```text
 //!  ▓▓▓▓░░│··gap··│░░░░░░│····gap····│░▓▓▓▓      ▓ in use  ░ free  · not mapped, or stale
@@ -42,12 +41,6 @@ struct Piece {
     from: u64,
     to: u64,
     free: Option<Free>,
-}
-
-impl Piece {
-    fn of(free: Free) -> Self {
-        Self { from: free.address, to: free.end(), free: Some(free) }
-    }
 }
 
 pub(super) struct Search<'s> {
@@ -93,33 +86,23 @@ impl Search<'_> {
 
     /// The pieces of a range in the order of their addresses. Those of a stretch lie one behind the other.
     fn pieces(&self, range: &Range) -> Vec<Piece> {
-        let (mut pieces, mut at) = (Vec::new(), range.start);
-        for run in self.spans.runs(range.start, range.end) {
-            self.pass_gap(range, &mut pieces, at, run.start);
-            at = run.end;
-            let is_whole = run.head.is_some_and(|head| head.end() == run.end);
-            let tail = run.tail.filter(|_| !is_whole);
-            pieces.extend(run.head.into_iter().chain(tail).map(Piece::of));
-        }
-        self.pass_gap(range, &mut pieces, at, range.end);
-        pieces
-    }
-
-    /// Adds the pieces of a gap, which has slots between them that cannot be filled.
-    fn pass_gap(&self, range: &Range, pieces: &mut Vec<Piece>, from: u64, to: u64) {
-        let mut begin = from;
-        let mut add = |from, to| pieces.extend((from < to).then_some(Piece { from, to, free: None }));
-        for (slot, content) in range.mapped(from, to) {
+        let (mut pieces, mut begin) = (Vec::new(), range.start);
+        let mut add_gap = |from, to| pieces.extend((from < to).then_some(Piece { from, to, free: None }));
+        for (slot, content) in range.mapped() {
             let can_be_filled = match content {
                 Content::Stale { handle, left_at } => left_at <= self.done || self.free.contains_key(&handle),
                 _ => false,
             };
             if !can_be_filled {
-                add(begin, slot);
+                add_gap(begin, slot);
                 begin = slot + range.unit as u64;
             }
         }
-        add(begin, to);
+        add_gap(begin, range.end);
+        let free = self.spans.free_from(0).filter(|free| (range.start..range.end).contains(&free.address));
+        pieces.extend(free.map(|free| Piece { from: free.address, to: free.end(), free: Some(free) }));
+        pieces.sort_unstable_by_key(|piece| piece.from);
+        pieces
     }
 
     /// Where a window may begin in a stretch: its ends are those of pieces, at one side at least.

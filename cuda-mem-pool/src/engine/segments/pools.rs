@@ -78,7 +78,7 @@ pub(crate) struct Pool<S> {
     /// Whether its memory sleeps: it hands nothing out, and gives nothing back.
     pub(crate) is_asleep: bool,
     /// How many segments were taken out and neither went nor came back yet.
-    leaving: usize,
+    pub(crate) leaving: usize,
 }
 
 impl<S> Pool<S> {
@@ -102,10 +102,6 @@ impl<S> Pool<S> {
     /// Whether its free memory serves others in need.
     pub(crate) fn lends(&self) -> bool {
         self.use_on_oom && !self.is_captured && !self.is_asleep && !self.is_freeable()
-    }
-
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving > 0
     }
 
     /// Whether nobody uses it and it has no memory, not even on its way out.

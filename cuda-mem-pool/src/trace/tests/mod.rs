@@ -160,7 +160,7 @@ fn a_header_takes_only_pairs_of_a_key_and_a_value() {
         ("\u{e4}=1", "\u{e4}=1"),
         ("a=1\u{2003}2", "a=1\u{2003}2"),
         ("a=1\u{1}", "a=1\u{1}"),
-        ("b!=1 a!=1", "a!=1"),
+        ("b!=1 a!=1", "b!=1"),
     ] {
         let problem =
             "is no key=value; keys are letters, digits, `_`, `-` and `.`, values have no white space";

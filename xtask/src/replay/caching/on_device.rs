@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use cuda_mem_pool::Error;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::statistics::Stat;
 
 use super::super::candidate::{Candidate, Refused, Tally};
 use super::super::driver::Device;
@@ -70,16 +71,14 @@ impl Candidate for OnDevice {
 
     fn tally(&self) -> Result<Tally> {
         self.watcher.result()?;
-        let (reserved, peak) = (self.allocator.reserved_bytes() as u64, self.allocator.peak_reserved_bytes());
+        let statistics = self.allocator.statistics();
+        let Stat { current: reserved, peak, .. } = statistics.reserved_bytes.all;
         let seen = self.watcher.peaks().reserved;
-        ensure!(
-            seen == peak as u64,
-            "the allocator says that it had {peak} bytes at the most, and got {seen}"
-        );
+        ensure!(seen == peak, "the allocator says that it had {peak} bytes at the most, and got {seen}");
         self.device.note_peaks(self.watcher.peaks());
         let free = self.device.context().memory_info()?.free as u64;
         Ok(Tally {
-            retries: self.allocator.statistics().num_alloc_retries,
+            retries: statistics.num_alloc_retries,
             metadata_bytes: self.allocator.metadata_bytes() as u64,
             unconfirmed: Some(reserved.abs_diff(self.free_before.saturating_sub(free))),
         })

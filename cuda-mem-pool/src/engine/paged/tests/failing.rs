@@ -138,10 +138,10 @@ impl World {
         match step {
             Step::Allocate(number, size) => {
                 let size = block_size(size).unwrap();
-                let active = self.live.iter().map(|(_, block)| block.size).sum();
+                let active: usize = self.live.iter().map(|(_, block)| block.size).sum();
                 let found = self.heaps.get_mut(&number).unwrap().allocate(size, 0, &NoIndex);
                 let block = found.or_else(|| {
-                    let wanted = Wanted { size, unused: 0, active, peak: active };
+                    let wanted = Wanted { size, unused: 0, peak: active + size };
                     let mut heaps = AllHeaps(&mut self.heaps, &NoIndex);
                     self.source.begin();
                     self.source.grow(number, &mut heaps, wanted).ok()
@@ -234,7 +234,7 @@ fn stale_mappings_do_not_pile_up() {
     let size = 30 * MIB;
     for number in 0..MANY {
         source.begin();
-        let wanted = Wanted { size, unused: 0, active: 0, peak: size };
+        let wanted = Wanted { size, unused: 0, peak: size };
         let block = source.grow(number, &mut AllHeaps(&mut heaps, &NoIndex), wanted).unwrap();
         heaps.get_mut(&number).unwrap().free(block.number, &NoIndex).unwrap();
     }

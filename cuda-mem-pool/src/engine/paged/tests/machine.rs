@@ -181,7 +181,7 @@ impl Machine {
         let (stream, size) = (self.stream(), self.size());
         let mut block = self.heaps.get_mut(&stream).unwrap().allocate(size, 1, &self.index);
         if block.is_none() {
-            let wanted = Wanted { size, unused: 1, active: self.active, peak: self.peak };
+            let wanted = Wanted { size, unused: 1, peak: self.peak.max(self.active + size) };
             let heaps = &mut AllHeaps(&mut self.heaps, &self.index);
             self.source.begin();
             block = match self.source.grow(stream, heaps, wanted) {

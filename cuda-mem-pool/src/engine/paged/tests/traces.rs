@@ -80,7 +80,7 @@ impl Trace {
                     let mut block = heap.allocate(size, 0, &NoIndex);
                     if block.is_none() {
                         grows += 1;
-                        let wanted = Wanted { size, unused: 0, active, peak };
+                        let wanted = Wanted { size, unused: 0, peak: peak.max(active + size) };
                         source.begin();
                         let grown = source.grow(stream, &mut AllHeaps(&mut heaps, &NoIndex), wanted);
                         block = match grown {
