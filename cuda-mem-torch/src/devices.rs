@@ -32,8 +32,7 @@ pub(crate) struct PerDevice {
     pub(crate) ordinal: i32,
     pub(crate) context: Context,
     pub(crate) caching: CachingAllocator,
-    /// The default stream, and one that nobody else puts work into, once they were asked for.
-    default_stream: OnceLock<Stream>,
+    /// One that nobody else puts work into, once it was asked for.
     own_stream: OnceLock<Stream>,
 }
 
@@ -82,8 +81,7 @@ impl Setup {
         let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
         let ordinal = context.device().as_raw();
         caching.attach_backing_watcher(ipc::close);
-        let [default_stream, own_stream] = [const { OnceLock::new() }; 2];
-        let device = PerDevice { ordinal, context, caching, default_stream, own_stream };
+        let device = PerDevice { ordinal, context, caching, own_stream: OnceLock::new() };
         // SAFETY: the promise of who set it.
         unsafe { device.caching.set_graph_capture_record_stream_reuse(self.reuse) }?;
         device.caching.set_expandable_segments(!self.is_fixed)?;
@@ -103,19 +101,11 @@ impl PerDevice {
         Ok(room.max(self.caching.largest_free_block()?))
     }
 
-    pub(crate) fn default_stream(&self) -> core::Result<Stream> {
-        kept(&self.default_stream, || Stream::legacy(&self.context))
-    }
-
     /// A stream that no program captures.
     pub(crate) fn own_stream(&self) -> core::Result<Stream> {
-        kept(&self.own_stream, || Stream::new(&self.context))
+        let stream = self.own_stream.get().cloned().map_or_else(|| Stream::new(&self.context), Ok)?;
+        Ok(self.own_stream.get_or_init(|| stream).clone())
     }
-}
-
-fn kept(place: &OnceLock<Stream>, make: impl FnOnce() -> core::Result<Stream>) -> core::Result<Stream> {
-    let stream = place.get().cloned().map_or_else(make, Ok)?;
-    Ok(place.get_or_init(|| stream).clone())
 }
 
 impl Devices {
