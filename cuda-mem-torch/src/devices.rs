@@ -129,24 +129,25 @@ impl Devices {
         self.made.iter().filter_map(OnceLock::get)
     }
 
-    /// The device with this number, made if need be; none if the number is too high.
+    /// The device with this number, made if need be.
     pub(crate) fn make<E: From<core::Error> + From<Error>>(
         &self,
         driver: Driver,
         number: usize,
-    ) -> Result<Option<&PerDevice>, E> {
-        let Some(place) = self.made.get(number) else { return Ok(None) };
+    ) -> Result<&PerDevice, E> {
+        let none = core::Error::NoSuchDevice { ordinal: number, count: MOST };
+        let place = self.made.get(number).ok_or(none)?;
         // The program's hook may call this.
         let _reports = core::LateReports::new();
         let mut setup = lock(&self.setup);
-        if place.get().is_none() {
-            let context = driver.device(number)?.primary_context()?;
-            let device = setup.get_or_insert_default().make(context, number)?;
-            let only = if self.all().next().is_none() { device.ordinal } else { NONE };
-            self.only.store(only, Ordering::Relaxed);
-            place.get_or_init(|| device);
+        if let Some(made) = place.get() {
+            return Ok(made);
         }
-        Ok(place.get())
+        let context = driver.device(number)?.primary_context()?;
+        let device = setup.get_or_insert_default().make(context, number)?;
+        let only = if self.all().next().is_none() { device.ordinal } else { NONE };
+        self.only.store(only, Ordering::Relaxed);
+        Ok(place.get_or_init(|| device))
     }
 
     /// Changes what holds for every device; none is made meanwhile.
@@ -197,8 +198,8 @@ impl Devices {
     pub(crate) fn attach(&self, attach: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static) -> u64 {
         self.set_up(|setup| {
             let attached = self.all().map(|device| (device.ordinal, attach(device))).collect();
-            setup.listeners.insert(setup.numbers, Listener { attach: Box::new(attach), attached });
             setup.numbers += 1;
+            setup.listeners.insert(setup.numbers, Listener { attach: Box::new(attach), attached });
             setup.numbers
         })
     }

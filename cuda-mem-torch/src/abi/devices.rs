@@ -56,8 +56,7 @@ pub(super) fn made_in(
     ordinal: c_int,
 ) -> Result<(&'static Device, usize), Failure> {
     let number = number_of(ordinal)?;
-    let device = devices.make::<Failure>(driver()?, number)?.ok_or_else(|| too_high(ordinal, MOST))?;
-    Ok((device, number))
+    Ok((devices.make::<Failure>(driver()?, number)?, number))
 }
 
 thread_local! {
@@ -87,13 +86,11 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
 fn number_of(ordinal: c_int) -> Result<usize, Failure> {
     let count = driver()?.device_count()?;
     let number = usize::try_from(ordinal).ok().filter(|number| *number < count.min(MOST));
-    number.ok_or_else(|| too_high(ordinal, count))
-}
-
-fn too_high(ordinal: c_int, count: usize) -> Failure {
-    Failure::argument(format!(
-        "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
-    ))
+    number.ok_or_else(|| {
+        Failure::argument(format!(
+            "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
+        ))
+    })
 }
 
 /// What there is for a device, if it was used: who only asks makes no context.
