@@ -106,13 +106,6 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
     });
 }
 
-/// For `set_init_fn`.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuda_mem_torch_plain_init(device_count: c_int) {
-    // PyTorch passes 0 when the allocator is made, and what there is later.
-    let _ = devices::cuda_mem_torch_init(device_count);
-}
-
 /// For `set_reset_fn`: what is free goes back to the driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_plain_reset() {
