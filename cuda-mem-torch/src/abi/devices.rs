@@ -10,7 +10,6 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError};
 
 use super::error::{Failure, entry};
@@ -74,10 +73,7 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
     if driver.current_device()?.is_none() {
         let set = driver.table().cuCtxSetCurrent().map_err(CoreError::from)?;
         // SAFETY: a context that lives as long as the process.
-        let bound = unsafe { set(device.context.as_raw().cast()) };
-        if bound != CUresult::CUDA_SUCCESS {
-            return Err(Failure::of_driver("cuCtxSetCurrent", bound));
-        }
+        Failure::of_driver("cuCtxSetCurrent", unsafe { set(device.context.as_raw().cast()) })?;
     }
     Ok(())
 }
