@@ -1692,15 +1692,6 @@ int cuda_mem_torch_symm_device_addresses(const struct cuda_mem_torch_symm_handle
                                          void **pads);
 
 /*
- Whether all ranks are sound so far; the message names the one that is not.
-
- # Safety
-
- The handle is one of [`cuda_mem_torch_symm_rendezvous`].
- */
-int cuda_mem_torch_symm_check(const struct cuda_mem_torch_symm_handle *handle);
-
-/*
  Has later work of a stream wait for the earlier work of all ranks that call it on the same channel; `timeout_ms` of 0 is for ever.
 
  # Safety
