@@ -11,7 +11,7 @@
 /*
  What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
  */
-#define CUDA_MEM_TORCH_ABI_VERSION 7
+#define CUDA_MEM_TORCH_ABI_VERSION 8
 
 /*
  All devices, where one may be named.
@@ -1210,11 +1210,6 @@ void *cuda_mem_torch_alloc(size_t size, int device, void *stream);
 void cuda_mem_torch_free(void *address, size_t _size, int device, void *_stream);
 
 /*
- For `set_init_fn`.
- */
-void cuda_mem_torch_plain_init(int device_count);
-
-/*
  For `set_reset_fn`: what is free goes back to the driver.
  */
 void cuda_mem_torch_plain_reset(void);
@@ -1392,11 +1387,6 @@ void cuda_mem_torch_enable(bool caching);
 size_t cuda_mem_torch_uncached_blocks(void);
 
 /*
- Whether it is on.
- */
-bool cuda_mem_torch_is_enabled(void);
-
-/*
  Puts tags of a device to sleep, all of them if `count` is 0: their memory goes back to the driver, and their addresses stay. Waits for the
  device first. `slept`, and `visitor` with whatever is not null in it, are told what came of it.
 
@@ -1516,12 +1506,12 @@ int cuda_mem_torch_reserved_by_private_pools(int device,
                                                               struct cuda_mem_torch_stat_array bytes));
 
 /*
- Has the peaks of a device, or of all, start anew from what there is now.
+ Has the peaks of a device start anew from what there is now.
  */
 int cuda_mem_torch_reset_peak_stats(int device);
 
 /*
- Has the sums and counts of a device, or of all, start anew from nothing.
+ Has the sums and counts of a device start anew from nothing.
  */
 int cuda_mem_torch_reset_accumulated_stats(int device);
 
@@ -1700,15 +1690,6 @@ int cuda_mem_torch_symm_describe(const struct cuda_mem_torch_symm_handle *handle
 int cuda_mem_torch_symm_device_addresses(const struct cuda_mem_torch_symm_handle *handle,
                                          void **buffers,
                                          void **pads);
-
-/*
- Whether all ranks are sound so far; the message names the one that is not.
-
- # Safety
-
- The handle is one of [`cuda_mem_torch_symm_rendezvous`].
- */
-int cuda_mem_torch_symm_check(const struct cuda_mem_torch_symm_handle *handle);
 
 /*
  Has later work of a stream wait for the earlier work of all ranks that call it on the same channel; `timeout_ms` of 0 is for ever.

@@ -164,15 +164,10 @@ void refuse_routed(native::CUDAAllocator* before, const std::vector<DeviceIndex>
 
 /// What the program has set of the native allocator already holds here too; its history has to be asked for again.
 void take_over(Allocator& ours, native::CUDAAllocator* before, int devices) {
-  std::vector<double> limits;
   for (DeviceIndex device = 0; device < devices; ++device) {
-    limits.push_back(before->getMemoryFraction(device));
+    ours.set_limit(before->getMemoryFraction(device), device);
   }
-  // It changes them.
   ours.init(devices);
-  for (DeviceIndex device = 0; device < devices; ++device) {
-    ours.set_limit(limits[static_cast<size_t>(device)], device);
-  }
   ours.enable(before->isEnabled());
   if (before->isHistoryEnabled() && !ours.isHistoryEnabled()) {
     TORCH_WARN(

@@ -149,11 +149,6 @@ void track(void* data, const cuda_mem_torch_trace_entry* entry) noexcept {
       [](const std::string& why) { TORCH_WARN("cuda-mem: a trace tracker failed: ", why); });
 }
 
-/// The library takes -1 for all devices. PyTorch has no word for that, and its own allocator refuses it.
-void expect_one(DeviceIndex device) {
-  TORCH_CHECK(device >= 0, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
-}
-
 /// Forgets the oldest.
 template <class Entry>
 void keep_last(std::deque<Entry>& entries, size_t most) {
@@ -204,7 +199,6 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
-  expect_one(device);
   check_unless_parents(cuda_mem_torch_reset_accumulated_stats(device), device);
 #if CUDA_MEM_HAS_OOM_REJECTION
   rejections.counts[device] = 0;
@@ -215,7 +209,6 @@ void Allocator::resetAccumulatedStats(DeviceIndex device) {
 }
 
 void Allocator::resetPeakStats(DeviceIndex device) {
-  expect_one(device);
   check_unless_parents(cuda_mem_torch_reset_peak_stats(device), device);
   if (native_.is_late()) {
     native_->resetPeakStats(device);

@@ -32,8 +32,7 @@ pub(crate) struct PerDevice {
     pub(crate) ordinal: i32,
     pub(crate) context: Context,
     pub(crate) caching: CachingAllocator,
-    /// The default stream, and one that nobody else puts work into, once they were asked for.
-    default_stream: OnceLock<Stream>,
+    /// One that nobody else puts work into, once it was asked for.
     own_stream: OnceLock<Stream>,
 }
 
@@ -60,16 +59,18 @@ pub(crate) struct Setup {
     pub(crate) is_fixed: bool,
     /// What is recorded, if anything is.
     history: Option<HistoryOptions>,
-    /// With the number of those that may be detached; 0 for others.
-    listeners: Vec<(u64, Box<Listener>)>,
-    /// Under which id each listener is attached to which device.
-    attached: Vec<(u64, i32, CallbackId)>,
-    /// How many may have been detached.
+    /// By their numbers, in their order.
+    listeners: BTreeMap<u64, Listener>,
+    /// How many listeners there were.
     numbers: u64,
 }
 
-/// Attaches a function of the program to a device's allocator.
-type Listener = dyn Fn(&PerDevice) -> CallbackId + Send + Sync;
+/// A function of the program.
+struct Listener {
+    attach: Box<dyn Fn(&PerDevice) -> CallbackId + Send + Sync>,
+    /// To which devices' allocators, under which id.
+    attached: Vec<(i32, CallbackId)>,
+}
 
 thread_local! {
     /// Where the thread found the last block that it asked for, of several devices: where it looks first.
@@ -82,16 +83,16 @@ impl Setup {
         let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
         let ordinal = context.device().as_raw();
         caching.attach_backing_watcher(ipc::close);
-        let [default_stream, own_stream] = [const { OnceLock::new() }; 2];
-        let device = PerDevice { ordinal, context, caching, default_stream, own_stream };
+        let device = PerDevice { ordinal, context, caching, own_stream: OnceLock::new() };
         // SAFETY: the promise of who set it.
         unsafe { device.caching.set_graph_capture_record_stream_reuse(self.reuse) }?;
         device.caching.set_expandable_segments(!self.is_fixed)?;
         if let Some(options) = &self.history {
             device.caching.history().start(options);
         }
-        let attached = self.listeners.iter().map(|(number, attach)| (*number, ordinal, attach(&device)));
-        self.attached.extend(attached);
+        for listener in self.listeners.values_mut() {
+            listener.attached.push((ordinal, (listener.attach)(&device)));
+        }
         Ok(device)
     }
 }
@@ -103,19 +104,11 @@ impl PerDevice {
         Ok(room.max(self.caching.largest_free_block()?))
     }
 
-    pub(crate) fn default_stream(&self) -> core::Result<Stream> {
-        kept(&self.default_stream, || Stream::legacy(&self.context))
-    }
-
     /// A stream that no program captures.
     pub(crate) fn own_stream(&self) -> core::Result<Stream> {
-        kept(&self.own_stream, || Stream::new(&self.context))
+        let stream = self.own_stream.get().cloned().map_or_else(|| Stream::new(&self.context), Ok)?;
+        Ok(self.own_stream.get_or_init(|| stream).clone())
     }
-}
-
-fn kept(place: &OnceLock<Stream>, make: impl FnOnce() -> core::Result<Stream>) -> core::Result<Stream> {
-    let stream = place.get().cloned().map_or_else(make, Ok)?;
-    Ok(place.get_or_init(|| stream).clone())
 }
 
 impl Devices {
@@ -136,24 +129,25 @@ impl Devices {
         self.made.iter().filter_map(OnceLock::get)
     }
 
-    /// The device with this number, made if need be; none if the number is too high.
+    /// The device with this number, made if need be.
     pub(crate) fn make<E: From<core::Error> + From<Error>>(
         &self,
         driver: Driver,
         number: usize,
-    ) -> Result<Option<&PerDevice>, E> {
-        let Some(place) = self.made.get(number) else { return Ok(None) };
+    ) -> Result<&PerDevice, E> {
+        let none = core::Error::NoSuchDevice { ordinal: number, count: MOST };
+        let place = self.made.get(number).ok_or(none)?;
         // The program's hook may call this.
         let _reports = core::LateReports::new();
         let mut setup = lock(&self.setup);
-        if place.get().is_none() {
-            let context = driver.device(number)?.primary_context()?;
-            let device = setup.get_or_insert_default().make(context, number)?;
-            let only = if self.all().next().is_none() { device.ordinal } else { NONE };
-            self.only.store(only, Ordering::Relaxed);
-            place.get_or_init(|| device);
+        if let Some(made) = place.get() {
+            return Ok(made);
         }
-        Ok(place.get())
+        let context = driver.device(number)?.primary_context()?;
+        let device = setup.get_or_insert_default().make(context, number)?;
+        let only = if self.all().next().is_none() { device.ordinal } else { NONE };
+        self.only.store(only, Ordering::Relaxed);
+        Ok(place.get_or_init(|| device))
     }
 
     /// Changes what holds for every device; none is made meanwhile.
@@ -200,47 +194,31 @@ impl Devices {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Attaches a function to all devices.
-    pub(crate) fn attach(&self, listener: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static) {
-        self.set_up(|setup| self.enter(setup, 0, Box::new(listener)));
-    }
-
-    /// As [`Devices::attach`], to be detached by the number.
-    pub(crate) fn register(
-        &self,
-        listener: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static,
-    ) -> u64 {
+    /// Attaches a function to all devices; gives its number, by which it may be detached.
+    pub(crate) fn attach(&self, attach: impl Fn(&PerDevice) -> CallbackId + Send + Sync + 'static) -> u64 {
         self.set_up(|setup| {
+            let attached = self.all().map(|device| (device.ordinal, attach(device))).collect();
             setup.numbers += 1;
-            self.enter(setup, setup.numbers, Box::new(listener));
+            setup.listeners.insert(setup.numbers, Listener { attach: Box::new(attach), attached });
             setup.numbers
         })
     }
 
-    fn enter(&self, setup: &mut Setup, number: u64, listener: Box<Listener>) {
-        setup.attached.extend(self.all().map(|device| (number, device.ordinal, listener(device))));
-        setup.listeners.push((number, listener));
-    }
-
     /// Detaches the function with this number from all devices; false if there is none.
     pub(crate) fn detach(&self, number: u64) -> bool {
-        if number == 0 {
-            return false;
+        let gone = self.set_up(|setup| setup.listeners.remove(&number));
+        for (ordinal, id) in gone.iter().flat_map(|listener| &listener.attached) {
+            self.get(*ordinal).map(|device| device.caching.detach(*id));
         }
-        let (gone, attached) = self.set_up(|setup| {
-            let gone: Vec<_> = setup.listeners.extract_if(.., |(of, _)| *of == number).collect();
-            (gone, setup.attached.extract_if(.., |(of, ..)| *of == number).collect::<Vec<_>>())
-        });
-        for (_, ordinal, id) in attached {
-            self.get(ordinal).map(|device| device.caching.detach(id));
-        }
-        !gone.is_empty()
+        gone.is_some()
     }
 
     /// The number of the function that is called so where it was attached.
     pub(crate) fn number_of(&self, id: CallbackId) -> Option<u64> {
-        let find = |setup: &mut Setup| Some(setup.attached.iter().find(|(.., known)| *known == id)?.0);
-        self.set_up(find)
+        let has = |listener: &Listener| listener.attached.iter().any(|(_, known)| *known == id);
+        self.set_up(|setup| {
+            setup.listeners.iter().find(|(_, listener)| has(listener)).map(|(number, _)| *number)
+        })
     }
 
     /// All memory and all blocks of all devices, and their history. How the allocators are set up is the same everywhere.

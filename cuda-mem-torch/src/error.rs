@@ -69,9 +69,6 @@ pub enum Error {
         "{device:?} is not initialised: init was called for {count} devices; call init with the number of devices"
     )]
     NotInitialized { device: Device, count: usize },
-    /// More devices than are used in one process.
-    #[error("init was called for {asked} devices; at the most {most} are used")]
-    TooManyDevices { asked: usize, most: usize },
     /// Another allocator cannot take over.
     #[error(
         "the allocator {name:?} is initialised already and stays; change the allocator before the first use of CUDA memory"

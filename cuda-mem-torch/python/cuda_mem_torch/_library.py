@@ -10,7 +10,7 @@ from typing import Callable, SupportsIndex
 
 from cuda_mem_torch._errors import CudaMemError
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 _HOOKS = {
-    "set_init_fn": "cuda_mem_torch_plain_init",
     "set_reset_fn": "cuda_mem_torch_plain_reset",
     "set_memory_fraction_fn": "cuda_mem_torch_plain_memory_fraction",
     "set_base_alloc_fn": "cuda_mem_torch_plain_base_alloc",

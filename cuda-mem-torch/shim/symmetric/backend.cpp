@@ -29,15 +29,10 @@ class Backend final : public SymmetricMemoryAllocator {
   /// Memory without a group's name is for all ranks.
   void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
     auto joined = join(group.value_or(EVERYBODY), device);
-    // Its place in the books is made before, so that nothing can fail once there is memory.
-    std::map<uintptr_t, Block> made;
-    made.emplace(0, Block{size, joined, {}});
-    auto entry = made.extract(made.begin());
     void* address = nullptr;
     check(cuda_mem_torch_symm_malloc(device, size, joined->name().c_str(), &address));
-    entry.key() = reinterpret_cast<uintptr_t>(address);
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_.insert(std::move(entry));
+    blocks_.emplace(reinterpret_cast<uintptr_t>(address), Block{size, joined, {}});
     return address;
   }
 
@@ -90,7 +85,7 @@ class Backend final : public SymmetricMemoryAllocator {
         known = handle->second;
       }
       const auto place = places_.find(joined->asked());
-      another = place != places_.end() && place->second->joined != nullptr && place->second->joined != joined;
+      another = place != places_.end() && place->second.joined != nullptr && place->second.joined != joined;
     }
     const std::string& name = joined->asked();
     TORCH_CHECK(
@@ -128,7 +123,7 @@ class Backend final : public SymmetricMemoryAllocator {
 
   /// Leaves a group; whether it was joined.
   bool leave(const std::string& name) {
-    const auto joined = put(*place(name), nullptr);
+    const auto joined = put(place(name), nullptr);
     if (joined != nullptr) {
       joined->leave();
     }
@@ -161,13 +156,10 @@ class Backend final : public SymmetricMemoryAllocator {
     return wanted - found->first < std::max<size_t>(found->second.size, 1) ? found : blocks_.end();
   }
 
-  std::shared_ptr<Place> place(const std::string& name) {
+  /// It stays where it is.
+  Place& place(const std::string& name) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& place = places_[name];
-    if (place == nullptr) {
-      place = std::make_shared<Place>();
-    }
-    return place;
+    return places_[name];
   }
 
   /// What was there before.
@@ -197,13 +189,13 @@ class Backend final : public SymmetricMemoryAllocator {
 
   /// Every rank comes here with its first allocation for the group.
   std::shared_ptr<Joined> join(const std::string& name, int device) {
-    const auto place = this->place(name);
-    const std::lock_guard<std::mutex> lock(place->joining);
+    Place& place = this->place(name);
+    const std::lock_guard<std::mutex> lock(place.joining);
     const GroupInfo group = ranks(name);
     std::shared_ptr<Joined> joined;
     {
       const std::lock_guard<std::mutex> looking(mutex_);
-      joined = place->joined;
+      joined = place.joined;
     }
     if (joined != nullptr && joined->is(group)) {
       TORCH_CHECK(
@@ -212,13 +204,13 @@ class Backend final : public SymmetricMemoryAllocator {
     }
     leave(name);
     joined = std::make_shared<Joined>(name, device, group);
-    put(*place, joined);
+    put(place, joined);
     return joined;
   }
 
   /// Of both below, held for as long as it takes to look.
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Place>> places_;
+  std::map<std::string, Place> places_;
   std::map<uintptr_t, Block> blocks_;
 };
 

@@ -4,6 +4,7 @@
 #include "streams.hpp"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
@@ -14,9 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 
 namespace cuda_mem {
 
@@ -31,27 +30,13 @@ inline size_t at_least_zero(int value, const char* what) {
   return static_cast<size_t>(value);
 }
 
-/// Where the ranks find each other. Each rank has a socket in it, so that whoever goes last finds it empty.
-class Meeting {
- public:
-  explicit Meeting(std::string directory) : directory_(std::move(directory)) {}
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
-
-  ~Meeting() {
-    rmdir(directory_.c_str());
-  }
-
-  static std::string directory() {
-    const char* place = getenv("TMPDIR");
-    std::string made = std::string(place != nullptr ? place : "/tmp") + "/cuda-mem-XXXXXX";
-    TORCH_CHECK(mkdtemp(made.data()) != nullptr, "cuda-mem: ", made, ": ", strerror(errno));
-    return made;
-  }
-
- private:
-  std::string directory_;
-};
+/// A new directory, where the ranks find each other.
+inline std::string meeting_place() {
+  const char* place = getenv("TMPDIR");
+  std::string made = std::string(place != nullptr ? place : "/tmp") + "/cuda-mem-XXXXXX";
+  TORCH_CHECK(mkdtemp(made.data()) != nullptr, "cuda-mem: ", made, ": ", strerror(errno));
+  return made;
+}
 
 /// A group that this process has joined. A process group that is made anew may have the name of one that was destroyed, and is
 /// another group.
@@ -72,21 +57,21 @@ class Joined {
     const std::string tried = key("tried/" + std::to_string(rank_));
     int64_t attempt = 0;
     std::string directory;
-    // Gone again whatever fails from here on.
-    std::optional<Meeting> meeting;
+    // Gone again whatever fails. Each rank has a socket in it, so that whoever goes last finds it empty.
+    const auto gone = c10::make_scope_exit([&] { rmdir(directory.c_str()); });
     if (rank_ == 0) {
-      directory = Meeting::directory();
-      meeting.emplace(directory);
+      directory = meeting_place();
       attempt = store.add(key("attempts"), 1);
       store.set(place(attempt), directory);
     } else {
       const int64_t before = store.add(tried, 0);
       attempt = std::max(before + 1, store.add(key("attempts"), 0));
-      while ((directory = store.get_to_str(place(attempt))) == GIVEN_UP) {
+      std::string told;
+      while ((told = store.get_to_str(place(attempt))) == GIVEN_UP) {
         ++attempt;
       }
       store.add(tried, attempt - before);
-      meeting.emplace(directory);
+      directory = told;
     }
     // What mkdtemp chose tells this group from an earlier one of the name.
     name_ = asked_ + "." + directory.substr(directory.size() - 6);

@@ -10,7 +10,6 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Error as CoreError};
 
 use super::error::{Failure, entry};
@@ -56,8 +55,7 @@ pub(super) fn made_in(
     ordinal: c_int,
 ) -> Result<(&'static Device, usize), Failure> {
     let number = number_of(ordinal)?;
-    let device = devices.make::<Failure>(driver()?, number)?.ok_or_else(|| too_high(ordinal, MOST))?;
-    Ok((device, number))
+    Ok((devices.make::<Failure>(driver()?, number)?, number))
 }
 
 thread_local! {
@@ -75,10 +73,7 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
     if driver.current_device()?.is_none() {
         let set = driver.table().cuCtxSetCurrent().map_err(CoreError::from)?;
         // SAFETY: a context that lives as long as the process.
-        let bound = unsafe { set(device.context.as_raw().cast()) };
-        if bound != CUresult::CUDA_SUCCESS {
-            return Err(Failure::of_driver("cuCtxSetCurrent", bound));
-        }
+        Failure::of_driver("cuCtxSetCurrent", unsafe { set(device.context.as_raw().cast()) })?;
     }
     Ok(())
 }
@@ -87,13 +82,11 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
 fn number_of(ordinal: c_int) -> Result<usize, Failure> {
     let count = driver()?.device_count()?;
     let number = usize::try_from(ordinal).ok().filter(|number| *number < count.min(MOST));
-    number.ok_or_else(|| too_high(ordinal, count))
-}
-
-fn too_high(ordinal: c_int, count: usize) -> Failure {
-    Failure::argument(format!(
-        "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
-    ))
+    number.ok_or_else(|| {
+        Failure::argument(format!(
+            "the device is {ordinal}; there are {count}, numbered from 0, and at the most {MOST} are used"
+        ))
+    })
 }
 
 /// What there is for a device, if it was used: who only asks makes no context.

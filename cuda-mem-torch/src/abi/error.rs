@@ -91,10 +91,13 @@ impl Failure {
         Self::new(CUDA_MEM_TORCH_INVALID_ARGUMENT, message)
     }
 
-    /// The driver refused `call`, which went past the layers below.
-    pub(super) fn of_driver(call: &str, code: CUresult) -> Self {
+    /// What came of `call`, which went past the layers below.
+    pub(super) fn of_driver(call: &str, code: CUresult) -> Result<(), Self> {
+        if code == CUresult::CUDA_SUCCESS {
+            return Ok(());
+        }
         let driver = code.0.cast_signed();
-        Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, format!("{call} failed with {driver}")) }
+        Err(Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, format!("{call} failed with {driver}")) })
     }
 
     fn of_panic(panic: &(dyn Any + Send)) -> Self {

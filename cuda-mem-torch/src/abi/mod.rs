@@ -91,7 +91,7 @@ pub use top::{cuda_mem_torch_top, cuda_mem_torch_top_table};
 use std::ffi::{c_char, c_int};
 
 /// What [`cuda_mem_torch_abi_version`] says. It changes when anything here changes its meaning or its layout.
-pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 7;
+pub const CUDA_MEM_TORCH_ABI_VERSION: u32 = 8;
 
 /// The version of the interface, [`CUDA_MEM_TORCH_ABI_VERSION`] of the header that the library was built with. Ask before anything else.
 #[unsafe(no_mangle)]
@@ -102,12 +102,7 @@ pub extern "C" fn cuda_mem_torch_abi_version() -> u32 {
 /// The version of the library, for people.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_version() -> *const c_char {
-    const VERSION: &std::ffi::CStr =
-        match std::ffi::CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => c"",
-        };
-    VERSION.as_ptr()
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
 /// A private pool, as PyTorch's `MempoolId_t`. Zeros are no pool.

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
@@ -40,7 +40,6 @@ static CACHE: OnceLock<PinnedCachingAllocator> = OnceLock::new();
 static LENT: [Mutex<BTreeMap<usize, Lent>>; SHARDS] = [const { Mutex::new(BTreeMap::new()) }; SHARDS];
 /// Blocks that were freed while such a stream still captured.
 static PARKED: Mutex<Vec<Lent>> = Mutex::new(Vec::new());
-static ANY_PARKED: AtomicBool = AtomicBool::new(false);
 /// Larger blocks are not kept when they are freed.
 static MOST_CACHED: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -66,9 +65,7 @@ impl Lent {
         // Behind whatever else is refused it never serves again.
         self.capturing.retain(|stream| block.record_stream(stream).is_err());
         if !self.capturing.is_empty() {
-            lock(&PARKED).push(self);
-            ANY_PARKED.store(true, Ordering::Release);
-            return;
+            return lock(&PARKED).push(self);
         }
         let capacity = self.block.capacity();
         // In the place of one that is used others would go.
@@ -84,10 +81,8 @@ impl Lent {
 
 /// Gives parked blocks back whose streams capture no more.
 fn give_back_parked() {
-    if ANY_PARKED.swap(false, Ordering::AcqRel) {
-        let parked = std::mem::take(&mut *lock(&PARKED));
-        parked.into_iter().for_each(Lent::give_back);
-    }
+    let parked = std::mem::take(&mut *lock(&PARKED));
+    parked.into_iter().for_each(Lent::give_back);
 }
 
 /// Makes the cache, whose memory is pinned in the context of a device and serves all. Once it is there this does nothing.

@@ -242,7 +242,7 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
     entry(|| {
         expect(registrant, "registrant")?;
         let call = given(change, "change")?;
-        let number = DEVICES.register(move |device| {
+        let number = DEVICES.attach(move |device| {
             let ordinal = device.ordinal;
             device.caching.on_backing_change(move |event| {
                 let (tag, ranges) = (c_text(event.tag), event.ranges.iter().map(c_range).collect::<Vec<_>>());

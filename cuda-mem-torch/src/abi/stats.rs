@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use cuda_mem_ipc::cuda_mem_pool::statistics::{DeviceStatistics, PoolStat, Stat};
 
 use super::cuda_mem_torch_pool_id;
-use super::devices::{DEVICES, if_made, some};
+use super::devices::{DEVICES, if_made};
 use super::error::entry;
 use super::pointers::{given, write};
 
@@ -130,20 +130,20 @@ pub unsafe extern "C" fn cuda_mem_torch_reserved_by_private_pools(
     })
 }
 
-/// Has the peaks of a device, or of all, start anew from what there is now.
+/// Has the peaks of a device start anew from what there is now.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_reset_peak_stats(device: c_int) -> c_int {
     entry(|| {
-        some(device)?.into_iter().for_each(|device| device.caching.reset_peak_statistics());
+        if_made(device)?.into_iter().for_each(|device| device.caching.reset_peak_statistics());
         Ok(())
     })
 }
 
-/// Has the sums and counts of a device, or of all, start anew from nothing.
+/// Has the sums and counts of a device start anew from nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_reset_accumulated_stats(device: c_int) -> c_int {
     entry(|| {
-        some(device)?.into_iter().for_each(|device| device.caching.reset_accumulated_statistics());
+        if_made(device)?.into_iter().for_each(|device| device.caching.reset_accumulated_statistics());
         Ok(())
     })
 }

@@ -16,11 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cuda_mem_ipc::cuda_mem_pool::Error;
 use cuda_mem_ipc::cuda_mem_pool::caching::StreamAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::PinnedFlags;
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::{CUresult, MissingFunction};
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, PinnedBuffer, Stream};
 
 use super::devices::{self, Device};
-use super::error::{CUDA_MEM_TORCH_CAPTURING, CUDA_MEM_TORCH_UNSUPPORTED, Failure, entry};
+use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure, entry};
 use super::uncached;
 use crate::lock::lock;
 
@@ -225,23 +224,18 @@ pub(super) fn device_of(raw: *mut c_void) -> Result<&'static Device, Failure> {
     if raw.addr() <= PER_THREAD {
         return current();
     }
-    let asked = |call, code| match code {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        code => Err(Failure::of_driver(call, code)),
-    };
     let table = driver.table();
-    let missing = |missing: MissingFunction| Failure::new(CUDA_MEM_TORCH_UNSUPPORTED, missing.to_string());
-    let of_stream = table.cuStreamGetCtx().map_err(missing)?;
-    let push = table.cuCtxPushCurrent().map_err(missing)?;
-    let pop = table.cuCtxPopCurrent().map_err(missing)?;
+    let of_stream = table.cuStreamGetCtx().map_err(CoreError::from)?;
+    let push = table.cuCtxPushCurrent().map_err(CoreError::from)?;
+    let pop = table.cuCtxPopCurrent().map_err(CoreError::from)?;
     let mut context = std::ptr::null_mut();
     // SAFETY: the caller's promise for the handle: a stream; one handle to write. A capture stays as it is.
-    asked("cuStreamGetCtx", unsafe { of_stream(raw.cast(), &mut context) })?;
+    Failure::of_driver("cuStreamGetCtx", unsafe { of_stream(raw.cast(), &mut context) })?;
     // SAFETY: the context of a stream that lives.
-    asked("cuCtxPushCurrent", unsafe { push(context) })?;
+    Failure::of_driver("cuCtxPushCurrent", unsafe { push(context) })?;
     let found = current();
     // SAFETY: pushed above; one handle to write.
-    asked("cuCtxPopCurrent", unsafe { pop(&mut context) })?;
+    Failure::of_driver("cuCtxPopCurrent", unsafe { pop(&mut context) })?;
     found
 }
 

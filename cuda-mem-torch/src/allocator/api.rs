@@ -142,7 +142,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
     fn init(&self, device_count: usize) -> Result<()> {
         refuse_forked()?;
         let caches = &self.native().caches;
-        (0..device_count).try_for_each(|number| caches.make(number, device_count).map(drop))
+        (0..device_count).try_for_each(|number| caches.devices.make(caches.driver, number).map(drop))
     }
 
     /// Whether it was initialised, for any device.

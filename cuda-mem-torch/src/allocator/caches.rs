@@ -8,7 +8,7 @@ use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{self as core, Device, Driver, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::{self as pool};
 
-use crate::devices::{Devices, MOST, PerDevice};
+use crate::devices::{Devices, PerDevice};
 use crate::error::{Error, Result};
 use crate::ipc::Memory;
 use crate::uncached::Uncached;
@@ -33,10 +33,6 @@ impl Caches {
         Self { driver, devices, is_lazy, enabled: AtomicBool::new(true), uncached, opened }
     }
 
-    pub(super) fn make(&self, number: usize, asked: usize) -> Result<&PerDevice> {
-        self.devices.make::<Error>(self.driver, number)?.ok_or(Error::TooManyDevices { asked, most: MOST })
-    }
-
     /// What there is of a device.
     #[inline]
     pub(crate) fn of(&self, device: Device) -> Result<&PerDevice> {
@@ -50,8 +46,7 @@ impl Caches {
         if !self.is_lazy {
             return Err(Error::NotInitialized { device, count: self.devices.all().count() });
         }
-        let number = usize::try_from(device.as_raw()).unwrap_or(usize::MAX);
-        self.make(number, number.saturating_add(1))
+        self.devices.make(self.driver, usize::try_from(device.as_raw()).unwrap_or(usize::MAX))
     }
 
     /// All devices that are initialised.
@@ -70,7 +65,7 @@ impl Caches {
     /// The current device and its default stream.
     pub(crate) fn current(&self) -> Result<(Device, Stream)> {
         let device = self.current_device()?;
-        Ok((device, self.of(device)?.default_stream()?))
+        Ok((device, Stream::legacy(&self.of(device)?.context)?))
     }
 
     pub(crate) fn current_device(&self) -> Result<Device> {

@@ -44,20 +44,6 @@ pub struct AllocatorState {
     pub(crate) checkpoint: Checkpoint,
 }
 
-impl AllocatorState {
-    /// The pool.
-    #[must_use]
-    pub fn id(&self) -> MempoolId {
-        self.id
-    }
-
-    /// The device.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.device
-    }
-}
-
 /// What [`CudaAllocator::set_checkpoint_pool_state`](super::CudaAllocator::set_checkpoint_pool_state) did.
 /// [`AllocatorState`] has an example.
 #[derive(Debug)]

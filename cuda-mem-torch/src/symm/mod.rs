@@ -55,11 +55,3 @@ pub fn of(driver: Driver, functions: Arc<dyn MempoolAllocator>) -> Result<Arc<Pl
     // SAFETY: by the contract of the trait memory is its receiver's until it is freed, there when the call returns.
     unsafe { create_custom_allocator(driver, alloc, free) }
 }
-
-/// Registers a pair of functions for a kind of device, once: PyTorch's `register_mempool_allocator`. CUDA's is there already.
-pub fn register_mempool_allocator(
-    device_type: DeviceType,
-    allocator: Arc<dyn MempoolAllocator>,
-) -> Result<()> {
-    Ok(Backends::global().register_mempool_allocator(device_type, allocator)?)
-}

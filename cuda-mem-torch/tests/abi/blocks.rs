@@ -153,7 +153,6 @@ fn a_lack_of_memory_is_told_in_pytorchs_words() {
 fn caching_can_be_switched_off() {
     let _turn = turn();
     cuda_mem_torch_enable(false);
-    assert!(!cuda_mem_torch_is_enabled());
     let before = stats();
     let block = allocate(MIB, null_mut());
     assert_eq!(stats(), before);

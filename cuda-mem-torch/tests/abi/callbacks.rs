@@ -239,7 +239,7 @@ fn what_is_missing_or_unknown_is_refused() {
         // SAFETY: nothing is passed that would be used.
         unsafe { cuda_mem_torch_ipc_open(0, null(), 9, null_mut()) },
         // SAFETY: nothing is passed that would be used.
-        unsafe { cuda_mem_torch_symm_check(null()) },
+        unsafe { cuda_mem_torch_symm_barrier(null(), null_mut(), 0, 0) },
     ];
     assert!(codes.iter().all(|code| *code == refused), "{codes:?}");
     // SAFETY: nothing.

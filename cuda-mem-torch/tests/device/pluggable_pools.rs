@@ -97,7 +97,6 @@ fn a_checkpoint_says_what_it_freed_and_remade() {
     allocator.begin_allocate_to_pool(device, id, Filter::this_thread()).unwrap();
     let (kept, gone) = (allocate(MIB), allocate(3 * MIB));
     let state = allocator.checkpoint_state(device, id).unwrap();
-    assert_eq!((state.id(), state.device()), (id, device));
     free(&*allocator, gone);
     let later = allocate(2 * MIB);
     // SAFETY: nothing uses the pool's memory, and what is called freed is not freed again.

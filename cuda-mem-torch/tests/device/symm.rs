@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cuda_mem_core::ipc::DeviceAllocation;
 use cuda_mem_core::{Device, Stream};
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
-use cuda_mem_torch::symm::{self, DeviceType, MempoolAllocator, RegistryError};
+use cuda_mem_torch::symm::{self, Backends, DeviceType, MempoolAllocator, RegistryError};
 use cuda_mem_torch::{CudaAllocator, Error, MemPool, Result};
 
 use crate::common::World;
@@ -72,9 +72,10 @@ fn other_kinds_of_devices_are_registered_once() {
     let kind = DeviceType::new("a kind of this test");
     let missing = symm::get_mempool_allocator(world.driver, kind).unwrap_err();
     assert!(matches!(missing, Error::Registry(RegistryError::NoMempoolAllocator { .. })), "{missing}");
-    symm::register_mempool_allocator(kind, Arc::new(Alone::default())).unwrap();
-    let again = symm::register_mempool_allocator(kind, Arc::new(Alone::default())).unwrap_err();
-    assert!(matches!(again, Error::Registry(RegistryError::MempoolAllocatorExists { .. })), "{again}");
+    let register = || Backends::global().register_mempool_allocator(kind, Arc::new(Alone::default()));
+    register().unwrap();
+    let again = register().unwrap_err();
+    assert!(matches!(again, RegistryError::MempoolAllocatorExists { .. }), "{again}");
     let allocator = symm::get_mempool_allocator(world.driver, kind).unwrap();
     let block = allocator.malloc(100, world.context.device(), &world.stream).unwrap();
     free(&*allocator, block);

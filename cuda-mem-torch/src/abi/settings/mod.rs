@@ -142,9 +142,3 @@ pub extern "C" fn cuda_mem_torch_enable(caching: bool) {
 pub extern "C" fn cuda_mem_torch_uncached_blocks() -> usize {
     if forked() { 0 } else { uncached::count() }
 }
-
-/// Whether it is on.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuda_mem_torch_is_enabled() -> bool {
-    uncached::is_caching()
-}

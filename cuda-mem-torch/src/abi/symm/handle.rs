@@ -152,19 +152,6 @@ pub unsafe extern "C" fn cuda_mem_torch_symm_device_addresses(
     })
 }
 
-/// Whether all ranks are sound so far; the message names the one that is not.
-///
-/// # Safety
-///
-/// The handle is one of [`cuda_mem_torch_symm_rendezvous`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuda_mem_torch_symm_check(handle: *const cuda_mem_torch_symm_handle) -> c_int {
-    entry(|| {
-        // SAFETY: the caller's promise.
-        Ok(unsafe { read(handle, "handle") }?.memory.check()?)
-    })
-}
-
 fn timeout(milliseconds: u64) -> Option<Duration> {
     (milliseconds != 0).then(|| Duration::from_millis(milliseconds))
 }
