@@ -288,7 +288,7 @@ impl Arena {
         self.trim(|_| false);
     }
 
-    fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
