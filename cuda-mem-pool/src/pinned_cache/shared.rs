@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pending: Pending,
     /// Held by who looks for the ends of uses, until what was found is where others find it.
     looking: Mutex<()>,
+    /// Held by who unpins, until what it took counts as held no more.
+    pub(super) unpinning: Mutex<()>,
     /// Whether a segment may be wholly free that is kept.
     has_whole: AtomicBool,
     worker: Worker,
@@ -55,6 +57,7 @@ impl Shared {
             caches: Mutex::default(),
             pending: Pending::default(),
             looking: Mutex::new(()),
+            unpinning: Mutex::new(()),
             has_whole: AtomicBool::new(false),
             worker: Worker::default(),
             lent: Default::default(),

@@ -199,6 +199,30 @@ fn who_runs_into_the_limit_waits_for_another_thread_s_look() {
     });
 }
 
+/// Nor is what is on its way out held by anybody else.
+#[test]
+fn who_runs_into_the_limit_waits_for_what_another_thread_gives_back() {
+    on_simulator(|sim, context| {
+        let options = without_thread().with_max_bytes(8 * MIB);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let pool = MempoolId::for_user();
+        allocator.begin_allocate_to_pool(pool, |_| true).unwrap();
+        drop(allocator.allocate(8 * MIB).unwrap());
+        allocator.end_allocate_to_pool(pool).unwrap();
+        let gives: [&(dyn Fn() + Sync); 2] =
+            [&|| allocator.release_pool(pool).unwrap(), &|| allocator.empty_cache()];
+        for give in gives {
+            sim.delay("cuMemHostUnregister", Duration::from_millis(300));
+            std::thread::scope(|scope| {
+                scope.spawn(give);
+                std::thread::sleep(Duration::from_millis(100));
+                drop(allocator.allocate(8 * MIB).unwrap());
+            });
+            sim.clear_faults();
+        }
+    });
+}
+
 /// A request of a thread while a stream waits for a fence, which that thread may be the one to reach. The driver waits for all streams
 /// before it unpins.
 fn asked_for_beside_a_fence(context: &Context, allocator: &PinnedCachingAllocator) -> PinnedBlock {
