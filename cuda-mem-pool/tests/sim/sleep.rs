@@ -490,6 +490,28 @@ fn a_wake_takes_what_the_allocator_has_free_within_its_limit() {
     });
 }
 
+/// There is room without it.
+#[test]
+fn a_wake_does_without_a_segment_that_the_driver_does_not_take_back() {
+    on_simulator(|sim, context| {
+        let options = CachingOptions::default().with_max_bytes(50 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let [tag, other] = ["weights", "cache"].map(|name| allocator.tag(name).unwrap());
+        let (id, stream) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 20 * MIB, &stream);
+        sleep(&tag, Backup::Discard);
+        free(&allocator, allocate_in(&other, &allocator, 20 * MIB, &stream));
+        free(&allocator, routed(&allocator, id, 20 * MIB, &stream).unwrap());
+        allocator.release_pool(id).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(allocator.reserved_bytes(), 40 * MIB);
+        (0..2).for_each(|_| sim.fail_call("cuMemUnmap", 1, UNKNOWN));
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        assert_eq!((allocator.reserved_bytes(), other.state().awake_bytes), (40 * MIB, 20 * MIB));
+        free(&allocator, block);
+    });
+}
+
 #[test]
 fn a_tag_that_sleeps_takes_no_pool_and_no_checkpoint() {
     on_simulator(|_, context| {
