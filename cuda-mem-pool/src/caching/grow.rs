@@ -215,7 +215,8 @@ impl DeviceCache {
         }
     }
 
-    /// Gives memory back to the driver that nothing is in and nothing uses, until no more than so many bytes are held; how many went.
+    /// Gives memory back to the driver that nothing is in and nothing uses, until no more than so many bytes are held; how many went. What is
+    /// refused keeps no other stream's and no pool's memory.
     pub(super) fn trim_to(&self, bytes: usize) -> Result<usize> {
         refuse_watchers()?;
         self.take_back();
@@ -223,7 +224,11 @@ impl DeviceCache {
         let mut source = self.source.lock()?;
         self.slots.iter().for_each(|slot| source.mark_free(slot.number, &mut AllHeaps(self)));
         drop(source);
-        let mut released = 0usize;
+        let (mut released, mut refused) = (0usize, None);
+        let mut count = |went: Result<usize>| match went {
+            Ok(bytes) => released = released.saturating_add(bytes),
+            Err(error) => _ = refused.get_or_insert(error),
+        };
         for slot in self.slots.iter() {
             let excess = if bytes == 0 { usize::MAX } else { self.figures.reserved().saturating_sub(bytes) };
             if excess > 0 {
@@ -231,13 +236,13 @@ impl DeviceCache {
                 let went = source.release_free(slot.number, &mut AllHeaps(self), excess);
                 drop(source);
                 self.record.tell_moves();
-                released = released.saturating_add(went.map_err(grow_error)?);
+                count(went.map_err(grow_error));
             }
         }
         if bytes == 0 || self.figures.reserved() > bytes {
-            released = released.saturating_add(self.pools().reclaim(MempoolId::NONE, false)?);
+            count(self.pools().reclaim(MempoolId::NONE, false));
         }
-        Ok(released)
+        refused.map_or(Ok(released), Err)
     }
 }
 

@@ -130,7 +130,7 @@ impl DeviceCache {
             + self.slots.iter().map(of_slot).sum::<usize>()
     }
 
-    /// Waits until nothing uses the memory, for the whole context, which fails captures, if need be. An error if that cannot be known.
+    /// Waits until nothing uses the memory, for the whole context, if need be. An error if that cannot be known, as beside a capture.
     fn wait(&self) -> cuda_mem_core::Result<()> {
         let of_slots = self.slots.iter().map(|slot| slot.owner.wait().or_else(|_| slot.owner.wait()));
         let mut is_over = true;
@@ -145,9 +145,10 @@ impl DeviceCache {
         if is_over {
             return Ok(());
         }
-        // Another thread's default stream nobody else can name, and one that was disowned nobody can. Beside any capture the driver refuses,
-        // and that stream runs on. Once more, because the driver reports older errors of others in any call.
-        self.context.synchronize().or_else(|_| self.context.synchronize())
+        // Another thread's default stream nobody else can name, and one that was disowned nobody can. Once more, because the driver reports
+        // older errors of others in any call.
+        let wait = || self.context.point().and_then(|point| point.synchronize());
+        wait().or_else(|_| wait())
     }
 
     /// Refuses a wait for the whole context while a stream captures that memory was allocated for: that would end the capture. Of streams that

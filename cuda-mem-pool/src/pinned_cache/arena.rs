@@ -26,7 +26,7 @@ use super::shared::Shared;
 use super::thread_cache;
 use crate::engine::classes;
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, Mutex, Ordering, lock};
+use crate::primitive::{AtomicBool, Mutex, Ordering, lock, lock_over_calls};
 
 /// One piece of pinned memory of one arena.
 #[derive(Debug)]
@@ -260,6 +260,7 @@ impl Arena {
 
     /// Gives wholly free segments back, large ones first, until `enough`, which is told the bytes given back. Calls the driver.
     pub(super) fn trim(&self, mut enough: impl FnMut(usize) -> bool) {
+        let _turn = lock_over_calls(&self.shared.unpinning);
         let mut bytes = 0usize;
         for heap in [&self.large, &self.small] {
             let taken = lock(heap).take_free(|taken| enough(bytes.saturating_add(taken)));
@@ -276,6 +277,7 @@ impl Arena {
 
     /// Gives wholly free segments of that back, for which the driver waits for all work of the context.
     pub(super) fn return_surplus(&self) {
+        let _turn = lock_over_calls(&self.shared.unpinning);
         let taken = lock(&self.large).take_surplus();
         // Without the lock.
         drop(taken);
@@ -288,7 +290,7 @@ impl Arena {
         self.trim(|_| false);
     }
 
-    fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 

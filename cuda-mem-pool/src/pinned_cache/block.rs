@@ -13,6 +13,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cuda_mem_core::host::{HostElements, HostMemory};
 use cuda_mem_core::{Error, Result, Stream, StreamUse, Uses, forked};
@@ -76,9 +77,15 @@ impl PinnedBlock {
         self.block.capacity
     }
 
-    /// Whether no stream uses it any more, as far as is known.
+    /// Whether no stream uses it any more, nor a graph, as far as is known within a moment.
     pub fn is_unused(&mut self) -> bool {
-        self.block.uses.are_over().unwrap_or(false)
+        // An idle stream comes to an event within that, which is what some streams have to be asked by.
+        let is_unused =
+            !*self.block.captured.get_mut() && self.block.uses.wait_for(Duration::from_micros(50)).is_ok();
+        if is_unused {
+            self.block.uses = Uses::new();
+        }
+        is_unused
     }
 
     /// The NUMA node that it was asked to lie on.

@@ -29,10 +29,13 @@ impl Pending {
 
     /// The blocks that nothing uses any more. Asks the driver, of each stream until it has not come far enough: one that is slow
     /// holds up its own blocks alone. Another thread that asks meanwhile finds none of these, and none waits for the driver's answers.
-    pub(super) fn poll(&self) -> Vec<FreeBlock> {
+    /// Only who `gives_back` is to get those of pools that have ended, which the driver then waits for.
+    pub(super) fn poll(&self, gives_back: bool) -> Vec<FreeBlock> {
         let mut waiting = std::mem::take(&mut *lock(&self.0));
         let mut behind = Vec::new();
-        let over: Vec<_> = waiting.extract_if(.., |waiting| waiting.is_over(&mut behind)).collect();
+        let may_come = |waiting: &Waiting| gives_back || !waiting.block.arena().is_closed();
+        let over: Vec<_> =
+            waiting.extract_if(.., |waiting| may_come(waiting) && waiting.is_over(&mut behind)).collect();
         if !waiting.is_empty() {
             let mut added = lock(&self.0);
             waiting.append(&mut added);

@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pending: Pending,
     /// Held by who looks for the ends of uses, until what was found is where others find it.
     looking: Mutex<()>,
+    /// Held by who unpins, until what it took counts as held no more.
+    pub(super) unpinning: Mutex<()>,
     /// Whether a segment may be wholly free that is kept.
     has_whole: AtomicBool,
     worker: Worker,
@@ -55,6 +57,7 @@ impl Shared {
             caches: Mutex::default(),
             pending: Pending::default(),
             looking: Mutex::new(()),
+            unpinning: Mutex::new(()),
             has_whole: AtomicBool::new(false),
             worker: Worker::default(),
             lent: Default::default(),
@@ -145,16 +148,26 @@ impl Shared {
         }
     }
 
-    /// Puts blocks back whose streams are done with them. Unless it `waits`, nothing while another thread looks for them.
+    /// Puts blocks back whose streams are done with them, and gives back what there is too much of. Unless it `waits`, none come back while
+    /// another thread looks for them, and nothing goes back while a stream waits for a fence: the caller may be the one to reach that.
     pub(super) fn poll(&self, waits: bool) {
+        let driver = self.context.driver();
+        if waits || driver.while_nothing_is_awaited(|| self.look(false, true)).is_none() {
+            self.look(waits, waits);
+        }
+    }
+
+    fn look(&self, waits: bool, gives_back: bool) {
         // The program's hook hears of what fails without the lock.
         let reports = LateReports::new();
         let looking = if waits { Some(lock(&self.looking)) } else { try_lock(&self.looking) };
         if looking.is_some() {
-            self.put(self.pending.poll());
+            self.put(self.pending.poll(gives_back));
         }
         drop((looking, reports));
-        self.put_all([]);
+        if gives_back {
+            self.put_all([]);
+        }
     }
 
     /// Takes the blocks that threads keep for themselves back.

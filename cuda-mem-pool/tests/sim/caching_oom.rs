@@ -215,6 +215,23 @@ fn a_refused_release_ends_no_request() {
     }
 }
 
+#[test]
+fn a_refused_release_keeps_no_other_stream_s_memory() {
+    on(machine(256 * MIB), |sim, context| {
+        let allocator = allocator(context, false);
+        let streams = [(); 2].map(|()| Stream::new(context).unwrap());
+        let blocks =
+            streams.each_ref().map(|stream| allocator.allocate_by_address(40 * MIB, stream).unwrap());
+        blocks.into_iter().for_each(|block| free(&allocator, block).unwrap());
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        let before = allocator.reserved_bytes();
+        sim.fail_call("cuMemUnmap", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        assert!(allocator.empty_cache().is_err());
+        assert_eq!(allocator.reserved_bytes(), before / 2);
+        assert_eq!(allocator.empty_cache().unwrap(), before / 2);
+    });
+}
+
 /// Whoever hears of a lack of memory tries again with less, on a device that answers nothing any more.
 #[test]
 fn a_lost_device_is_not_told_of_as_out_of_memory() {

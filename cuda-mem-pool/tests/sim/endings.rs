@@ -1,5 +1,6 @@
 //! Allocators that end while work uses their memory.
 
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -73,6 +74,34 @@ fn an_allocator_that_ends_beside_a_capture_keeps_its_sources() {
     capture.end().unwrap();
     gate.open();
     assert_eq!(target.to_vec(&stream).unwrap(), [5; 4 * MIB]);
+    assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
+
+/// The default stream of another thread cannot be waited for by its name, and a wait for all of the context would end the capture.
+#[test]
+fn an_allocator_that_ends_leaves_the_captures_of_others_alone() {
+    let (sim, context) = machine();
+    let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
+    let other = Stream::new(&context).unwrap();
+    let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+    thread::scope(|threads| {
+        let within = allocator.clone();
+        let context = &context;
+        threads.spawn(move || {
+            let own = Stream::per_thread(context).unwrap();
+            drop(within.allocate(4 * MIB, &own).unwrap());
+            drop(within);
+            tell.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        told.recv().unwrap();
+        let capture = Capture::begin(&other, RELAXED);
+        drop(allocator);
+        assert_eq!(context.driver().release_failures(), 1, "its memory stays");
+        let graph = capture.end();
+        drop(end);
+        assert!(graph.is_ok(), "{:?}", graph.err());
+    });
     assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
 }
 

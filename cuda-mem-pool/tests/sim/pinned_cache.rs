@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use cuda_mem_core::sys::CUresult;
@@ -10,7 +11,7 @@ use cuda_mem_core::{
     Context, DeviceBuffer, Driver, Error as CoreError, FenceLine, Stream, StreamId, Transfer,
 };
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
-use cuda_mem_pool::{Error, MempoolId, PinnedCachingAllocator};
+use cuda_mem_pool::{Error, MempoolId, PinnedBlock, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::caching_watchers::Bomb;
@@ -195,6 +196,92 @@ fn who_runs_into_the_limit_waits_for_another_thread_s_look() {
             drop(allocator.allocate(8 * MIB).unwrap());
         });
         sim.clear_faults();
+    });
+}
+
+/// Nor is what is on its way out held by anybody else.
+#[test]
+fn who_runs_into_the_limit_waits_for_what_another_thread_gives_back() {
+    on_simulator(|sim, context| {
+        let options = without_thread().with_max_bytes(8 * MIB);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let pool = MempoolId::for_user();
+        allocator.begin_allocate_to_pool(pool, |_| true).unwrap();
+        drop(allocator.allocate(8 * MIB).unwrap());
+        allocator.end_allocate_to_pool(pool).unwrap();
+        let gives: [&(dyn Fn() + Sync); 2] =
+            [&|| allocator.release_pool(pool).unwrap(), &|| allocator.empty_cache()];
+        for give in gives {
+            sim.delay("cuMemHostUnregister", Duration::from_millis(300));
+            std::thread::scope(|scope| {
+                scope.spawn(give);
+                std::thread::sleep(Duration::from_millis(100));
+                drop(allocator.allocate(8 * MIB).unwrap());
+            });
+            sim.clear_faults();
+        }
+    });
+}
+
+/// A request of a thread while a stream waits for a fence, which that thread may be the one to reach. The driver waits for all streams
+/// before it unpins.
+fn asked_for_beside_a_fence(context: &Context, allocator: &PinnedCachingAllocator) -> PinnedBlock {
+    let (waits, line) = (Stream::new(context).unwrap(), FenceLine::new(context).unwrap());
+    line.fence(1).unwrap().hold_up(&waits).unwrap();
+    let (tell, told) = channel();
+    let block = std::thread::scope(|scope| {
+        scope.spawn(move || tell.send(allocator.allocate(100 << 10).unwrap()));
+        let served = told.recv_timeout(Duration::from_secs(5));
+        line.poison();
+        served.expect("it waits for the fence")
+    });
+    waits.synchronize().unwrap();
+    block
+}
+
+#[test]
+fn a_request_that_finds_the_bound_exceeded_does_not_wait_for_a_fence() {
+    on_simulator(|_, context| {
+        let most = 31 * MIB;
+        let options = without_thread().with_max_cached_bytes(most);
+        let allocator = PinnedCachingAllocator::with_options(context, options);
+        let cached = || {
+            let statistics = allocator.statistics();
+            statistics.allocated_bytes.current - statistics.active_bytes.current
+        };
+        drop(allocator.allocate(24 * MIB).unwrap());
+        // They stay with this thread.
+        let blocks: Vec<_> = (0..16).map(|_| allocator.allocate(MIB / 2).unwrap()).collect();
+        drop(blocks);
+        assert!(cached() > most as u64, "{}", allocator.statistics());
+        let block = asked_for_beside_a_fence(context, &allocator);
+        let next = allocator.allocate(200 << 10).unwrap();
+        assert!(cached() <= most as u64, "{}", allocator.statistics());
+        drop((block, next));
+    });
+}
+
+#[test]
+fn a_request_that_finds_memory_of_a_released_pool_does_not_wait_for_a_fence() {
+    on_simulator(|_, context| {
+        let (allocator, pool) = (allocator(context), MempoolId::for_user());
+        let (stream, held) =
+            (Stream::new(context).unwrap(), || allocator.statistics().allocated_bytes.current);
+        drop(allocator.allocate(100 << 10).unwrap());
+        let before = held();
+        allocator.begin_allocate_to_pool(pool, |_| true).unwrap();
+        let block = allocator.allocate(3 * MIB).unwrap();
+        allocator.end_allocate_to_pool(pool).unwrap();
+        let gate = Gate::before(&stream);
+        block.record_stream(&stream).unwrap();
+        drop(block);
+        allocator.release_pool(pool).unwrap();
+        gate.open();
+        stream.synchronize().unwrap();
+        let block = asked_for_beside_a_fence(context, &allocator);
+        let next = allocator.allocate(200 << 10).unwrap();
+        assert_eq!(held(), before);
+        drop((block, next));
     });
 }
 

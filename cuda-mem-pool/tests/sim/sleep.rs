@@ -1,6 +1,8 @@
 //! Tags when the driver refuses, and what figures say then.
 
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::copy::{memcpy_async, memset_async};
 use cuda_mem_core::sys::CUresult;
@@ -428,6 +430,33 @@ fn a_segment_that_the_driver_does_not_unmap_stays_in_its_tag() {
     });
 }
 
+/// Whoever works at it when it is given back.
+#[test]
+fn a_segment_that_the_driver_does_not_unmap_stays_while_a_peer_is_let_in() {
+    on(Sim::builder().devices(2), |sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let peer = context.driver().device(1).unwrap();
+        let block = allocate_in(&tag, &allocator, 20 * MIB, &stream);
+        free(&allocator, block);
+        stream.synchronize().unwrap();
+        sim.delay("cuMemSetAccess", Duration::from_millis(300));
+        thread::scope(|scope| {
+            scope.spawn(|| allocator.enable_peer_access(peer).unwrap());
+            thread::sleep(Duration::from_millis(100));
+            (0..2).for_each(|_| sim.fail_call("cuMemUnmap", 1, UNKNOWN));
+            let refused = allocator.empty_cache().unwrap_err();
+            assert_eq!(refused.driver_error().map(DriverError::code), Some(UNKNOWN));
+        });
+        sim.clear_faults();
+        assert_eq!((allocator.reserved_bytes(), tag.has(block)), (20 * MIB, true));
+        assert_eq!(allocate_in(&tag, &allocator, 20 * MIB, &stream), block);
+        free(&allocator, block);
+        assert_eq!(allocator.empty_cache().unwrap(), 20 * MIB);
+        assert_eq!((allocator.reserved_bytes(), tag.has(block)), (0, false));
+    });
+}
+
 #[test]
 fn registrants_hear_that_a_segment_stayed() {
     on_simulator(|sim, context| {
@@ -486,6 +515,28 @@ fn a_wake_takes_what_the_allocator_has_free_within_its_limit() {
         allocator.set_limit(usize::MAX).unwrap();
         Tag::wake(&[&tag], Restore::Backup).unwrap();
         assert_eq!(byte(&stream, block), 3);
+        free(&allocator, block);
+    });
+}
+
+/// There is room without it.
+#[test]
+fn a_wake_does_without_a_segment_that_the_driver_does_not_take_back() {
+    on_simulator(|sim, context| {
+        let options = CachingOptions::default().with_max_bytes(50 * MIB);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let [tag, other] = ["weights", "cache"].map(|name| allocator.tag(name).unwrap());
+        let (id, stream) = (MempoolId::for_user(), Stream::new(context).unwrap());
+        let block = allocate_in(&tag, &allocator, 20 * MIB, &stream);
+        sleep(&tag, Backup::Discard);
+        free(&allocator, allocate_in(&other, &allocator, 20 * MIB, &stream));
+        free(&allocator, routed(&allocator, id, 20 * MIB, &stream).unwrap());
+        allocator.release_pool(id).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(allocator.reserved_bytes(), 40 * MIB);
+        (0..2).for_each(|_| sim.fail_call("cuMemUnmap", 1, UNKNOWN));
+        Tag::wake(&[&tag], Restore::Nothing).unwrap();
+        assert_eq!((allocator.reserved_bytes(), other.state().awake_bytes), (40 * MIB, 20 * MIB));
         free(&allocator, block);
     });
 }

@@ -1,7 +1,7 @@
 //! Streams of other libraries, which destroy them without a word.
 
-use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_mem_torch::abi::*;
@@ -109,6 +109,26 @@ fn a_stream_of_others_may_capture_once_it_was_seen() {
 #[test]
 fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {
     let _turn = turn();
+    captures_and_is_gone(None);
+}
+
+/// A scope captures nothing.
+#[test]
+fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody_in_a_tag_s_scope() {
+    let _turn = turn();
+    let tag = c"scope";
+    captures_and_is_gone(Some(tag));
+    let names = [tag.as_ptr()];
+    let (backup, restore) = (CUDA_MEM_TORCH_BACKUP_DISCARD, CUDA_MEM_TORCH_RESTORE_NOTHING);
+    // SAFETY: one text, and no place or function; nothing uses what sleeps.
+    succeed(unsafe { cuda_mem_torch_sleep(0, names.as_ptr(), 1, backup, null_mut(), null()) });
+    // SAFETY: as above.
+    succeed(unsafe { cuda_mem_torch_wake(0, names.as_ptr(), 1, restore, null()) });
+}
+
+/// In a scope of the tag, if there is one.
+#[track_caller]
+fn captures_and_is_gone(tag: Option<&CStr>) {
     let own = new_stream();
     let recorded = allocate(3 * MIB, own.as_raw());
     let other = guest();
@@ -121,6 +141,8 @@ fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {
         // SAFETY: it accepts all.
         succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
     };
+    // SAFETY: text.
+    tag.into_iter().for_each(|tag| succeed(unsafe { cuda_mem_torch_enter_tag(0, tag.as_ptr()) }));
     begin(graph);
     begin_capture(&stream);
     begin(inner);
@@ -132,6 +154,8 @@ fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {
     succeed(cuda_mem_torch_end_allocate_to_pool(0, graph));
     drop((stream, other));
     assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_OK, "{}", message());
+    // SAFETY: text.
+    tag.into_iter().for_each(|tag| succeed(unsafe { cuda_mem_torch_leave_tag(0, tag.as_ptr()) }));
     delete(recorded);
     context().synchronize().unwrap();
     assert_eq!(allocate(3 * MIB, own.as_raw()), recorded);

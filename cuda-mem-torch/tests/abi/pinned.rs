@@ -146,9 +146,28 @@ fn large_blocks_are_not_kept_where_that_is_limited() {
     assert_eq!(figures().allocated_bytes.current, before);
     free(pinned(8 * MIB));
     assert_eq!(figures().allocated_bytes.current, before + (8 << 20));
-    // What a stream still uses stays, and nothing goes in its place.
+    // A stream that is done uses it no more.
     let (stream, large) = (new_stream(), pinned(9 * MIB));
     let held = figures().allocated_bytes.current;
+    record(large, stream);
+    stream.synchronize().unwrap();
+    free(large);
+    assert_eq!(figures().allocated_bytes.current, held - (9 << 20));
+    // What a graph may use stays, or a stream, and nothing goes in its place.
+    let pool = user_pool();
+    // SAFETY: the function may be called with nothing.
+    succeed(unsafe { cuda_mem_torch_pinned_begin_allocate_to_pool(pool, Some(all), null_mut(), None) });
+    let captured = pinned(9 * MIB);
+    succeed(cuda_mem_torch_pinned_end_allocate_to_pool(pool));
+    begin_capture(stream);
+    record(captured, stream);
+    end_capture(stream);
+    free(captured);
+    assert_eq!(figures().allocated_bytes.current, held);
+    succeed(cuda_mem_torch_pinned_release_pool(pool));
+    stream.synchronize().unwrap();
+    let large = pinned(9 * MIB);
+    assert_eq!(figures().allocated_bytes.current, held);
     let gate = Gate::before(stream);
     record(large, stream);
     free(large);

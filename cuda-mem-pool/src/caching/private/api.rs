@@ -129,10 +129,11 @@ impl CachingAllocator {
         self.end_route(id, None)
     }
 
-    /// Whether allocations that some filter accepts go to a pool: [`CachingAllocator::begin_allocate_to_pool`] was called for it.
+    /// Whether allocations that some filter accepts go to a pool: [`CachingAllocator::begin_allocate_to_pool`] was called for it. Scopes of tags
+    /// do not count.
     #[must_use]
     pub fn has_routes(&self) -> bool {
-        self.pool_state().is_ok_and(|state| !state.pools.routes().0.is_empty())
+        self.pool_state().is_ok_and(|state| state.pools.routes().0.iter().any(|(id, _)| !id.is_tag_s_own()))
     }
 
     /// As [`end_allocate_to_pool`](Self::end_allocate_to_pool), of the one with this filter.

@@ -28,6 +28,7 @@ use super::mapped::Segment;
 use super::{ASLEEP, AWAKE, BUSY, BackingEvent, Backup, Kept, Restore, Slept, Tag, TagShared, Told};
 use crate::caching::CachingAllocator;
 use crate::caching::callbacks::{Registrant, refuse_watchers};
+use crate::caching::grow::unless_lost;
 use crate::caching::owner::wait_for;
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
@@ -374,16 +375,17 @@ fn obtain<'s>(shared: &'s DeviceCache, cycles: &[Cycle<'_>]) -> Result<(Claim<'s
     let sizes: Vec<usize> = sizes.collect();
     let needed = sizes.iter().sum::<usize>();
     let mut missing = 0;
+    // What the driver does not take back stays: there may be room without it.
     for attempt in 0..3 {
         match attempt {
             0 => {}
             1 => {
-                shared.trim_to(shared.figures.reserved().saturating_sub(missing))?;
+                unless_lost(shared.trim_to(shared.figures.reserved().saturating_sub(missing)))?;
             }
             _ => {
                 shared.pools().wait_for_streams()?;
                 shared.wait_for_lost_streams();
-                shared.trim_to(0)?;
+                unless_lost(shared.trim_to(0))?;
             }
         }
         let claim = match shared.source.claim(needed)? {
