@@ -48,7 +48,7 @@ pub struct ReservedFence<'l> {
 }
 
 pub(super) struct Line {
-    memory: Memory,
+    pub(super) memory: Memory,
 }
 
 impl FenceLine {
@@ -157,16 +157,17 @@ impl FenceLine {
 }
 
 impl ReservedFence<'_> {
+    /// Its number. It stands for the next fence too if this one is not recorded.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Its number, for somebody who is told of it. If it is not recorded after this, the line is poisoned: the next fence would have
     /// the number, and let those go who wait for this one.
     pub fn announce(&mut self) -> u64 {
         self.is_announced = true;
         self.generation
-    }
-
-    /// Takes [`announce`](Self::announce) back: nobody was told.
-    pub fn withdraw(&mut self) {
-        self.is_announced = false;
     }
 
     /// As [`FenceLine::record`].
@@ -249,11 +250,6 @@ impl Line {
         let reached = self.memory.has_come_to(generation);
         self.refuse_poisoned()?;
         Ok(reached)
-    }
-
-    /// A stream was made to wait for a generation.
-    pub(super) fn note_awaited(&self, generation: u64) {
-        self.memory.state().awaited.fetch_max(generation, Ordering::SeqCst);
     }
 
     fn refuse_poisoned(&self) -> Result<()> {

@@ -11,6 +11,7 @@ mod memory;
 mod words;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::driver::Event;
@@ -82,7 +83,9 @@ impl Fence {
                 if line.reached(*generation)? {
                     return Ok(());
                 }
-                let given = || line.note_awaited(*generation);
+                let given = || {
+                    line.memory.state().awaited.fetch_max(*generation, Ordering::SeqCst);
+                };
                 line.enqueue(stream, CALL, |address| {
                     let flags = WaitFlags::empty();
                     stream.refuse_capturing(CALL)?;

@@ -113,18 +113,17 @@ impl Words {
             if stream.is_capturing()? {
                 return Err(core::Error::Capturing { call: "FenceLine::record" });
             }
-            if !announce(Point { line: number, generation: reserved.announce() }) {
-                reserved.withdraw();
+            let point = Point { line: number, generation: reserved.generation() };
+            if announce(point) {
+                reserved.announce();
             }
-            reserved.record(stream)
+            reserved.record(stream).map(|_| point)
         });
-        let fence = recorded.map_err(|error| match error {
+        let point = recorded.map_err(|error| match error {
             // The peer's doing, or that of whoever found it dead.
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         })?;
-        let generation = fence.generation().unwrap_or_default();
-        let point = Point { line: number, generation };
         note(&self.issued, point);
         Ok(point)
     }

@@ -439,12 +439,23 @@ fn what_a_rank_has_is_at_hand_while_it_waits_for_another() {
     pair.rendezvous(theirs).unwrap();
 }
 
-/// The one that came too early calls again, and is met where it was.
+/// The one that came too early calls again, also while the group sleeps, and is met where it was.
 #[test]
 fn an_allocation_that_others_were_missing_for_is_the_same_when_it_is_called_for_again() {
     let pair = Pair::with_timeout(Duration::from_secs(1));
     let early = pair.good.alloc::<u8>(SIZE);
     assert!(matches!(&early, Err(Error::Missing { ranks, .. }) if ranks == &[1]), "{early:?}");
+    let both = |call: fn(&Group)| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| call(&pair.bad));
+            call(&pair.good);
+        });
+    };
+    // SAFETY: nobody uses the memory.
+    both(|group| assert!(unsafe { group.sleep() }.is_ok()));
+    let asleep = pair.good.alloc::<u8>(SIZE);
+    assert!(matches!(asleep, Err(Error::Asleep { .. })), "{asleep:?}");
+    both(|group| group.wake().unwrap());
     let again = |group: &Group| {
         let mut tries = std::iter::repeat_with(|| group.alloc::<u8>(SIZE)).take(5);
         tries.find(|made| !matches!(made, Err(Error::Missing { .. }))).unwrap().unwrap()

@@ -2,7 +2,7 @@
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{DeviceBuffer, Driver, Error as CoreError, Stream, copy};
-use cuda_mem_ipc::symmetric::{CHANNELS, Error, PeerBuffer, SymmetricMemory};
+use cuda_mem_ipc::symmetric::{CHANNELS, Error, PeerBuffer, SymmetricMemory, Why};
 use cuda_mem_sim::Builder;
 
 use crate::common::capture::{Capture, GLOBAL, RELAXED};
@@ -365,6 +365,58 @@ fn a_barrier_whose_event_was_refused_is_one_for_all_ranks() {
         memory.barrier(&beside, 1, Some(LONG)).unwrap();
         beside.synchronize().unwrap();
         rank.meet(&*memory);
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
+/// The driver refuses what orders rank 0's first signal behind another stream's, or the signal itself, or what comes behind it.
+#[test]
+fn a_barrier_breaks_the_group_only_when_a_part_of_it_is_in_its_stream() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(100);
+        (0..5).for_each(|_| rank.meet(&*memory));
+        let broken = until_broken(&*memory);
+        assert!(matches!(broken, Error::Broken { rank: 0, why: Why::Failed, .. }), "{broken}");
+        drop(memory);
+        rank.finish();
+    }
+    if backend() != Backend::Simulator {
+        return;
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let sim = OwnSim::of(Builder::from_env().unwrap());
+        let driver = Driver::over(sim.table()).unwrap();
+        let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        let beside = Stream::new(&rank.context).unwrap();
+        for refusing in ["cuStreamWaitEvent", "cuStreamWriteValue64"] {
+            sim.fail_call(refusing, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+            let refused = memory.barrier(&beside, 0, Some(LONG));
+            assert!(matches!(refused, Err(Error::Core(CoreError::Driver(_)))), "{refusing}: {refused:?}");
+            memory.check().unwrap();
+            rank.meet(&*memory);
+        }
+        // From here on somebody else may have it capture: it is asked behind the signal too.
+        assert!(!beside.as_raw().is_null());
+        memory.barrier(&beside, 0, Some(LONG)).unwrap();
+        sim.record(true);
+        sim.log().clear();
+        memory.barrier(&beside, 0, Some(LONG)).unwrap();
+        sim.record(false);
+        let calls = sim.log().names();
+        let before = calls.iter().take_while(|&&call| call != "cuStreamWriteValue64");
+        let asked = before.filter(|&&call| call == "cuStreamIsCapturing").count() as u64;
+        beside.synchronize().unwrap();
+        sim.fail_call("cuStreamIsCapturing", asked + 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = memory.barrier(&beside, 0, Some(LONG));
+        assert!(matches!(refused, Err(Error::Core(CoreError::Driver(_)))), "{refused:?}");
+        let broken = memory.check();
+        assert!(matches!(broken, Err(Error::Broken { rank: 0, why: Why::Failed, .. })), "{broken:?}");
         drop(memory);
         rank.finish();
         crew.finish();

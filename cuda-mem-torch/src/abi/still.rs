@@ -54,7 +54,10 @@ fn pin(caching: &CachingAllocator, address: u64, bytes: usize) -> Result<Option<
         Err(Error::UnknownAddress { .. }) => {
             let tags = caching.tags();
             let Some(tag) = tags.iter().find(|tag| tag.has(address)) else {
-                return caching.base_allocation(address).map(|_| None);
+                let (base, there) = caching.base_allocation(address)?;
+                // A block of the default pool moves, and of another one there is no more than its segment.
+                let moves = caching.segment(address).is_ok() || address - base + bytes as u64 > there as u64;
+                return if moves { Err(Error::UnknownAddress { address }) } else { Ok(None) };
             };
             Ok(Some(Box::new(tag.keep(address, bytes, "held still")?)))
         }

@@ -690,6 +690,7 @@ fn memory_that_is_held_still_stays_behind_its_addresses() {
 
     // A part of a block, as a storage of another library's tensor has it.
     let block = allocate(8 * MIB, stream);
+    assert_eq!(hold(block, 1 << 40), (CUDA_MEM_TORCH_NOT_OURS, null_mut()), "there is less behind it");
     let (code, still) = hold(block.wrapping_byte_add(4096), 8 * MIB - 4096);
     succeed(code);
     assert!(!still.is_null());
@@ -708,6 +709,7 @@ fn memory_that_is_held_still_stays_behind_its_addresses() {
     let block = allocate(2 * MIB, stream);
     succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
     assert_eq!(hold(block, 2 * MIB), (CUDA_MEM_TORCH_OK, null_mut()));
+    assert_eq!(hold(block, 1 << 40), (CUDA_MEM_TORCH_NOT_OURS, null_mut()));
     let_move(null_mut());
     delete(block);
     succeed(cuda_mem_torch_release_pool(0, pool));

@@ -68,7 +68,7 @@ pub(super) struct Inner {
     /// What is found by address. Held for a moment, never with `making`.
     pub(super) own: Mutex<BTreeMap<CUdeviceptr, Arc<Allocation>>>,
     words: Arc<OwnWords>,
-    /// What the last [`Group::alloc`] has published, if others were missing.
+    /// What the last [`Group::alloc`] has published, if others were missing, or slept by then.
     pending: Mutex<Option<Arc<Allocation>>>,
     /// What the group's own barrier signals by, once there was one.
     pub(super) barrier: Mutex<Option<Arc<Allocation>>>,
@@ -194,7 +194,7 @@ impl Group {
         };
         let address = allocation.address();
         let memory = self.clone().rendezvous(Arc::clone(&allocation), address);
-        if let Err(Error::Missing { .. }) = memory {
+        if let Err(Error::Missing { .. } | Error::Asleep { .. }) = memory {
             // The others may take it for theirs yet.
             *lock(&self.inner.pending) = Some(allocation);
         }

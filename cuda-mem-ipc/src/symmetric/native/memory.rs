@@ -84,16 +84,12 @@ impl SymmetricMemory for NativeMemory {
         // All signals first: a stream that waits holds up more than itself.
         let mut has_begun = false;
         let puts = others().try_for_each(|to| {
-            let put = self.put(stream, to, Operation::Barrier, channel);
-            // Another error may come from behind the write of the word.
-            has_begun |= !matches!(put, Err(Error::Left { .. } | Error::Core(CoreError::OtherStream)));
+            let (counts, put) = self.put(stream, to, Operation::Barrier, channel);
+            has_begun |= counts;
             put
         });
-        let mut waits = || {
-            let wait = |from| self.wait(&mut waited, stream, from, Operation::Barrier, channel, timeout);
-            others().try_for_each(wait)
-        };
-        puts.and_then(|()| waits()).inspect_err(|_| {
+        let wait = |from| self.wait(&mut waited, stream, from, Operation::Barrier, channel, timeout);
+        puts.and_then(|()| others().try_for_each(wait)).inspect_err(|_| {
             if has_begun {
                 // Some ranks see this one come and some do not, or it does not see them.
                 self.view.group.inner.state.break_by(self.rank(), Why::Failed);
@@ -103,7 +99,7 @@ impl SymmetricMemory for NativeMemory {
 
     fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
         self.begin("put_signal", stream, to, channel)?;
-        self.put(stream, to, Operation::Signal, channel)
+        self.put(stream, to, Operation::Signal, channel).1
     }
 
     fn wait_signal(
@@ -125,9 +121,10 @@ impl NativeMemory {
         self.check()
     }
 
-    fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> Result<()> {
+    /// And whether the signal counts: an error may come from behind the write of its word.
+    fn put(&self, stream: &Stream, to: usize, operation: Operation, channel: usize) -> (bool, Result<()>) {
         if self.view.group.inner.state.directory.has_left(to) {
-            return Err(Error::Left { rank: to });
+            return (false, Err(Error::Left { rank: to }));
         }
         let own = &self.view.allocation.words;
         let (piece, words) =
@@ -135,9 +132,16 @@ impl NativeMemory {
         let line = piece
             .mark_signalled(words)
             .and_then(|()| piece.line(words, operation.word(channel, self.world_size(), self.rank())));
-        // The write of the word is ordered behind the stream's earlier work, which it makes visible.
-        let put = line.and_then(|line| line.record(stream));
-        put.map(drop).map_err(|error| self.explain(error, to))
+        let mut counts = false;
+        let put = line.and_then(|line| {
+            let reserved = line.reserve()?;
+            let number = reserved.generation();
+            // The write of the word is ordered behind the stream's earlier work, which it makes visible.
+            let put = reserved.record(stream);
+            counts = put.is_ok() || line.reserve().map(|next| next.generation()).ok() != Some(number);
+            put
+        });
+        (counts, put.map(drop).map_err(|error| self.explain(error, to)))
     }
 
     fn wait(
