@@ -295,11 +295,11 @@ typedef struct cuda_mem_torch_duration {
    */
   int64_t total;
   /*
-   The longest.
+   The longest since the peaks were last reset.
    */
   int64_t max;
   /*
-   The shortest; 0 without calls.
+   The shortest since then; 0 without calls.
    */
   int64_t min;
   /*

@@ -21,7 +21,7 @@ std::atomic<PinnedAllocator*> the_pinned{nullptr};
 using cuda_mem::add;
 
 void add(c10::CachingAllocator::DurationStat& to, const cuda_mem_torch_duration& from) {
-  to.min = to.count == 0 || from.count == 0 ? std::max(to.min, from.min) : std::min(to.min, from.min);
+  to.min = to.min == 0 || from.min == 0 ? std::max(to.min, from.min) : std::min(to.min, from.min);
   to.max = std::max(to.max, from.max);
   to.total += from.total;
   to.count += from.count;

@@ -746,8 +746,12 @@ def pinned_memory_is_of_the_cache():
     del other, again, copied, there
     torch._C._host_emptyCache()
     assert stats()["allocated_bytes.current"] == 0 and stats()["num_host_free"] > 0, stats()
+    took = lambda: [stats()[f"host_alloc_time.{name}"] for name in ("max", "min", "total", "count")]
+    assert all(took()), took()
     torch.cuda.reset_peak_host_memory_stats()
+    assert took()[:2] == [0, 0] and all(took()[2:]), took()
     torch.cuda.reset_accumulated_host_memory_stats()
+    assert took() == [0] * 4, took()
     assert stats()["active_bytes.peak"] == 0 and stats()["active_requests.allocated"] == 0, stats()
     loader = torch.utils.data.DataLoader([torch.full((1000,), float(at)) for at in range(64)], batch_size=8, pin_memory=True)
     for number, batch in enumerate(loader):

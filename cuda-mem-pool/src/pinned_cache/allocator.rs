@@ -209,7 +209,7 @@ impl PinnedCachingAllocator {
         if forked() { PinnedCacheStatistics::default() } else { self.shared().figures.read() }
     }
 
-    /// Has the peaks of the statistics start anew from what there is now.
+    /// Has the peaks of the statistics start anew from what there is now, and the longest and the shortest times from none.
     pub fn reset_peak_statistics(&self) {
         if !forked() {
             self.shared().figures.reset_peak();
@@ -217,7 +217,7 @@ impl PinnedCachingAllocator {
     }
 
     /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, the numbers of calls, and
-    /// the times.
+    /// how long all took.
     pub fn reset_accumulated_statistics(&self) {
         if !forked() {
             self.shared().figures.reset_accumulated();

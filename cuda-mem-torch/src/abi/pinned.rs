@@ -231,9 +231,9 @@ pub extern "C" fn cuda_mem_torch_pinned_is_allocated_by_driver() -> bool {
 pub struct cuda_mem_torch_duration {
     /// All calls together.
     pub total: i64,
-    /// The longest.
+    /// The longest since the peaks were last reset.
     pub max: i64,
-    /// The shortest; 0 without calls.
+    /// The shortest since then; 0 without calls.
     pub min: i64,
     /// How many there were.
     pub count: i64,
