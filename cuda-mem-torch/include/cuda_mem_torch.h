@@ -347,7 +347,8 @@ typedef struct cuda_mem_torch_pinned_stats {
 } cuda_mem_torch_pinned_stats;
 
 /*
- Whether an allocation for this stream, in the calling thread, goes to the pool.
+ Whether an allocation for this stream, in the calling thread, goes to the pool. Who ends a use of a pool waits for filters that are being
+ asked: they wait for nobody who does.
  */
 typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
 
@@ -1151,8 +1152,8 @@ int cuda_mem_torch_pinned_reset_accumulated_stats(void);
 
 /*
  From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
- that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must not allocate here. `release`,
- which may be null, is called when the filter is needed no more, also if this fails.
+ that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must neither allocate nor end a
+ use of a pool here. `release`, which may be null, is called when the filter is needed no more, also if this fails.
 
  # Safety
 
