@@ -119,10 +119,13 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void release_pool(MempoolId_t id) override {
-    const int code = open_.load() ? cuda_mem_torch_pinned_release_pool(pool_id(id)) : CUDA_MEM_TORCH_POOL_UNKNOWN;
-    if (code == CUDA_MEM_TORCH_POOL_UNKNOWN) {
-      native_->release_pool(id);
-    } else if (check_unless_parents(code)) {
+    // Graphs of both may share a pool, and which one ends is not known. What its own graphs use the native one never gives out again.
+    try {
+      return native_->release_pool(id);
+    } catch (const std::exception&) {
+      // How it answers for a pool that it has not, or no more.
+    }
+    if (check_unless_parents(cuda_mem_torch_pinned_release_pool(pool_id(id)))) {
       pool_uses_ -= 1;
     }
   }

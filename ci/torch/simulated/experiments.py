@@ -819,6 +819,39 @@ def graphs_have_pinned_memory():
     assert held_now["active_requests.current"] == 0, held_now
 
 
+def graphs_of_both_allocators_share_a_pool():
+    """Of the graphs of a pool one was captured with PyTorch's own pinned memory: its end leaves the other what that has captured."""
+    import cuda_mem_torch
+
+    def captured(*pool):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, *pool):
+            there.copy_(pinned(3 * MIB), non_blocking=True)
+        return graph
+
+    def freed():
+        torch._C._host_emptyCache()
+        return torch.cuda.host_memory_stats()["num_host_free"]
+
+    for late in (False, True):
+        if not late:
+            cuda_mem_torch.enable(pinned=False)
+        there = block(3 * MIB)
+        earlier = captured()
+        cuda_mem_torch.enable(pinned=True)
+        later = captured(earlier.pool())
+        before = freed()
+        earlier.reset()
+        assert freed() == before, "the other one still uses it"
+        later.replay()
+        torch.cuda.synchronize()
+        later.reset()
+        assert freed() > before
+        del there, earlier, later
+        torch.cuda.synchronize()
+        cuda_mem_torch.disable()
+
+
 def pinned_memory_is_recorded():
     """The history has pinned memory, where PyTorch's own has it."""
     if not since(14):
@@ -1053,7 +1086,7 @@ PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
-    threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
+    threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,
 ]
