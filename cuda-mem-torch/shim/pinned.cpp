@@ -83,7 +83,7 @@ class PinnedAllocator final : public at::HostAllocator {
   at::HostStats get_stats() override {
     at::HostStats stats = native_->get_stats();
     cuda_mem_torch_pinned_stats ours{};
-    check(cuda_mem_torch_pinned_statistics(&ours));
+    check_unless_parents(cuda_mem_torch_pinned_statistics(&ours));
     add(stats.allocations, ours.allocations);
     add(stats.allocated_bytes, ours.allocated_bytes);
     add(stats.active_requests, ours.active_requests);
@@ -157,7 +157,7 @@ class PinnedAllocator final : public at::HostAllocator {
       static_cast<std::vector<at::HostSegmentInfo>*>(data)->push_back(std::move(segment));
     };
     const size_t first = segments.size();
-    check(cuda_mem_torch_pinned_blocks(add, &segments));
+    check_unless_parents(cuda_mem_torch_pinned_blocks(add, &segments));
     for (size_t at = first; at < segments.size(); ++at) {
       segments[at].context_when_allocated = history_.context_of(reinterpret_cast<void*>(segments[at].address));
     }

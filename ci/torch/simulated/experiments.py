@@ -218,6 +218,13 @@ def statistics_print_themselves():
     assert rows[side.cuda_stream].active == 3 * MIB and sum(row.reserved for row in stats.streams) == stats.reserved
     assert "67.0 MiB" in str(stats) and hex(side.cuda_stream) in str(stats), str(stats)
     assert "<table>" in stats._repr_html_() and "67.0 MiB" in repr(stats)
+    # They leave nothing in the history, and read none of it.
+    torch.cuda.memory._record_memory_history()
+    snapshots = lambda: [entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]].count("snapshot")
+    before = snapshots()
+    cuda_mem_torch.stats()
+    assert snapshots() <= before + 1
+    torch.cuda.memory._record_memory_history(None)
     del kept, other
 
 
@@ -382,6 +389,17 @@ def a_failed_request_says_what_there_was():
     refused((ValueError, cuda_mem_torch.CudaMemError), "7", lambda: cuda_mem_torch.report("there.html", device=7))
     refused(cuda_mem_torch.CudaMemError, "delete them first", cuda_mem_torch.disable)
     refused(TypeError, "accepted: a number", lambda: cuda_mem_torch.enable(max_split_size_mb="64"))
+
+
+def failed_requests_write_pages_after_disable():
+    """Whoever asked for a page has it from the allocator that is there."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    cuda_mem_torch.on_oom("disabled.html")
+    cuda_mem_torch.disable()
+    refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(100 << 30))
+    assert Path("disabled.html").exists()
 
 
 def a_request_that_hardly_fails_says_so():
@@ -599,6 +617,7 @@ def end():
     torch._C._host_emptyCache()
     torch.cuda.reset_peak_host_memory_stats()
     torch.cuda.reset_accumulated_host_memory_stats()
+    torch.cuda.host_memory_stats()
     memory._record_memory_history(None)
     print("ended")
 parent = os.getpid()
@@ -607,6 +626,8 @@ if os.fork() == 0:
     sys.exit(7)
 print("status", os.waitstatus_to_exitcode(os.wait()[1]))
 """
+    if since(14):
+        words = words.replace("_history()", "_history(record_pinned_host_memory=True)")
     done = subprocess.run([sys.executable, "-c", words], timeout=200, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.split() == ["ended", "status", "7", "ended"] and "Traceback" not in done.stderr, done
     assert done.stderr.count("the snapshot of a forked child has no device memory") == 1, done
@@ -1084,7 +1105,7 @@ print(torch.cuda.get_allocator_backend())
 
 PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
-    statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
+    statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
