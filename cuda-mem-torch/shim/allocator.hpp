@@ -113,7 +113,10 @@ class Native {
   }
   void set_late(bool late) {
     late_.store(late, std::memory_order_relaxed);
+    names_expandable = !late;
   }
+  /// Whether segments are expandable as the settings say: not if it came first, until the program has named it since.
+  std::atomic<bool> names_expandable{true};
 
   /// Whether a pool is its own.
   bool has_pool(DeviceIndex device, const MempoolId_t& id) const;
@@ -284,8 +287,8 @@ class Allocator final : public native::CUDAAllocator {
   void annotateMemory(const void* pointer, const std::string& metadata) override;
 #endif
 
-  /// Takes over PyTorch's settings as they are now. Whether segments are expandable is the native allocator's alone if that came first, unless
-  /// the program has named it since; the share of memory is theirs at first, and while they have requests beyond it rejected.
+  /// Takes over PyTorch's settings as they are now; whether segments are expandable if `names_expandable`, or it was so before. The share of
+  /// memory is theirs at first, and while they have requests beyond it rejected.
   void apply_settings(bool names_expandable = false);
   /// Has the native allocator give back what it has cached, if it came first and nothing may capture; whether it had something.
   bool empty_natively(MempoolId_t id);

@@ -106,15 +106,16 @@ def what_pytorch_refuses_changes_nothing():
     del early
 
 
+def is_expandable(tensor):
+    found = [one for one in torch.cuda.memory_snapshot() if one["address"] <= tensor.data_ptr() < one["address"] + one["total_size"]]
+    assert [one["segment_pool_id"] for one in found] == [(0, 0)], found
+    return found[0]["is_expandable"]
+
+
 def segments_stay_while_the_setting_is_off():
     """A scope without expandable segments, as vLLM has around its own pools, gets segments that never move and say so, until they go back; as
     natively they can be named to others by `cudaIpcGetMemHandle`. What there was stays where it is. With `enable()` it is for good."""
     import cuda_mem_torch
-
-    def is_expandable(tensor):
-        found = [one for one in torch.cuda.memory_snapshot() if one["address"] <= tensor.data_ptr() < one["address"] + one["total_size"]]
-        assert [one["segment_pool_id"] for one in found] == [(0, 0)], found
-        return found[0]["is_expandable"]
 
     def has_handle(tensor):
         runtime = ctypes.CDLL("libcudart-played.so")
@@ -159,6 +160,26 @@ def segments_stay_while_the_setting_is_off():
     del still
     torch.cuda.synchronize()
     cuda_mem_torch.disable()
+
+
+def segments_stay_while_the_setting_is_off_late():
+    """What the program has said since `enable()` came late holds, whoever calls `enable()` again for something else."""
+    import cuda_mem_torch
+
+    early = block(64)
+    cuda_mem_torch.enable()
+    assert is_expandable(block(30 * MIB)), "PyTorch's setting is of its own segments"
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    assert not is_expandable(block(30 * MIB))
+    cuda_mem_torch.enable(garbage_collection_threshold=0.8)
+    assert not is_expandable(block(40 * MIB))
+    cuda_mem_torch.enable()
+    assert not is_expandable(block(50 * MIB))
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+    cuda_mem_torch.enable()
+    assert is_expandable(block(60 * MIB)), "it ends with disable()"
+    del early
 
 
 def memory_is_held_still():
@@ -1104,7 +1125,7 @@ print(torch.cuda.get_allocator_backend())
 
 
 PROGRAMS = [
-    options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
     threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
