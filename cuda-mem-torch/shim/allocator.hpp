@@ -128,11 +128,8 @@ class Native {
   bool has_routes() const {
     return routed_.load() != 0;
   }
-  /// Whether some thread allocates to a pool, or captures to one: of those of this allocator it knows nothing.
-  bool is_beside_pools() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return !routes_.empty();
-  }
+  /// Whether a stream captures where some thread allocates to a pool, of which it may know nothing. A capture that failed leaves its pool so.
+  bool is_beside_captures() const;
   bool takes(DeviceIndex device, cudaStream_t stream) const {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }
@@ -170,6 +167,8 @@ class Native {
   std::atomic<bool> late_{false};
   std::atomic<size_t> routed_{0};
   mutable std::mutex mutex_;
+  /// Held while filters are asked, as natively: who ends a route waits for them.
+  mutable std::recursive_mutex routes_mutex_;
   /// As they began, those of this allocator too while it came late.
   std::vector<Route> routes_;
   std::unordered_map<const void*, c10::DeleterFnPtr> blocks_;

@@ -358,7 +358,7 @@ void Allocator::emptyCache(MempoolId_t id) {
 }
 
 bool Allocator::empty_natively(MempoolId_t id) {
-  if (!native_.is_late() || native_.is_beside_pools()) {
+  if (!native_.is_late() || native_.is_beside_captures()) {
     return false;
   }
   int64_t freed = 0;
