@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{pin_memory_with, unpin_memory_with};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, LateReports, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{DurationStat, PinnedBlock, PinnedCacheStatistics};
 
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
@@ -145,16 +145,23 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_record(
     stream: *mut c_void,
 ) -> c_int {
     entry(|| {
-        let mut shard = shard(address.addr());
-        let lent = shard.get_mut(&address.addr()).ok_or_else(|| unknown(address))?;
-        streams::with(devices::device(device)?, stream, |stream| match lent.block.record_stream(stream) {
-            Err(CoreError::Capturing { .. }) => {
-                if lent.capturing.iter().all(|known| known.id() != stream.id()) {
-                    lent.capturing.push(stream.clone());
+        if !shard(address.addr()).contains_key(&address.addr()) {
+            return Err(unknown(address));
+        }
+        // Without the lock: the program may be asked about the stream, and hears of what fails.
+        streams::with(devices::device(device)?, stream, |stream| {
+            let _reports = LateReports::new();
+            let mut shard = shard(address.addr());
+            let lent = shard.get_mut(&address.addr()).ok_or_else(|| unknown(address))?;
+            match lent.block.record_stream(stream) {
+                Err(CoreError::Capturing { .. }) => {
+                    if lent.capturing.iter().all(|known| known.id() != stream.id()) {
+                        lent.capturing.push(stream.clone());
+                    }
+                    Ok(())
                 }
-                Ok(())
+                recorded => Ok(recorded?),
             }
-            recorded => Ok(recorded?),
         })
     })
 }
