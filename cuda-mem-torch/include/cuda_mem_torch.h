@@ -1529,7 +1529,8 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
 /*
  Has the memory of a block, or of a part of one, stay behind its addresses, also when the block is freed, until
  [`cuda_mem_torch_let_move`]. It is not moved, not unmapped and not given back; a part of a tag stays awake when the tag is put to sleep.
- `still` gets null for memory that never moves, of a block of another private pool.
+ `still` gets null for memory that never moves, of a block of another private pool, or made while segments were not expandable. It is not
+ held: it stays until the block is freed.
 
  `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 
