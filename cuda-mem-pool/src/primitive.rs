@@ -15,7 +15,7 @@ use cuda_mem_core::LateReports;
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::yield_now,
@@ -24,7 +24,7 @@ pub(crate) use loom::{
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::{
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::yield_now,

@@ -295,11 +295,11 @@ typedef struct cuda_mem_torch_duration {
    */
   int64_t total;
   /*
-   The longest.
+   The longest since the peaks were last reset.
    */
   int64_t max;
   /*
-   The shortest; 0 without calls.
+   The shortest since then; 0 without calls.
    */
   int64_t min;
   /*
@@ -347,7 +347,8 @@ typedef struct cuda_mem_torch_pinned_stats {
 } cuda_mem_torch_pinned_stats;
 
 /*
- Whether an allocation for this stream, in the calling thread, goes to the pool.
+ Whether an allocation for this stream, in the calling thread, goes to the pool. Who ends a use of a pool waits for filters that are being
+ asked: they wait for nobody who does.
  */
 typedef bool (*cuda_mem_torch_filter)(void *data, void *stream);
 
@@ -1151,8 +1152,8 @@ int cuda_mem_torch_pinned_reset_accumulated_stats(void);
 
 /*
  From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
- that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must not allocate here. `release`,
- which may be null, is called when the filter is needed no more, also if this fails.
+ that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must neither allocate nor end a
+ use of a pool here. `release`, which may be null, is called when the filter is needed no more, also if this fails.
 
  # Safety
 
@@ -1518,7 +1519,8 @@ int cuda_mem_torch_reset_accumulated_stats(int device);
 /*
  Has the memory of a block, or of a part of one, stay behind its addresses, also when the block is freed, until
  [`cuda_mem_torch_let_move`]. It is not moved, not unmapped and not given back; a part of a tag stays awake when the tag is put to sleep.
- `still` gets null for memory that never moves, of a block of another private pool.
+ `still` gets null for memory that never moves, of a block of another private pool, or made while segments were not expandable. It is not
+ held: it stays until the block is freed.
 
  `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 

@@ -113,7 +113,10 @@ class Native {
   }
   void set_late(bool late) {
     late_.store(late, std::memory_order_relaxed);
+    names_expandable = !late;
   }
+  /// Whether segments are expandable as the settings say: not if it came first, until the program has named it since.
+  std::atomic<bool> names_expandable{true};
 
   /// Whether a pool is its own.
   bool has_pool(DeviceIndex device, const MempoolId_t& id) const;
@@ -125,11 +128,8 @@ class Native {
   bool has_routes() const {
     return routed_.load() != 0;
   }
-  /// Whether some thread allocates to a pool, or captures to one: of those of this allocator it knows nothing.
-  bool is_beside_pools() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return !routes_.empty();
-  }
+  /// Whether a stream captures where some thread allocates to a pool, of which it may know nothing. A capture that failed leaves its pool so.
+  bool is_beside_captures() const;
   bool takes(DeviceIndex device, cudaStream_t stream) const {
     return C10_UNLIKELY(routed_.load(std::memory_order_relaxed) != 0) && has_route(device, stream);
   }
@@ -167,6 +167,8 @@ class Native {
   std::atomic<bool> late_{false};
   std::atomic<size_t> routed_{0};
   mutable std::mutex mutex_;
+  /// Held while filters are asked, as natively: who ends a route waits for them.
+  mutable std::recursive_mutex routes_mutex_;
   /// As they began, those of this allocator too while it came late.
   std::vector<Route> routes_;
   std::unordered_map<const void*, c10::DeleterFnPtr> blocks_;
@@ -284,8 +286,8 @@ class Allocator final : public native::CUDAAllocator {
   void annotateMemory(const void* pointer, const std::string& metadata) override;
 #endif
 
-  /// Takes over PyTorch's settings as they are now. Whether segments are expandable is the native allocator's alone if that came first, unless
-  /// the program has named it since; the share of memory is theirs at first, and while they have requests beyond it rejected.
+  /// Takes over PyTorch's settings as they are now; whether segments are expandable if `names_expandable`, or it was so before. The share of
+  /// memory is theirs at first, and while they have requests beyond it rejected.
   void apply_settings(bool names_expandable = false);
   /// Has the native allocator give back what it has cached, if it came first and nothing may capture; whether it had something.
   bool empty_natively(MempoolId_t id);

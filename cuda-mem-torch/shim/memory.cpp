@@ -332,7 +332,8 @@ void Allocator::apply_settings(bool names_expandable) {
     return;
   }
   check(cuda_mem_torch_set_graph_capture_record_stream_reuse(native::CUDAAllocatorConfig::graph_capture_record_stream_reuse()));
-  if (names_expandable || !native_.is_late()) {
+  if (names_expandable || native_.names_expandable) {
+    native_.names_expandable = true;
     check(cuda_mem_torch_set_expandable_segments(Config::use_expandable_segments()));
   }
 #if CUDA_MEM_HAS_HOST_LIMITS
@@ -357,7 +358,7 @@ void Allocator::emptyCache(MempoolId_t id) {
 }
 
 bool Allocator::empty_natively(MempoolId_t id) {
-  if (!native_.is_late() || native_.is_beside_pools()) {
+  if (!native_.is_late() || native_.is_beside_captures()) {
     return false;
   }
   int64_t freed = 0;

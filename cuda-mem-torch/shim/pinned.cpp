@@ -21,7 +21,7 @@ std::atomic<PinnedAllocator*> the_pinned{nullptr};
 using cuda_mem::add;
 
 void add(c10::CachingAllocator::DurationStat& to, const cuda_mem_torch_duration& from) {
-  to.min = to.count == 0 || from.count == 0 ? std::max(to.min, from.min) : std::min(to.min, from.min);
+  to.min = to.min == 0 || from.min == 0 ? std::max(to.min, from.min) : std::min(to.min, from.min);
   to.max = std::max(to.max, from.max);
   to.total += from.total;
   to.count += from.count;
@@ -83,7 +83,7 @@ class PinnedAllocator final : public at::HostAllocator {
   at::HostStats get_stats() override {
     at::HostStats stats = native_->get_stats();
     cuda_mem_torch_pinned_stats ours{};
-    check(cuda_mem_torch_pinned_statistics(&ours));
+    check_unless_parents(cuda_mem_torch_pinned_statistics(&ours));
     add(stats.allocations, ours.allocations);
     add(stats.allocated_bytes, ours.allocated_bytes);
     add(stats.active_requests, ours.active_requests);
@@ -119,10 +119,13 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void release_pool(MempoolId_t id) override {
-    const int code = open_.load() ? cuda_mem_torch_pinned_release_pool(pool_id(id)) : CUDA_MEM_TORCH_POOL_UNKNOWN;
-    if (code == CUDA_MEM_TORCH_POOL_UNKNOWN) {
-      native_->release_pool(id);
-    } else if (check_unless_parents(code)) {
+    // Graphs of both may share a pool, and which one ends is not known. What its own graphs use the native one never gives out again.
+    try {
+      return native_->release_pool(id);
+    } catch (const std::exception&) {
+      // How it answers for a pool that it has not, or no more.
+    }
+    if (check_unless_parents(cuda_mem_torch_pinned_release_pool(pool_id(id)))) {
       pool_uses_ -= 1;
     }
   }
@@ -154,7 +157,7 @@ class PinnedAllocator final : public at::HostAllocator {
       static_cast<std::vector<at::HostSegmentInfo>*>(data)->push_back(std::move(segment));
     };
     const size_t first = segments.size();
-    check(cuda_mem_torch_pinned_blocks(add, &segments));
+    check_unless_parents(cuda_mem_torch_pinned_blocks(add, &segments));
     for (size_t at = first; at < segments.size(); ++at) {
       segments[at].context_when_allocated = history_.context_of(reinterpret_cast<void*>(segments[at].address));
     }

@@ -25,14 +25,14 @@ bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
 
 void Native::enter(DeviceIndex device, const MempoolId_t& id, std::shared_ptr<Filter> filter, bool is_native) {
   if (is_late()) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::recursive_mutex> lock(routes_mutex_);
     routes_.push_back({device, id, std::move(filter), is_native});
     routed_.fetch_add(is_native ? 1 : 0);
   }
 }
 
 void Native::leave(DeviceIndex device, const MempoolId_t& id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::recursive_mutex> lock(routes_mutex_);
   const auto is_it = [&](const Route& route) { return route.device == device && route.id == id; };
   const auto found = std::find_if(routes_.rbegin(), routes_.rend(), is_it);
   if (found != routes_.rend()) {
@@ -42,16 +42,19 @@ void Native::leave(DeviceIndex device, const MempoolId_t& id) {
 }
 
 bool Native::has_route(DeviceIndex device, cudaStream_t stream) const {
-  std::vector<Route> routes;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::copy_if(
-        routes_.begin(), routes_.end(), std::back_inserter(routes), [&](const Route& route) { return route.device == device; });
-  }
+  const std::lock_guard<std::recursive_mutex> lock(routes_mutex_);
   // The last that began is the innermost.
-  const auto takes = [&](const Route& route) { return (*route.filter)(stream); };
-  const auto found = std::find_if(routes.rbegin(), routes.rend(), takes);
-  return found != routes.rend() && found->is_native;
+  const auto takes = [&](const Route& route) { return route.device == device && (*route.filter)(stream); };
+  const auto found = std::find_if(routes_.rbegin(), routes_.rend(), takes);
+  return found != routes_.rend() && found->is_native;
+}
+
+bool Native::is_beside_captures() const {
+  std::unique_lock<std::recursive_mutex> lock(routes_mutex_);
+  const auto routes = routes_;
+  lock.unlock();
+  const auto captures = [](const Route& route) { return cuda_mem_torch_synchronize(route.device) != CUDA_MEM_TORCH_OK; };
+  return std::any_of(routes.begin(), routes.end(), captures);
 }
 
 bool Allocator::is_native_pool(DeviceIndex device, const MempoolId_t& id) {
@@ -127,6 +130,7 @@ void Allocator::beginAllocateToPool(
     MempoolId_t id,
     std::function<bool(cudaStream_t)> filter) {
   const auto shared = std::make_shared<Filter>(std::move(filter));
+  see_streams(device);
   if (is_native_pool(device, id)) {
     // Before, so that both know of it or none does.
     native_.enter(device, id, shared, true);
@@ -134,7 +138,6 @@ void Allocator::beginAllocateToPool(
     native_->beginAllocateToPool(device, id, *shared);
     return undone.release();
   }
-  see_streams(device);
   const int code = cuda_mem_torch_begin_allocate_to_pool(
       device, pool_id(id), &accepts, new std::shared_ptr<Filter>(shared), &end<std::shared_ptr<Filter>>);
   check_reason(code, CUDA_MEM_TORCH_POOL_BEGUN, "beginAllocateToPool: already recording to mempool_id");
@@ -161,6 +164,10 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
   }
   if (check_unless_parents(cuda_mem_torch_release_pool(device, pool_id(id)), device)) {
     pool_uses_.fetch_sub(1);
+    // The last use ends the route.
+    if (getPoolUseCount(device, id) == 0) {
+      native_.leave(device, id);
+    }
   }
 }
 

@@ -106,15 +106,16 @@ def what_pytorch_refuses_changes_nothing():
     del early
 
 
+def is_expandable(tensor):
+    found = [one for one in torch.cuda.memory_snapshot() if one["address"] <= tensor.data_ptr() < one["address"] + one["total_size"]]
+    assert [one["segment_pool_id"] for one in found] == [(0, 0)], found
+    return found[0]["is_expandable"]
+
+
 def segments_stay_while_the_setting_is_off():
     """A scope without expandable segments, as vLLM has around its own pools, gets segments that never move and say so, until they go back; as
     natively they can be named to others by `cudaIpcGetMemHandle`. What there was stays where it is. With `enable()` it is for good."""
     import cuda_mem_torch
-
-    def is_expandable(tensor):
-        found = [one for one in torch.cuda.memory_snapshot() if one["address"] <= tensor.data_ptr() < one["address"] + one["total_size"]]
-        assert [one["segment_pool_id"] for one in found] == [(0, 0)], found
-        return found[0]["is_expandable"]
 
     def has_handle(tensor):
         runtime = ctypes.CDLL("libcudart-played.so")
@@ -159,6 +160,26 @@ def segments_stay_while_the_setting_is_off():
     del still
     torch.cuda.synchronize()
     cuda_mem_torch.disable()
+
+
+def segments_stay_while_the_setting_is_off_late():
+    """What the program has said since `enable()` came late holds, whoever calls `enable()` again for something else."""
+    import cuda_mem_torch
+
+    early = block(64)
+    cuda_mem_torch.enable()
+    assert is_expandable(block(30 * MIB)), "PyTorch's setting is of its own segments"
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    assert not is_expandable(block(30 * MIB))
+    cuda_mem_torch.enable(garbage_collection_threshold=0.8)
+    assert not is_expandable(block(40 * MIB))
+    cuda_mem_torch.enable()
+    assert not is_expandable(block(50 * MIB))
+    torch.cuda.synchronize()
+    cuda_mem_torch.disable()
+    cuda_mem_torch.enable()
+    assert is_expandable(block(60 * MIB)), "it ends with disable()"
+    del early
 
 
 def memory_is_held_still():
@@ -218,6 +239,13 @@ def statistics_print_themselves():
     assert rows[side.cuda_stream].active == 3 * MIB and sum(row.reserved for row in stats.streams) == stats.reserved
     assert "67.0 MiB" in str(stats) and hex(side.cuda_stream) in str(stats), str(stats)
     assert "<table>" in stats._repr_html_() and "67.0 MiB" in repr(stats)
+    # They leave nothing in the history, and read none of it.
+    torch.cuda.memory._record_memory_history()
+    snapshots = lambda: [entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]].count("snapshot")
+    before = snapshots()
+    cuda_mem_torch.stats()
+    assert snapshots() <= before + 1
+    torch.cuda.memory._record_memory_history(None)
     del kept, other
 
 
@@ -382,6 +410,17 @@ def a_failed_request_says_what_there_was():
     refused((ValueError, cuda_mem_torch.CudaMemError), "7", lambda: cuda_mem_torch.report("there.html", device=7))
     refused(cuda_mem_torch.CudaMemError, "delete them first", cuda_mem_torch.disable)
     refused(TypeError, "accepted: a number", lambda: cuda_mem_torch.enable(max_split_size_mb="64"))
+
+
+def failed_requests_write_pages_after_disable():
+    """Whoever asked for a page has it from the allocator that is there."""
+    import cuda_mem_torch
+
+    cuda_mem_torch.enable()
+    cuda_mem_torch.on_oom("disabled.html")
+    cuda_mem_torch.disable()
+    refused(torch.OutOfMemoryError, "Tried to allocate", lambda: block(100 << 30))
+    assert Path("disabled.html").exists()
 
 
 def a_request_that_hardly_fails_says_so():
@@ -599,6 +638,7 @@ def end():
     torch._C._host_emptyCache()
     torch.cuda.reset_peak_host_memory_stats()
     torch.cuda.reset_accumulated_host_memory_stats()
+    torch.cuda.host_memory_stats()
     memory._record_memory_history(None)
     print("ended")
 parent = os.getpid()
@@ -607,6 +647,8 @@ if os.fork() == 0:
     sys.exit(7)
 print("status", os.waitstatus_to_exitcode(os.wait()[1]))
 """
+    if since(14):
+        words = words.replace("_history()", "_history(record_pinned_host_memory=True)")
     done = subprocess.run([sys.executable, "-c", words], timeout=200, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.split() == ["ended", "status", "7", "ended"] and "Traceback" not in done.stderr, done
     assert done.stderr.count("the snapshot of a forked child has no device memory") == 1, done
@@ -746,8 +788,12 @@ def pinned_memory_is_of_the_cache():
     del other, again, copied, there
     torch._C._host_emptyCache()
     assert stats()["allocated_bytes.current"] == 0 and stats()["num_host_free"] > 0, stats()
+    took = lambda: [stats()[f"host_alloc_time.{name}"] for name in ("max", "min", "total", "count")]
+    assert all(took()), took()
     torch.cuda.reset_peak_host_memory_stats()
+    assert took()[:2] == [0, 0] and all(took()[2:]), took()
     torch.cuda.reset_accumulated_host_memory_stats()
+    assert took() == [0] * 4, took()
     assert stats()["active_bytes.peak"] == 0 and stats()["active_requests.allocated"] == 0, stats()
     loader = torch.utils.data.DataLoader([torch.full((1000,), float(at)) for at in range(64)], batch_size=8, pin_memory=True)
     for number, batch in enumerate(loader):
@@ -813,6 +859,39 @@ def graphs_have_pinned_memory():
     gc.collect()
     held_now = torch.cuda.host_memory_stats()
     assert held_now["active_requests.current"] == 0, held_now
+
+
+def graphs_of_both_allocators_share_a_pool():
+    """Of the graphs of a pool one was captured with PyTorch's own pinned memory: its end leaves the other what that has captured."""
+    import cuda_mem_torch
+
+    def captured(*pool):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, *pool):
+            there.copy_(pinned(3 * MIB), non_blocking=True)
+        return graph
+
+    def freed():
+        torch._C._host_emptyCache()
+        return torch.cuda.host_memory_stats()["num_host_free"]
+
+    for late in (False, True):
+        if not late:
+            cuda_mem_torch.enable(pinned=False)
+        there = block(3 * MIB)
+        earlier = captured()
+        cuda_mem_torch.enable(pinned=True)
+        later = captured(earlier.pool())
+        before = freed()
+        earlier.reset()
+        assert freed() == before, "the other one still uses it"
+        later.replay()
+        torch.cuda.synchronize()
+        later.reset()
+        assert freed() > before
+        del there, earlier, later
+        torch.cuda.synchronize()
+        cuda_mem_torch.disable()
 
 
 def pinned_memory_is_recorded():
@@ -1046,10 +1125,10 @@ print(torch.cuda.get_allocator_backend())
 
 
 PROGRAMS = [
-    options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
-    statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was,
+    options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
+    statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
-    threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory,
+    threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,
 ]

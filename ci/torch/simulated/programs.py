@@ -403,6 +403,26 @@ def late_capture():
     assert torch.cuda.memory_reserved() < held
 
 
+def late_failed_capture():
+    """A capture that failed is over, although its pool has not been told: what PyTorch's own allocator has cached is given back again."""
+    import cuda_mem_torch
+
+    early = block(64 * MIB)
+    cuda_mem_torch.enable()
+    block(64)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            torch.cuda.synchronize()
+        raise AssertionError("it was captured")
+    except RuntimeError as error:
+        assert "captur" in str(error), error
+    del early
+    held = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= held - 64 * MIB, (torch.cuda.memory_reserved(), held)
+
+
 def late_memory():
     """What PyTorch's own allocator has cached is there for requests."""
     import cuda_mem_torch
@@ -576,7 +596,7 @@ def sleep_and_wake():
 
 
 PROGRAMS = [
-    late, late_limit, late_at_the_limit, late_peers, late_without_peers, late_capture, late_memory, limits_are_the_last, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
+    late, late_limit, late_at_the_limit, late_peers, late_without_peers, late_capture, late_failed_capture, late_memory, limits_are_the_last, context, innermost_pool, disabled_with_pools, share_with_ours, share_with_native, share_without_numpy, share_untraceable_with_ours, share_untraceable_with_native,
     share_filtered_with_ours, share_filtered_with_native, share_many, graph, sleep_and_wake,
 ]
 

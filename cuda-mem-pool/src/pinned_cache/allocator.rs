@@ -107,7 +107,7 @@ impl PinnedCachingAllocator {
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
     /// filter gets the stream of [`PinnedCachingAllocator::allocate_with`], if there is one, and is called in the allocating thread. Of
     /// several that say yes, the one that was begun last has the allocation. A filter must not allocate here: it would be asked about
-    /// that too, for ever. If it panics, nothing was allocated.
+    /// that too, for ever. Nor does it end a use of a pool, or wait for who does: that waits for those that are being asked. If it panics, nothing was allocated.
     ///
     /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
     /// this, or the last handle to the allocator is dropped: a graph that captured some of it must not run after either.
@@ -157,6 +157,7 @@ impl PinnedCachingAllocator {
         let route = pools.routes.remove(position);
         shared.routes.store(pools.routes.len(), Ordering::Release);
         drop(pools);
+        drop(shared.asking.write());
         // What the filter has captured is dropped outside the lock.
         drop(route);
         Ok(())
@@ -183,6 +184,7 @@ impl PinnedCachingAllocator {
         shared.routes.store(pools.routes.len(), Ordering::Release);
         let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
         drop(pools);
+        drop(shared.asking.write());
         released.iter().for_each(|(_, arena)| arena.close());
         // Last: what the filter has captured may panic as it goes.
         drop(route);
@@ -209,7 +211,7 @@ impl PinnedCachingAllocator {
         if forked() { PinnedCacheStatistics::default() } else { self.shared().figures.read() }
     }
 
-    /// Has the peaks of the statistics start anew from what there is now.
+    /// Has the peaks of the statistics start anew from what there is now, and the longest and the shortest times from none.
     pub fn reset_peak_statistics(&self) {
         if !forked() {
             self.shared().figures.reset_peak();
@@ -217,7 +219,7 @@ impl PinnedCachingAllocator {
     }
 
     /// Has the accumulated figures of the statistics start anew from zero: `allocated`, `freed`, the numbers of calls, and
-    /// the times.
+    /// how long all took.
     pub fn reset_accumulated_statistics(&self) {
         if !forked() {
             self.shared().figures.reset_accumulated();

@@ -16,7 +16,7 @@ use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, lock, try_lock, unique};
+use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, RwLock, lock, try_lock, unique};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -27,6 +27,8 @@ pub(super) struct Shared {
     pub(super) figures: Figures,
     /// How many routes there are, so that the usual case costs one load.
     pub(super) routes: AtomicUsize,
+    /// Shared by those who ask filters, before they read which: who ends a route waits for them.
+    pub(super) asking: RwLock<()>,
     pub(super) pools: Mutex<Pools>,
     caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
@@ -53,6 +55,7 @@ impl Shared {
             options,
             figures: Figures::new(),
             routes: AtomicUsize::new(0),
+            asking: RwLock::new(()),
             pools: Mutex::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
@@ -83,6 +86,7 @@ impl Shared {
             return None;
         }
         // The filters are somebody else's code: they are asked without the lock. The innermost is the last one.
+        let _asking = self.asking.read();
         let routes = lock(&self.pools).routes.clone();
         routes.into_iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
     }

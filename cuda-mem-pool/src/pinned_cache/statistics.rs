@@ -40,9 +40,9 @@ pub struct PinnedCacheStatistics {
 pub struct DurationStat {
     /// All calls together.
     pub total: u64,
-    /// The longest.
+    /// The longest since the peaks were last reset.
     pub max: u64,
-    /// The shortest; 0 without calls.
+    /// The shortest since then; 0 without calls.
     pub min: u64,
     /// How many there were.
     pub count: u64,
@@ -51,7 +51,7 @@ pub struct DurationStat {
 impl DurationStat {
     fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.min = if self.count == 0 { micros } else { self.min.min(micros) };
+        self.min = if self.min == 0 { micros } else { self.min.min(micros) };
         self.max = self.max.max(micros);
         self.total = self.total.saturating_add(micros);
         self.count += 1;
@@ -162,14 +162,19 @@ impl Figures {
         let statistics = &mut lock(&self.segments).statistics;
         statistics.allocations.reset_peak();
         statistics.allocated_bytes.reset_peak();
+        for time in [&mut statistics.host_alloc_time, &mut statistics.host_free_time] {
+            (time.max, time.min) = (0, 0);
+        }
     }
 
     pub(super) fn reset_accumulated(&self) {
         self.blocks.reset_accumulated();
         let statistics = &mut lock(&self.segments).statistics;
-        let PinnedCacheStatistics { mut allocations, mut allocated_bytes, .. } = *statistics;
-        allocations.reset_accumulated();
-        allocated_bytes.reset_accumulated();
-        *statistics = PinnedCacheStatistics { allocations, allocated_bytes, ..Default::default() };
+        statistics.allocations.reset_accumulated();
+        statistics.allocated_bytes.reset_accumulated();
+        (statistics.num_host_alloc, statistics.num_host_free) = (0, 0);
+        for time in [&mut statistics.host_alloc_time, &mut statistics.host_free_time] {
+            (time.total, time.count) = (0, 0);
+        }
     }
 }

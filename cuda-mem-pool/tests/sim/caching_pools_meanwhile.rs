@@ -1,5 +1,7 @@
 //! What becomes of private pools while another thread asks whether their memory is quiet, or waits for that, and while a tracker is told.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -147,5 +149,45 @@ fn a_block_whose_stream_is_done_serves_others_while_one_waits_for_another_stream
             assert_eq!(waits.join().unwrap().unwrap(), blocks[0]);
         });
         blocks.into_iter().chain([kept]).for_each(|block| free(&allocator, block));
+    });
+}
+
+/// What a filter has captured may go with its owner afterwards.
+#[test]
+fn who_ends_a_route_waits_for_those_who_ask_its_filter() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let stream = Stream::new(context).unwrap();
+        for ends in [CachingAllocator::end_allocate_to_pool, CachingAllocator::release_pool] {
+            let (id, answered, (asked, is_asked)) =
+                (MempoolId::for_user(), Arc::new(AtomicBool::new(false)), channel());
+            let answers = Arc::clone(&answered);
+            let filter = Filter::new(move |_| {
+                asked.send(()).unwrap();
+                thread::sleep(Duration::from_millis(100));
+                answers.store(true, Ordering::SeqCst);
+                true
+            });
+            allocator.begin_allocate_to_pool(id, filter).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| drop(allocator.allocate(BYTES, &stream).unwrap()));
+                is_asked.recv_timeout(LIMIT).unwrap();
+                ends(&allocator, id).unwrap();
+                assert!(answered.load(Ordering::SeqCst), "it is still being asked");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_filter_that_ends_its_own_route_waits_for_nobody() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (stream, id, its_own) = (Stream::new(context).unwrap(), MempoolId::for_user(), allocator.clone());
+        let filter = Filter::new(move |_| its_own.release_pool(id).is_err());
+        allocator.begin_allocate_to_pool(id, filter).unwrap();
+        let block = allocator.allocate(BYTES, &stream).unwrap();
+        assert!(!allocator.has_routes() && allocator.pool_use_count(id) == 0);
+        drop(block);
     });
 }

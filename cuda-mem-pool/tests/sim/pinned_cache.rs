@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -481,5 +481,31 @@ fn a_filter_that_has_a_block_goes_with_the_allocator() {
         allocator.begin_allocate_to_pool(MempoolId::for_user(), filter).unwrap();
         drop(allocator);
         assert!(left.upgrade().is_none(), "nobody can end the route any more");
+    });
+}
+
+/// What a filter has captured may go with its owner afterwards.
+#[test]
+fn who_ends_a_route_waits_for_those_who_ask_its_filter() {
+    on_simulator(|_, context| {
+        let allocator = allocator(context);
+        for ends in [PinnedCachingAllocator::end_allocate_to_pool, PinnedCachingAllocator::release_pool] {
+            let (id, answered, (asked, is_asked)) =
+                (MempoolId::for_user(), Arc::new(AtomicBool::new(false)), channel());
+            let answers = Arc::clone(&answered);
+            let filter = move |_: Option<StreamId>| {
+                asked.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+                answers.store(true, Ordering::SeqCst);
+                true
+            };
+            allocator.begin_allocate_to_pool(id, filter).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| drop(allocator.allocate(MIB).unwrap()));
+                is_asked.recv_timeout(Duration::from_secs(60)).unwrap();
+                ends(&allocator, id).unwrap();
+                assert!(answered.load(Ordering::SeqCst), "it is still being asked");
+            });
+        }
     });
 }

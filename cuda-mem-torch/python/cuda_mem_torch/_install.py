@@ -148,6 +148,7 @@ def disable() -> None:
     if _options:
         torch._C._accelerator_setAllocatorSettings(_settings.from_environment())
         _options.clear()
+    _recording.follow(torch)
 
 
 def is_enabled() -> bool:

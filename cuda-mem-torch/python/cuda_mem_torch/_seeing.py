@@ -23,7 +23,7 @@ def stats(device: torch.device | int | str | None = None) -> _stats.Stats:
     """``torch.cuda.memory_stats()`` of a device, with what each stream and pool holds; prints itself as a table."""
     torch = _enabled("stats()")
     index = _torch.device_index(device)
-    return _stats.Stats(index, torch.cuda.memory_stats(index), torch.cuda.memory_snapshot())
+    return _stats.Stats(index, torch.cuda.memory_stats(index), torch.cuda.memory_snapshot(include_traces=False))
 
 
 def snapshot(path: str | os.PathLike[str]) -> None:

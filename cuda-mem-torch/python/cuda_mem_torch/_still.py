@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def hold_still(*tensors: torch.Tensor) -> Iterator[None]:
     """Within ``with hold_still(*tensors):`` the memory of these CUDA tensors stays behind its addresses, for libraries that register it by
     address: RDMA, UCX, GPUDirect storage, NCCL windows. It does so too when a tensor is freed within. Afterwards it may move, so the
-    registration has to end before. Memory of a tag stays awake when the tag is put to sleep. That of other pools and of PyTorch's own
-    allocator never moves and is nothing here.
+    registration has to end before. Memory of a tag stays awake when the tag is put to sleep. That of other pools, of PyTorch's own
+    allocator, and of tensors that were made while ``expandable_segments`` was off never moves and is nothing here: it stays as long as the
+    tensor alone.
 
     Raises ``TypeError`` for what is no tensor, ``ValueError`` for a tensor that is not on a CUDA device or is made of others (a ``DTensor``:
     name its ``to_local()``), before anything is held."""

@@ -7,7 +7,7 @@
 //!   Few return something else, which cannot fail.
 //! - Nothing unwinds out of here. Functions that are passed in must not unwind into here either.
 //! - No function takes the GIL. Functions that are passed in are called with no lock held, but for trackers, which must not wait for other
-//!   threads that allocate, and must not take the GIL.
+//!   threads that allocate, and must not take the GIL, and pools' filters, which must not wait for threads that end a use of a pool.
 //! - In a forked child every function that returns a code returns [`CUDA_MEM_TORCH_FORKED`], before any lock is taken;
 //!   [`cuda_mem_torch_last_error`] says so there.
 //! - A stream's handle names the same stream until [`cuda_mem_torch_forget_stream`] is told of its end. It must be seen here for

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cuda_mem_ipc::cuda_mem_pool::PinnedCachingAllocator;
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{pin_memory_with, unpin_memory_with};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, Stream, forked};
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, LateReports, Stream, forked};
 use cuda_mem_ipc::cuda_mem_pool::pinned_cache::{DurationStat, PinnedBlock, PinnedCacheStatistics};
 
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, Failure, entry};
@@ -140,16 +140,23 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_record(
     stream: *mut c_void,
 ) -> c_int {
     entry(|| {
-        let mut shard = shard(address.addr());
-        let lent = shard.get_mut(&address.addr()).ok_or_else(|| unknown(address))?;
-        streams::with(devices::device(device)?, stream, |stream| match lent.block.record_stream(stream) {
-            Err(CoreError::Capturing { .. }) => {
-                if lent.capturing.iter().all(|known| known.id() != stream.id()) {
-                    lent.capturing.push(stream.clone());
+        if !shard(address.addr()).contains_key(&address.addr()) {
+            return Err(unknown(address));
+        }
+        // Without the lock: the program may be asked about the stream, and hears of what fails.
+        streams::with(devices::device(device)?, stream, |stream| {
+            let _reports = LateReports::new();
+            let mut shard = shard(address.addr());
+            let lent = shard.get_mut(&address.addr()).ok_or_else(|| unknown(address))?;
+            match lent.block.record_stream(stream) {
+                Err(CoreError::Capturing { .. }) => {
+                    if lent.capturing.iter().all(|known| known.id() != stream.id()) {
+                        lent.capturing.push(stream.clone());
+                    }
+                    Ok(())
                 }
-                Ok(())
+                recorded => Ok(recorded?),
             }
-            recorded => Ok(recorded?),
         })
     })
 }
@@ -226,9 +233,9 @@ pub extern "C" fn cuda_mem_torch_pinned_is_allocated_by_driver() -> bool {
 pub struct cuda_mem_torch_duration {
     /// All calls together.
     pub total: i64,
-    /// The longest.
+    /// The longest since the peaks were last reset.
     pub max: i64,
-    /// The shortest; 0 without calls.
+    /// The shortest since then; 0 without calls.
     pub min: i64,
     /// How many there were.
     pub count: i64,
@@ -311,8 +318,8 @@ pub extern "C" fn cuda_mem_torch_pinned_reset_accumulated_stats() -> c_int {
 }
 
 /// From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
-/// that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must not allocate here. `release`,
-/// which may be null, is called when the filter is needed no more, also if this fails.
+/// that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must neither allocate nor end a
+/// use of a pool here. `release`, which may be null, is called when the filter is needed no more, also if this fails.
 ///
 /// # Safety
 ///

@@ -17,7 +17,8 @@ use super::pointers::write;
 
 /// Has the memory of a block, or of a part of one, stay behind its addresses, also when the block is freed, until
 /// [`cuda_mem_torch_let_move`]. It is not moved, not unmapped and not given back; a part of a tag stays awake when the tag is put to sleep.
-/// `still` gets null for memory that never moves, of a block of another private pool.
+/// `still` gets null for memory that never moves, of a block of another private pool, or made while segments were not expandable. It is not
+/// held: it stays until the block is freed.
 ///
 /// `CUDA_MEM_TORCH_NOT_OURS` for memory of somebody else.
 ///
@@ -48,7 +49,7 @@ pub(super) fn raw(still: Still) -> *mut c_void {
     Box::into_raw(Box::new(still)).cast()
 }
 
-/// None for memory of a private pool without a tag.
+/// None for memory that never moves.
 fn pin(caching: &CachingAllocator, address: u64, bytes: usize) -> Result<Option<Still>, Error> {
     match caching.pin(address, bytes, Pin::Registered) {
         Err(Error::UnknownAddress { .. }) => {

@@ -161,16 +161,17 @@ impl Inner {
 
     /// Gives back what was freed and is not used any more. The first error; what was refused is tried again.
     pub(super) fn poll(&self) -> Result<()> {
-        let waiting = self.program.books.with(|state| std::mem::take(&mut state.freed));
+        let is_reached = |point: &UsePoint| point.is_reached().unwrap_or(false);
+        let is_quiet = |freed: &mut Freed| {
+            freed.points = freed.points.take().or_else(|| freed.block.uses.points().ok());
+            freed.points.as_ref().is_some_and(|points| points.iter().all(is_reached))
+        };
+        // What is not quiet stays where others find it, who wait for it.
+        let quiet: Vec<_> = self.program.books.with(|state| state.freed.extract_if(.., is_quiet).collect());
         let mut result = Ok(());
-        for mut freed in waiting {
-            if freed.points.is_none() {
-                freed.points = freed.block.uses.points().ok();
-            }
-            let is_reached = |point: &UsePoint| point.is_reached().unwrap_or(false);
-            let is_quiet = freed.points.as_ref().is_some_and(|points| points.iter().all(is_reached));
-            let given = if is_quiet { self.complete(freed.address, &freed.block) } else { Ok(()) };
-            if !is_quiet || given.is_err() {
+        for freed in quiet {
+            let given = self.complete(freed.address, &freed.block);
+            if given.is_err() {
                 self.program.books.with(|state| state.freed.push(freed));
             }
             result = result.and(given);

@@ -1,8 +1,10 @@
 //! Pinned host memory.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Stream;
@@ -175,4 +177,36 @@ fn large_blocks_are_not_kept_where_that_is_limited() {
     gate.open();
     stream.synchronize().unwrap();
     cuda_mem_torch_pinned_set_max_cached_size(usize::MAX);
+}
+
+static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
+
+/// Looks at the block that is being recorded.
+unsafe extern "C" fn looks(_device: c_int, _stream: *mut c_void) -> bool {
+    let (block, mut bytes) = (std::ptr::without_provenance_mut(LOOKED_AT.load(Ordering::Relaxed)), 0);
+    // SAFETY: a place.
+    succeed(unsafe { cuda_mem_torch_pinned_block_bytes(block, &mut bytes) });
+    LOOKED_AT.store(bytes, Ordering::Relaxed);
+    true
+}
+
+/// Whoever is asked whether the stream lasts may name the block.
+#[test]
+fn who_is_asked_about_a_recorded_stream_waits_for_nobody() {
+    let _turn = turn();
+    let (block, stream) = (pinned(3 * MIB), new_stream());
+    LOOKED_AT.store(block.addr(), Ordering::Relaxed);
+    // SAFETY: it may be called at any time.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(Some(looks)) });
+    let (done, is_done) = channel();
+    let address = block.addr();
+    std::thread::spawn(move || {
+        record(std::ptr::without_provenance_mut(address), stream);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
+    assert_eq!(LOOKED_AT.load(Ordering::Relaxed), 3 * MIB);
+    // SAFETY: null ends it.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
+    free(block);
 }

@@ -1,7 +1,10 @@
 //! `PluggableAllocator`: streams that use an allocation, the end of memory, and fractions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_torch::{CudaAllocator, Error, MemPool};
 
@@ -76,6 +79,36 @@ fn a_stream_that_captures_keeps_the_memory_until_its_capture_has_ended() {
     side.synchronize().unwrap();
     allocator.empty_cache(Default::default()).unwrap();
     assert_eq!(program.out(), 0);
+}
+
+/// What is still used stays in the books while another thread asks the driver about it.
+#[test]
+fn who_needs_memory_waits_for_what_another_thread_looks_at() {
+    let world = World::new();
+    let (program, device, stream) = (Program::new(), world.context.device(), &world.stream);
+    let (allocator, side) = (program.allocator(&world), world.new_stream());
+    let allocator = &*allocator;
+    program.limit(Some(10 * MIB));
+    for _ in 0..20 {
+        let used = allocator.malloc(8 * MIB, device, stream).unwrap();
+        allocator.record_stream(used, &side).unwrap();
+        let gate = Gate::before(&side);
+        free(allocator, used);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    allocator.empty_cache(Default::default()).unwrap();
+                }
+            });
+            let asks = scope.spawn(|| allocator.malloc(8 * MIB, device, stream));
+            thread::sleep(Duration::from_millis(10));
+            is_over.store(true, Ordering::Relaxed);
+            looks.join().unwrap();
+            gate.open();
+            free(allocator, asks.join().unwrap().unwrap());
+        });
+    }
 }
 
 #[test]

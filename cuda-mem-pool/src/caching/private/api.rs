@@ -14,9 +14,10 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Stream, catch_panic};
 
 use super::PoolState;
+use super::blocks::IN_FOREIGN_CODE;
 use super::graph::Restored;
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::refuse_watchers;
+use crate::caching::callbacks::{is_set, refuse_watchers};
 use crate::caching::sleep::Tag;
 use crate::error::{Error, PoolError, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
@@ -94,7 +95,8 @@ impl CachingAllocator {
 
     /// Has allocations that the filter accepts go to the pool, which is made if there is none and has one use more. Of several filters
     /// that accept one, the one that was begun last decides. A filter is asked in the allocating thread, with the
-    /// [id](cuda_mem_core::StreamId::as_raw) of the stream; what it allocates itself goes to no private pool.
+    /// [id](cuda_mem_core::StreamId::as_raw) of the stream; what it allocates itself goes to no private pool. Who ends a use of a pool waits
+    /// for those that are being asked, so a filter waits for no such thread.
     ///
     /// # Errors
     ///
@@ -143,11 +145,13 @@ impl CachingAllocator {
         Ok(())
     }
 
-    /// Without the lock. A panic of what the filter has captured is nobody's: the pool's use is yet to end.
+    /// Without the lock, and once nobody asks the filter any more, unless this is one. A panic of what the filter has captured is nobody's: the
+    /// pool's use is yet to end.
     fn forget_route(&self, filter: Filter) {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
         lock(&private.captures.pasts).clear();
+        drop((!is_set(&IN_FOREIGN_CODE)).then(|| private.asking.write()));
         let _ = catch_panic(|| drop(filter));
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Found {
 }
 
 thread_local! {
-    static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
+    pub(super) static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Says that the thread is in an upstream or a filter, whose allocations go to no private pool: that would ask it again.
@@ -72,9 +72,12 @@ impl<'s> PrivatePools<'s> {
 
     /// The pool that the stream's requests go to, if it is not the default one.
     pub(in crate::caching) fn route(self, stream: u64) -> Option<MempoolId> {
+        let asks = !is_set(&IN_FOREIGN_CODE);
+        // Before the state's lock, which a filter may wait for.
+        let _asking = asks.then(|| self.private.asking.read());
         let state = lock(&self.private.state);
         let default = state.pools.serves_default().then_some(MempoolId::NONE);
-        if is_set(&IN_FOREIGN_CODE) {
+        if !asks {
             return default;
         }
         // Filters are the program's code: they are asked, and dropped, without the lock.

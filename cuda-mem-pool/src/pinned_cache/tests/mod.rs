@@ -6,3 +6,5 @@ mod growth;
 mod heap;
 #[cfg(loom)]
 mod models;
+#[cfg(not(loom))]
+mod statistics;
