@@ -416,6 +416,36 @@ fn memory_that_is_freed_while_its_tag_is_put_to_sleep_stays() {
     });
 }
 
+/// Whoever has the tag meanwhile.
+#[test]
+fn a_tag_whose_memory_is_refused_says_that_it_sleeps() {
+    within_limit(|| {
+        on_simulator(|sim, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let block = allocate_in(&tag, &allocator, MIB, &stream);
+            let (asking, told) = (tag.clone(), Arc::new(Mutex::new(Vec::new())));
+            let tell = Arc::clone(&told);
+            let registrant = allocator.on_backing_change(move |event| {
+                tell.lock().unwrap().push((event.is_leaving, asking.state().is_asleep));
+                Ok(())
+            });
+            sleep(&tag, Backup::Discard);
+            sim.delay("cuMemMap", Duration::from_millis(300));
+            thread::scope(|scope| {
+                let waking = scope.spawn(|| Tag::wake(&[&tag], Restore::Nothing).unwrap());
+                thread::sleep(Duration::from_millis(100));
+                assert!(tag.state().is_asleep && !waking.is_finished());
+            });
+            sim.clear_faults();
+            assert_eq!(*told.lock().unwrap(), [(true, true), (false, false)]);
+            assert!(!tag.state().is_asleep);
+            allocator.detach(registrant);
+            free(&allocator, block);
+        });
+    });
+}
+
 /// A guest is asked by its visitors alone; that it captures is known from the last of them.
 #[test]
 fn a_guest_that_captures_is_not_disturbed_by_a_sleep() {
