@@ -137,15 +137,22 @@ unsafe impl MemorySource for Tracker {
     unsafe fn deallocate(&self, address: CUdeviceptr, layout: Layout, stream: &Stream) -> CoreResult<()> {
         // Before the upstream has it: from then on the address may be somebody else's.
         let known = self.live.take_out(address, layout.size())?;
+        let count = |change: fn(&mut Stat, u64)| {
+            let [bytes, allocations] = &mut *lock(&self.counted);
+            change(bytes, layout.size() as u64);
+            change(allocations, 1);
+        };
+        count(Stat::decrease);
         // SAFETY: the caller's promise; what came from here came from the upstream.
         let freed = unsafe { self.upstream.deallocate(address, layout, stream) };
         if freed.is_err() {
             self.live.enter(address, layout.size(), known);
-            return freed;
+            // It never went.
+            count(|stat, amount| {
+                stat.increase(amount);
+                (stat.allocated, stat.freed) = (stat.allocated - amount, stat.freed - amount);
+            });
         }
-        let [bytes, allocations] = &mut *lock(&self.counted);
-        bytes.decrease(layout.size() as u64);
-        allocations.decrease(1);
         freed
     }
 }

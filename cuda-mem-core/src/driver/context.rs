@@ -181,8 +181,16 @@ impl Context {
         &self.inner.events
     }
 
-    pub(crate) fn beside_legacy(&self) -> &BesideLegacy {
-        &self.inner.beside_legacy
+    /// Records `event` behind all work of its legacy stream.
+    pub(crate) fn record_beside_legacy(&self, event: &Event) -> Result<()> {
+        let _bound = self.bind()?;
+        let blocking = self.inner.beside_legacy.stream(self.driver())?;
+        let mut is_captured = event.set_captured();
+        // SAFETY: a live event and a live stream of the same context.
+        let recorded = unsafe { call!(self.driver(), cuEventRecord(event.handle(), blocking)) };
+        // It is no capture's from here on.
+        *is_captured &= recorded.is_err();
+        recorded
     }
 
     /// Refuses what belongs to another context.
@@ -268,19 +276,11 @@ shown!(Context, |it| device: it.inner.device, raw: it.inner.raw.raw());
 /// A blocking stream of a context's own, which waits for the context's legacy stream as all of them do, once it was needed. It has no work
 /// but these points.
 #[derive(Debug, Default)]
-pub(crate) struct BesideLegacy {
+struct BesideLegacy {
     blocking: Mutex<Option<Handle<CUstream_st>>>,
 }
 
 impl BesideLegacy {
-    /// Records `event` behind all work of the legacy stream of `context`, whose this is.
-    pub(crate) fn record(&self, context: &Context, event: &Event) -> Result<()> {
-        let _bound = context.bind()?;
-        let blocking = self.stream(context.driver())?;
-        // SAFETY: a live event and a live stream of the same context.
-        unsafe { call!(context.driver(), cuEventRecord(event.handle(), blocking)) }
-    }
-
     /// The stream, which is made at the first call, in the current context.
     fn stream(&self, driver: Driver) -> Result<CUstream> {
         let mut blocking = lock(&self.blocking);

@@ -74,8 +74,8 @@ impl<T: DeviceCopy> PinnedBuffer<T> {
     /// [`Error::TooLarge`](crate::Error::TooLarge).
     pub fn zeroed(context: &Context, len: usize, flags: PinnedFlags) -> Result<Self> {
         let bytes = size_of_elements::<T>(len)?;
-        let (_relaxed, _bound) = context.bind_relaxed()?;
         context.driver().reclaim();
+        let (_relaxed, _bound) = context.bind_relaxed()?;
         let mut address: *mut c_void = ptr::null_mut();
         if bytes > 0 {
             // SAFETY: one address to write; the context is current.

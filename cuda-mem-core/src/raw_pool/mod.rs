@@ -244,13 +244,13 @@ impl MemoryPool {
     /// [`Error::Driver`]: code 2 for more than there is or than the pool may have, 1 for an imported pool.
     pub fn allocate(&self, bytes: usize, stream: &Stream) -> Result<CUdeviceptr> {
         self.driver.expect_same(stream.driver(), "the stream")?;
-        let _relaxed = Relaxed::enter(self.driver)?;
         const CALL: &str = "allocating from a memory pool";
         stream.refuse_capturing(CALL)?;
         if bytes == 0 {
             return Ok(0);
         }
         self.driver.reclaim();
+        let _relaxed = Relaxed::enter(self.driver)?;
         let entered = stream.enter()?;
         let mut address = 0;
         stream.refuse_capturing(CALL)?;

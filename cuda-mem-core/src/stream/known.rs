@@ -227,7 +227,7 @@ impl Known {
         let _bound = context.bind()?;
         let event = Event::pooled(context)?;
         if self.is_legacy {
-            context.beside_legacy().record(context, &event)?;
+            context.record_beside_legacy(&event)?;
         } else {
             if is_capturing(driver, self.raw.raw())? {
                 return Ok(None);

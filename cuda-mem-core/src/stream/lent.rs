@@ -82,7 +82,7 @@ impl Stream {
             return self.record(event);
         }
         self.context().expect_same(event.context(), "the event")?;
-        self.context().beside_legacy().record(self.context(), event)
+        self.context().record_beside_legacy(event)
     }
 
     /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.

@@ -98,6 +98,21 @@ fn d3_no_safe_call_draws_a_stream_into_a_capture() {
     });
 }
 
+/// Recorded outside a capture it is an event like any other, whatever records it.
+#[test]
+fn d3_an_event_that_a_legacy_stream_recorded_last_is_no_capture_s() {
+    on_simulator(|_, context| {
+        let (theirs, mine) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let fork = Event::new(context).unwrap();
+        let capture = Capture::begin(&theirs, RELAXED);
+        theirs.record(&fork).unwrap();
+        drop(capture.end().unwrap());
+        assert!(matches!(mine.wait(&fork), Err(Error::Capturing { .. })));
+        Stream::legacy(context).unwrap().record_unnoticed(&fork).unwrap();
+        mine.wait(&fork).unwrap();
+    });
+}
+
 /// The number of a fence is known before the driver is asked for it. What the program does meanwhile puts no word into a graph.
 #[test]
 fn d3_a_fence_that_is_announced_goes_into_no_graph() {

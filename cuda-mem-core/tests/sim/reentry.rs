@@ -1,5 +1,6 @@
 //! Code of the program that runs inside a call, and calls back.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,16 +12,16 @@ use std::{future::Future, pin::pin};
 
 use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered, SharedMapping};
 use cuda_mem_core::ipc::ImportedMapping;
-use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolProperties};
-use cuda_mem_core::sys::CUresult;
+use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
+use cuda_mem_core::sys::{CUresult, CUstreamCaptureMode};
 use cuda_mem_core::vmm::{self, CreateOptions, ShareableMemory};
 use cuda_mem_core::{
-    Context, DeviceBuffer, Driver, Error, FenceLine, LateReports, PinnedBuffer, Stream, Transfer,
-    UsedElsewhere, copy,
+    Context, DeviceBuffer, Driver, Error, FenceLine, LateReports, ManagedBuffer, PinnedBuffer, Stream,
+    Transfer, UsedElsewhere, copy,
 };
 use cuda_mem_sim::Sim;
 
-use crate::common::capture::{Capture, RELAXED};
+use crate::common::capture::{Capture, GLOBAL, RELAXED};
 use crate::common::gate::Gate;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -48,11 +49,26 @@ impl<F: FnMut()> Drop for Dropped<F> {
     }
 }
 
+/// Has a mapping of other memory wait to be released, with a guard that is dropped then.
+fn put_off(stream: &Stream, guard: impl Send + Sync + 'static) {
+    let device = stream.context().device();
+    let page = vmm::granularity(device).unwrap();
+    let memory =
+        ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
+    let descriptor = memory.export_posix_fd().unwrap();
+    let mut mapping = ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
+    mapping.drop_after_unmap(guard);
+    drop(mapping.on(stream).unwrap());
+    let capture = Capture::begin(stream, RELAXED);
+    drop(mapping);
+    drop(capture.end().unwrap());
+}
+
 /// What an owner has dropped is the program's, and waits for whatever lock it likes.
 #[test]
 fn what_waits_is_not_released_under_the_locks_of_who_reports_late() {
     within_limit(|_, context| {
-        let (books, device) = (Arc::new(Mutex::new(0)), context.device());
+        let books = Arc::new(Mutex::new(0));
         let count = || {
             let books = Arc::clone(&books);
             Dropped(move || *books.lock().unwrap() += 1)
@@ -60,17 +76,7 @@ fn what_waits_is_not_released_under_the_locks_of_who_reports_late() {
         let stream = Stream::new(context).unwrap();
         let pages = SharedMapping::create(4096).unwrap().pages(count());
         let registered = Registered::new(context, pages, RegisterFlags::PORTABLE).unwrap();
-        let page = vmm::granularity(device).unwrap();
-        let memory =
-            ShareableMemory::create(device, page, &CreateOptions::supported_by(device).unwrap()).unwrap();
-        let descriptor = memory.export_posix_fd().unwrap();
-        let mut mapping =
-            ImportedMapping::import_posix_fd(device, descriptor.as_fd(), page, &[device]).unwrap();
-        mapping.drop_after_unmap(count());
-        drop(mapping.on(&stream).unwrap());
-        let capture = Capture::begin(&stream, RELAXED);
-        drop(mapping);
-        drop(capture.end().unwrap());
+        put_off(&stream, count());
         let reports = LateReports::new();
         let locked = books.lock().unwrap();
         let _pinned = PinnedBuffer::<u8>::zeroed(context, 1, PinnedFlags::default()).unwrap();
@@ -85,6 +91,53 @@ fn what_waits_is_not_released_under_the_locks_of_who_reports_late() {
             thread::sleep(Duration::from_millis(1));
         }
     });
+}
+
+/// Whatever call comes upon it: what the driver has current in the thread, and how it treats captures, is the caller's own.
+#[test]
+fn what_waits_is_released_in_a_thread_as_its_caller_has_it() {
+    within_limit(|_, context| {
+        let (driver, stream) = (context.driver(), Stream::new(context).unwrap());
+        let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(0));
+        let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+        let pool = Arc::new(MemoryPool::create(driver, &properties).unwrap());
+        let calls: [(&str, &(dyn Fn() -> Box<dyn Any> + Sync)); 4] = [
+            ("pinned", &|| {
+                Box::new(PinnedBuffer::<u8>::zeroed(context, 16, PinnedFlags::default()).unwrap())
+            }),
+            ("managed", &|| Box::new(ManagedBuffer::<u8>::zeroed(context, 16).unwrap())),
+            ("device", &|| Box::new(DeviceBuffer::<u8>::zeroed(&stream, 16).unwrap())),
+            ("pool", &|| Box::new(PoolBlock::allocate(&pool, 16, &stream).unwrap())),
+        ];
+        for (name, call) in calls {
+            let (tell, told) = mpsc::channel();
+            put_off(&stream, Dropped(move || tell.send((driver.current_device(), mode(driver))).unwrap()));
+            // Kept, because what is dropped looks too. The first look may be too early.
+            let look = move || {
+                let mut kept = vec![call()];
+                loop {
+                    match told.try_recv() {
+                        Ok(found) => break found,
+                        Err(_) => kept.push(call()),
+                    }
+                }
+            };
+            let (device, mode) = thread::scope(|scope| scope.spawn(look).join()).unwrap();
+            assert_eq!((name, device.unwrap(), mode), (name, None, GLOBAL));
+        }
+    });
+}
+
+/// How a capture of another thread would be treated in this one.
+fn mode(driver: Driver) -> CUstreamCaptureMode {
+    let exchange = driver.table().cuThreadExchangeStreamCaptureMode().unwrap();
+    let mut mode = GLOBAL;
+    // SAFETY: one mode to read and write.
+    assert_eq!(unsafe { exchange(&mut mode) }, CUresult::CUDA_SUCCESS);
+    let mut was = mode;
+    // SAFETY: as above.
+    assert_eq!(unsafe { exchange(&mut was) }, CUresult::CUDA_SUCCESS);
+    mode
 }
 
 #[test]

@@ -154,6 +154,7 @@ impl CachingAllocator {
         all.reset_peak();
         small.reset_peak();
         of_pools.values_mut().for_each(PoolStat::reset_peak);
+        of_pools.retain(|_, stat| *stat != PoolStat::default());
     }
 
     /// Has the sums and counts start anew from nothing.
@@ -168,10 +169,11 @@ impl CachingAllocator {
         all.reset_accumulated();
         small.reset_accumulated();
         of_pools.values_mut().for_each(PoolStat::reset_accumulated);
+        of_pools.retain(|_, stat| *stat != PoolStat::default());
     }
 
     /// The bytes of the segments of each private pool that ever had one, asleep or not. Of a pool that is gone, the peak and the sums stay until
-    /// they are reset.
+    /// they are reset; then it is named no more.
     #[must_use]
     pub fn reserved_bytes_by_private_pool(&self) -> BTreeMap<MempoolId, PoolStat> {
         if forked() { BTreeMap::new() } else { lock(&self.shared().figures.counts).of_pools.clone() }

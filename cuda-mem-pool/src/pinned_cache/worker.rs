@@ -53,8 +53,12 @@ fn run(requests: &Receiver<()>, shared: &Weak<Shared>) {
             && shared.is_surplus_left(busy_since.elapsed() < PATIENCE)
         {
             drop(shared);
-            if requests.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected) {
-                return;
+            let until = Instant::now() + PAUSE;
+            // The next look serves what is asked for meanwhile.
+            while let Some(left) = until.checked_duration_since(Instant::now()) {
+                if requests.recv_timeout(left) == Err(RecvTimeoutError::Disconnected) {
+                    return;
+                }
             }
         }
     }

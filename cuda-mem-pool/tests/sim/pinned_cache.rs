@@ -331,6 +331,26 @@ fn what_fits_nothing_goes_back_though_some_stream_is_always_busy() {
     });
 }
 
+/// Each look asks the driver for every stream.
+#[test]
+fn requests_have_the_thread_look_no_more_often() {
+    on_simulator(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let gate = Gate::before(&stream);
+        let allocator = PinnedCachingAllocator::new(context);
+        leave_surplus(&allocator);
+        sim.log().clear();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(300) {
+            drop(allocator.allocate(20 * MIB).unwrap());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        gate.open();
+        let looks = sim.log().count("cuStreamQuery");
+        assert!((1..=20).contains(&looks), "{looks} looks");
+    });
+}
+
 fn scenario(context: &Context) -> Result<(), Error> {
     let allocator = allocator(context);
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);

@@ -19,7 +19,8 @@ use crate::blocks::{free, routed};
 use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
-use crate::rig::on_simulator;
+use crate::common::gate::Gate;
+use crate::rig::{on, on_simulator};
 use crate::sleep::{MIB, allocate_in, sleep};
 
 /// Far longer than it needs.
@@ -376,6 +377,71 @@ fn a_pool_that_gets_its_first_memory_while_it_is_given_to_a_tag_has_it_of_the_ta
             });
             assert!(tag.has(block.address()) && tag.pools().contains(&pool.id()));
             assert_eq!(sim.log().count("cuMemFree"), 1, "what had come for the pool without a tag");
+        });
+    });
+}
+
+/// Its last work may come behind the wait for its stream.
+#[test]
+fn memory_that_is_freed_while_its_tag_is_put_to_sleep_stays() {
+    within_limit(|| {
+        on(Sim::builder().devices(2), |_, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("activations").unwrap(), Stream::new(context).unwrap());
+            let peer = context.driver().device(1).unwrap();
+            allocator.enable_peer_access(peer).unwrap();
+            let scope = tag.enter().unwrap();
+            let [mine, theirs] = [(); 2].map(|()| allocator.allocate(3 * MIB, &stream).unwrap());
+            drop(scope);
+            // The own context is waited for first.
+            let remote = Stream::new(&peer.primary_context().unwrap()).unwrap();
+            let (on_peer, gate, address) = (Gate::before(&remote), Gate::new(context), theirs.address());
+            thread::scope(|scope| {
+                let sleeping = scope.spawn(|| Asleep::new(&allocator, vec![mine], Backup::Discard));
+                thread::sleep(Duration::from_millis(50));
+                gate.hold(&stream);
+                theirs.whole().fill_bytes(&stream, 1).unwrap();
+                drop(theirs);
+                on_peer.open();
+                let Err((refused, _mine)) = sleeping.join().unwrap() else { panic!("the stream has work") };
+                assert!(
+                    matches!(refused, Error::Sleep(SleepError::NotOwned { address: of }) if of == address),
+                    "{refused}"
+                );
+                assert!(!tag.state().is_asleep && tag.state().asleep_bytes == 0);
+                gate.open();
+                stream.synchronize().unwrap();
+            });
+        });
+    });
+}
+
+/// Whoever has the tag meanwhile.
+#[test]
+fn a_tag_whose_memory_is_refused_says_that_it_sleeps() {
+    within_limit(|| {
+        on_simulator(|sim, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let block = allocate_in(&tag, &allocator, MIB, &stream);
+            let (asking, told) = (tag.clone(), Arc::new(Mutex::new(Vec::new())));
+            let tell = Arc::clone(&told);
+            let registrant = allocator.on_backing_change(move |event| {
+                tell.lock().unwrap().push((event.is_leaving, asking.state().is_asleep));
+                Ok(())
+            });
+            sleep(&tag, Backup::Discard);
+            sim.delay("cuMemMap", Duration::from_millis(300));
+            thread::scope(|scope| {
+                let waking = scope.spawn(|| Tag::wake(&[&tag], Restore::Nothing).unwrap());
+                thread::sleep(Duration::from_millis(100));
+                assert!(tag.state().is_asleep && !waking.is_finished());
+            });
+            sim.clear_faults();
+            assert_eq!(*told.lock().unwrap(), [(true, true), (false, false)]);
+            assert!(!tag.state().is_asleep);
+            allocator.detach(registrant);
+            free(&allocator, block);
         });
     });
 }

@@ -191,27 +191,37 @@ impl Private {
         }
     }
 
-    /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and where each block begins, and each
-    /// segment that is not on its way in or out.
-    pub(in crate::caching) fn live(&self, source: &dyn RawResource) -> (Vec<Range<u64>>, [HashSet<u64>; 2]) {
+    /// Where the first block of a source's pools begins that is wanted.
+    pub(in crate::caching) fn find(
+        &self,
+        of: &dyn RawResource,
+        is_it: impl Fn(&Block) -> bool,
+    ) -> Option<u64> {
         let state = lock(&self.state);
-        let (mut live, mut blocks, mut segments) = (Vec::new(), HashSet::new(), HashSet::new());
+        let ids = state.of(of);
+        let segments = state.segments().filter(|(id, _)| ids.contains(id));
+        let mut blocks = segments.flat_map(|(_, segment)| segment.blocks());
+        blocks.find(is_it).map(|block| block.address)
+    }
+
+    /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and each segment that is not on its
+    /// way in or out.
+    pub(in crate::caching) fn live(&self, source: &dyn RawResource) -> (Vec<Range<u64>>, HashSet<u64>) {
+        let state = lock(&self.state);
+        let (mut live, mut segments) = (Vec::new(), HashSet::new());
         for pool in state.of(source).into_iter().filter_map(|id| state.pools.get(id).ok()) {
             for segment in pool.heap.segments() {
                 segments.insert(segment.address);
                 if pool.is_captured {
                     live.push(segment.address..segment.address + segment.bytes);
+                    continue;
                 }
-                for block in segment.blocks().filter(|block| block.state != BlockState::Inactive) {
-                    if !pool.is_captured {
-                        live.push(block.address..block.address + block.size);
-                    }
-                    blocks.insert(block.address);
-                }
+                let blocks = segment.blocks().filter(|block| block.state != BlockState::Inactive);
+                live.extend(blocks.map(|block| block.address..block.address + block.size));
             }
         }
         live.sort_unstable_by_key(|range| range.start);
-        (live, [blocks, segments])
+        (live, segments)
     }
 
     /// Gives a pool, which is made if there is none, the source of a tag. [`PoolError::HasMemory`] if it has memory, a source or a tag.

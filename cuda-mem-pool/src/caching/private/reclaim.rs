@@ -167,8 +167,8 @@ impl PrivatePools<'_> {
             self.shared.record.tell_segment(event(Action::SegmentAlloc), stack);
             return kept.map_err(Error::from).and(Err(refusal));
         }
-        self.shared.source.unclaim(bytes as usize);
         self.shared.figures.remove_segment(pool, kind, bytes);
+        self.shared.source.unclaim(bytes as usize);
         let over = lock(&self.private.state).pools.given_back(taken);
         // What it panics with must not keep the next segment from going back.
         let _ = catch_panic(|| drop(over));

@@ -33,8 +33,10 @@ use crate::caching::owner::wait_for;
 use crate::caching::shared::DeviceCache;
 use crate::caching::source::Claim;
 use crate::engine::paged::SLAB;
+use crate::engine::segments::Block;
 use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::primitive::{Ordering, lock, lock_over_calls};
+use crate::snapshot::BlockState;
 use crate::statistics::PoolSize;
 
 /// How long the driver may take to show memory as free.
@@ -76,6 +78,14 @@ impl Tag {
         shared.refuse_captures("putting a tag to sleep")?;
         let mut cycles = Self::begin_all(tags, shared)?;
         cycles.iter().for_each(|cycle| shared.private.set_asleep(cycle.tag, true));
+        let refuse_others = |states: &[BlockState]| {
+            let Some(owned) = owned else { return Ok(()) };
+            let is_other = |block: &Block| states.contains(&block.state) && !owned.contains(&block.address);
+            let other = cycles.iter().find_map(|cycle| shared.private.find(cycle.tag, is_other));
+            other.map_or(Ok(()), |address| Err(SleepError::NotOwned { address }))
+        };
+        // Before the waits: what is freed later may have been given work that they miss.
+        refuse_others(&[BlockState::ActiveAllocated])?;
         let peers = lock(&shared.tags.peers).clone();
         // What peers run may use the memory too.
         for context in iter::once(&shared.context).chain(&peers) {
@@ -86,11 +96,8 @@ impl Tag {
         }
         shared.context.driver().reclaim();
         shared.poll();
+        refuse_others(&[BlockState::ActiveAllocated, BlockState::ActivePendingFree])?;
         let plans: Vec<Plan> = cycles.iter().map(|cycle| cycle.tag.plan(shared)).collect();
-        let blocks = || plans.iter().flat_map(|plan| &plan.blocks);
-        if let Some(&address) = owned.and_then(|owned| blocks().find(|block| !owned.contains(block))) {
-            return Err(SleepError::NotOwned { address }.into());
-        }
         let mut slept = Slept::default();
         if backup == Backup::Pinned {
             // SAFETY: awake, and nothing runs that could write it, by the caller's promise and the waits above.
@@ -199,7 +206,6 @@ pub(super) struct Plan {
     stale: Vec<Arc<Segment>>,
     /// What of those that leave is saved.
     saved: Vec<Range<CUdeviceptr>>,
-    blocks: HashSet<CUdeviceptr>,
     kept: Vec<Kept>,
 }
 
@@ -297,7 +303,7 @@ impl TagShared {
 
     /// What would go, and what would stay.
     pub(super) fn plan(&self, shared: &DeviceCache) -> Plan {
-        let (live, [blocks, segments]) = shared.private.live(self);
+        let (live, segments) = shared.private.live(self);
         let mut kept: Vec<_> = lock(&self.keeps)
             .values()
             .map(|(range, reason)| Kept { range: range.clone(), bytes: 0, reason: reason.clone() })
@@ -319,7 +325,7 @@ impl TagShared {
         }
         kept.retain(|keep| keep.bytes > 0);
         let saved = joined(&live, leaving.iter().map(|segment| segment.addresses()));
-        Plan { leaving, stale, saved, blocks, kept }
+        Plan { leaving, stale, saved, kept }
     }
 
     /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.

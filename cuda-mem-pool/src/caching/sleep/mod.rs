@@ -26,7 +26,7 @@ use super::callbacks::{CallbackId, refuse_watchers};
 use super::private::{Private, refuse_tag_s};
 use crate::error::{Error, Result, SleepError, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicU32, Mutex, Ordering, lock, lock_over_calls, unique};
+use crate::primitive::{AtomicU32, Mutex, lock, lock_over_calls, unique};
 use crate::resource::RawResource;
 use crate::segments::Filter;
 
@@ -310,7 +310,7 @@ impl Tag {
     ///
     /// # Errors
     ///
-    /// [`SleepError::NotOfTag`] if a part of it is no memory of the tag; [`SleepError::Asleep`] if a part of it sleeps.
+    /// [`SleepError::NotOfTag`] if a part of it is no memory of the tag; [`SleepError::Asleep`] if a part of it sleeps; [`SleepError::Busy`].
     pub fn keep(&self, address: CUdeviceptr, bytes: usize, reason: &str) -> Result<Keep> {
         let range = address..address.saturating_add(bytes.max(1) as u64);
         let busy = self.shared.begin(self.allocator.shared())?;
@@ -331,7 +331,7 @@ impl Tag {
         let asleep_bytes = segments.iter().map(|segment| segment.lacking()).sum();
         let all_bytes = segments.iter().map(|segment| segment.bytes()).sum::<usize>();
         TagState {
-            is_asleep: self.shared.phase.load(Ordering::Acquire) == ASLEEP,
+            is_asleep: !self.allocator.shared().private.serves(self.shared.id),
             awake_bytes: all_bytes.saturating_sub(asleep_bytes),
             asleep_bytes,
             backup_bytes: lock(&self.shared.backups).iter().map(BackupMemory::bytes).sum(),

@@ -80,8 +80,9 @@ impl Asleep {
         // Streams of any context may use them: of those that the allocator does not know, the buffers do.
         buffers.iter().try_for_each(|buffer| buffer.synchronize())?;
         let borrowed: Vec<&Tag> = tags.iter().collect();
-        // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after: also none that was freed and that a
-        // stream still uses. All uses of the buffers are over, since this has waited for them and nobody can queue work with what it owns.
+        // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after before it waits: what was freed by then
+        // has its work queued, and it refuses what a stream uses after the waits. All uses of the buffers are over, since this has waited
+        // for them and nobody can queue work with what it owns.
         let slept = unsafe { Tag::put_to_sleep(&borrowed, backup, Some(&owned)) }?;
         Ok((tags, slept))
     }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::options::{MIN_BLOCK_SIZE, MIN_LARGE_ALLOCATION, MOST, Options, SMALL_SEGMENT, SMALL_SIZE};
 use crate::error::PoolError;
+use crate::primitive::unique;
 pub(crate) use crate::snapshot::BlockState;
 use crate::statistics::PoolSize;
 
@@ -79,6 +80,8 @@ impl Segment {
 /// [`CachingAllocator::checkpoint_pool`](crate::caching::CachingAllocator::checkpoint_pool) has an example.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
+    /// The heap that it is of.
+    heap: u64,
     segments: Vec<Segment>,
 }
 
@@ -94,6 +97,8 @@ pub(crate) struct SegmentHeap {
     free: [BTreeSet<(u64, u64, u64)>; 2],
     segments: BTreeMap<u64, Segment>,
     segments_added: u64,
+    /// Names it for the life of the process: another one that comes to its pool's name has segments of the same numbers.
+    id: u64,
 }
 
 impl SegmentHeap {
@@ -105,6 +110,7 @@ impl SegmentHeap {
             free: Default::default(),
             segments: BTreeMap::new(),
             segments_added: 0,
+            id: unique(),
         }
     }
 
@@ -269,7 +275,7 @@ impl SegmentHeap {
     /// The layout as it is. [`PoolError::Pending`] if freed blocks are still in use on other streams.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, PoolError> {
         self.expect_no_pending()?;
-        Ok(Checkpoint { segments: self.segments.values().cloned().collect() })
+        Ok(Checkpoint { heap: self.id, segments: self.segments.values().cloned().collect() })
     }
 
     /// Frees all blocks, and makes the segments of the checkpoint what they were; the segments that came later are free. The blocks that
@@ -280,7 +286,8 @@ impl SegmentHeap {
         self.expect_no_pending()?;
         for &Segment { address, bytes, serial, .. } in &checkpoint.segments {
             // Another segment may have come to the same address.
-            if self.segments.get(&address).is_none_or(|segment| segment.serial != serial) {
+            let is_there = self.segments.get(&address).is_some_and(|segment| segment.serial == serial);
+            if !is_there || checkpoint.heap != self.id {
                 return Err(PoolError::MissingSegment { address, bytes });
             }
         }

@@ -51,7 +51,10 @@ fn memory_that_is_allocated_again_while_its_free_returns_stays_in_the_books() {
     upstream.after_next_free(move || sender.send(again.allocate(2000, &same).unwrap()).unwrap());
     drop(first);
     let second = receiver.recv().unwrap();
-    assert_eq!(resource.bytes().current, 2000);
+    for tracker in [&resource.bytes(), &tracking.bytes()] {
+        assert_eq!((tracker.current, tracker.peak), (2000, 2000));
+    }
+    assert_eq!((resource.allocations().current, resource.allocations().peak), (1, 1));
     assert_eq!(tracking.outstanding_allocations().len(), 1);
     second.close().unwrap();
     assert!(tracking.outstanding_allocations().is_empty());

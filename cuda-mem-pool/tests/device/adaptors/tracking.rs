@@ -3,6 +3,7 @@
 use std::backtrace::Backtrace;
 
 use cuda_mem_core::Error::{NotAllocated, WrongSize};
+use cuda_mem_pool::statistics::Stat;
 use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource, TrackingAdaptor};
 
 use super::faulty::{Faulty, is_refusal};
@@ -115,7 +116,8 @@ fn what_the_upstream_does_not_take_is_still_out() {
     let refused = block.close().unwrap_err();
     assert!(is_refusal(&refused.error));
     assert_eq!(resource.outstanding_allocations()[0].address, refused.owner.address());
-    assert_eq!(resource.bytes().current, 100);
+    let all = Stat { current: 100, peak: 100, allocated: 100, freed: 0 };
+    assert_eq!((resource.bytes(), resource.allocations().freed), (all, 0));
     refused.owner.close().unwrap();
     upstream.refuse_allocations(1);
     assert!(resource.allocate(100, &world.stream).is_err());

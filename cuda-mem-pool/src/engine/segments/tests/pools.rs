@@ -194,6 +194,24 @@ fn a_checkpoint_brings_the_blocks_of_its_time_back() {
     assert_eq!(restore(pools, &kept), Err(missing));
 }
 
+/// What comes to its name next has segments of the same numbers, maybe at the same addresses.
+#[test]
+fn a_checkpoint_ends_with_its_pool() {
+    let pools = &mut pools();
+    pools.create_or_incref(ONE, None).unwrap();
+    let block = allocate_at(&mut pools.get_mut(ONE).unwrap().heap, 0, 4 * MIB, BASE);
+    let kept = checkpoint(pools, ONE).unwrap();
+    pools.get_mut(ONE).unwrap().heap.free(block).unwrap();
+    pools.release_pool(ONE).unwrap();
+    let taken = take_cached(pools, ONE).remove(0);
+    assert!(pools.given_back(&taken).is_some());
+    pools.create_or_incref(ONE, None).unwrap();
+    let other = allocate_at(&mut pools.get_mut(ONE).unwrap().heap, 0, 1000, BASE);
+    let missing = PoolError::MissingSegment { address: BASE, bytes: 20 * MIB };
+    assert_eq!(restore(pools, &kept), Err(missing));
+    assert!(pools.get(ONE).unwrap().heap.check_live_allocations(&[other].into()));
+}
+
 #[test]
 fn the_pool_of_all_other_requests_gives_back_what_is_free_and_is_nobodys_to_release() {
     let pools = &mut pools();
