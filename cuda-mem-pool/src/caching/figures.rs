@@ -283,7 +283,7 @@ impl DeviceCache {
         // A watcher's thread has it.
         let source = (!is_watching()).then(|| self.source.lock_unchecked());
         let (device, pending) = (self.device_number(), self.pending.freed());
-        let stacks = self.record.stacks();
+        let stacks = lock(&self.record.stacks).clone();
         let block = |&Piece { address, size, requested, .. }: &Piece| {
             let state = match requested {
                 None => BlockState::Inactive,

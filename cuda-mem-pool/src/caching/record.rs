@@ -21,7 +21,7 @@ pub(super) struct Record {
     /// Whoever has it tells of what is noted.
     turn: Mutex<()>,
     /// Of blocks in use, by address: they stay when a recording ends, as long as the block does.
-    stacks: Mutex<HashMap<u64, Frames>>,
+    pub(super) stacks: Mutex<HashMap<u64, Frames>>,
 }
 
 /// An event of the default pool.
@@ -125,9 +125,5 @@ impl Record {
             self.history.set_has_stacks(!had_any);
         }
         before
-    }
-
-    pub(super) fn stacks(&self) -> HashMap<u64, Frames> {
-        lock(&self.stacks).clone()
     }
 }

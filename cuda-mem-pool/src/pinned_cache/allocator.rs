@@ -134,7 +134,8 @@ impl PinnedCachingAllocator {
         id: MempoolId,
         filter: impl Fn(Option<StreamId>) -> bool + Send + Sync + 'static,
     ) -> Result<()> {
-        let shared = self.live()?;
+        refuse_forked()?;
+        let shared = self.shared();
         let mut pools = lock(&shared.pools);
         if pools.position(id).is_some() {
             return Err(PoolError::AlreadyRouted { id }.into());
@@ -151,7 +152,8 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::NotRouted`](crate::segments::PoolError::NotRouted) if that was not begun.
     pub fn end_allocate_to_pool(&self, id: MempoolId) -> Result<()> {
-        let shared = self.live()?;
+        refuse_forked()?;
+        let shared = self.shared();
         let mut pools = lock(&shared.pools);
         let position = pools.position(id).ok_or(PoolError::NotRouted { id })?;
         let route = pools.routes.remove(position);
@@ -170,7 +172,8 @@ impl PinnedCachingAllocator {
     ///
     /// [`PoolError::Unknown`](crate::segments::PoolError::Unknown).
     pub fn release_pool(&self, id: MempoolId) -> Result<()> {
-        let shared = self.live()?;
+        refuse_forked()?;
+        let shared = self.shared();
         let mut pools = lock(&shared.pools);
         match pools.uses.get_mut(&id) {
             None => return Err(PoolError::Unknown { id }.into()),
@@ -236,12 +239,6 @@ impl PinnedCachingAllocator {
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
-    }
-
-    /// What there is, unless it is the parent's.
-    fn live(&self) -> Result<&Arc<Shared>> {
-        refuse_forked()?;
-        Ok(self.shared())
     }
 }
 

@@ -67,9 +67,10 @@ impl Range {
         address - (address - self.start) % self.unit as u64
     }
 
-    /// The slots that have a mapping, by their first addresses.
-    pub(super) fn mapped(&self) -> impl Iterator<Item = (u64, Content)> {
-        self.slots.iter().map(|(slot, content)| (*slot, *content))
+    /// The slots from an address on and before another that have a mapping, by their first addresses.
+    pub(super) fn mapped(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, Content)> {
+        // The last run may reach into a range that lies behind this one.
+        self.slots.range(from..to.max(from)).map(|(slot, content)| (*slot, *content))
     }
 }
 

@@ -225,6 +225,14 @@ impl Spans {
         self.free_span(number).filter(|free| self.ends.get(&free.end()) == Some(&number))
     }
 
+    /// Where the runs begin and end that begin from `from` on and before `to`, in the order of their addresses.
+    pub(super) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
+        let starts = self.starts.range(from..to).map(|(start, _)| *start);
+        let first = starts.clone().next().map_or(u64::MAX, |start| start + 1);
+        // Runs do not overlap: their ends come in the order of their beginnings.
+        starts.zip(self.ends.range(first..).map(|(end, _)| *end))
+    }
+
     fn free_span(&self, number: u32) -> Option<Free> {
         let span = self.records.get(number).filter(|span| span.state == State::Free)?;
         Some(span.free(number))

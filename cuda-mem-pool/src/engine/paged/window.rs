@@ -88,17 +88,17 @@ impl Search<'_> {
     fn pieces(&self, range: &Range) -> Vec<Piece> {
         let (mut pieces, mut begin) = (Vec::new(), range.start);
         let mut add_gap = |from, to| pieces.extend((from < to).then_some(Piece { from, to, free: None }));
-        for (slot, content) in range.mapped() {
-            let can_be_filled = match content {
-                Content::Stale { handle, left_at } => left_at <= self.done || self.free.contains_key(&handle),
-                _ => false,
-            };
-            if !can_be_filled {
-                add_gap(begin, slot);
-                begin = slot + range.unit as u64;
+        let may_go = |handle: u32, left_at: u64| left_at <= self.done || self.free.contains_key(&handle);
+        for (start, end) in self.spans.runs(range.start, range.end).chain([(range.end, range.end)]) {
+            for (slot, content) in range.mapped(begin, start) {
+                if !matches!(content, Content::Stale { handle, left_at } if may_go(handle, left_at)) {
+                    add_gap(begin, slot);
+                    begin = slot + range.unit as u64;
+                }
             }
+            add_gap(begin, start);
+            begin = end;
         }
-        add_gap(begin, range.end);
         let free = self.spans.free_from(0).filter(|free| (range.start..range.end).contains(&free.address));
         pieces.extend(free.map(|free| Piece { from: free.address, to: free.end(), free: Some(free) }));
         pieces.sort_unstable_by_key(|piece| piece.from);
