@@ -53,15 +53,13 @@ impl Shard {
 
     #[inline(always)]
     pub(crate) fn try_hold(&self) -> Option<ShardGuard<'_>> {
-        let cells = &self.0.cells;
-        // As it is in the usual allocation and free.
-        let is_taken = cells.take(ACTIVE).is_ok() || cells.try_take();
-        is_taken.then_some(ShardGuard { counting: &self.0, _here: PhantomData })
+        let is_taken = self.0.cells.take_active() || self.0.cells.try_take();
+        is_taken.then(|| ShardGuard { counting: &self.0, _here: PhantomData })
     }
 
     #[inline(always)]
     pub(crate) fn hold(&self) -> ShardGuard<'_> {
-        if self.0.cells.take(ACTIVE).is_err() {
+        if !self.0.cells.take_active() {
             self.0.cells.wait();
         }
         ShardGuard { counting: &self.0, _here: PhantomData }
@@ -256,25 +254,19 @@ struct Pool {
 }
 
 impl Cells {
-    /// Takes the lock if its word is `now`; else what it is.
+    /// Takes the lock as it is in the usual allocation and free: active, and nobody has it.
     #[inline(always)]
-    fn take(&self, now: usize) -> Result<usize, usize> {
+    fn take_active(&self) -> bool {
         // Acquire: what the last holder did is done.
-        self.lock.compare_exchange(now, now | HELD, Ordering::Acquire, Ordering::Relaxed)
+        self.lock.compare_exchange(ACTIVE, ACTIVE | HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Takes the lock whatever its word is, unless somebody has it.
     #[cold]
     #[inline(never)]
     fn try_take(&self) -> bool {
-        let mut now = self.lock.load(Ordering::Relaxed);
-        while now & HELD == 0 {
-            match self.take(now) {
-                Ok(_) => return true,
-                Err(other) => now = other,
-            }
-        }
-        false
+        let taken = |now| (now & HELD == 0).then_some(now | HELD);
+        self.lock.fetch_update(Ordering::Acquire, Ordering::Relaxed, taken).is_ok()
     }
 
     #[cold]
@@ -419,15 +411,9 @@ impl Cells {
 
     /// As [`Cells::deactivate`], unless somebody counts.
     pub(super) fn try_deactivate(&self) -> bool {
-        let mut now = self.lock.load(Ordering::Relaxed);
-        while now & HELD == 0 {
-            // Acquire: what was counted is seen.
-            match self.lock.compare_exchange_weak(now, now & !ACTIVE, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(other) => now = other,
-            }
-        }
-        false
+        let left = |now| (now & HELD == 0).then_some(now & !ACTIVE);
+        // Acquire: what was counted is seen.
+        self.lock.fetch_update(Ordering::Acquire, Ordering::Relaxed, left).is_ok()
     }
 
     fn publishes(&self) -> bool {

@@ -203,9 +203,10 @@ fn one_at_a_time_has_a_shard() {
     let counter = PeakCounter::default();
     let shard = counter.shard();
     let guard = shard.hold();
-    assert!(shard.try_hold().is_none());
+    // Who asks in vain leaves the lock with its holder.
+    (0..2).for_each(|_| assert!(shard.try_hold().is_none()));
     guard.allocate(SMALL, 512, 1);
-    assert!(shard.try_hold().is_none());
+    (0..2).for_each(|_| assert!(shard.try_hold().is_none()));
     drop(guard);
     assert!(shard.try_hold().is_some());
 }
