@@ -16,7 +16,7 @@ const ENDED: i32 = CUresult::CUDA_ERROR_DEINITIALIZED.0.cast_signed();
 
 struct Leaving {
     devices: Vec<&'static Device>,
-    /// Must not find memory by an address that is not allocated until then: another allocation may have it.
+    /// Must not find its memory by address: by then another allocation may have that address.
     let_go: Box<dyn FnOnce() + Send>,
 }
 
@@ -27,35 +27,38 @@ pub(super) fn push(devices: Vec<&'static Device>, let_go: impl FnOnce() + Send +
     lock(&LEAVING).push(Leaving { devices, let_go: Box::new(let_go) });
 }
 
-/// Calls `let_go` once the devices are done: before this returns, or as a later [`settle`] finds if a wait fails. Returns that failure, unless
-/// a capture or the end of the process is why.
+/// Lets go of what nothing uses any more.
+pub(super) fn settle() {
+    let _ = settle_with(None);
+}
+
+/// Calls `let_go` once the devices are done: before this returns, or later if a wait fails. Returns the first failed wait for one of these
+/// devices, unless a capture or the end of the process is why.
 pub(super) fn wait_and(
     devices: Vec<&'static Device>,
     let_go: impl FnOnce() + Send + 'static,
 ) -> Result<(), Failure> {
-    // Nobody finds it in the list before, and waits for it in this call's stead.
-    match devices.iter().try_for_each(|device| streams::quiesce(device)) {
-        Ok(()) => {
-            let_go();
-            settle();
-            Ok(())
-        }
-        Err(failure) => {
-            push(devices, let_go);
-            let is_silent = failure.code == CUDA_MEM_TORCH_CAPTURING || failure.driver == ENDED;
-            if is_silent { Ok(()) } else { Err(failure) }
-        }
-    }
+    settle_with(Some(Leaving { devices, let_go: Box::new(let_go) }))
 }
 
-/// Lets go of what nothing uses any more.
-pub(super) fn settle() {
-    let leaving = std::mem::take(&mut *lock(&LEAVING));
-    let mut waited = BTreeMap::new();
-    let mut is_quiet =
-        |device: &&Device| *waited.entry(device.ordinal).or_insert_with(|| streams::quiesce(device).is_ok());
+fn settle_with(own: Option<Leaving>) -> Result<(), Failure> {
+    let mut leaving = std::mem::take(&mut *lock(&LEAVING));
+    let awaited: Vec<_> =
+        own.iter().flat_map(|own| own.devices.iter().map(|device| device.ordinal)).collect();
+    // Nobody else finds it in the list, and waits for it in this call's stead.
+    leaving.extend(own);
+    let (mut waited, mut failures) = (BTreeMap::new(), Vec::new());
+    let mut is_quiet = |device: &&Device| {
+        *waited.entry(device.ordinal).or_insert_with(|| {
+            let waited = streams::quiesce(device);
+            waited.map_err(|failure| failures.push((device.ordinal, failure))).is_ok()
+        })
+    };
     let (gone, kept): (Vec<_>, Vec<_>) =
         leaving.into_iter().partition(|leaving| leaving.devices.iter().all(&mut is_quiet));
     lock(&LEAVING).extend(kept);
     gone.into_iter().for_each(|leaving| (leaving.let_go)());
+    let matters = |failure: &Failure| failure.code != CUDA_MEM_TORCH_CAPTURING && failure.driver != ENDED;
+    let mut failures = failures.into_iter().filter(|(ordinal, _)| awaited.contains(ordinal));
+    failures.find_map(|(_, failure)| matters(&failure).then_some(failure)).map_or(Ok(()), Err)
 }

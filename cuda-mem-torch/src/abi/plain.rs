@@ -1,9 +1,10 @@
 //! Names that `torch.cuda.memory.CUDAPluggableAllocator` loads as they are.
 //!
 //! What is called this way is told neither which streams use memory nor when they are done: behind a `torch.cuda.MemPool` PyTorch
-//! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked
-//! ([`leaving`]), and used again behind one wait for the whole context, when as much of it is asked for or there is no other. While the
-//! requesting stream captures, or one that the library was told of, new memory is made instead. PyTorch with the shim does not come here.
+//! asks for segments, with whatever stream is current, and gives them back without a wait. So memory that comes back is parked,
+//! and used again behind one wait for the whole context, when as much of it is asked for or there is no other. That is the library's one
+//! exception to never waiting for a device. While the requesting stream captures, or one that the library was told of, new memory is made
+//! instead. PyTorch with the shim does not come here.
 //!
 //! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
 //! tracker or other function of the program runs here.
@@ -16,25 +17,41 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use super::devices::{self, Device};
 use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
 use super::pointers::{pointer, write_if};
-use super::{leaving, streams};
+use super::streams;
 use crate::devices::{Devices, MOST};
 use crate::lock::lock;
 
 /// Where all of it is allocated is a stream of the device's own: no user's stream has its memory for itself.
 static PLAIN: Devices = Devices::new();
-/// What was handed out, by its address: its bytes, and which devices may use it, its own first.
-static LIVE: Mutex<BTreeMap<u64, (usize, Vec<&'static Device>)>> = Mutex::new(BTreeMap::new());
-/// Of each device, the bytes that came back and cannot be used yet.
-static PARKED: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
+/// One lock for each device: its holder may wait for the device. Nobody holds two.
+static BOOKS: [Mutex<Books>; MOST] =
+    [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
 /// From so many parked bytes on there is a wait, however much is asked for. Below that, new memory is made beside them.
 const MOST_PARKED: usize = 1 << 30;
+
+/// What was handed out and came back, by its address.
+struct Books {
+    live: BTreeMap<u64, Block>,
+    parked: Vec<(u64, Block)>,
+}
+
+struct Block {
+    bytes: usize,
+    /// Which devices may use it: its own first, then those of which streams were recorded.
+    users: Vec<&'static Device>,
+}
+
+/// What there is of a device for plain callers.
+fn of(ordinal: c_int) -> Result<(&'static Device, MutexGuard<'static, Books>), Failure> {
+    let (device, number) = devices::made_in(&PLAIN, ordinal)?;
+    Ok((device, lock(&BOOKS[number])))
+}
 
 /// PyTorch's `alloc`: memory of `size` bytes, or null if there is none. A size of 0 gives null.
 ///
@@ -52,23 +69,18 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
         if size == 0 {
             return Ok(());
         }
-        let (device, number) = devices::made_in(&PLAIN, device)?;
-        let use_parked = |least| {
-            let is_due =
-                PARKED[number].load(Ordering::Relaxed) >= least && !streams::captures(device, stream);
-            if is_due {
-                leaving::settle();
-            }
-            is_due
-        };
-        use_parked(size.min(MOST_PARKED));
+        let (device, mut books) = of(device)?;
+        let parked: usize = books.parked.iter().map(|(_, block)| block.bytes).sum();
+        if parked >= size.min(MOST_PARKED) {
+            books.use_parked(Some((device, stream)));
+        }
         let own = device.own_stream()?;
         let allocate = || device.caching.allocate_by_address(size, &own);
         found = match allocate() {
-            Err(error) if error.is_out_of_memory() && use_parked(1) => allocate()?,
+            Err(error) if error.is_out_of_memory() && books.use_parked(Some((device, stream))) => allocate()?,
             found => found?,
         };
-        lock(&LIVE).insert(found, (size, vec![device]));
+        books.live.insert(found, Block { bytes: size, users: vec![device] });
         Ok(())
     });
     if code == CUDA_MEM_TORCH_OK { pointer(found) } else { std::ptr::null_mut() }
@@ -90,18 +102,12 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
         return;
     }
     entry(|| {
-        let (_, number) = devices::made_in(&PLAIN, device)?;
+        let (_, mut books) = of(device)?;
         let address = address.addr() as u64;
         let unknown =
             || Failure::new(CUDA_MEM_TORCH_NOT_OURS, format!("{address:#x} was not allocated here"));
-        let (bytes, users) = lock(&LIVE).remove(&address).ok_or_else(unknown)?;
-        PARKED[number].fetch_add(bytes, Ordering::Relaxed);
-        leaving::push(users, move || {
-            // SAFETY: handed out by `cuda_mem_torch_alloc`, given back once, and everything that used it is done.
-            let freed = PLAIN.search(|device| unsafe { device.caching.free_by_address(address) });
-            debug_assert!(matches!(freed, Ok(Some(()))), "{freed:?}");
-            PARKED[number].fetch_sub(bytes, Ordering::Relaxed);
-        });
+        let block = books.live.remove(&address).ok_or_else(unknown)?;
+        books.parked.push((address, block));
         Ok(())
     });
 }
@@ -110,8 +116,11 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_plain_reset() {
     entry(|| {
-        leaving::settle();
-        PLAIN.all().try_for_each(|device| Ok(device.caching.empty_cache().map(drop)?))
+        PLAIN.all().try_for_each(|device| {
+            of(device.ordinal)?.1.use_parked(None);
+            device.caching.empty_cache()?;
+            Ok(())
+        })
     });
 }
 
@@ -153,10 +162,37 @@ pub unsafe extern "C" fn cuda_mem_torch_plain_base_alloc(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_plain_record_stream(address: *mut c_void, stream: *mut c_void) {
     entry(|| {
+        let address = address.addr() as u64;
         let user = streams::device_of(stream)?;
-        if let Some((_, users)) = lock(&LIVE).get_mut(&(address.addr() as u64)) {
-            devices::add(users, user);
-        }
-        Ok(())
+        PLAIN.all().try_for_each(|device| {
+            if let Some(block) = of(device.ordinal)?.1.live.get_mut(&address) {
+                devices::add(&mut block.users, user);
+            }
+            Ok(())
+        })
     });
+}
+
+impl Books {
+    /// Waits for all that used parked memory, and frees it; whether there was any. It stays parked while a capture forbids the wait, or while
+    /// the asking stream captures.
+    fn use_parked(&mut self, asker: Option<(&'static Device, *mut c_void)>) -> bool {
+        if self.parked.is_empty() || asker.is_some_and(|(device, stream)| streams::captures(device, stream)) {
+            return false;
+        }
+        let mut users = Vec::new();
+        self.parked
+            .iter()
+            .flat_map(|(_, block)| &block.users)
+            .for_each(|user| devices::add(&mut users, user));
+        let is_quiet = users.into_iter().all(|user| streams::quiesce(user).is_ok());
+        if is_quiet {
+            for (address, _) in self.parked.drain(..) {
+                // SAFETY: handed out by `cuda_mem_torch_alloc`, given back once, and everything that used it is done.
+                let freed = PLAIN.search(|device| unsafe { device.caching.free_by_address(address) });
+                debug_assert!(matches!(freed, Ok(Some(()))), "{freed:?}");
+            }
+        }
+        is_quiet
+    }
 }
