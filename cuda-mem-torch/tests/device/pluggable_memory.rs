@@ -304,7 +304,7 @@ fn threads_allocate_and_free_at_once() {
     let (program, device) = (Program::new(), world.context.device());
     let allocator = program.allocator(&world);
     let streams = [(); 4].map(|()| world.new_stream());
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for (place, stream) in streams.iter().enumerate() {
             let (allocator, side) = (&allocator, &streams[(place + 1) % streams.len()]);
             scope.spawn(move || {
