@@ -109,12 +109,12 @@ def build_shims(roots: list[Path], library: Path, out: Path, compiler: str) -> l
     sys.path.insert(0, str(HERE))
     from cuda_mem_torch import _shim
 
-    def build(root: Path, part: Any) -> Path:
+    def build(part: Any, root: Path) -> Path:
         version = version_of(root)
         return build_part(_shim, part, version, root, library, out / part.file(version), compiler)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(build, *zip(*itertools.product(roots, _shim.PARTS))))
+        return list(pool.map(build, *zip(*itertools.product(_shim.PARTS, roots))))
 
 
 def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path, library: Path, target: Path, compiler: str) -> Path:
