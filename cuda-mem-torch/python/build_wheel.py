@@ -109,12 +109,12 @@ def build_shims(roots: list[Path], library: Path, out: Path, compiler: str) -> l
     sys.path.insert(0, str(HERE))
     from cuda_mem_torch import _shim
 
-    def build(root: Path, part: Any) -> Path:
+    def build(part: Any, root: Path) -> Path:
         version = version_of(root)
         return build_part(_shim, part, version, root, library, out / part.file(version), compiler)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(build, *zip(*itertools.product(roots, _shim.PARTS))))
+        return list(pool.map(build, *zip(*itertools.product(_shim.PARTS, roots))))
 
 
 def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path, library: Path, target: Path, compiler: str) -> Path:
@@ -125,13 +125,11 @@ def build_part(shim: ModuleType, part: Any, version: tuple[int, int], root: Path
         for name in part.needs:
             empty = [compiler, "-shared", f"-Wl,-soname,lib{name}.so", "-x", "c++", "/dev/null", "-o", f"{stubs}/lib{name}.so"]
             subprocess.run(empty, check=True)
-        words = shim.compile_command(part, version, compiler, target, torch / "include", [cuda / "include"], torch / "lib")
-        # In the workspace the parts lie elsewhere than in a wheel, and in it beside each other.
-        sources = [str(source) for source in part.sources(CRATE / "shim")]
-        places = ["-I", str(CRATE / "shim"), "-I", str(CRATE / "include"), f"-L{library.parent}", f"-L{stubs}"]
+        words = shim.compile_command(part, version, compiler, target, torch / "include", [cuda / "include"], torch / "lib", CRATE / "shim")
+        # In the workspace the rest lies elsewhere than in a wheel, and in it beside each other.
+        places = ["-I", str(CRATE / "include"), f"-L{library.parent}", f"-L{stubs}"]
         words = [word for word in words if not word.startswith("-Wl,-rpath")]
-        end = words.index(str(target)) + 1
-        subprocess.run([*words[:end], *sources, *words[end:], *places, "-Wall", "-Wextra", "-Wl,-rpath,$ORIGIN"], check=True)
+        subprocess.run([*words, *places, "-Wall", "-Wextra", "-Wl,-rpath,$ORIGIN"], check=True)
     return target
 
 

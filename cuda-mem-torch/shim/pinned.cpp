@@ -219,7 +219,7 @@ void delete_pinned(void* block) {
   }
 }
 
-bool is_in_place() {
+bool pinned_is_in_place() {
   PinnedAllocator* ours = the_pinned.load();
   return ours != nullptr && at::getHostAllocator(c10::kCUDA) == ours;
 }
@@ -232,7 +232,7 @@ void put(at::HostAllocator* allocator) {
 }
 
 void install_pinned(const std::string& /*unused*/) {
-  if (is_in_place()) {
+  if (pinned_is_in_place()) {
     return;
   }
   if (the_pinned.load() == nullptr) {
@@ -243,7 +243,7 @@ void install_pinned(const std::string& /*unused*/) {
 
 /// Refused while somebody has memory or a pool that PyTorch's own does not know: it would not wait for the streams that use it.
 void uninstall_pinned(const std::string& /*unused*/) {
-  if (!is_in_place()) {
+  if (!pinned_is_in_place()) {
     return;
   }
   TORCH_CHECK(
@@ -274,5 +274,5 @@ EXPORT int cuda_mem_torch_shim_uninstall_pinned(char* text, size_t capacity) {
 
 /// Whether PyTorch takes pinned memory from the pinned cache.
 EXPORT int cuda_mem_torch_shim_is_pinned_installed() {
-  return cuda_mem::is_in_place() ? 1 : 0;
+  return cuda_mem::pinned_is_in_place() ? 1 : 0;
 }

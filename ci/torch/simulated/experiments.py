@@ -1,21 +1,25 @@
 """What was once found wrong, each as a program that fails where it is: `matrix.py` runs them."""
 
+import atexit
 import contextlib
 import ctypes
 import gc
+import json
 import mmap
+import os
 import pickle
+import random
 import re
-import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
+from forked import code_of, fork
 from programs import MIB, block, numbered, start
-
-HERE = Path(__file__).resolve().parent
 
 
 def refused(kind, wanted, work):
@@ -25,6 +29,20 @@ def refused(kind, wanted, work):
         assert wanted in str(error), error
         return
     raise AssertionError(f"it was not refused: {wanted}")
+
+
+def ended(program, *arguments, **variables):
+    """What came of a program in another process, with environment variables that are read when CUDA is used first."""
+    output, errors = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+
+    def work():
+        os.dup2(output.fileno(), 1), os.dup2(errors.fileno(), 2)
+        os.environ.update(variables)
+        program(*arguments)
+
+    code = code_of(fork(work))
+    output.seek(0), errors.seek(0)
+    return SimpleNamespace(code=code, output=output.read(), errors=errors.read())
 
 
 def options_add_up():
@@ -251,21 +269,23 @@ def statistics_print_themselves():
 
 def snapshots_have_native_keys():
     """Readers of snapshots find in ours what natively they find."""
-    words = """
-import pickle, sys, torch
-if sys.argv[1] == "ours":
-    import cuda_mem_torch
-    cuda_mem_torch.enable()
-torch.cuda.memory._record_memory_history(stacks="python")
-kept = [torch.empty((n % 5 + 1) << 20, dtype=torch.uint8, device="cuda") for n in range(20)][::4]
-torch.cuda.memory._dump_snapshot(sys.argv[2])
-"""
-    seen = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for who in ("native", "ours"):
-            subprocess.run([sys.executable, "-c", words, who, f"{folder}/{who}"], check=True)
-            seen[who] = pickle.loads(Path(folder, who).read_bytes())
-    native, ours = seen["native"], seen["ours"]
+
+    def program(is_ours, path):
+        if is_ours:
+            import cuda_mem_torch
+
+            cuda_mem_torch.enable()
+        torch.cuda.memory._record_memory_history(stacks="python")
+        kept = [block((n % 5 + 1) * MIB) for n in range(20)][::4]
+        torch.cuda.memory._dump_snapshot(path)
+        del kept
+
+    def snapshot(is_ours):
+        path = Path(f"keys-{is_ours}.pickle")
+        assert code_of(fork(program, is_ours, path)) == 0
+        return pickle.loads(path.read_bytes())
+
+    native, ours = snapshot(False), snapshot(True)
     assert sorted(ours) == sorted(native)
     keys = lambda of: sorted(set().union(*of))
     assert keys(ours["segments"]) == keys(native["segments"])
@@ -283,38 +303,35 @@ def statistics_are_those_of_expandable_segments():
     if since(12):
         # PyTorch 2.15 asks NVML before it maps such a segment, and crashes where that is not.
         return
-    import json
-    import os
 
-    words = """
-import json, random, sys, torch
-if sys.argv[1] == "ours":
-    import cuda_mem_torch
-    cuda_mem_torch.enable()
-chance, kept, seen = random.Random(1), {}, []
-settings = ("max_split_size_mb:32", "roundup_power2_divisions:4", "garbage_collection_threshold:0.6", "")
-for step in range(600):
-    turn = chance.random()
-    if kept and turn < 0.45:
-        del kept[chance.choice(sorted(kept))]
-    elif turn < 0.48:
-        torch._C._accelerator_setAllocatorSettings(chance.choice(settings))
-    elif turn < 0.5:
-        torch.cuda.empty_cache()
-    else:
-        kept[step] = torch.empty(int(2 ** chance.uniform(3, 26)), dtype=torch.uint8, device="cuda")
-    if step % 100 == 99:
-        counted = ("active", "allocated", "allocation", "requested")
-        seen.append({name: count for name, count in torch.cuda.memory_stats().items() if name.startswith(counted)})
-print(json.dumps(seen))
-"""
-    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    def program(is_ours):
+        if is_ours:
+            import cuda_mem_torch
 
-    def seen(who):
-        done = subprocess.run([sys.executable, "-c", words, who], env=environment, check=True, timeout=200, capture_output=True, text=True)
-        return json.loads(done.stdout)
+            cuda_mem_torch.enable()
+        chance, kept, seen = random.Random(1), {}, []
+        settings = ("max_split_size_mb:32", "roundup_power2_divisions:4", "garbage_collection_threshold:0.6", "")
+        for step in range(600):
+            turn = chance.random()
+            if kept and turn < 0.45:
+                del kept[chance.choice(sorted(kept))]
+            elif turn < 0.48:
+                torch._C._accelerator_setAllocatorSettings(chance.choice(settings))
+            elif turn < 0.5:
+                torch.cuda.empty_cache()
+            else:
+                kept[step] = block(int(2 ** chance.uniform(3, 26)))
+            if step % 100 == 99:
+                counted = ("active", "allocated", "allocation", "requested")
+                seen.append({name: count for name, count in torch.cuda.memory_stats().items() if name.startswith(counted)})
+        print(json.dumps(seen))
 
-    native, ours = seen("native"), seen("ours")
+    def seen(is_ours):
+        done = ended(program, is_ours, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+        assert done.code == 0, done
+        return json.loads(done.output)
+
+    native, ours = seen(False), seen(True)
     assert len(native) == 6 and native[5]["allocation.large_pool.freed"] > 0
     assert ours == native, [(name, count, ours[5][name]) for name, count in native[5].items() if ours[5][name] != count]
 
@@ -599,75 +616,77 @@ def snapshots_go_from_device_to_device():
 
 def threads_that_outlive_the_program():
     """Daemon threads that allocate, with the history on, end with the process: no hang."""
-    words = """
-import threading, time, torch
-import cuda_mem_torch
-cuda_mem_torch.enable()
-torch.empty(1, device="cuda")
-torch.cuda.memory._record_memory_history(stacks="python")
-def loop():
-    while True:
-        torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
-for _ in range(3):
-    threading.Thread(target=loop, daemon=True).start()
-time.sleep(0.5)
-print("over", flush=True)
-"""
-    done = subprocess.run([sys.executable, "-c", words], timeout=200, capture_output=True, text=True)
-    assert "over" in done.stdout, done
+
+    def program():
+        import cuda_mem_torch
+
+        def loop():
+            while True:
+                block(MIB)
+
+        cuda_mem_torch.enable()
+        block(1)
+        torch.cuda.memory._record_memory_history(stacks="python")
+        for _ in range(3):
+            threading.Thread(target=loop, daemon=True).start()
+        time.sleep(0.5)
+        print("over", flush=True)
+
+    done = ended(program)
+    assert "over" in done.output, done
     # PyTorch itself ends so, natively too, where a thread is unwound inside of its own code.
-    assert done.returncode in (0, -6), done
+    assert done.code in (0, -6), done
 
 
 def a_forked_child_ends_as_natively():
     """What programs call at their end, and what sets or resets something, is nothing in a forked child, which has none of the memory: natively it
     goes well too. Its snapshot says so once."""
-    words = """
-import atexit, os, sys, torch
-import cuda_mem_torch
-cuda_mem_torch.enable()
-memory = torch.cuda.memory
-memory._record_memory_history()
-kept, pinned = torch.empty(1000, device="cuda"), torch.empty(1000, pin_memory=True)
-def end():
-    memory._dump_snapshot("ended.pickle")
-    assert os.getpid() == parent or torch.cuda.memory_snapshot() == []
-    memory._set_memory_metadata("the end")
-    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64,per_process_memory_fraction:0.5")
-    torch._C._cuda_attach_out_of_memory_observer(print)
-    torch._C._host_emptyCache()
-    torch.cuda.reset_peak_host_memory_stats()
-    torch.cuda.reset_accumulated_host_memory_stats()
-    torch.cuda.host_memory_stats()
-    memory._record_memory_history(None)
-    print("ended")
-parent = os.getpid()
-atexit.register(end)
-if os.fork() == 0:
-    sys.exit(7)
-print("status", os.waitstatus_to_exitcode(os.wait()[1]))
-"""
-    if since(14):
-        words = words.replace("_history()", "_history(record_pinned_host_memory=True)")
-    done = subprocess.run([sys.executable, "-c", words], timeout=200, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.split() == ["ended", "status", "7", "ended"] and "Traceback" not in done.stderr, done
-    assert done.stderr.count("the snapshot of a forked child has no device memory") == 1, done
+
+    def program():
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+        memory, parent = torch.cuda.memory, os.getpid()
+        memory._record_memory_history(**({"record_pinned_host_memory": True} if since(14) else {}))
+        kept, pinned = torch.empty(1000, device="cuda"), torch.empty(1000, pin_memory=True)
+
+        @atexit.register
+        def end():
+            memory._dump_snapshot("ended.pickle")
+            assert os.getpid() == parent or torch.cuda.memory_snapshot() == []
+            memory._set_memory_metadata("the end")
+            torch._C._accelerator_setAllocatorSettings("max_split_size_mb:64,per_process_memory_fraction:0.5")
+            torch._C._cuda_attach_out_of_memory_observer(print)
+            torch._C._host_emptyCache()
+            torch.cuda.reset_peak_host_memory_stats()
+            torch.cuda.reset_accumulated_host_memory_stats()
+            torch.cuda.host_memory_stats()
+            memory._record_memory_history(None)
+            print("ended", kept.numel(), pinned.numel())
+
+        if os.fork() == 0:
+            sys.exit(7)
+        print("status", os.waitstatus_to_exitcode(os.wait()[1]))
+
+    done = ended(program)
+    expected = ["ended 1000 1000", "status 7", "ended 1000 1000"]
+    assert done.code == 0 and done.output.splitlines() == expected and "Traceback" not in done.errors, done
+    assert done.errors.count("the snapshot of a forked child has no device memory") == 1, done
 
 
 def blocks_of_the_end_are_silent():
     """Without caching the driver frees each block; what PyTorch frees when the driver has gone is no failure to tell of."""
-    import os
 
-    words = """
-import cuda_mem_torch, torch
-cuda_mem_torch.enable()
-torch.empty(9 << 20, dtype=torch.uint8, device="cuda").untyped_storage()._share_cuda_()
-print("over", flush=True)
-"""
-    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run([sys.executable, "-c", words], env=environment, timeout=200, capture_output=True, text=True)
+    def program():
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+        block(9 * MIB).untyped_storage()._share_cuda_()
+        print("over", flush=True)
+
+    done = ended(program, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
     # PyTorch keeps it for a receiver until its own end, and may crash there.
-    assert "over" in done.stdout and "cuda-mem" not in done.stderr, done
+    assert "over" in done.output and "cuda-mem" not in done.errors, done
 
 
 def new_streams_each_step():
@@ -1102,13 +1121,13 @@ def segments_may_be_larger_than_all():
 
 def later_settings_are_accepted():
     """Settings of later versions, from the environment as from `enable()`, change nothing that is not so already."""
-    words = """
-import cuda_mem_torch, torch
-cuda_mem_torch.enable()
-torch.empty(1, device="cuda")
-print(torch.cuda.get_allocator_backend())
-"""
-    import os
+
+    def program():
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+        block(1)
+        print(torch.cuda.get_allocator_backend())
 
     settings = {
         12: "throw_on_cudamalloc_oom:True,pinned_free_catch_all:True",
@@ -1116,12 +1135,11 @@ print(torch.cuda.get_allocator_backend())
         15: "expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[kv:0.25,weights:8G]",
     }
     for minor, text in settings.items():
-        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": text}
-        done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True, timeout=200)
+        done = ended(program, PYTORCH_CUDA_ALLOC_CONF=text)
         if since(minor):
-            assert done.returncode == 0 and "cuda-mem" in done.stdout, done
+            assert done.code == 0 and "cuda-mem" in done.output, done
         else:
-            assert done.returncode != 0, done
+            assert done.code != 0, done
 
 
 PROGRAMS = [

@@ -1,16 +1,18 @@
-"""Symmetric memory of whole PyTorch on the simulated driver, without a kernel: `run.py --python` starts these."""
+"""Symmetric memory of whole PyTorch on the simulated driver, without a kernel: `matrix.py` runs these."""
 
 import gc
 import glob
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from datetime import timedelta
 
 import torch
+from forked import code_of, fork
 from programs import numbered, start
-from steps import together
 
 
 def joined(number, directory, store="store"):
@@ -41,6 +43,15 @@ def refused(wanted, work):
         assert wanted in str(error), error
         return
     raise AssertionError(f"it was not refused: {wanted}")
+
+
+def together(rank):
+    """Two ranks, each a process with a number."""
+    directory = tempfile.mkdtemp()
+    ranks = [fork(rank, number, directory) for number in range(2)]
+    codes = [code_of(pid) for pid in ranks]
+    shutil.rmtree(directory)
+    assert codes == [0, 0], codes
 
 
 def use(number, directory):

@@ -1,4 +1,4 @@
-"""What PyTorch does without a kernel, on the simulated driver: `run.py --python` starts these, and the steps of `../steps.py` that launch
+"""What PyTorch does without a kernel, on the simulated driver: `matrix.py` runs these, and the steps of `../steps.py` that launch
 none. Copies run for real, so bytes can be compared."""
 
 import ctypes
@@ -9,6 +9,7 @@ import sys
 import threading
 
 import torch
+from forked import code_of, fork
 
 MIB = 1 << 20
 
@@ -77,23 +78,28 @@ def receive(ours, queue, back):
     torch.cuda.ipc_collect()
 
 
-def share(receiver_is_ours, receive=receive):
-    import cuda_mem_torch
-    import torch.multiprocessing as multiprocessing
+def spawned(*arguments):
+    """Starts a receiver with an interpreter of its own; what waits for its end and gives its exit status."""
+    process = torch.multiprocessing.get_context("spawn").Process(target=receive, args=arguments)
+    process.start()
+    return lambda: process.join(100) or process.exitcode
 
+
+def share(receiver_is_ours, start=spawned):
+    import cuda_mem_torch
+
+    context = torch.multiprocessing.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    end = start(receiver_is_ours, queue, back)
     cuda_mem_torch.enable()
     # Of several handles, between others.
     small, tensor, above = block(MIB), block(19 * MIB), block(3 * MIB)
     tensor[:64].copy_(numbered())
-    context = multiprocessing.get_context("spawn")
-    queue, back = context.Queue(), context.Queue()
-    process = context.Process(target=receive, args=(receiver_is_ours, queue, back))
-    process.start()
     queue.put(tensor)
     backend, seen = back.get(timeout=100)
-    process.join(100)
+    code = end()
     assert (backend == "cuda-mem") == receiver_is_ours and seen == numbered().tolist()
-    assert process.exitcode == 0, process.exitcode
+    assert code == 0, code
     del small, above
 
 
@@ -168,13 +174,11 @@ def leave_out_events():
 
 def share_refused(receiver_is_ours, filtered):
     import cuda_mem_torch
-    import torch.multiprocessing as multiprocessing
 
-    cuda_mem_torch.enable()
-    context = multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("spawn")
     queue, back = context.Queue(), context.Queue()
-    process = context.Process(target=receive_refused, args=(receiver_is_ours, filtered, queue, back))
-    process.start()
+    receiver = fork(receive_refused, receiver_is_ours, filtered, queue, back)
+    cuda_mem_torch.enable()
     assert back.get(timeout=100) == "ready"
     if not filtered:
         leave_out_events()
@@ -188,8 +192,8 @@ def share_refused(receiver_is_ours, filtered):
         assert (what, told) == ("arrived", numbered().tolist()), (what, told)
     else:
         assert what == "refused" and "pidfd_getfd: Operation not permitted" in told, (what, told)
-    process.join(100)
-    assert process.exitcode == 0, process.exitcode
+    code = code_of(receiver)
+    assert code == 0, code
     del tensor
     gc.collect()
     torch.cuda.ipc_collect()
@@ -279,7 +283,11 @@ def graph():
 
 
 def share_without_numpy():
-    share(False, receive_without_numpy)
+    def start(*arguments):
+        receiver = fork(receive_without_numpy, *arguments)
+        return lambda: code_of(receiver)
+
+    share(False, start)
 
 
 def fill(bytes=128 * MIB):

@@ -29,11 +29,10 @@ def build_program(folder, headers, build, source, flags):
     compile_runtime(folder / CUDART, cuda / "include", "cudart.c", "refused.c")
     includes = [torch / "include", torch / "include/torch/csrc/api/include", cuda / "include"]
     words = [word for include in includes for word in ("-isystem", str(include))]
-    shim = [str(path) for path in sorted((crate / "shim").glob("*.cpp"))]
     program = folder / "program"
     subprocess.run(
         ["c++", "-std=c++20", *flags, "-Wall", "-Wextra", "-Werror", "-DUSE_CUDA", *words, "-I", str(crate / "include"),
-         "-I", str(crate / "shim"), "-o", str(program), str(HERE / source), str(HERE / "registry.cpp"), *shim, f"-L{torch / 'lib'}", f"-L{folder}",
+         "-I", str(crate / "shim"), "-o", str(program), str(HERE / source), str(HERE / "registry.cpp"), str(crate / "shim/shim.cpp"), f"-L{torch / 'lib'}", f"-L{folder}",
          "-lcuda_mem_torch", "-lc10", "-lc10_cuda", str(folder / CUDART), "-Wl,--allow-shlib-undefined"],
         check=True,
     )

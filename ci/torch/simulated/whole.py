@@ -18,9 +18,12 @@ STEPS = [
     "compiled_regions",
 ]
 
+# The garbage collector, which finds nothing in the programs below, would have a third of their time.
+IMPORT = "import gc; gc.disable(); import torch; gc.freeze(); "
+
 # Programs whose environment says what happens when PyTorch is imported: variables, the code, the exit status, and what is printed.
-BACKEND = "import torch; print(torch.cuda.get_allocator_backend())"
-SPLIT = "import torch; block = torch.empty(1, device='cuda'); print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
+BACKEND = IMPORT + "print(torch.cuda.get_allocator_backend())"
+SPLIT = IMPORT + "block = torch.empty(1, device='cuda'); print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
 IMPORTED = {
     "asked": ({"CUDA_MEM_TORCH": "1"}, BACKEND, 0, "cuda-mem"),
     "asked_with_a_bad_option": (
@@ -104,32 +107,33 @@ def prepare(folder, simulator, cuda_include, version=13):
     }
 
 
-GROUPS = ["doctor", "import", "programs", "experiments", "groups", "steps", "guide", "vllm_worker"]
+# Those that are modules, and all.
+MODULES = ["programs", "experiments", "groups", "steps", "vllm_worker"]
+GROUPS = ["doctor", "import", *MODULES, "guide"]
 
 
 def run(python, folder, environment, jobs, groups):
     """Groups of programs with an interpreter that has PyTorch and the wheel; a result each, as they end."""
-    for group in groups:
-        match group:
-            case "doctor":
-                yield from diagnosed(python, folder, environment)
-            case "import":
-                yield from imported(python, folder, environment)
-            case "steps":
-                yield from forked(python, folder, environment, jobs, "steps", STEPS)
-            case "guide":
-                yield guided(python, folder, environment)
-            case module:
-                yield from forked(python, folder, environment, jobs, module, names_of(HERE / f"{module}.py"))
+    if "doctor" in groups:
+        yield from diagnosed(python, folder, environment)
+    if "import" in groups:
+        yield from imported(python, folder, environment)
+    if names := [f"{module}.{name}" for module in MODULES if module in groups for name in names_of(module)]:
+        yield from forked(python, folder, environment, jobs, names)
+    if "guide" in groups:
+        yield guided(python, folder, environment)
 
 
-def names_of(script):
-    """The programs that a script lists."""
-    return re.search(r"^PROGRAMS = \[(.*?)\]", script.read_text(), re.DOTALL | re.MULTILINE)[1].replace(",", " ").split()
+def names_of(module):
+    """The programs that a module lists."""
+    if module == "steps":
+        return STEPS
+    text = (HERE / f"{module}.py").read_text()
+    return re.search(r"^PROGRAMS = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)[1].replace(",", " ").split()
 
 
-def forked(python, folder, environment, jobs, module, names):
-    command = [python, "forked.py", module, str(jobs), *names]
+def forked(python, folder, environment, jobs, names):
+    command = [python, "forked.py", str(jobs), *names]
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         left, other = set(names), ""
         for line in process.stdout:
@@ -139,9 +143,9 @@ def forked(python, folder, environment, jobs, module, names):
             told = json.loads(line)
             left.remove(told["name"])
             printed = (folder / f"{told['name']}.log").read_text(errors="replace") + f"exit status {told['code']}\n"
-            yield Result(module, told["name"], told["code"] == 0, told["seconds"], printed)
+            yield Result(*told["name"].split("."), told["code"] == 0, told["seconds"], printed)
     for name in sorted(left):
-        yield Result(module, name, False, 0.0, other)
+        yield Result(*name.split("."), False, 0.0, other)
 
 
 def ended(python, folder, environment, words):

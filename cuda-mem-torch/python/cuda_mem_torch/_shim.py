@@ -26,7 +26,8 @@ class Part:
     """One library of the C++ side."""
 
     name: str
-    folder: str
+    # All of it: the file that is compiled.
+    source: str
     # What it needs of PyTorch beside the two core libraries.
     needs: tuple[str, ...] = ()
 
@@ -37,26 +38,31 @@ class Part:
     def file(self, version: tuple[int, int]) -> str:
         return f"libcuda_mem_torch_{self.name}_{version[0]}_{version[1]}.so"
 
-    def sources(self, root: Path) -> list[Path]:
-        return sorted((root / self.folder).glob("*.cpp"))
 
-
-ALLOCATOR = Part("shim", ".", ("torch_cpu",))
-SYMMETRIC = Part("symmetric", "symmetric", ("torch_cpu",))
-PARTS = [ALLOCATOR, SYMMETRIC]
+ALLOCATOR = Part("shim", "shim.cpp", ("torch_cpu",))
+SYMMETRIC = Part("symmetric", "symmetric/backend.cpp", ("torch_cpu",))
+# First the one that takes longest to compile.
+PARTS = [SYMMETRIC, ALLOCATOR]
 
 
 def compile_command(
-    part: Part, version: tuple[int, int], compiler: str, target: Path, torch_include: Path, cuda_includes: list[Path], torch_lib: Path
+    part: Part,
+    version: tuple[int, int],
+    compiler: str,
+    target: Path,
+    torch_include: Path,
+    cuda_includes: list[Path],
+    torch_lib: Path,
+    sources: Path = SOURCES,
 ) -> list[str]:
     """How a part is compiled and linked against an installed PyTorch. What it calls of CUDA's runtime is found where PyTorch's own
     library finds it, so that one build serves every CUDA that there is a PyTorch for."""
     standard = "c++20" if version >= (2, 14) else "c++17"
     words = [compiler, f"-std={standard}", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-shared", "-DNDEBUG", "-DUSE_CUDA", "-DUSE_C10D", "-o", str(target)]
-    words += [str(source) for source in part.sources(SOURCES)]
+    words += [str(sources / part.source)]
     for folder in [torch_include, torch_include / "torch/csrc/api/include", *cuda_includes]:
         words += ["-isystem", str(folder)]
-    words += ["-I", str(SOURCES), "-I", str(_library.FOLDER / "include")]
+    words += ["-I", str(sources), "-I", str(_library.FOLDER / "include")]
     words += [f"-L{torch_lib}", f"-L{_library.FOLDER}", "-Wl,--no-as-needed", "-lcuda_mem_torch", "-lc10", "-lc10_cuda"]
     words += [f"-l{library}" for library in part.needs]
     return words + [f"-Wl,-rpath,{_library.FOLDER}"]
