@@ -50,6 +50,8 @@ fn installed(name: &str) -> PathBuf {
     copy(&crate_folder().join("shim/symmetric"), &package.join("shim/symmetric"));
     copy(&crate_folder().join("include"), &package.join("include"));
     fs::copy(built().join("libcuda_mem_torch.so"), package.join("libcuda_mem_torch.so")).unwrap();
+    // As pip does: each of the programs that the tests start would do it by itself.
+    run(Command::new("python3").args(["-m", "compileall", "-q"]).arg(&package));
     folder
 }
 

@@ -49,6 +49,10 @@ const FUZZED: &[&str] = &["trace", "snapshot", "settings", "frame", "connection"
 const CASES: &str = "100000";
 const CASES_QUICK: &str = "2000";
 
+/// Rounds of data before its flag, where the matrix has three thousand.
+const LITMUS: &str = "100000";
+const LITMUS_QUICK: &str = "10000";
+
 /// Operations that the engine of the caching allocator is tried with, where little is held and where much is; the seeds are printed.
 const MACHINE: &str = "10000000";
 const MACHINE_QUICK: &str = "500000";
@@ -62,9 +66,11 @@ pub(crate) fn run(root: &Path, quick: bool) -> Result<bool> {
     let mut steps = Steps::new(root);
     steps.env("CUDA_MEM_SIM_LIBRARY", &simulator);
 
-    let (cases, limit) = if quick { (CASES_QUICK, LIMIT_QUICK) } else { (CASES, LIMIT) };
+    let (cases, litmus, limit) =
+        if quick { (CASES_QUICK, LITMUS_QUICK, LIMIT_QUICK) } else { (CASES, LITMUS, LIMIT) };
     let mut properties = cargo("test --release --no-fail-fast");
     properties.args(&tests).env("PROPTEST_CASES", cases).env("CUDA_MEM_FAULTS", "all");
+    properties.env("CUDA_MEM_LITMUS_ROUNDS", litmus);
     steps.command("properties", limit_tests(&mut properties, limit, ""));
     // Processes killed at each step of what they say to each other; the count is printed by step.
     let mut deaths = cargo("test --release --package cuda-mem-ipc --test processes --test symmetric death");

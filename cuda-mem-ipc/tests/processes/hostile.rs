@@ -18,6 +18,7 @@ use cuda_mem_ipc::transport::Connection;
 
 use crate::common::World;
 use crate::common::gate::Gate;
+use crate::common::pair::{self, test_name};
 use crate::link::{LIMIT, SHORT, eventually};
 use crate::raw::{
     accept, accepted, both_ends, generation, hand, heard, offer, release, ring, say, segment, write,
@@ -385,60 +386,69 @@ fn what_is_no_answer_to_an_offer_is_refused() {
 
 #[test]
 fn what_no_importer_says_ends_its_leases() {
-    let world = World::new();
-    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-    let release = |sequence| Said::Release(Release { sequence, fence: Point { line: 0, generation: 0 } });
-    let cases: [(&str, &[Said<'_>]); 4] = [
-        ("a release of what was not handed over", &[release(1)]),
-        ("a release twice", &[release(0), release(0)]),
-        ("the end of a segment", &[Said::Message(Message::Retire { segment: 0 }, &[])]),
-        ("the end of a block that it does not have", &[Said::Message(Message::LetGo { segment: 0 }, &[])]),
-    ];
-    for (what, messages) in cases {
-        let (exporter, hostile, words) = exporter(&world, &pool);
-        messages.iter().for_each(|said| said.say(&hostile, &words));
-        eventually(what, || exporter.leases() == 0);
-        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
-        let stream = world.new_stream();
-        let buffer = pool.allocate(1000, &stream).unwrap();
-        // What is handed over in between goes back, too.
-        eventually(what, || match exporter.hand_over(&buffer, &stream, LIMIT) {
-            Ok(_) => false,
-            Err(error) => error.is_gone() || matches!(error, Error::Broken),
-        });
-        eventually(what, || exporter.leases() == 0);
-    }
-    assert!(pool.trim() > 0, "nobody has anything of it any more");
-    assert_eq!(world.driver.release_failures(), 0);
+    // Each has a grace of half a second, in which other tests go on.
+    pair::play_beside(test_name!(), &[], |_| {
+        let world = World::new();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let release = |sequence| Said::Release(Release { sequence, fence: Point { line: 0, generation: 0 } });
+        let cases: [(&str, &[Said<'_>]); 4] = [
+            ("a release of what was not handed over", &[release(1)]),
+            ("a release twice", &[release(0), release(0)]),
+            ("the end of a segment", &[Said::Message(Message::Retire { segment: 0 }, &[])]),
+            (
+                "the end of a block that it does not have",
+                &[Said::Message(Message::LetGo { segment: 0 }, &[])],
+            ),
+        ];
+        for (what, messages) in cases {
+            let (exporter, hostile, words) = exporter(&world, &pool);
+            messages.iter().for_each(|said| said.say(&hostile, &words));
+            eventually(what, || exporter.leases() == 0);
+            assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+            let stream = world.new_stream();
+            let buffer = pool.allocate(1000, &stream).unwrap();
+            // What is handed over in between goes back, too.
+            eventually(what, || match exporter.hand_over(&buffer, &stream, LIMIT) {
+                Ok(_) => false,
+                Err(error) => error.is_gone() || matches!(error, Error::Broken),
+            });
+            eventually(what, || exporter.leases() == 0);
+        }
+        assert!(pool.trim() > 0, "nobody has anything of it any more");
+        assert_eq!(world.driver.release_failures(), 0);
+    });
 }
 
 #[test]
 fn what_no_importer_writes_into_the_ring_ends_its_leases() {
-    let world = World::new();
-    let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
-    let cases: [(&str, u64, [u64; 3]); 5] = [
-        ("more than there is room for", RING_ENTRIES + 1, [0; 3]),
-        ("fewer than before", u64::MAX, [0; 3]),
-        ("what was not handed over", 1, [1, 0, 0]),
-        ("no line", 1, [0, LINES.into(), 1]),
-        ("no generation", 1, [0, 0, u64::MAX]),
-    ];
-    for (what, tail, entry) in cases {
+    // Each has a grace of half a second, in which other tests go on.
+    pair::play_beside(test_name!(), &[], |_| {
+        let world = World::new();
+        let pool = SharedPool::new(&world.context, &SharedPoolOptions::default()).unwrap();
+        let cases: [(&str, u64, [u64; 3]); 5] = [
+            ("more than there is room for", RING_ENTRIES + 1, [0; 3]),
+            ("fewer than before", u64::MAX, [0; 3]),
+            ("what was not handed over", 1, [1, 0, 0]),
+            ("no line", 1, [0, LINES.into(), 1]),
+            ("no generation", 1, [0, 0, u64::MAX]),
+        ];
+        for (what, tail, entry) in cases {
+            let (exporter, hostile, words) = exporter(&world, &pool);
+            write(&words, FIRST_OF_RELEASES + 3, &entry);
+            write(&words, FIRST_OF_RELEASES, &[tail]);
+            ring(&hostile);
+            eventually(what, || exporter.leases() == 0);
+            assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
+        }
+        // And what one does write ends its lease alone.
         let (exporter, hostile, words) = exporter(&world, &pool);
-        write(&words, FIRST_OF_RELEASES + 3, &entry);
-        write(&words, FIRST_OF_RELEASES, &[tail]);
+        write(&words, FIRST_OF_RELEASES, &[1]);
         ring(&hostile);
-        eventually(what, || exporter.leases() == 0);
-        assert!(hostile.recv(LIMIT).unwrap_err().is_gone(), "{what}");
-    }
-    // And what one does write ends its lease alone.
-    let (exporter, hostile, words) = exporter(&world, &pool);
-    write(&words, FIRST_OF_RELEASES, &[1]);
-    ring(&hostile);
-    eventually("it goes back", || exporter.leases() == 0);
-    let stream = world.new_stream();
-    let buffer = pool.allocate(1000, &stream).unwrap();
-    assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 1);
+        eventually("it goes back", || exporter.leases() == 0);
+        let stream = world.new_stream();
+        let buffer = pool.allocate(1000, &stream).unwrap();
+        assert_eq!(exporter.hand_over(&buffer, &stream, LIMIT).unwrap(), 1);
+    });
 }
 
 /// A fence that is never reached keeps nobody but its own exporter's streams, and them until the peer is gone.

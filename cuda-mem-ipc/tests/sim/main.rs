@@ -9,6 +9,7 @@ mod child;
 mod capture;
 
 mod ahead;
+mod asleep;
 mod beside;
 mod busy;
 mod calling;

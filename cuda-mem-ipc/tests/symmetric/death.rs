@@ -1,7 +1,7 @@
 //! Ranks that are killed, or never signal: the others learn which one, and nobody waits for ever.
 //!
 //! `CUDA_MEM_DEATH_ROUNDS` says how often a rank is killed at each step.
-#![allow(clippy::print_stdout, reason = "tells how many were killed where")]
+#![allow(clippy::print_stderr, reason = "tells how many were killed where")]
 
 use std::fs::{DirEntry, read_dir, read_link};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ fn kill(cast: pair::Cast, step: &str, same: impl Fn(&Rank, &dyn Fn())) {
     for _ in 0..rounds {
         kill_once(cast, &same);
     }
-    println!("rank {LAST} Killed in {step}: {rounds} times");
+    eprintln!("rank {LAST} Killed in {step}: {rounds} times");
 }
 
 /// Ranks 0 and 1 do the same and end well; rank 2 is killed when it has said so.
@@ -147,7 +147,7 @@ fn a_rank_killed_in_rendezvous_is_named() {
         }
         second(first, &seat, in_rendezvous);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "rendezvous", in_rendezvous));
+    pair::play_beside(test_name!(), &[("rank", body)], |cast| kill(cast, "rendezvous", in_rendezvous));
 }
 
 fn in_barrier(rank: &Rank, waiting: &dyn Fn()) {
@@ -171,7 +171,7 @@ fn a_rank_killed_in_barrier_is_named_and_the_streams_are_let_go() {
         }
         second(first, &seat, in_barrier);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "barrier", in_barrier));
+    pair::play_beside(test_name!(), &[("rank", body)], |cast| kill(cast, "barrier", in_barrier));
 }
 
 fn in_wait(rank: &Rank, waiting: &dyn Fn()) {
@@ -206,7 +206,7 @@ fn a_rank_killed_in_wait_signal_is_named_and_the_streams_are_let_go() {
         }
         second(first, &seat, in_wait);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, "wait_signal", in_wait));
+    pair::play_beside(test_name!(), &[("rank", body)], |cast| kill(cast, "wait_signal", in_wait));
 }
 
 fn sleep(rank: &Rank) -> Result<()> {
@@ -261,7 +261,7 @@ macro_rules! killed {
                 }
                 second(first, &seat, |rank, waiting| change(rank, waiting, $is_wake));
             };
-            pair::play(test_name!(), &[("rank", body)], |cast| kill(cast, stringify!($name), same));
+            pair::play_beside(test_name!(), &[("rank", body)], |cast| kill(cast, stringify!($name), same));
         }
     };
 }
@@ -288,7 +288,7 @@ fn a_rank_that_never_signals_is_named_on_every_rank() {
         }
         rank.finish();
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
+    pair::play_beside(test_name!(), &[("rank", body)], |cast| {
         let crew = Crew::start(cast, 3);
         let rank = crew.seat.join();
         let memory = rank.memory(1000);

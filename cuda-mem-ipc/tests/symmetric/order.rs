@@ -38,7 +38,7 @@ fn a_rank_that_does_not_allocate_is_named_and_may_come_later() {
         let memory = rank.memory(1000);
         rank.meet(&*memory);
     }
-    pair::play(test_name!(), &[("rank", body)], |cast| {
+    pair::play_beside(test_name!(), &[("rank", body)], |cast| {
         let crew = Crew::start(cast, 2);
         let rank = crew.seat.join_with(&GroupOptions { timeout: 20 * SOON, ..options() });
         let buffer = rank.empty(1000);

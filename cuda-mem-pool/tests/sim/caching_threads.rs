@@ -38,7 +38,7 @@ fn work(allocator: &CachingAllocator, context: &Context) {
     let own = Stream::per_thread(context).unwrap();
     for bytes in [1000, 3 * MIB] {
         let mut block = allocator.allocate(bytes, &own).unwrap();
-        block.as_device_range().fill_bytes(&own, 1).unwrap();
+        block.as_device_range().range(..1000).unwrap().fill_bytes(&own, 1).unwrap();
     }
     own.synchronize().unwrap();
 }

@@ -3,8 +3,8 @@
 //! Whatever fails, nothing may panic, abort or hang; what comes back is a result or a typed error; the current context and the
 //! capture mode are as they were; and when everything was dropped, nothing is left and no memory was misused.
 //!
-//! The machines of a driver, which differ little, share its calls: each of them has every third one fail, and so every call fails on one; on
-//! all of them if `CUDA_MEM_FAULTS` is `all`.
+//! The machines of a driver, which differ little, share its calls, and so do an older and a newer driver with two others: each machine has
+//! every sixth call fail, and so every call fails on two drivers; on all machines of all drivers if `CUDA_MEM_FAULTS` is `all`.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -19,6 +19,9 @@ use cuda_mem_sim::{Sim, Struck};
 use crate::common::capture::{THREAD_LOCAL, exchange_mode, thread_mode};
 use crate::machines::{Machine, machines};
 use crate::scenarios::{self, Scenario};
+
+/// How many machines share the calls: the three of a driver, and those of the next one.
+const SHARED_BY: u64 = 6;
 
 /// What calls fail with: a lack of memory and an invalid value, which the crate explains, and what may be anybody's error.
 const CODES: [CUresult; 3] =
@@ -103,12 +106,13 @@ fn with_fault(
     Some((struck, complaints))
 }
 
-fn every_call_may_fail(driver: i32) {
+/// `first` is the part of the driver, 0 or 1.
+fn every_call_may_fail(driver: i32, first: u64) {
     let mut functions = BTreeMap::<&str, u64>::new();
     let mut failures = Vec::new();
     let all = std::env::var("CUDA_MEM_FAULTS").is_ok_and(|faults| faults == "all");
-    for (number, machine) in (0u64..).zip(machines(driver)) {
-        let stride = if all { 1 } else { 3 };
+    for (number, machine) in (3 * first..).zip(machines(driver)) {
+        let stride = if all { 1 } else { SHARED_BY };
         for scenario in scenarios::ALL {
             let name = scenario.name;
             let sim = fresh(machine);
@@ -121,7 +125,7 @@ fn every_call_may_fail(driver: i32) {
                 let code = CODES[((nth / stride + number) % CODES.len() as u64) as usize];
                 let Some((struck, complaints)) = with_fault(machine, scenario, nth, code, &without) else {
                     // Else all of this would pass by failing nothing.
-                    assert!(nth > stride, "{name} on {machine:?}: no call failed");
+                    assert!(nth > 1, "{name} on {machine:?}: no call failed");
                     break;
                 };
                 *functions.entry(struck.function).or_default() += 1;
@@ -135,27 +139,29 @@ fn every_call_may_fail(driver: i32) {
             }
         }
     }
-    println!("{} faults injected, in {} functions:", functions.values().sum::<u64>(), functions.len());
+    let count = functions.values().sum::<u64>();
+    println!("{count} faults injected, in {} functions:", functions.len());
+    assert!(count > 500, "only {count} faults, and each scenario has many calls");
     functions.iter().for_each(|(function, count)| println!("  {count:5} {function}"));
     assert!(failures.is_empty(), "{} of them did harm:\n{}", failures.len(), failures.join("\n"));
 }
 
 #[test]
 fn every_call_may_fail_on_12_2() {
-    every_call_may_fail(12020);
+    every_call_may_fail(12020, 0);
 }
 
 #[test]
 fn every_call_may_fail_on_12_6() {
-    every_call_may_fail(12060);
+    every_call_may_fail(12060, 1);
 }
 
 #[test]
 fn every_call_may_fail_on_12_9() {
-    every_call_may_fail(12090);
+    every_call_may_fail(12090, 0);
 }
 
 #[test]
 fn every_call_may_fail_on_13_0() {
-    every_call_may_fail(13000);
+    every_call_may_fail(13000, 1);
 }

@@ -10,8 +10,11 @@ use cuda_mem_sim::Sim;
 use crate::common::pair::{self, Cast, Channel, test_name};
 use crate::sleep::{MIB, allocate_in, byte, fill, sleep};
 
+/// A small device has handles of 2 MiB, and the fewer bytes there are to save.
+const MEMORY: u64 = 1 << 30;
+
 /// In a small segment, and in two large ones.
-const SIZES: [usize; 3] = [1000, 3 * MIB, 12 * MIB];
+const SIZES: [usize; 3] = [1000, 3 * MIB / 2, 2 * MIB];
 
 /// Far more calls than a cycle makes.
 const MOST: u64 = 500;
@@ -20,7 +23,7 @@ const MOST: u64 = 500;
 fn victim(first: &Channel, backup: Backup, restore: Restore) {
     let nth = first.receive().words()[0];
     let account = PathBuf::from(String::from_utf8(first.receive().bytes).unwrap());
-    let sim = Sim::builder().account(account).build();
+    let sim = Sim::builder().memory(MEMORY).account(account).build();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let allocator = CachingAllocator::new(&context, &CachingOptions::default()).unwrap();
     let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(&context).unwrap());
@@ -42,7 +45,7 @@ fn open_descriptors() -> usize {
 
 /// Kills one at each call, until there are no more.
 fn kill_at_each_call(cast: Cast) {
-    let sim = Sim::builder().build();
+    let sim = Sim::builder().memory(MEMORY).build();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     let free = || context.memory_info().unwrap().free;
     // Those that start a process have the driver that a process has without asking.

@@ -101,11 +101,7 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
     let mut programs = match (&workspace, home) {
         (Some(workspace), _) => {
             let builder = Builder { workspace, profile: "dev" };
-            Programs {
-                probe: builder.extra("example", "cuda-mem-sys", "probe")?,
-                simulator: builder.simulator()?,
-                ..Programs::default()
-            }
+            Programs { probe: builder.extra("example", "cuda-mem-sys", "probe")?, ..Programs::default() }
         }
         (None, _) => Programs::carried(base)?,
     };
@@ -126,6 +122,8 @@ pub(crate) fn run(home: Home<'_>, arguments: &Arguments) -> Result<bool> {
         let runnable = runnable.map(|planned| &planned.row);
         let builder = Builder { workspace, profile: "dev" };
         (programs.tests, broken) = builder.tests(runnable.clone());
+        // Most of it is built by now, and was beside the rest.
+        programs.simulator = builder.simulator()?;
         programs.tests.extend(builder.outside_projects(runnable.clone())?);
         // As a newcomer has them built.
         programs.examples = if arguments.full { None } else { builder.examples(runnable) };

@@ -33,33 +33,60 @@ pub(super) struct Sample {
     value: u8,
 }
 
-/// How much is read at either end and at the beginning of each page.
+/// How much is read at a place.
 const PART: usize = 256;
-const PAGE: usize = 2 << 20;
+
+/// Places are the multiples of this, whatever block they are in, so that two that have the same memory write to the same place; and a block's
+/// two ends.
+const APART: u64 = 256 << 10;
+
+/// A larger block is written at its places alone: to make all of its pages takes the system most of the test's time.
+const WHOLE: usize = 2 << 20;
 
 impl Live {
+    fn part(&self) -> usize {
+        PART.min(self.bytes)
+    }
+
+    /// Where in it something is read, and of a large one written.
+    fn places(&self) -> Vec<usize> {
+        let (first, last) = (self.address, self.address + (self.bytes - self.part()) as u64);
+        let multiples = (first.next_multiple_of(APART)..last).step_by(APART as usize);
+        [first].into_iter().chain(multiples).chain([last]).map(|at| (at - first) as usize).collect()
+    }
+
     pub(super) fn fill(&mut self, stream: &Stream, value: u8) {
-        match &mut self.memory {
-            Memory::Owned(block) => block.as_device_range().fill_bytes(stream, value).unwrap(),
-            Memory::Raw(address) => {
-                let fill = stream.context().driver().table().cuMemsetD8Async().unwrap();
-                let run = || {
-                    // SAFETY: a block that is out, filled behind the work that used it last.
-                    unsafe { fill(*address, value, self.bytes, raw(stream)) }
-                };
-                assert_eq!(stream.context().with_current(run).unwrap(), CUresult::CUDA_SUCCESS);
-            }
+        // Where there is time all of it.
+        let is_whole = self.bytes <= WHOLE || std::env::var_os("PROPTEST_CASES").is_some();
+        let (places, len) = if is_whole { (vec![0], self.bytes) } else { (self.places(), self.part()) };
+        for place in places {
+            self.fill_part(stream, place, len, value);
         }
         self.last = stream.clone();
         self.value = Some(value);
     }
 
+    fn fill_part(&mut self, stream: &Stream, place: usize, len: usize, value: u8) {
+        match &mut self.memory {
+            Memory::Owned(block) => {
+                let part = block.as_device_range().range(place..place + len).unwrap();
+                part.fill_bytes(stream, value).unwrap();
+            }
+            Memory::Raw(address) => {
+                let fill = stream.context().driver().table().cuMemsetD8Async().unwrap();
+                let run = || {
+                    // SAFETY: bytes of a block that is out, filled behind the work that used it last.
+                    unsafe { fill(*address + place as u64, value, len, raw(stream)) }
+                };
+                assert_eq!(stream.context().with_current(run).unwrap(), CUresult::CUDA_SUCCESS);
+            }
+        }
+    }
+
     /// Has the stream that used it last read parts of it.
     pub(super) fn sample(&self) -> Option<Sample> {
         let value = self.value?;
-        let part = PART.min(self.bytes);
-        let mut places: Vec<usize> = (0..self.bytes - part).step_by(PAGE).collect();
-        places.push(self.bytes - part);
+        let (part, places) = (self.part(), self.places());
         let len = places.len() * part;
         let bytes = PinnedBuffer::zeroed(self.last.context(), len, PinnedFlags::PORTABLE).unwrap();
         for (at, place) in places.into_iter().enumerate() {

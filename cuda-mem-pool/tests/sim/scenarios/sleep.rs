@@ -41,7 +41,7 @@ pub(super) fn cycle(context: &Context) -> Result<()> {
     let mut blocks = Vec::new();
     let mut work = || {
         for (tag, value) in tags.into_iter().zip(1u8..) {
-            for bytes in [1000, 3 * MIB / 2] {
+            for bytes in [1000, MIB + 1000] {
                 let scope = tag.enter()?;
                 let block = allocator.allocate_by_address(bytes, &stream)?;
                 blocks.push((block, bytes, value));
