@@ -67,6 +67,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// [`Error::TooLarge`], [`Error::Driver`] (out of memory among others).
     pub fn uninit(stream: &Stream, len: usize) -> Result<Self> {
+        stream.driver().reclaim();
         Self::allocate(stream, len, &Relaxed::enter(stream.driver())?)
     }
 
@@ -75,7 +76,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let bytes = size_of_elements::<T>(len)?;
         const CALL: &str = "allocating device memory";
         stream.refuse_capturing(CALL)?;
-        stream.driver().reclaim();
         let mut address = 0;
         if bytes > 0 {
             let entered = stream.enter()?;
@@ -106,6 +106,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// The elements of `source` in device memory. Returns when they are there.
     /// Errors: as [`DeviceBuffer::uninit`] and [`DeviceRange::copy_from_slice`].
     pub fn from_slice(stream: &Stream, source: &[T]) -> Result<Self> {
+        stream.driver().reclaim();
         let relaxed = Relaxed::enter(stream.driver())?;
         let buffer = Self::allocate(stream, source.len(), &relaxed)?;
         buffer.whole().copy_from_slice_relaxed(stream, source, &relaxed)?;

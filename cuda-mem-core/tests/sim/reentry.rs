@@ -101,7 +101,8 @@ fn what_waits_is_released_in_a_thread_as_its_caller_has_it() {
         let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Device(0));
         let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
         let pool = Arc::new(MemoryPool::create(driver, &properties).unwrap());
-        let calls: [(&str, &(dyn Fn() -> Box<dyn Any> + Sync)); 4] = [
+        type Call<'c> = &'c (dyn Fn() -> Box<dyn Any> + Sync);
+        let calls: [(&str, Call<'_>); 4] = [
             ("pinned", &|| {
                 Box::new(PinnedBuffer::<u8>::zeroed(context, 16, PinnedFlags::default()).unwrap())
             }),

@@ -331,26 +331,6 @@ fn what_fits_nothing_goes_back_though_some_stream_is_always_busy() {
     });
 }
 
-/// Each look asks the driver for every stream.
-#[test]
-fn requests_have_the_thread_look_no_more_often() {
-    on_simulator(|sim, context| {
-        let stream = Stream::new(context).unwrap();
-        let gate = Gate::before(&stream);
-        let allocator = PinnedCachingAllocator::new(context);
-        leave_surplus(&allocator);
-        sim.log().clear();
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(300) {
-            drop(allocator.allocate(20 * MIB).unwrap());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        gate.open();
-        let looks = sim.log().count("cuStreamQuery");
-        assert!((1..=20).contains(&looks), "{looks} looks");
-    });
-}
-
 fn scenario(context: &Context) -> Result<(), Error> {
     let allocator = allocator(context);
     let (one, two) = (Stream::new(context)?, Stream::new(context)?);
@@ -438,7 +418,7 @@ fn a_forked_child_is_told_so_and_gives_nothing_back() {
 
 #[test]
 fn a_process_may_end_with_everything_alive() {
-    static ALIVE: std::sync::Mutex<Vec<(PinnedCachingAllocator, cuda_mem_pool::PinnedBlock)>> =
+    static ALIVE: std::sync::Mutex<Vec<(PinnedCachingAllocator, PinnedBlock)>> =
         std::sync::Mutex::new(Vec::new());
     if let Some(output) = child::again("pinned_cache::a_process_may_end_with_everything_alive", &[]) {
         return child::expect_silent_success(&output);
