@@ -150,7 +150,9 @@ impl Segment {
     }
 
     /// Unmaps the memory of a segment that was given back, or whose allocator is gone, and gives that back. After an error it is as it was.
-    fn end(&self, backing: &mut Backing) -> cuda_mem_core::Result<()> {
+    fn end(&mut self) -> cuda_mem_core::Result<()> {
+        // Without a lock, which in a forked child a thread of the parent may have.
+        let backing = self.backing.get_mut().unwrap_or_else(PoisonError::into_inner);
         if backing.memory.is_some() {
             // SAFETY: who gave it back, or the allocator at its end, has waited for all that used its memory.
             let unmap = || unsafe { self.range.unmap(0, self.range.bytes()) };
@@ -164,9 +166,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // Without the lock, which in a forked child a thread of the parent may have.
-        let mut backing = std::mem::take(self.backing.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if self.end(&mut backing).is_err() {
+        let ended = self.end();
+        let backing = self.backing.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.is_err() {
             // Mapped yet: the process keeps it, as the range's own drop counts.
             let _ = backing.memory.take().map(PhysicalMemory::into_raw);
         }
@@ -201,10 +203,12 @@ unsafe impl MemorySource for TagShared {
         _stream: &Stream,
     ) -> cuda_mem_core::Result<()> {
         let segment = lock(&self.segments).remove(&address).ok_or(CoreError::NotAllocated { address })?;
-        // Whoever works at it right now finds it without memory.
-        let ended = segment.end(&mut lock_over_calls(&segment.backing));
+        // Whoever works at it right now is the one to end it.
+        let Some(mut segment) = Arc::into_inner(segment) else { return Ok(()) };
+        let ended = segment.end();
         if ended.is_err() {
             // It stays, also for peers that came meanwhile, as far as the driver lets them in.
+            let segment = Arc::new(segment);
             lock(&self.segments).insert(address, Arc::clone(&segment));
             let _ = segment.let_in(&self.devices());
         }
