@@ -189,8 +189,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory, and new memory of tags, may
-    /// be in its reach.
+    /// [`Error::NoPeerAccess`] if the device cannot; [`Error::Core`] of the driver, after which some of the memory may be in its
+    /// reach.
     pub fn enable_peer_access(&self, peer: Device) -> Result<()> {
         refuse_forked()?;
         let shared = self.shared();

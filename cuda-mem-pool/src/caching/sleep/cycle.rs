@@ -88,7 +88,7 @@ impl Tag {
         refuse_others(&[BlockState::ActiveAllocated])?;
         let peers = lock(&shared.tags.peers).clone();
         // What peers run may use the memory too.
-        for context in iter::once(&shared.context).chain(&peers) {
+        for context in iter::once(&shared.context).chain(peers.iter().map(|(peer, _)| peer)) {
             // First for those that are known, of which none may capture: the other wait would end that. Once more, because the driver reports
             // older errors of others in any call.
             context.wait_for_streams().or_else(|_| context.wait_for_streams())?;
@@ -108,8 +108,7 @@ impl Tag {
         // From here on what fails is told.
         for (cycle, plan) in cycles.iter().zip(&plans) {
             slept.kept.extend(plan.kept.iter().cloned());
-            let leaving: Vec<_> = plan.leaving.iter().map(|segment| segment.addresses()).collect();
-            slept.told.extend(tell(shared, cycle.tag, true, &leaving));
+            slept.told.extend(tell(shared, cycle.tag, true, &plan.ranges()));
         }
         let before = shared.context.memory_info().map(|memory| memory.free);
         for (cycle, plan) in cycles.iter_mut().zip(&plans) {
@@ -210,6 +209,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    fn ranges(&self) -> Vec<Range<CUdeviceptr>> {
+        self.leaving.iter().map(|segment| segment.addresses()).collect()
+    }
+
     /// The bytes that a backup of it takes.
     pub(super) fn saved_bytes(&self) -> usize {
         self.saved.iter().map(len).sum()
@@ -314,8 +317,8 @@ impl TagShared {
             if segment.is_stale() {
                 stale.push(segment);
             } else if segment.is_awake() {
-                let (Range { start, end }, mut stays) = (segment.addresses(), false);
-                for keep in kept.iter_mut().filter(|keep| keep.range.start < end && start < keep.range.end) {
+                let mut stays = false;
+                for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &segment.addresses())) {
                     (stays, keep.bytes) = (true, keep.bytes + segment.bytes());
                 }
                 if !stays {
@@ -458,6 +461,10 @@ fn unmap_stale(cycles: &[Cycle<'_>], stream: &Stream) {
             let _ = unsafe { segment.put_to_sleep() };
         }
     }
+}
+
+fn overlap(one: &Range<CUdeviceptr>, other: &Range<CUdeviceptr>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Told> {

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 
 use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::vmm::{Access, AddressRange, PhysicalMemory};
-use cuda_mem_core::{Context, Device, Error as CoreError, MemorySource, Stream};
+use cuda_mem_core::{Device, Error as CoreError, MemorySource, Stream};
 
 use super::TagShared;
 use crate::engine::paged::SLAB;
@@ -61,7 +61,8 @@ impl TagShared {
 
     fn devices(&self) -> Vec<Device> {
         let peers = lock(&self.peers);
-        [&self.context].into_iter().chain(&*peers).map(Context::device).collect()
+        let let_in = peers.iter().filter(|(_, is_let_in)| *is_let_in).map(|(peer, _)| peer.device());
+        [self.context.device()].into_iter().chain(let_in).collect()
     }
 }
 

@@ -124,8 +124,9 @@ pub(super) struct Tags {
     peers: Peers,
 }
 
-/// The primary contexts of the devices that may reach the memory of all tags, and of `cuMemAlloc`, which they keep so.
-type Peers = Arc<Mutex<Vec<Context>>>;
+/// The primary contexts of the devices that may reach the memory of all tags, and of `cuMemAlloc`, which they keep so; and whether new memory
+/// is mapped for them too. Where mapping failed it is not, and the device may reach what was mapped before: it is still waited for.
+type Peers = Arc<Mutex<Vec<(Context, bool)>>>;
 
 /// A tag: the source of its pools' segments, which is how they are known.
 #[derive(Debug)]
@@ -165,14 +166,21 @@ impl Tags {
 
     /// Lets a peer reach the memory of all tags, and of those that come.
     pub(super) fn add_peer(&self, peer: &Context) -> cuda_mem_core::Result<()> {
-        let mut peers = lock(&self.peers);
-        // Before the tags are looked at: what is made and mapped meanwhile is for it too. After an error as well: it may reach a part of the
-        // memory, and is waited for.
-        if !peers.contains(peer) {
-            peers.push(peer.clone());
+        let device = peer.device();
+        let set = |is_let_in| {
+            let mut peers = lock(&self.peers);
+            match peers.iter_mut().find(|(known, _)| known.device() == device) {
+                Some((_, before)) => *before = is_let_in,
+                None => peers.push((peer.clone(), is_let_in)),
+            }
+        };
+        // Before the tags are looked at: what is made and mapped meanwhile is for it too.
+        set(true);
+        let outcome = self.all().iter().try_for_each(|tag| tag.let_in(device));
+        if outcome.is_err() {
+            set(false);
         }
-        drop(peers);
-        self.all().iter().try_for_each(|tag| tag.let_in(peer.device()))
+        outcome
     }
 
     /// What an allocation is refused by that would get memory of a source which sleeps. The caller has no lock of the pools: who makes a tag
