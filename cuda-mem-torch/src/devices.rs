@@ -32,7 +32,8 @@ pub(crate) struct PerDevice {
     pub(crate) ordinal: i32,
     pub(crate) context: Context,
     pub(crate) caching: CachingAllocator,
-    /// One that nobody else puts work into, once it was asked for.
+    /// The default stream, and one that nobody else puts work into, once they were asked for.
+    default_stream: OnceLock<Stream>,
     own_stream: OnceLock<Stream>,
 }
 
@@ -83,7 +84,8 @@ impl Setup {
         let caching = CachingAllocator::new(&context, &self.options.with_memory_fraction(fraction))?;
         let ordinal = context.device().as_raw();
         caching.attach_backing_watcher(ipc::close);
-        let device = PerDevice { ordinal, context, caching, own_stream: OnceLock::new() };
+        let [default_stream, own_stream] = [const { OnceLock::new() }; 2];
+        let device = PerDevice { ordinal, context, caching, default_stream, own_stream };
         // SAFETY: the promise of who set it.
         unsafe { device.caching.set_graph_capture_record_stream_reuse(self.reuse) }?;
         device.caching.set_expandable_segments(!self.is_fixed)?;
@@ -104,11 +106,19 @@ impl PerDevice {
         Ok(room.max(self.caching.largest_free_block()?))
     }
 
+    pub(crate) fn default_stream(&self) -> core::Result<Stream> {
+        kept(&self.default_stream, || Stream::legacy(&self.context))
+    }
+
     /// A stream that no program captures.
     pub(crate) fn own_stream(&self) -> core::Result<Stream> {
-        let stream = self.own_stream.get().cloned().map_or_else(|| Stream::new(&self.context), Ok)?;
-        Ok(self.own_stream.get_or_init(|| stream).clone())
+        kept(&self.own_stream, || Stream::new(&self.context))
     }
+}
+
+fn kept(place: &OnceLock<Stream>, make: impl FnOnce() -> core::Result<Stream>) -> core::Result<Stream> {
+    let stream = place.get().cloned().map_or_else(make, Ok)?;
+    Ok(place.get_or_init(|| stream).clone())
 }
 
 impl Devices {

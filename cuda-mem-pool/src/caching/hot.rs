@@ -135,7 +135,7 @@ impl DeviceCache {
     #[inline(always)]
     pub(super) fn free(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
         refuse_forked()?;
-        let Some(found) = self.map.find(address) else { return self.free_private(address, stream) };
+        let Some(found) = self.map.find(address) else { return self.pools().free(address, stream) };
         let Some(slot) = self.slots.get(found.owner) else { return Err(Error::UnknownAddress { address }) };
         if let Some(elsewhere) = stream.filter(|stream| !slot.owner.is(stream.id().as_raw())) {
             self.pending.record_stream(address, elsewhere, None)?;
@@ -161,12 +161,6 @@ impl DeviceCache {
             None => self.leave(slot, number_of(found)),
         };
         if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn free_private(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
-        self.pools().free(address, stream)
     }
 
     /// Gives a block back to its heap and counts it; whether somebody had it.

@@ -155,8 +155,7 @@ impl Shared {
     /// Puts blocks back whose streams are done with them, and gives back what there is too much of. Unless it `waits`, none come back while
     /// another thread looks for them, and nothing goes back while a stream waits for a fence: the caller may be the one to reach that.
     pub(super) fn poll(&self, waits: bool) {
-        let driver = self.context.driver();
-        if waits || driver.while_nothing_is_awaited(|| self.look(false, true)).is_none() {
+        if waits || self.context.driver().while_nothing_is_awaited(|| self.look(false, true)).is_none() {
             self.look(waits, waits);
         }
     }

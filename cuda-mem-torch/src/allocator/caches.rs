@@ -65,7 +65,7 @@ impl Caches {
     /// The current device and its default stream.
     pub(crate) fn current(&self) -> Result<(Device, Stream)> {
         let device = self.current_device()?;
-        Ok((device, Stream::legacy(&self.of(device)?.context)?))
+        Ok((device, self.of(device)?.default_stream()?))
     }
 
     pub(crate) fn current_device(&self) -> Result<Device> {

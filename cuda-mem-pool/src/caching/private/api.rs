@@ -17,9 +17,10 @@ use super::PoolState;
 use super::blocks::IN_FOREIGN_CODE;
 use super::graph::Restored;
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::{is_set, refuse_watchers};
+use crate::caching::callbacks::{is_set, is_watching, refuse_watchers};
 use crate::caching::sleep::Tag;
 use crate::error::{Error, PoolError, Result, refuse_forked};
+use crate::history::History;
 use crate::mempool_id::MempoolId;
 use crate::primitive::{MutexGuard, Ordering, lock};
 use crate::resource::{MemoryResource, RawResource};
@@ -151,7 +152,9 @@ impl CachingAllocator {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
         lock(&private.captures.pasts).clear();
-        drop((!is_set(&IN_FOREIGN_CODE)).then(|| private.asking.write()));
+        // Whom a filter may wait for waits for none.
+        let waits = !is_set(&IN_FOREIGN_CODE) && !is_watching() && !History::is_telling();
+        drop(waits.then(|| private.asking.write()));
         let _ = catch_panic(|| drop(filter));
     }
 

@@ -80,10 +80,10 @@ impl<'s> PrivatePools<'s> {
         if !asks {
             return default;
         }
-        // Filters are the program's code: they are asked, and dropped, without the lock.
+        // Filters are the program's code: they are asked, and dropped, without the lock, and are noted to run until they are dropped.
+        let _inside = in_foreign_code();
         let routes = Arc::clone(state.pools.routes());
         drop(state);
-        let _inside = in_foreign_code();
         routes.find(stream).or(default)
     }
 
@@ -201,6 +201,7 @@ impl<'s> PrivatePools<'s> {
 
     /// Frees a block, ordered on its own stream, or behind another that used it last.
     #[cold]
+    #[inline(never)]
     pub(in crate::caching) fn free(self, address: u64, stream: Option<&Stream>) -> Result<()> {
         let pending = &self.private.pending;
         let live = lock(&self.private.state).live(address);

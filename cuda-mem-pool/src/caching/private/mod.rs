@@ -192,11 +192,7 @@ impl Private {
     }
 
     /// Where the first block of a source's pools begins that is wanted.
-    pub(in crate::caching) fn find(
-        &self,
-        of: &dyn RawResource,
-        is_it: impl Fn(&Block) -> bool,
-    ) -> Option<u64> {
+    pub(super) fn find(&self, of: &dyn RawResource, is_it: impl Fn(&Block) -> bool) -> Option<u64> {
         let state = lock(&self.state);
         let ids = state.of(of);
         let segments = state.segments().filter(|(id, _)| ids.contains(id));

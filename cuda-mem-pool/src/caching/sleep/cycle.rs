@@ -108,7 +108,8 @@ impl Tag {
         // From here on what fails is told.
         for (cycle, plan) in cycles.iter().zip(&plans) {
             slept.kept.extend(plan.kept.iter().cloned());
-            slept.told.extend(tell(shared, cycle.tag, true, &plan.ranges()));
+            let leaving: Vec<_> = plan.leaving.iter().map(|segment| segment.addresses()).collect();
+            slept.told.extend(tell(shared, cycle.tag, true, &leaving));
         }
         let before = shared.context.memory_info().map(|memory| memory.free);
         for (cycle, plan) in cycles.iter_mut().zip(&plans) {
@@ -154,7 +155,10 @@ impl Tag {
         shared.source.unclaim(lacking.sum());
         let mut told = Vec::new();
         for (cycle, ranges) in cycles.iter_mut().zip(&woken?) {
-            cycle.tag.keep_largest_backup();
+            // One host memory is kept for the next sleep.
+            let backups = std::mem::take(&mut *lock(&cycle.tag.backups));
+            let largest = backups.into_iter().max_by_key(BackupMemory::bytes);
+            lock(&cycle.tag.backups).extend(largest.map(BackupMemory::emptied));
             shared.private.set_asleep(cycle.tag, false);
             cycle.end = AWAKE;
             told.extend(tell(shared, cycle.tag, false, ranges));
@@ -209,10 +213,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    fn ranges(&self) -> Vec<Range<CUdeviceptr>> {
-        self.leaving.iter().map(|segment| segment.addresses()).collect()
-    }
-
     /// The bytes that a backup of it takes.
     pub(super) fn saved_bytes(&self) -> usize {
         self.saved.iter().map(len).sum()
@@ -317,8 +317,8 @@ impl TagShared {
             if segment.is_stale() {
                 stale.push(segment);
             } else if segment.is_awake() {
-                let mut stays = false;
-                for keep in kept.iter_mut().filter(|keep| overlap(&keep.range, &segment.addresses())) {
+                let (Range { start, end }, mut stays) = (segment.addresses(), false);
+                for keep in kept.iter_mut().filter(|keep| keep.range.start < end && start < keep.range.end) {
                     (stays, keep.bytes) = (true, keep.bytes + segment.bytes());
                 }
                 if !stays {
@@ -329,13 +329,6 @@ impl TagShared {
         kept.retain(|keep| keep.bytes > 0);
         let saved = joined(&live, leaving.iter().map(|segment| segment.addresses()));
         Plan { leaving, stale, saved, kept }
-    }
-
-    /// Keeps one host memory for the next sleep, of those that a tag had which is awake now.
-    fn keep_largest_backup(&self) {
-        let backups = std::mem::take(&mut *lock(&self.backups));
-        let largest = backups.into_iter().max_by_key(BackupMemory::bytes);
-        lock(&self.backups).extend(largest.map(BackupMemory::emptied));
     }
 }
 
@@ -461,10 +454,6 @@ fn unmap_stale(cycles: &[Cycle<'_>], stream: &Stream) {
             let _ = unsafe { segment.put_to_sleep() };
         }
     }
-}
-
-fn overlap(one: &Range<CUdeviceptr>, other: &Range<CUdeviceptr>) -> bool {
-    one.start < other.end && other.start < one.end
 }
 
 fn tell(cache: &DeviceCache, tag: &TagShared, is_leaving: bool, ranges: &[Range<CUdeviceptr>]) -> Vec<Told> {

@@ -86,16 +86,12 @@ impl<E> From<E> for GrowError<E> {
 pub(super) struct MoveBudget {
     /// When the current second began, and what was spent in it, in microseconds.
     since_us: u64,
-    spent_us: u64,
+    pub(super) spent_us: u64,
 }
 
 impl MoveBudget {
     /// What a call that maps a handle a second time takes, with the one that takes the old mapping away, in microseconds.
-    const MOVE_US: u64 = 34;
-
-    pub(super) fn spend(&mut self) {
-        self.spent_us = self.spent_us.saturating_add(Self::MOVE_US);
-    }
+    pub(super) const MOVE_US: u64 = 34;
 
     fn is_spent(&mut self, now_us: u64, us_per_s: u64) -> bool {
         if now_us.saturating_sub(self.since_us) >= 1_000_000 {

@@ -5,7 +5,7 @@
 //! when its slot is needed and the work of its heap is done.
 
 use super::backend::Backend;
-use super::growth::{GrowError, Headroom, Heaps, PageSource, Wanted};
+use super::growth::{GrowError, Headroom, Heaps, MoveBudget, PageSource, Wanted};
 use super::heap::StreamHeap;
 use super::memory::Content;
 use super::window::Window;
@@ -190,7 +190,7 @@ impl<B: Backend> PageSource<B> {
             for free in handles {
                 if !self.is_unmapped(*free) {
                     self.announce(free.handle, free.address);
-                    self.budget.spend();
+                    self.budget.spent_us = self.budget.spent_us.saturating_add(MoveBudget::MOVE_US);
                 }
                 memory.push(self.memory.handle(free.handle).ok_or(GrowError::NoNumbers)?.memory);
             }
@@ -214,12 +214,8 @@ impl<B: Backend> PageSource<B> {
         self.memory.activate(free.handle, slot);
         self.backend.moved(plan.heap, slot, free.bytes, true);
         plan.filled.push(slot);
-        self.thin(free.handle);
-    }
-
-    /// Takes the oldest stale mapping of a handle away, if it has very many and the work there is done.
-    fn thin(&mut self, handle: u32) {
-        let handle = self.memory.handle(handle).filter(|handle| handle.stale.len() > MOST_STALE);
+        // The oldest stale mapping goes, if there are very many and the work there is done.
+        let handle = self.memory.handle(free.handle).filter(|handle| handle.stale.len() > MOST_STALE);
         let Some((address, bytes)) = handle.map(|handle| (handle.stale[0], handle.bytes)) else { return };
         if self.is_passed(address) && self.backend.unmap(address, bytes).is_ok() {
             self.memory.unmap(address);

@@ -225,12 +225,15 @@ impl Spans {
         self.free_span(number).filter(|free| self.ends.get(&free.end()) == Some(&number))
     }
 
-    /// Where the runs begin and end that begin from `from` on and before `to`, in the order of their addresses.
-    pub(super) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
-        let starts = self.starts.range(from..to).map(|(start, _)| *start);
-        let first = starts.clone().next().map_or(u64::MAX, |start| start + 1);
+    /// Where the runs begin and end that begin from `from` on and before `to`, in the order of their addresses, with what is free there.
+    pub(super) fn runs(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, [Option<Free>; 2])> {
+        let starts = self.starts.range(from..to);
+        let first = starts.clone().next().map_or(u64::MAX, |(start, _)| start + 1);
         // Runs do not overlap: their ends come in the order of their beginnings.
-        starts.zip(self.ends.range(first..).map(|(end, _)| *end))
+        let ends = |((start, head), (end, tail)): ((&u64, &u32), (&u64, &u32))| {
+            (*start, *end, [self.free_span(*head), self.free_span(*tail)])
+        };
+        starts.zip(self.ends.range(first..)).map(ends)
     }
 
     fn free_span(&self, number: u32) -> Option<Free> {

@@ -89,7 +89,12 @@ impl Search<'_> {
         let (mut pieces, mut begin) = (Vec::new(), range.start);
         let mut add_gap = |from, to| pieces.extend((from < to).then_some(Piece { from, to, free: None }));
         let may_go = |handle: u32, left_at: u64| left_at <= self.done || self.free.contains_key(&handle);
-        for (start, end) in self.spans.runs(range.start, range.end).chain([(range.end, range.end)]) {
+        // Another free span lies between blocks: it is in a window only if that fits into it.
+        let mut free: Vec<_> = self.spans.free_from(self.size as usize).collect();
+        for (start, end, ends) in
+            self.spans.runs(range.start, range.end).chain([(range.end, range.end, [None; 2])])
+        {
+            free.extend(ends.into_iter().flatten());
             for (slot, content) in range.mapped(begin, start) {
                 if !matches!(content, Content::Stale { handle, left_at } if may_go(handle, left_at)) {
                     add_gap(begin, slot);
@@ -99,9 +104,10 @@ impl Search<'_> {
             add_gap(begin, start);
             begin = end;
         }
-        let free = self.spans.free_from(0).filter(|free| (range.start..range.end).contains(&free.address));
+        let free = free.into_iter().filter(|free| (range.start..range.end).contains(&free.address));
         pieces.extend(free.map(|free| Piece { from: free.address, to: free.end(), free: Some(free) }));
         pieces.sort_unstable_by_key(|piece| piece.from);
+        pieces.dedup_by_key(|piece| piece.from);
         pieces
     }
 
