@@ -161,6 +161,8 @@ class Native {
     MempoolId_t id;
     std::shared_ptr<Filter> filter;
     bool is_native;
+    /// It began on a stream that does not last.
+    bool is_guest;
   };
 
   native::CUDAAllocator* allocator_;

@@ -247,7 +247,7 @@ void uninstall_pinned(const std::string& /*unused*/) {
     return;
   }
   TORCH_CHECK(
-      the_pinned.load()->pool_uses() == 0, "CUDA graphs that were captured with this library's memory still live: delete them first");
+      the_pinned.load()->pool_uses() == 0, "CUDA graphs that share a pool with this library's pinned memory still live: delete them first");
   cuda_mem_torch_pinned_stats stats{};
   check(cuda_mem_torch_pinned_statistics(&stats));
   TORCH_CHECK(

@@ -26,7 +26,8 @@ bool Native::has_pool(DeviceIndex device, const MempoolId_t& id) const {
 void Native::enter(DeviceIndex device, const MempoolId_t& id, std::shared_ptr<Filter> filter, bool is_native) {
   if (is_late()) {
     const std::lock_guard<std::recursive_mutex> lock(routes_mutex_);
-    routes_.push_back({device, id, std::move(filter), is_native});
+    const bool is_guest = !lasts(device, c10::cuda::getCurrentCUDAStream(device).stream());
+    routes_.push_back({device, id, std::move(filter), is_native, is_guest});
     routed_.fetch_add(is_native ? 1 : 0);
   }
 }
@@ -53,7 +54,10 @@ bool Native::is_beside_captures() const {
   std::unique_lock<std::recursive_mutex> lock(routes_mutex_);
   const auto routes = routes_;
   lock.unlock();
-  const auto captures = [](const Route& route) { return cuda_mem_torch_synchronize(route.device) != CUDA_MEM_TORCH_OK; };
+  // Of a guest's capture the library knows only once it has allocated there.
+  const auto captures = [](const Route& route) {
+    return route.is_guest || cuda_mem_torch_synchronize(route.device) != CUDA_MEM_TORCH_OK;
+  };
   return std::any_of(routes.begin(), routes.end(), captures);
 }
 

@@ -199,9 +199,11 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
-  check_unless_parents(cuda_mem_torch_reset_accumulated_stats(device), device);
+  [[maybe_unused]] const bool is_here = check_unless_parents(cuda_mem_torch_reset_accumulated_stats(device), device);
 #if CUDA_MEM_HAS_OOM_REJECTION
-  rejections.counts[device] = 0;
+  if (is_here) {
+    rejections.counts[device] = 0;
+  }
 #endif
   if (native_.is_late()) {
     native_->resetAccumulatedStats(device);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_ipc::cuda_mem_pool::{MempoolId, RawResource};
 
-use super::devices::{device, if_made, some};
+use super::devices::{Device, device, if_made, some};
 use super::error::{Failure, entry};
 use super::pointers::{Data, list, write, write_if};
 use super::source::{Source, cuda_mem_torch_source};
@@ -138,18 +138,28 @@ pub extern "C" fn cuda_mem_torch_end_allocate_to_pool(device: c_int, pool: cuda_
     entry(|| {
         let device = self::device(device)?;
         device.caching.end_allocate_to_pool(pool.into())?;
-        // Behind the end of its capture. One to a pool within the capture ends before that of the graph.
-        if !device.caching.has_routes() {
-            device.context.forget_guests_captures();
-        }
+        look_for_captures(device, true);
         Ok(())
     })
+}
+
+/// Behind the end of a route, and of its capture. One to a pool within the capture ends before that of the graph.
+fn look_for_captures(device: &Device, had_routes: bool) {
+    if had_routes && !device.caching.has_routes() {
+        device.context.forget_guests_captures();
+    }
 }
 
 /// Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_release_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
-    entry(|| Ok(self::device(device)?.caching.release_pool(pool.into())?))
+    entry(|| {
+        let device = self::device(device)?;
+        let had_routes = device.caching.has_routes();
+        device.caching.release_pool(pool.into())?;
+        look_for_captures(device, had_routes);
+        Ok(())
+    })
 }
 
 /// Whether the pool's free memory may serve requests that would else be out of memory.
