@@ -377,7 +377,9 @@ fn a_barrier_breaks_the_group_only_when_a_part_of_it_is_in_its_stream() {
     fn body(first: &Channel) {
         let rank = Seat::of(first).join();
         let memory = rank.memory(100);
-        (0..5).for_each(|_| rank.meet(&*memory));
+        (0..4).for_each(|_| rank.meet(&*memory));
+        // The other rank goes on as soon as this is in the stream, and breaks the group.
+        let _ = memory.barrier(&rank.stream, 0, Some(LONG));
         let broken = until_broken(&*memory);
         assert!(matches!(broken, Error::Broken { rank: 0, why: Why::Failed, .. }), "{broken}");
         drop(memory);

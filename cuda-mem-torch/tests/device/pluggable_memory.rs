@@ -85,9 +85,11 @@ fn a_stream_that_captures_keeps_the_memory_until_its_capture_has_ended() {
 #[test]
 fn who_needs_memory_waits_for_what_another_thread_looks_at() {
     let world = World::new();
-    let (program, device, stream) = (Program::new(), world.context.device(), &world.stream);
-    let (allocator, side) = (program.allocator(&world), world.new_stream());
-    let allocator = &*allocator;
+    let (program, device) = (Program::new(), world.context.device());
+    // No default stream of this thread, which another could not name.
+    let [stream, side] = [world.new_stream(), world.new_stream()];
+    let allocator = program.allocator(&world);
+    let (allocator, stream) = (&*allocator, &stream);
     program.limit(Some(10 * MIB));
     for _ in 0..20 {
         let used = allocator.malloc(8 * MIB, device, stream).unwrap();
