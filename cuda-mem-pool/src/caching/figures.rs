@@ -154,7 +154,6 @@ impl CachingAllocator {
         all.reset_peak();
         small.reset_peak();
         of_pools.values_mut().for_each(PoolStat::reset_peak);
-        of_pools.retain(|_, stat| *stat != PoolStat::default());
     }
 
     /// Has the sums and counts start anew from nothing.
@@ -169,11 +168,10 @@ impl CachingAllocator {
         all.reset_accumulated();
         small.reset_accumulated();
         of_pools.values_mut().for_each(PoolStat::reset_accumulated);
-        of_pools.retain(|_, stat| *stat != PoolStat::default());
     }
 
     /// The bytes of the segments of each private pool that ever had one, asleep or not. Of a pool that is gone, the peak and the sums stay until
-    /// they are reset; then it is named no more.
+    /// they are reset.
     #[must_use]
     pub fn reserved_bytes_by_private_pool(&self) -> BTreeMap<MempoolId, PoolStat> {
         if forked() { BTreeMap::new() } else { lock(&self.shared().figures.counts).of_pools.clone() }
