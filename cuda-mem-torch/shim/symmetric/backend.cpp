@@ -29,10 +29,15 @@ class Backend final : public SymmetricMemoryAllocator {
   /// Memory without a group's name is for all ranks.
   void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
     auto joined = join(group.value_or(EVERYBODY), device);
+    // Its place in the books is made before, so that nothing can fail once there is memory.
+    std::map<uintptr_t, Block> made;
+    made.emplace(0, Block{size, joined, {}});
+    auto entry = made.extract(made.begin());
     void* address = nullptr;
     check(cuda_mem_torch_symm_malloc(device, size, joined->name().c_str(), &address));
+    entry.key() = reinterpret_cast<uintptr_t>(address);
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_.emplace(reinterpret_cast<uintptr_t>(address), Block{size, joined, {}});
+    blocks_.insert(std::move(entry));
     return address;
   }
 
