@@ -48,7 +48,7 @@ pub struct ReservedFence<'l> {
 }
 
 pub(super) struct Line {
-    pub(super) memory: Memory,
+    memory: Memory,
 }
 
 impl FenceLine {
@@ -250,6 +250,11 @@ impl Line {
         let reached = self.memory.has_come_to(generation);
         self.refuse_poisoned()?;
         Ok(reached)
+    }
+
+    /// A stream was made to wait for a generation.
+    pub(super) fn note_awaited(&self, generation: u64) {
+        self.memory.state().awaited.fetch_max(generation, Ordering::SeqCst);
     }
 
     fn refuse_poisoned(&self) -> Result<()> {

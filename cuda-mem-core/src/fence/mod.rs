@@ -11,7 +11,6 @@ mod memory;
 mod words;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::driver::Event;
@@ -83,9 +82,7 @@ impl Fence {
                 if line.reached(*generation)? {
                     return Ok(());
                 }
-                let given = || {
-                    line.memory.state().awaited.fetch_max(*generation, Ordering::SeqCst);
-                };
+                let given = || line.note_awaited(*generation);
                 line.enqueue(stream, CALL, |address| {
                     let flags = WaitFlags::empty();
                     stream.refuse_capturing(CALL)?;
