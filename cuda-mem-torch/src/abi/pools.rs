@@ -138,13 +138,13 @@ pub extern "C" fn cuda_mem_torch_end_allocate_to_pool(device: c_int, pool: cuda_
     entry(|| {
         let device = self::device(device)?;
         device.caching.end_allocate_to_pool(pool.into())?;
-        look_for_captures(device, true);
+        forget_guests(device, true);
         Ok(())
     })
 }
 
 /// Behind the end of a route, and of its capture. One to a pool within the capture ends before that of the graph.
-fn look_for_captures(device: &Device, had_routes: bool) {
+fn forget_guests(device: &Device, had_routes: bool) {
     if had_routes && !device.caching.has_routes() {
         device.context.forget_guests_captures();
     }
@@ -157,7 +157,7 @@ pub extern "C" fn cuda_mem_torch_release_pool(device: c_int, pool: cuda_mem_torc
         let device = self::device(device)?;
         let had_routes = device.caching.has_routes();
         device.caching.release_pool(pool.into())?;
-        look_for_captures(device, had_routes);
+        forget_guests(device, had_routes);
         Ok(())
     })
 }
