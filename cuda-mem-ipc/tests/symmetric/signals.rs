@@ -76,6 +76,14 @@ fn litmus(rank: &Rank) {
     rank.meet(&*data);
 }
 
+/// A rank over a simulator that no other test has, so that its calls can be refused.
+fn over_its_own_sim(crew: &Crew) -> (OwnSim, Rank) {
+    let sim = OwnSim::of(Builder::from_env().unwrap());
+    let driver = Driver::over(sim.table()).unwrap();
+    let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+    (sim, rank)
+}
+
 #[test]
 fn data_comes_before_its_flag() {
     on_ranks!(2, |seat| litmus(&seat.join()));
@@ -301,9 +309,7 @@ fn nobody_is_at_fault_for_a_wait_that_was_refused() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let mut crew = Crew::start(cast, 3);
-        let sim = OwnSim::of(Builder::from_env().unwrap());
-        let driver = Driver::over(sim.table()).unwrap();
-        let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+        let (sim, rank) = over_its_own_sim(&crew);
         let memory = rank.memory(100);
         rank.meet(&*memory);
         for timeout in [Some(SOON), None] {
@@ -345,9 +351,7 @@ fn a_barrier_whose_event_was_refused_is_one_for_all_ranks() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let crew = Crew::start(cast, 2);
-        let sim = OwnSim::of(Builder::from_env().unwrap());
-        let driver = Driver::over(sim.table()).unwrap();
-        let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+        let (sim, rank) = over_its_own_sim(&crew);
         let memory = rank.memory(100);
         rank.meet(&*memory);
         // A thread's default stream has events for more than this.
@@ -390,9 +394,7 @@ fn a_barrier_breaks_the_group_only_when_a_part_of_it_is_in_its_stream() {
     }
     pair::play(test_name!(), &[("rank", body)], |cast| {
         let crew = Crew::start(cast, 2);
-        let sim = OwnSim::of(Builder::from_env().unwrap());
-        let driver = Driver::over(sim.table()).unwrap();
-        let rank = Rank::new(crew.seat.context(driver), &crew.seat, &options(), None);
+        let (sim, rank) = over_its_own_sim(&crew);
         let memory = rank.memory(100);
         rank.meet(&*memory);
         let beside = Stream::new(&rank.context).unwrap();
