@@ -130,16 +130,25 @@ impl<M: HostMemory> Transfer<M> {
             Ok(copied) => copied,
             Err(error) => return Err(Refused::new(error, Some(memory))),
         };
+        // Dropped, without a wait, if the program's code panics that is asked before the copy.
+        let mut transfer = Self { memory: None, copied: None };
         // Wrapped before its address is taken: from here on it moves as bytes.
-        let mut memory = MaybeUninit::new(memory);
+        let memory = transfer.memory.insert(MaybeUninit::new(memory));
         // SAFETY: initialised in the line above.
         let enqueued = enqueue(unsafe { memory.assume_init_mut() });
-        match enqueued.mark(&copied) {
-            Quiet::Yes(Ok(())) => Ok(Self { memory: Some(memory), copied: Some(copied) }),
-            // SAFETY: initialised above; nothing of the copy runs any more.
-            Quiet::Yes(Err(error)) => Err(Refused::new(error, Some(unsafe { memory.assume_init() }))),
-            Quiet::Unknown(error) => Err(Refused::new(error, None)),
-        }
+        let error = match enqueued.mark(&copied) {
+            Quiet::Yes(Ok(())) => {
+                transfer.copied = Some(copied);
+                return Ok(transfer);
+            }
+            Quiet::Yes(Err(error)) => error,
+            Quiet::Unknown(error) => {
+                // Leaked: the device may use it still.
+                transfer.memory = None;
+                error
+            }
+        };
+        Err(Refused::new(error, transfer.finish().and_then(Result::ok)))
     }
 }
 

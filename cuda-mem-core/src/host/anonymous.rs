@@ -109,7 +109,8 @@ impl HostMapping {
             Pages::HugeTlb { size } => reserved_page_size(size, len)?,
         };
         if len == 0 {
-            let (address, mapped) = (Handle::new(ptr::null_mut()), Mapped::NONE);
+            // A slice of no bytes has an address too.
+            let (address, mapped) = (Handle::new(ptr::without_provenance_mut(page_size)), Mapped::NONE);
             return Ok(Self { address, len, page_size, _mapped: mapped });
         }
         let pages = len.checked_next_multiple_of(page_size).ok_or(too_large)?;
@@ -136,19 +137,13 @@ impl HostMapping {
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        if self.len == 0 {
-            return &[];
-        }
-        // SAFETY: mapped and zeroed in `new`, at most `isize::MAX` bytes, borrowed with `self`.
+        // SAFETY: mapped and zeroed in `new`, at most `isize::MAX` bytes, borrowed with `self`. Not null, and aligned, if there are none.
         unsafe { std::slice::from_raw_parts(self.address.raw(), self.len) }
     }
 
     /// The bytes, to change.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        if self.len == 0 {
-            return &mut [];
-        }
         // SAFETY: as above; `&mut self` makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.address.raw(), self.len) }
     }

@@ -107,6 +107,9 @@ impl StreamId {
     }
 }
 
+/// Identities of guests that captured when they came. The driver's are small numbers.
+static OWN_NAMES: AtomicU64 = AtomicU64::new(1 << 63);
+
 struct Inner {
     context: Context,
     raw: Handle<CUstream_st>,
@@ -257,7 +260,9 @@ impl Stream {
     /// # Ok::<(), Error>(())
     /// ```
     ///
-    /// Errors: as [`Stream::borrow_raw`]; a default stream is none that anybody destroys, and comes as itself.
+    /// One that captures cannot be asked for its identity, and has one of its own here: later it is another stream.
+    ///
+    /// Errors: those of the driver; a default stream is none that anybody destroys, and comes as itself.
     ///
     /// # Safety
     ///
@@ -269,7 +274,13 @@ impl Stream {
         }
         let _bound = context.bind()?;
         let raw = raw.cast::<CUstream_st>();
-        let id = identify(context.driver(), raw, "Stream::guest")?;
+        let id = match identify(context.driver(), raw, "Stream::guest") {
+            Err(Error::Capturing { .. }) => StreamId {
+                raw: OWN_NAMES.fetch_add(1, Ordering::Relaxed),
+                library: context.driver().table().library(),
+            },
+            id => id?,
+        };
         Ok(Self::wrap(context, raw, id, Kind::Guest))
     }
 

@@ -88,12 +88,12 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
             Error::Driver(error) => (error.is_capture(), error.is_end()),
             error => (matches!(error, Error::Capturing { .. }), false),
         };
-        // In a host function the driver refuses because of where it is asked.
+        // In a host function the driver refuses whatever is asked there, and the stream waits for that function.
         let is_elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
-        if is_end {
+        if is_end || is_elsewhere {
             return Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) });
         }
-        if is_capture || is_elsewhere {
+        if is_capture {
             refused_since = None;
         } else {
             let waited = refused_since.get_or_insert_with(Instant::now).elapsed();

@@ -154,7 +154,7 @@ impl Uses {
 
     fn end(&self, stream: &Stream) -> Result<()> {
         // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
-        let event = if stream.is_per_thread() && !stream.is_capturing()? {
+        let mut event = if stream.is_per_thread() && !stream.is_capturing()? {
             let event = Event::pooled(stream.context())?;
             Some(Arc::new(Mark::of(|| stream.record(&event).map(|()| event))?))
         } else {
@@ -166,7 +166,10 @@ impl Uses {
         let is_it = |entry: &&mut Use| entry.open > 0 && entry.stream.ends_with(stream);
         if let Some(entry) = writer.iter_mut().chain(readers).find(is_it) {
             entry.open = entry.open.saturating_sub(1);
-            replaced = std::mem::replace(&mut entry.event, event);
+            // While another use is open the stream is given more, which this point is not behind.
+            if entry.open == 0 {
+                replaced = std::mem::replace(&mut entry.event, event.take());
+            }
         }
         drop(entries);
         drop(replaced);

@@ -136,7 +136,8 @@ fn nothing_and_too_much() {
     let empty = HostMapping::new(0, &MappingOptions::new()).unwrap();
     assert_eq!((empty.byte_len(), empty.as_slice().len()), (0, 0));
     assert_eq!(empty.residency().unwrap().mapped, 0);
-    let registered = Registered::with_options(&world.context, empty, &RegisterOptions::new()).unwrap();
+    let mut registered = Registered::with_options(&world.context, empty, &RegisterOptions::new()).unwrap();
+    assert!(registered.as_slice().unwrap().is_empty() && registered.as_mut_slice().unwrap().is_empty());
     assert_eq!(registered.close().unwrap().byte_len(), 0);
     let error = HostMapping::new(usize::MAX, &MappingOptions::new()).unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");

@@ -9,6 +9,7 @@ use cuda_mem_core::{
 };
 use cuda_mem_sim::Sim;
 
+use crate::common::gate::Gate;
 use crate::rig::{host_waited, log_of, on_simulator, position, read_on, text, waited};
 
 const LEN: usize = 5000;
@@ -152,6 +153,30 @@ fn c6_a_per_thread_stream_is_never_taken_for_another_threads() {
             "{}",
             text(&records)
         );
+    });
+}
+
+/// What one use has ended with says nothing of another that goes on.
+#[test]
+fn c6_a_use_that_ends_beside_another_of_a_threads_stream_leaves_no_point() {
+    on_simulator(|_, context| {
+        let own = Stream::per_thread(context).unwrap();
+        let pinned = PinnedBuffer::<u8>::zeroed(context, LEN, PinnedFlags::default()).unwrap();
+        let (buffer, other) = (device(&own), stream(context));
+        let gate = Gate::new(context);
+        let outer = (pinned.on(&own).unwrap(), buffer.on(&own).unwrap());
+        drop((pinned.on(&own).unwrap(), buffer.on(&own).unwrap()));
+        gate.hold(&own);
+        copy_on(&own, outer.0.address(), outer.1.address());
+        let _forgotten = std::mem::ManuallyDrop::new(outer);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                assert!(matches!(pinned.as_slice(), Err(Error::WrongThread)));
+                assert!(matches!(buffer.on(&other).map(drop), Err(Error::WrongThread)));
+            });
+        });
+        gate.open();
+        own.synchronize().unwrap();
     });
 }
 

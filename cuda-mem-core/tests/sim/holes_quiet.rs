@@ -1,5 +1,6 @@
 //! Holes around waits that the driver refuses: what may still be written is never given back.
 
+use std::ffi::c_void;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, DeviceBuffer, Error, FenceLine, PinnedBuffer, Stream, Transfer};
 use cuda_mem_sim::Sim;
 
+use crate::common::capture::raw;
 use crate::rig::on_simulator;
 
 const REFUSED: CUresult = CUresult::CUDA_ERROR_OPERATING_SYSTEM;
@@ -93,6 +95,34 @@ fn d2_memory_that_cannot_be_waited_for_is_leaked_and_counted() {
     assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
     let leaked = sim.leaks().iter().filter(|leak| leak.what.contains("host")).count();
     assert!(leaked >= 2, "{:?}", sim.leaks());
+}
+
+/// Drops memory that a stream was given, in the stream.
+unsafe extern "C" fn drop_there(buffer: *mut c_void) {
+    // SAFETY: the test's box, which is passed once.
+    drop(unsafe { Box::from_raw(buffer.cast::<PinnedBuffer<u8>>()) });
+}
+
+/// The stream waits for its host function: no wait in there can end.
+#[test]
+fn d2_memory_that_is_dropped_in_a_host_function_holds_up_nobody() {
+    let sim = Sim::builder().build();
+    let driver = cuda_mem_core::Driver::over(sim.table()).unwrap();
+    let context = driver.device(0).unwrap().primary_context().unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let buffer = Box::new(pinned(&context));
+    drop(buffer.on(&stream).unwrap());
+    let (done, ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let launch = stream.context().driver().table().cuLaunchHostFunc().unwrap();
+        // SAFETY: a live stream, and a box that the function takes.
+        let launched = unsafe { launch(raw(&stream), Some(drop_there), Box::into_raw(buffer).cast()) };
+        assert_eq!(launched, CUresult::CUDA_SUCCESS);
+        stream.synchronize().unwrap();
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(20)).expect("the stream goes on");
+    assert_eq!(driver.release_failures(), 1, "it is leaked, and counted");
 }
 
 /// A kernel that fails takes everything down that ran in its context, and no process.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context as Task, Poll, Wake, Waker};
@@ -237,6 +238,28 @@ impl UsedElsewhere for Copies<'_, '_> {
     fn order(&self, stream: &Stream) -> cuda_mem_core::Result<()> {
         self.scope.upload(stream, self.source, &self.target.whole())
     }
+}
+
+#[derive(Debug)]
+struct PanickingOrder;
+
+impl UsedElsewhere for PanickingOrder {
+    fn order(&self, _: &Stream) -> cuda_mem_core::Result<()> {
+        panic!("an order that panics");
+    }
+}
+
+#[test]
+fn what_a_transfer_was_given_is_dropped_if_the_order_panics() {
+    within_limit(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let buffer = DeviceBuffer::<u8>::zeroed(&stream, 64).unwrap();
+        let source = Registered::new(context, vec![7u8; 64], RegisterFlags::PORTABLE).unwrap();
+        let target = buffer.whole().behind(&PanickingOrder);
+        let upload = AssertUnwindSafe(|| Transfer::upload(&stream, source, &target).map(drop));
+        assert!(catch_unwind(upload).is_err());
+        assert!(!sim.leaks().iter().any(|leak| leak.what.contains("host")), "{:?}", sim.leaks());
+    });
 }
 
 #[test]
