@@ -1,5 +1,6 @@
 //! Blocks that other streams use beside their own.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use cuda_mem_core::{CaptureId, CapturePast, CapturePoint, Stream, StreamId, UsePoint, Uses};
@@ -70,15 +71,20 @@ impl Pending {
         stream: &Stream,
         capture: Option<CaptureId>,
     ) -> Result<()> {
-        let mut used = lock_over_calls(&self.used);
-        let used = used.entry(address).or_insert_with(|| {
-            self.blocks.fetch_add(1, Ordering::Release);
-            Used { uses: Uses::new(), capture }
-        });
-        if used.capture != capture {
-            used.capture = None;
+        match lock_over_calls(&self.used).entry(address) {
+            Entry::Occupied(known) => {
+                let used = known.into_mut();
+                used.uses.record_stream(stream)?;
+                used.capture = used.capture.filter(|known| Some(*known) == capture);
+            }
+            Entry::Vacant(place) => {
+                let uses = Uses::new();
+                uses.record_stream(stream)?;
+                place.insert(Used { uses, capture });
+                self.blocks.fetch_add(1, Ordering::Release);
+            }
         }
-        Ok(used.uses.record_stream(stream)?)
+        Ok(())
     }
 
     /// The uses of a block that is freed now.

@@ -233,7 +233,7 @@ pub enum PoolError {
     OfTag { id: MempoolId },
     /// A segment that is none.
     #[error(
-        "a segment of {bytes} bytes cannot be at {address:#x}: address and bytes must be multiples of 512, not 0, and fit the address space"
+        "a segment of {bytes} bytes cannot be at {address:#x}: the address must be a multiple of 256, the bytes of 512, neither 0, and fit the address space"
     )]
     BadSegment { address: u64, bytes: u64 },
     /// Two segments share bytes.

@@ -387,6 +387,25 @@ fn owned_allocations_sleep_without_a_promise_if_they_are_all_that_their_tag_has(
     assert_eq!((asleep.slept().freed, tag.state().awake_bytes), (22 * MIB, 0));
     let buffers = asleep.wake(Restore::Backup).unwrap();
     assert_eq!(values(stream, buffers[0].address(), 3 * MIB), BTreeSet::from([8]));
+    // A graph may use what is free in its pool.
+    let id = MempoolId::for_graph();
+    tag.add_pool(id).unwrap();
+    let (graphs, count) = (world.new_stream(), 1000);
+    let route = cuda_mem_pool::segments::Filter::stream(graphs.id().as_raw());
+    allocator.begin_allocate_to_pool(id, route).unwrap();
+    let capture = Capture::begin(&graphs, RELAXED);
+    let captured = allocator.allocate_by_address(count, &graphs).unwrap();
+    free(&allocator, captured);
+    drop(capture.end().unwrap());
+    allocator.end_allocate_to_pool(id).unwrap();
+    let (refused, buffers) = Asleep::new(&allocator, buffers, Backup::Discard).unwrap_err();
+    assert!(
+        matches!(refused, Error::Sleep(SleepError::NotOwned { address }) if address == captured),
+        "{refused}"
+    );
+    // The tag's use and the route's.
+    (0..allocator.pool_use_count(id)).for_each(|_| allocator.release_pool(id).unwrap());
+    drop(Asleep::new(&allocator, buffers, Backup::Discard).unwrap().wake(Restore::Nothing).unwrap());
     let untagged = vec![allocator.allocate(100, stream).unwrap()];
     let (refused, _) = Asleep::new(&allocator, untagged, Backup::Discard).unwrap_err();
     assert!(matches!(refused, Error::Sleep(SleepError::NotOfTag { tag: None, .. })));

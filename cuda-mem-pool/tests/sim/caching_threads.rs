@@ -259,6 +259,13 @@ fn another_threads_default_stream_is_refused() {
             let is_refused = |error| matches!(error, Error::Core(CoreError::WrongThread));
             assert!(allocator.allocate_by_address(1000, &foreign).is_err_and(is_refused));
             assert!(allocator.of_stream(&foreign).is_err_and(is_refused));
+            // A use that is refused is none.
+            let used = Stream::new(context).unwrap();
+            let address = allocator.allocate_by_address(1000, &used).unwrap();
+            assert!(allocator.record_stream(address, &foreign).is_err_and(is_refused));
+            // SAFETY: a block of the test that nothing uses.
+            unsafe { allocator.free_by_address(address) }.unwrap();
+            assert_eq!(allocator.statistics().active.all.current, 0);
             // SAFETY: refused.
             assert!(unsafe { allocator.forget_stream(&foreign) }.is_err_and(is_refused));
             drop(end);

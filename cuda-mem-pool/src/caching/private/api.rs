@@ -68,7 +68,7 @@ impl CachingAllocator {
         Ok(PrivatePool { allocator: self.clone(), id })
     }
 
-    /// Makes the pool, or adds a use to it. A `source` gives its segments at multiples of 512, as pools of the driver do; it is asked on an
+    /// Makes the pool, or adds a use to it. A `source` gives its segments at multiples of 256, as pools of the driver do; it is asked on an
     /// internal stream that the host waits for, in the thread's relaxed capture mode. Without one they are memory of `cuMemAlloc`.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl CachingAllocator {
     /// allocator knows. Memory stays while one of them captures, and what the driver or the pool's source does not take.
     pub fn empty_pool_cache(&self, id: MempoolId) -> Result<usize> {
         if id == MempoolId::NONE {
-            return self.empty_cache();
+            return Ok(self.empty_cache()?.saturating_add(self.shared().pools().reclaim(id, true)?));
         }
         refuse_watchers()?;
         self.shared().poll();

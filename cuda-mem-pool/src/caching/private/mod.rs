@@ -191,13 +191,15 @@ impl Private {
         }
     }
 
-    /// Where the first block of a source's pools begins that is wanted.
+    /// Where the first block of a source's pools begins that is wanted, or that a graph may use, which is any of a captured pool.
     pub(super) fn find(&self, of: &dyn RawResource, is_it: impl Fn(&Block) -> bool) -> Option<u64> {
         let state = lock(&self.state);
-        let ids = state.of(of);
-        let segments = state.segments().filter(|(id, _)| ids.contains(id));
-        let mut blocks = segments.flat_map(|(_, segment)| segment.blocks());
-        blocks.find(is_it).map(|block| block.address)
+        let mut pools = state.of(of).into_iter().filter_map(|id| state.pools.get(id).ok());
+        pools.find_map(|pool| {
+            let is_used = |block: &Block| (pool.is_captured && !pool.is_freeable()) || is_it(block);
+            let mut blocks = pool.heap.segments().flat_map(Segment::blocks);
+            blocks.find(is_used).map(|block| block.address)
+        })
     }
 
     /// What is live in a source's pools in the order of addresses, all of a pool that a graph may use, and each segment that is not on its

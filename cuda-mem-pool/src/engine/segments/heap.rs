@@ -14,7 +14,7 @@ use crate::statistics::PoolSize;
 /// The most bytes of a segment that is larger than its first request needs.
 const ROOMY: u64 = 64 << 20;
 
-/// A block as it is at the moment. Its address and its size in bytes are multiples of 512.
+/// A block as it is at the moment. Its size in bytes is a multiple of 512, its address one of 256: that of its segment and so many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) address: u64,
@@ -395,11 +395,11 @@ impl SegmentHeap {
 
     /// Adds a free segment; its block. So may be added again what was released and could not be given back.
     ///
-    /// [`PoolError::BadSegment`] unless the address is a multiple of 512 other than 0; [`PoolError::Overlap`] with a segment of this heap.
+    /// [`PoolError::BadSegment`] unless the address is a multiple of 256 other than 0; [`PoolError::Overlap`] with a segment of this heap.
     /// The segment is still the caller's then.
     pub(crate) fn put_back(&mut self, segment: &Segment) -> Result<Block, PoolError> {
         let Segment { address, bytes, stream, kind, .. } = *segment;
-        let aligned = address.is_multiple_of(MIN_BLOCK_SIZE) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
+        let aligned = address.is_multiple_of(256) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
         let end = address.checked_add(bytes);
         let (Some(end), true) = (end, aligned && address > 0 && bytes > 0 && bytes <= MOST) else {
             return Err(PoolError::BadSegment { address, bytes });

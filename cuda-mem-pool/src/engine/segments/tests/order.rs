@@ -116,7 +116,7 @@ fn a_segment_that_is_none_is_refused_and_stays_its_owners() {
     let heap = &mut heap(Options::default());
     let Allocation::Miss(wanted) = heap.allocate(0, 30 * MIB).unwrap() else { unreachable!() };
     let bytes = wanted.bytes;
-    for address in [0, 256, 1, u64::MAX - 511] {
+    for address in [0, 128, 1, u64::MAX - 511] {
         assert_eq!(heap.add_segment(&wanted, address), Err(PoolError::BadSegment { address, bytes }));
     }
     heap.add_segment(&wanted, BASE).unwrap();
@@ -127,6 +127,9 @@ fn a_segment_that_is_none_is_refused_and_stays_its_owners() {
     assert_eq!(heap.segments().count(), 1);
     heap.add_segment(&wanted, BASE - bytes).unwrap();
     heap.add_segment(&wanted, BASE + bytes).unwrap();
+    // As pools of RMM give them.
+    let odd = heap.add_segment(&wanted, BASE + 2 * bytes + 256).unwrap();
+    assert_eq!(odd.address, BASE + 2 * bytes + 256);
 }
 
 #[test]
