@@ -274,7 +274,7 @@ void uninstall() {
   Allocator* ours = the_allocator.load();
   // The native allocator does not know these pools, and their owners end where nothing may be thrown.
   TORCH_CHECK(
-      ours->pool_uses() == 0, "pools of torch.cuda.MemPool or of CUDA graphs are still in use: delete those first");
+      ours->pool_uses() == 0, "pools of torch.cuda.MemPool or of CUDA graphs are still in use, or were begun more often than released: delete those first");
   // The end of such a use would not come here, and the thread would stay in the pool.
   TORCH_CHECK(
       !ours->native_allocator().has_routes(),

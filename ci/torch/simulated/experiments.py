@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -483,6 +484,18 @@ def mistakes_with_tags_are_named():
     with cuda_mem_torch.on_backing_change(lambda change: sleep("weights")):
         assert "another call is at work" in str(sleep("weights"))
         wake()
+
+    class Model:
+        def hear(self, _change):
+            pass
+
+    model = Model()
+    with cuda_mem_torch.on_backing_change(model.hear):
+        pass
+    known = weakref.ref(model)
+    del model
+    gc.collect()
+    assert known() is None, "what was registered is the program's alone once it is removed"
     pool = torch.cuda.MemPool()
     tag("cache").add(pool)
     refused(cuda_mem_torch.CudaMemError, "a source of its own or a tag", lambda: tag("other").add(pool))

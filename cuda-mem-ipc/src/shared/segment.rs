@@ -86,7 +86,7 @@ impl SegmentInfo {
 
     pub(super) fn is_known_by(&self, link: Weak<ExportLink>) {
         let mut known_by = lock(&self.known_by);
-        known_by.retain(|link| link.strong_count() > 0);
+        known_by.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&link));
         known_by.push(link);
     }
 }

@@ -56,6 +56,9 @@ struct Subscribers(Mutex<Vec<(Weak<ImportLink>, u64)>>);
 
 impl Drop for Subscribers {
     fn drop(&mut self) {
+        if forked() {
+            return;
+        }
         for (link, segment) in lock(&self.0).drain(..) {
             if let Some(link) = link.upgrade() {
                 link.slab_is_gone(segment);

@@ -163,7 +163,7 @@ pub enum Why {
     /// It said what is not of the protocol, or takes no messages.
     #[error("cannot be talked to")]
     Unreachable,
-    /// It could put only a part of an operation into its stream.
-    #[error("could not put an operation into its stream")]
+    /// It could not do its part of an operation of the group, or only some of that.
+    #[error("could not do its part of an operation")]
     Failed,
 }

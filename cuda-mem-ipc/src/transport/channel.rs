@@ -138,7 +138,7 @@ impl Channel {
             Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed { doing: "receiving" }),
             Err(errno) => return Err(Error::system("recvmsg")(errno)),
         };
-        if received.bytes == 0 {
+        if received.bytes == 0 && received.descriptors.is_empty() {
             return Err(Error::Closed { doing: "receiving" });
         }
         check(received, buffer).map(Some).map_err(|error| self.breaks(error))

@@ -32,6 +32,9 @@ fn what_is_no_frame_breaks_the_connection() {
         error => panic!("{error}"),
     };
     assert_eq!(named(&good[..10], 3), ("header", 0));
+    // Without descriptors it would be the peer's end.
+    let empty = refused(b"", 1);
+    assert!(matches!(empty, Error::Frame(MessageError::Length { found: 0, expected: HEADER })), "{empty}");
     assert_eq!(named(&good[..20], 0), ("three", 0), "three bytes are missing");
     assert_eq!(named(&vec![b'C'; MAX_FRAME + 1], 2), ("length", MAX_FRAME as u64 + 1));
     assert_eq!(named(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1).0, "magic");

@@ -135,10 +135,13 @@ class Registrant:
     def __init__(self, callback: Callable[[BackingChange], object]) -> None:
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}; accepted: what can be called with a BackingChange")
-        self._callback, self._error = callback, ""
+        self._callback: Callable[[BackingChange], object] | None = callback
+        self._error = ""
 
         def change(_data: int | None, device: int, tag: bytes, is_leaving: bool, ranges: Any, count: int) -> int:
-            self._error = ""
+            self._error, callback = "", self._callback
+            if callback is None:  # a change that was under way when it was removed
+                return 0
             try:
                 told = [(ranges[at].address or 0, ranges[at].bytes) for at in range(count)]
                 callback(BackingChange(device, tag.decode(), is_leaving, told))
@@ -157,7 +160,8 @@ class Registrant:
         """Ends it; once is enough."""
         if _REGISTRANTS.pop(self.number, None) is not None:
             _library.check(_load().cuda_mem_torch_detach_backing_change(self.number))
-            # A change that is under way in another thread may still be told.
+            # A change that is under way in another thread may still be told. What the program passed is not kept for it.
+            self._callback = None
             _REMOVED.append(self._change)
 
     def __enter__(self) -> Registrant:

@@ -90,7 +90,6 @@ fn give_back_parked() {
 pub extern "C" fn cuda_mem_torch_pinned_open(device: c_int) -> c_int {
     entry(|| {
         let device = devices::device(device)?;
-        devices::bind(device)?;
         CACHE.get_or_init(|| PinnedCachingAllocator::new(&device.context));
         Ok(())
     })

@@ -25,7 +25,7 @@ use super::pools::Owned;
 pub struct cuda_mem_torch_source {
     /// What each function is passed first.
     pub data: *mut c_void,
-    /// Memory of so many bytes at a multiple of 512, or null if there is none, which is a lack of memory unless
+    /// Memory of so many bytes at a multiple of 256, or null if there is none, which is a lack of memory unless
     /// [`cuda_mem_torch_source_failed`] was called.
     pub alloc: Option<unsafe extern "C" fn(data: *mut c_void, bytes: usize) -> *mut c_void>,
     /// Takes it back. Nothing uses it any more.

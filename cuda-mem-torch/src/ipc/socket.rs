@@ -7,17 +7,18 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::transport::{
-    Address, Connection, Descriptors, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
+    Address, Connection, Deadline, Descriptors, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
 };
 
 use super::blob::Offer;
 use super::descriptors;
+use crate::lock::lock;
 
 /// Asks for the descriptors of handles; the payload has their names.
 const ASK: u16 = FIRST_KIND;
@@ -26,7 +27,7 @@ const GIVE: u16 = FIRST_KIND + 1;
 /// Says that there is no such handle any more.
 const GONE: u16 = FIRST_KIND + 2;
 
-/// How long the other side may take for a message.
+/// How long the other side may take for all that it asks, or is asked.
 const LIMIT: Duration = Duration::from_secs(10);
 /// How often the listener looks whether this process was forked.
 const REST: Duration = Duration::from_secs(3600);
@@ -37,13 +38,15 @@ const MOST_CLIENTS: usize = 64;
 
 /// The name of this process's socket, which is served from the first call on; none if it cannot have one.
 pub(super) fn name() -> Option<u128> {
-    static NAME: OnceLock<Option<u128>> = OnceLock::new();
-    *NAME.get_or_init(|| {
+    static NAME: Mutex<Option<u128>> = Mutex::new(None);
+    let mut known = lock(&NAME);
+    if known.is_none() {
         let name = random()?;
         let listener = Listener::bind(&address(name).ok()?, LIMIT).ok()?;
         thread::Builder::new().name("cuda-mem-share".into()).spawn(move || serve(&listener)).ok()?;
-        Some(name)
-    })
+        *known = Some(name);
+    }
+    *known
 }
 
 /// Anybody may connect to an abstract name.
@@ -82,23 +85,24 @@ fn serve(listener: &Listener) {
     }
 }
 
-/// Answers a client until it goes, says nothing for too long, or says what is not understood.
+/// Answers a client until it goes, takes too long in all, or says what is not understood.
 fn answer(pending: Pending, _client: Arc<()>) {
-    let Ok(connection) = pending.complete(&this_user(), LIMIT) else { return };
-    while let Ok(message) = connection.recv(LIMIT)
+    let deadline = Deadline::after(LIMIT);
+    let Ok(connection) = pending.complete(&this_user(), deadline) else { return };
+    while let Ok(message) = connection.recv(deadline)
         && message.kind == ASK
-        && give(&connection, &message.payload).is_some()
+        && give(&connection, &message.payload, deadline).is_some()
     {}
 }
 
-fn give(connection: &Connection, payload: &[u8]) -> Option<()> {
+fn give(connection: &Connection, payload: &[u8], deadline: Deadline) -> Option<()> {
     let (names, _) = payload.as_chunks::<8>();
     let names: Vec<u64> = names.iter().map(|name| u64::from_ne_bytes(*name)).collect();
     // Where the system refuses them, the client finds its connection closed: the memory is there.
     let found = if names.len() <= MAX_DESCRIPTORS { descriptors::duplicates(&names).ok()? } else { None };
-    let Some(found) = found else { return connection.send(GONE, &[], &[], LIMIT).ok() };
+    let Some(found) = found else { return connection.send(GONE, &[], &[], deadline).ok() };
     let found: Vec<_> = found.iter().map(AsFd::as_fd).collect();
-    connection.send(GIVE, &[], &found, LIMIT).ok()
+    connection.send(GIVE, &[], &found, deadline).ok()
 }
 
 /// Asks a process for the descriptors of handles, in their order; says why it did not give them.
@@ -106,13 +110,15 @@ pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Descriptors, String> {
     let failed = |error: Error| format!("its socket failed: {error}");
     let is_it = move |peer: &cuda_mem_ipc::transport::Peer| peer.pid().cast_signed() == pid;
     let policy = this_user().with_predicate(is_it);
-    let connection = address(offer.socket).and_then(|address| Connection::connect(&address, &policy, LIMIT));
+    let deadline = Deadline::after(LIMIT);
+    let connection =
+        address(offer.socket).and_then(|address| Connection::connect(&address, &policy, deadline));
     let connection = connection.map_err(failed)?;
     let mut descriptors = Vec::new();
     for names in offer.handles.chunks(MAX_DESCRIPTORS) {
         let payload: Vec<u8> = names.iter().flat_map(|name| name.to_ne_bytes()).collect();
-        connection.send(ASK, &payload, &[], LIMIT).map_err(failed)?;
-        let message = connection.recv(LIMIT).map_err(failed)?;
+        connection.send(ASK, &payload, &[], deadline).map_err(failed)?;
+        let message = connection.recv(deadline).map_err(failed)?;
         if message.kind != GIVE || message.descriptors.len() != names.len() {
             return Err("its socket says that the memory has gone".into());
         }

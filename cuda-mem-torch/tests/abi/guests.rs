@@ -105,6 +105,37 @@ fn a_stream_of_others_may_capture_once_it_was_seen() {
     succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
 }
 
+/// PyTorch makes a stream for each branch of a graph, which captures at once.
+#[test]
+fn a_stream_of_others_may_capture_before_it_was_seen() {
+    let _turn = turn();
+    sim().log().clear();
+    sim().record(true);
+    for _ in 0..2 {
+        let (stream, pool) = (guest(), user_pool());
+        // SAFETY: it accepts all.
+        succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+        begin_capture(&stream);
+        let block = allocate(3 * MIB, stream.as_raw());
+        delete(allocate(MIB, stream.as_raw()));
+        delete(block);
+        end_capture(&stream);
+        // What captures no more can be asked for its name.
+        std::thread::scope(|scope| {
+            scope.spawn(|| delete(allocate(3 * MIB, stream.as_raw())));
+        });
+        succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+        drop(stream);
+        succeed(cuda_mem_torch_release_pool(0, pool));
+    }
+    empty_cache(NO_POOL);
+    sim().record(false);
+    no_call_failed();
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_OK, "{}", message());
+    // SAFETY: null ends it.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
+}
+
 /// The library ends the route behind the capture, and its owner destroys the stream. Nobody passes it again.
 #[test]
 fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {

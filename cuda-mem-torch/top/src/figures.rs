@@ -94,8 +94,7 @@ impl ProcessFigures {
             for Part { stream, pool, tag, reserved, live } in &device.parts {
                 let (first, second) = pool.unwrap_or((0, 0));
                 // A field ends at a tab, a line at its end.
-                let tag: String =
-                    tag.iter().flat_map(|tag| tag.chars()).filter(|letter| !letter.is_control()).collect();
+                let tag = printable(tag.as_deref().unwrap_or_default());
                 let _ = writeln!(text, "part\t{stream}\t{first}\t{second}\t{reserved}\t{live}\t{tag}");
             }
         }
@@ -139,7 +138,8 @@ impl ProcessFigures {
                         pool: (pool != (0, 0)).then_some(pool),
                         reserved: fields.number("the reserved bytes")?,
                         live: fields.number("the live bytes")?,
-                        tag: Some(fields.text("the tag")?).filter(|tag| !tag.is_empty()).map(str::to_owned),
+                        // Whoever wrote it, a terminal shows it.
+                        tag: Some(printable(fields.text("the tag")?)).filter(|tag| !tag.is_empty()),
                     });
                 }
                 _ => {}
@@ -147,6 +147,10 @@ impl ProcessFigures {
         }
         Ok(figures)
     }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 /// The fields of a line, in order.
@@ -217,6 +221,10 @@ mod tests {
         let read = ProcessFigures::parse(&figures.write()).unwrap();
         assert_eq!(read.devices[0].parts[0].tag.as_deref(), Some("abpart0"));
         assert_eq!(read.devices[0].parts.len(), 2);
+        // Nor move a terminal's cursor, if another program wrote it.
+        let foreign = some().write().replace("weights", "\u{1b}[2Jweights");
+        let read = ProcessFigures::parse(&foreign).unwrap();
+        assert_eq!(read.devices[0].parts[1].tag.as_deref(), Some("[2Jweights of a model"));
     }
 
     #[test]

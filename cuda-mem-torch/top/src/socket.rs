@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_ipc::Error as IpcError;
-use cuda_mem_ipc::transport::{Address, Connection, FIRST_KIND, Listener, MAX_PAYLOAD, PeerPolicy, Pending};
+use cuda_mem_ipc::transport::{
+    Address, Connection, Deadline, FIRST_KIND, Listener, MAX_PAYLOAD, PeerPolicy, Pending,
+};
 
 use crate::error::Error;
 use crate::figures::{MOST_BYTES, ProcessFigures};
@@ -69,12 +71,13 @@ fn serve(listener: &Listener, gather: &dyn Fn() -> ProcessFigures) {
 }
 
 fn answer(pending: Pending, gather: &dyn Fn() -> ProcessFigures) -> Result<(), IpcError> {
-    let connection = pending.complete(&PeerPolicy::same_user(), ANSWER)?;
+    let deadline = Deadline::after(ANSWER);
+    let connection = pending.complete(&PeerPolicy::same_user(), deadline)?;
     let text = gather().write();
     let mut parts = text.as_bytes().chunks(MAX_PAYLOAD).peekable();
     while let Some(part) = parts.next() {
         let kind = if parts.peek().is_some() { MORE } else { LAST };
-        connection.send(kind, part, &[], ANSWER)?;
+        connection.send(kind, part, &[], deadline)?;
     }
     Ok(())
 }
@@ -105,11 +108,15 @@ fn listener_of(line: &str) -> Option<u32> {
 ///
 /// [`Error::Ask`] for a process that is not there, is of another user, or does not answer within half a second; [`Error::Figures`].
 pub fn ask(pid: u32) -> Result<ProcessFigures, Error> {
-    let policy = PeerPolicy::same_user().with_predicate(move |peer| peer.pid() == pid);
-    let connection = Connection::connect(&address(pid)?, &policy, ANSWER)?;
+    listen(&address(pid)?, &PeerPolicy::same_user().with_predicate(move |peer| peer.pid() == pid))
+}
+
+fn listen(address: &Address, policy: &PeerPolicy) -> Result<ProcessFigures, Error> {
+    let deadline = Deadline::after(ANSWER);
+    let connection = Connection::connect(address, policy, deadline)?;
     let mut bytes = Vec::new();
     loop {
-        let message = connection.recv(ANSWER)?;
+        let message = connection.recv(deadline)?;
         bytes.extend(message.payload);
         if bytes.len() > MOST_BYTES {
             return Err(Error::Figures { line: 0, what: "there are too many of them" });
@@ -148,6 +155,22 @@ mod tests {
         assert_eq!(ask(own).unwrap(), figures);
         assert_eq!(ask(own).unwrap(), figures, "and again");
         assert!(publish(ProcessFigures::default).is_err(), "it is published");
+    }
+
+    #[test]
+    fn who_goes_on_saying_nothing_is_an_error() {
+        // A name of a process that cannot be, and a policy that does not look at it.
+        let there = address(u32::MAX - 1).unwrap();
+        let listener = Listener::bind(&there, REST).unwrap();
+        let talker = thread::spawn(move || {
+            let connection = listener.accept(REST).unwrap().complete(&PeerPolicy::same_user(), REST).unwrap();
+            while connection.send(MORE, b"", &[], REST).is_ok() {
+                thread::sleep(ANSWER / 5);
+            }
+        });
+        let refused = listen(&there, &PeerPolicy::same_user()).unwrap_err();
+        assert!(matches!(refused, Error::Ask(IpcError::Timeout { .. })), "{refused}");
+        talker.join().unwrap();
     }
 
     #[test]
