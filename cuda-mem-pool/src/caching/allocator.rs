@@ -157,7 +157,7 @@ impl CachingAllocator {
         };
         let slot = shared.slots.get(found.owner).ok_or(Error::UnknownAddress { address })?;
         // A block that is kept for the next one of its size is still found by its address.
-        if shared.with_drained(slot, |heap, _| heap.block(number_of(found)).is_none()) {
+        if shared.with_drained(slot, |heap, _| heap.sizes(number_of(found)).is_none()) {
             return Err(Error::UnknownAddress { address });
         }
         if slot.owner.is(stream.id().as_raw()) {

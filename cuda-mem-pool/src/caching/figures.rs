@@ -66,7 +66,7 @@ impl Figures {
 
     /// The bytes that are held now, those of private pools included.
     pub(super) fn reserved(&self) -> usize {
-        bytes(lock(&self.counts).all.reserved_bytes.all.current)
+        lock(&self.counts).all.reserved_bytes.all.current as usize
     }
 }
 
@@ -320,8 +320,8 @@ impl DeviceCache {
         self.count_all_frees();
         let mut live = DeviceStatistics::default();
         self.figures.counter.read(&mut live);
-        let (in_blocks, active) =
-            (bytes(live.allocated_bytes.all.current), bytes(live.active_bytes.all.current));
+        let [in_blocks, active] =
+            [live.allocated_bytes, live.active_bytes].map(|stat| stat.all.current as usize);
         // What the heaps have free, what of it can be put together to one block, and the largest that this one has in one piece.
         let (mut cached, mut movable, mut own) = (Vec::new(), 0usize, 0);
         // On a device that is lost nothing else tells of it.
@@ -381,10 +381,6 @@ impl DeviceCache {
         report.advice = choose_advice(&report, moves, together);
         Ok(report)
     }
-}
-
-fn bytes(count: u64) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// Counts the bytes of slabs as memory of small blocks. All memory of the default pool was counted as that of large ones.

@@ -258,12 +258,14 @@ impl DeviceCache {
         uses: Uses,
     ) -> Result<()> {
         let found = self.with_drained(slot, |heap, guard| {
-            let block = heap.block(number)?;
-            guard.request_free(pool_of(block.size), block.size);
-            Some((block.size, heap.requested(number)?))
+            let (size, requested) = heap.sizes(number)?;
+            guard.request_free(pool_of(size), size);
+            Some((size, requested))
         });
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
-        self.tell_block(Action::FreeRequested, slot, address, requested);
+        if self.record.history.awaits_frees() {
+            self.record.tell_block(event(Action::FreeRequested, slot.handle(), address, requested));
+        }
         let block = Freed { address, heap: slot.number, number, size, pool: MempoolId::NONE };
         self.pending.push(block, uses, None, &self.observer);
         slot.waiting.add(size);
@@ -290,17 +292,11 @@ impl DeviceCache {
     /// Tells of a block that goes back and that nobody uses.
     #[cold]
     pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
-        match self.with_drained(slot, |heap, _| heap.requested(number)) {
-            Some(requested) => [Action::FreeRequested, Action::FreeCompleted]
+        match self.with_drained(slot, |heap, _| heap.sizes(number)) {
+            Some((_, requested)) => [Action::FreeRequested, Action::FreeCompleted]
                 .into_iter()
-                .for_each(|action| self.tell_block(action, slot, address, requested)),
+                .for_each(|action| self.record.tell_block(event(action, slot.handle(), address, requested))),
             None => drop(self.record.keep_stack(address, None)),
-        }
-    }
-
-    fn tell_block(&self, action: Action, slot: &StreamSlot, address: u64, size: usize) {
-        if self.record.history.awaits_frees() {
-            self.record.tell_block(event(action, slot.handle(), address, size));
         }
     }
 
@@ -323,9 +319,9 @@ impl DeviceCache {
         let Freed { address, heap, number, .. } = waiting.block;
         let Some(slot) = self.slots.get(heap) else { return };
         if self.record.history.awaits_frees()
-            && let Some(requested) = self.with_drained(slot, |heap, _| heap.requested(number))
+            && let Some((_, requested)) = self.with_drained(slot, |heap, _| heap.sizes(number))
         {
-            self.tell_block(Action::FreeCompleted, slot, address, requested);
+            self.record.tell_block(event(Action::FreeCompleted, slot.handle(), address, requested));
         }
         slot.heap.with(|heap, guard| {
             let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };

@@ -15,7 +15,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::{BlockNumber, MEDIUM, StreamHeap, Tier, block_size};
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::statistics::{Counting, PoolSize, Shard};
+use crate::statistics::{Counting, PoolSize};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
@@ -222,16 +222,9 @@ impl DeviceCache {
         })
     }
 
-    pub(super) fn count_in(&self, shard: &Shard, pool: PoolSize, size: usize, requested: usize) {
-        let counting = shard.hold();
-        if !counting.allocate_below_peak(pool, size, requested) {
-            self.count_at_peak(&counting, pool, size, requested);
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn count_at_peak(&self, counting: &Counting, pool: PoolSize, size: usize, requested: usize) {
+    pub(super) fn count_at_peak(&self, counting: &Counting, pool: PoolSize, size: usize, requested: usize) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
             // Counted here: the other shard would have to become active for it.
             slot.heap.try_with(|heap, _| self.drain(slot, heap, counting));

@@ -122,9 +122,9 @@ impl CachingAllocator {
         let found = match shared.map.find(address) {
             Some(found) => {
                 let slot = shared.slots.get(found.owner);
-                let block =
-                    slot.and_then(|slot| shared.with_drained(slot, |heap, _| heap.block(number_of(found))));
-                block.map(|block| (block.size, None))
+                let sizes =
+                    slot.and_then(|slot| shared.with_drained(slot, |heap, _| heap.sizes(number_of(found))));
+                sizes.map(|(size, _)| (size, None))
             }
             None => {
                 let found = shared.private.block_at(address);
@@ -217,12 +217,6 @@ impl CachingAllocator {
 }
 
 impl Pinned {
-    /// The range that was pinned.
-    #[must_use]
-    pub fn range(&self) -> Range<CUdeviceptr> {
-        self.range.clone()
-    }
-
     /// The segments behind it, in the order of their addresses.
     pub fn segments(&self) -> Result<Vec<Segment>> {
         self.inner.shared.source.lock()?.segments(&self.range)

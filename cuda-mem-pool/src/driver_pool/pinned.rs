@@ -192,14 +192,7 @@ impl PinnedMemoryResource {
     ///
     /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
     pub fn is_device_accessible(&self) -> Result<bool> {
-        Ok(self.accessible_by()?.len() == self.pool.pool.driver().device_count()?)
-    }
-
-    /// The devices that reach the memory.
-    ///
-    /// Wraps [`cuMemPoolGetAccess`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html), once a device.
-    pub fn accessible_by(&self) -> Result<Vec<Device>> {
-        Ok(self.pool.accessible_by()?)
+        Ok(self.pool.accessible_by()?.len() == self.pool.pool.driver().device_count()?)
     }
 }
 

@@ -21,7 +21,6 @@ pub use statistics::{DurationStat, PinnedCacheStatistics};
 pub use vec::PinnedVec;
 
 use crate::primitive::setters;
-pub use crate::statistics::Stat;
 
 #[cfg(test)]
 mod tests;

@@ -77,11 +77,6 @@ impl<A> Allocation<A> {
         self.buffer.on(stream)
     }
 
-    /// As [`Allocation::on`], for work that only reads: readers on several streams do not wait for each other.
-    pub fn on_read<'b>(&'b self, stream: &'b Stream) -> cuda_mem_core::Result<StreamUse<'b>> {
-        self.buffer.on_read(stream)
-    }
-
     /// The memory as a buffer of elements, as many as fit, which still goes back to its resource. Makes no driver call.
     ///
     /// # Errors

@@ -131,9 +131,3 @@ impl PoolStat {
         [&mut self.all, &mut self.small_pool, &mut self.large_pool].into_iter().for_each(change);
     }
 }
-
-impl fmt::Display for PoolStat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; in small blocks {}; in large blocks {}", self.all, self.small_pool, self.large_pool)
-    }
-}

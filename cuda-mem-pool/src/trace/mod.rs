@@ -98,16 +98,28 @@ impl Trace {
     ///
     /// The source's; [`io::ErrorKind::InvalidData`] with the first line that is wrong.
     pub fn read(source: impl BufRead) -> io::Result<Self> {
-        let mut events = Vec::new();
-        let mut blocks = Blocks::default();
-        let header = read_each(source, |event| {
-            if events.len() == MAX_EVENTS {
-                return Err(format!("there are more than {MAX_EVENTS} events"));
-            }
-            blocks.follow(&event)?;
-            events.push(event);
-            Ok(())
-        })?;
+        let mut lines = Lines { source, line: Vec::new(), number: 0 };
+        let mut names = lines.next()?.unwrap_or_default();
+        let mut header = BTreeMap::new();
+        if let Some(words) = names.strip_prefix('#') {
+            header = parse_header(words).map_err(|problem| wrong(1, problem))?;
+            names = lines.next()?.unwrap_or_default();
+        }
+        let found = names.split(',').collect::<Vec<_>>();
+        let columns = found.len();
+        if columns < 4 || COLUMNS.get(..columns) != Some(&*found) {
+            let problem =
+                format!("the columns are {:?}, not op,id,size,stream[,time_us[,thread]]", shown(names));
+            return Err(wrong(lines.number, problem));
+        }
+        let (mut events, mut blocks) = (Vec::new(), Blocks::default());
+        while let Some(line) = lines.next()? {
+            let event = event(line, columns).and_then(|event| match events.len() {
+                MAX_EVENTS => Err(format!("there are more than {MAX_EVENTS} events")),
+                _ => blocks.follow(&event).map(|()| event),
+            });
+            events.push(event.map_err(|problem| wrong(lines.number, problem))?);
+        }
         Ok(Self { header, events })
     }
 
@@ -125,30 +137,6 @@ impl Trace {
 
 fn wrong(line: u64, problem: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("line {line}: {problem}"))
-}
-
-/// Hands each event of a trace to `each`, checked by itself; the header. Keeps one line, however long the trace is.
-fn read_each(
-    source: impl BufRead,
-    mut each: impl FnMut(Event) -> Result<(), String>,
-) -> io::Result<BTreeMap<String, String>> {
-    let mut lines = Lines { source, line: Vec::new(), number: 0 };
-    let mut names = lines.next()?.unwrap_or_default();
-    let mut header = BTreeMap::new();
-    if let Some(words) = names.strip_prefix('#') {
-        header = parse_header(words).map_err(|problem| wrong(1, problem))?;
-        names = lines.next()?.unwrap_or_default();
-    }
-    let found = names.split(',').collect::<Vec<_>>();
-    let columns = found.len();
-    if columns < 4 || COLUMNS.get(..columns) != Some(&*found) {
-        let problem = format!("the columns are {:?}, not op,id,size,stream[,time_us[,thread]]", shown(names));
-        return Err(wrong(lines.number, problem));
-    }
-    while let Some(line) = lines.next()? {
-        event(line, columns).and_then(&mut each).map_err(|problem| wrong(lines.number, problem))?;
-    }
-    Ok(header)
 }
 
 fn parse_header(words: &str) -> Result<BTreeMap<String, String>, String> {

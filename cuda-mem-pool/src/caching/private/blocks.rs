@@ -196,7 +196,10 @@ impl<'s> PrivatePools<'s> {
 
     pub(super) fn count_live(self, block: &Block) {
         let (size, requested) = sizes(block);
-        self.shared.count_in(&self.private.shard, block.kind, size, requested);
+        let counting = self.private.shard.hold();
+        if !counting.allocate_below_peak(block.kind, size, requested) {
+            self.shared.count_at_peak(&counting, block.kind, size, requested);
+        }
     }
 
     /// Frees a block, ordered on its own stream, or behind another that used it last.

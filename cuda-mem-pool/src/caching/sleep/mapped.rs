@@ -19,7 +19,7 @@ use cuda_mem_core::{Device, Error as CoreError, MemorySource, Stream};
 
 use super::TagShared;
 use crate::engine::paged::SLAB;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::primitive::{Mutex, lock, lock_over_calls};
 use crate::resource::RawResource;
 
@@ -179,10 +179,9 @@ impl Drop for Segment {
 // SAFETY: each segment has addresses of its own, mapped for as long as it is in the table and awake.
 unsafe impl RawResource for TagShared {
     fn allocate(&self, layout: Layout, _stream: &Stream) -> Result<CUdeviceptr> {
-        let bytes = layout.size().checked_next_multiple_of(SLAB);
-        let bytes = bytes.ok_or(Error::TooLarge { bytes: layout.size() })?;
         let before = self.devices();
-        let segment = Arc::new(Segment::new(self, bytes)?);
+        // No layout has so many bytes that this overflows.
+        let segment = Arc::new(Segment::new(self, layout.size().next_multiple_of(SLAB))?);
         let address = segment.address();
         lock(&self.segments).insert(address, Arc::clone(&segment));
         // Peers that came before it was in the table.

@@ -2,7 +2,7 @@
 
 use super::sizes::{BlockIndex, Tier};
 use super::slabs::{QUICK_BYTES, Slabs};
-use super::spans::{Piece, Span, Spans};
+use super::spans::{Piece, Spans};
 
 /// The memory that one stream has: mapped ranges, from which large blocks are cut, and slabs of it for the others.
 ///
@@ -175,25 +175,15 @@ impl StreamHeap {
         while self.join_one_large(index) {}
     }
 
-    #[inline]
-    pub(crate) fn block(&self, number: BlockNumber) -> Option<Block> {
+    /// The bytes of a block that somebody has, and those of them that were asked for.
+    pub(crate) fn sizes(&self, number: BlockNumber) -> Option<(usize, usize)> {
         let (tier, inner) = number.parts();
-        let span = self.spans(tier).used(inner)?;
-        Some(Block { number, address: span.address, size: span.size })
-    }
-
-    pub(crate) fn requested(&self, number: BlockNumber) -> Option<usize> {
-        let (tier, inner) = number.parts();
-        self.spans(tier).used(inner).map(Span::requested)
-    }
-
-    #[inline]
-    fn spans(&self, tier: Tier) -> &Spans {
-        match tier {
+        let spans = match tier {
             Tier::Small => &self.small.blocks,
             Tier::Medium => &self.medium.blocks,
             Tier::Large => &self.large,
-        }
+        };
+        spans.used(inner).map(|span| (span.size, span.requested()))
     }
 
     /// The spans of a tier, and how many bytes their quick lists may have.

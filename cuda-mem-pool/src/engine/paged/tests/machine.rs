@@ -193,7 +193,7 @@ impl Machine {
         }
         let Some(block) = block else { return };
         assert_eq!((block.size, block.address % 512), (size, 0));
-        assert_eq!(self.heaps[&stream].block(block.number), Some(block));
+        assert_eq!(self.heaps[&stream].sizes(block.number), Some((size, size - 1)));
         assert_eq!(self.index.0.borrow().get(&block.address), Some(&block.number));
         self.enter(block);
         self.active += size;
