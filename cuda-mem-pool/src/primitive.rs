@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code, reason = "shares the model checker's cell")]
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
 use cuda_mem_core::LateReports;
@@ -15,7 +16,7 @@ use cuda_mem_core::LateReports;
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
-        Arc, Mutex, MutexGuard, RwLock,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::yield_now,
@@ -24,7 +25,7 @@ pub(crate) use loom::{
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::{
     sync::{
-        Arc, Mutex, MutexGuard, RwLock,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     thread::yield_now,
@@ -126,6 +127,41 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
         _ => std::thread::sleep(SLEEP),
     }
     *tries = tries.saturating_add(1);
+}
+
+type Flag = &'static std::thread::LocalKey<Cell<bool>>;
+
+/// Sets a flag of the thread until it is dropped, also when a panic passes.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    flag: Flag,
+    before: bool,
+}
+
+impl Inside {
+    pub(crate) fn new(flag: Flag) -> Self {
+        let before = flag.try_with(|flag| flag.replace(true)).unwrap_or(false);
+        Self { flag, before }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // A thread at its end has no flag.
+        let _ = self.flag.try_with(|flag| flag.set(self.before));
+    }
+}
+
+pub(crate) fn is_set(flag: Flag) -> bool {
+    flag.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Waits for what other threads do soon.
+pub(crate) fn wait_until(mut is_over: impl FnMut() -> bool) {
+    let mut tries = 0;
+    while !is_over() {
+        wait_a_moment(&mut tries);
+    }
 }
 
 /// Writes setters of options that are passed by value: `with_NAME(FIELD: TYPE) => VALUE` gives the field the value.

@@ -87,7 +87,7 @@ impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
     /// memory still waits, or is released by another thread right now. Uses that run yet are not waited for: their memory waits on, and so does
     /// what the driver frees behind all work of a context, while a stream waits for a fence ([`FenceLine`](crate::FenceLine)). A panic of
-    /// an owner's own drop is nobody's here.
+    /// an owner's own drop is nobody's here; that drop may wait, as an allocator does that ends with its last block.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), and for what

@@ -11,7 +11,7 @@ use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
 pub use crate::history::CallbackId;
 pub(super) use crate::history::List;
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Inside, Ordering, is_set};
 
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
@@ -32,33 +32,6 @@ thread_local! {
     static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
     /// The thread is in a watcher, and has the page source.
     static WATCHING: Cell<bool> = const { Cell::new(false) };
-}
-
-type Flag = &'static std::thread::LocalKey<Cell<bool>>;
-
-/// Sets a flag of the thread until it is dropped, also when a panic passes.
-#[derive(Debug)]
-pub(super) struct Inside {
-    flag: Flag,
-    before: bool,
-}
-
-impl Inside {
-    pub(super) fn new(flag: Flag) -> Self {
-        let before = flag.try_with(|flag| flag.replace(true)).unwrap_or(false);
-        Self { flag, before }
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        // A thread at its end has no flag.
-        let _ = self.flag.try_with(|flag| flag.set(self.before));
-    }
-}
-
-pub(super) fn is_set(flag: Flag) -> bool {
-    flag.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Refuses what would wait for locks that the calling thread has, because it is in a watcher, and what [`refuse_forked`] does.

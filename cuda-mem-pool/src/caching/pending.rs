@@ -135,6 +135,11 @@ impl Pending {
         wanted.filter_map(|waiting| waiting.points.clone()).flatten().collect()
     }
 
+    /// Whether a freed block of the stream may come back before its capture ends.
+    pub(super) fn has_captured(&self, owner: u64) -> bool {
+        lock(&self.freed).iter().any(|waiting| waiting.captured.as_ref().is_some_and(|it| it.owner == owner))
+    }
+
     /// The freed blocks of a stream whose uses all come before where it stands in its capture.
     pub(super) fn take_passed(&self, owner: u64, past: &CapturePast) -> Vec<Waiting> {
         let passed = |captured: &Captured| {

@@ -248,9 +248,9 @@ impl Arena {
     /// Takes back a block that nothing uses any more. Whether its segment is wholly free then, and still here.
     pub(super) fn put(&self, block: Body) -> bool {
         let Body { id, capacity, segment, .. } = block;
-        let whole = lock(self.heap(capacity)).free(id);
-        // It may go with the block; not under the lock.
+        // Before, as long as the heap has it too: behind, another thread may have taken that, and it would go here.
         drop(segment);
+        let whole = lock(self.heap(capacity)).free(id);
         if whole && self.is_closed() {
             self.trim(|_| false);
             return false;

@@ -1,5 +1,6 @@
 //! What all handles, blocks and threads of one allocator have in common.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
@@ -16,7 +17,12 @@ use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, AtomicUsize, Mutex, Ordering, RwLock, lock, try_lock, unique};
+use crate::primitive::{AtomicBool, AtomicUsize, Inside, Mutex, Ordering, is_set, lock, try_lock, unique};
+
+thread_local! {
+    /// The thread asks filters: what they allocate goes to no private pool, and what they end waits for nobody.
+    pub(super) static ASKING: Cell<bool> = const { Cell::new(false) };
+}
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -27,10 +33,8 @@ pub(super) struct Shared {
     pub(super) figures: Figures,
     /// How many routes there are, so that the usual case costs one load.
     pub(super) routes: AtomicUsize,
-    /// Shared by those who ask filters, before they read which: who ends a route waits for them.
-    pub(super) asking: RwLock<()>,
     pub(super) pools: Mutex<Pools>,
-    caches: Mutex<Vec<Arc<ThreadCache>>>,
+    pub(super) caches: Mutex<Vec<Arc<ThreadCache>>>,
     pending: Pending,
     /// Held by who looks for the ends of uses, until what was found is where others find it.
     looking: Mutex<()>,
@@ -55,7 +59,6 @@ impl Shared {
             options,
             figures: Figures::new(),
             routes: AtomicUsize::new(0),
-            asking: RwLock::new(()),
             pools: Mutex::default(),
             caches: Mutex::default(),
             pending: Pending::default(),
@@ -82,11 +85,11 @@ impl Shared {
     }
 
     pub(super) fn route(&self, stream: Option<StreamId>) -> Option<MempoolId> {
-        if self.routes.load(Ordering::Acquire) == 0 {
+        if self.routes.load(Ordering::Acquire) == 0 || is_set(&ASKING) {
             return None;
         }
         // The filters are somebody else's code: they are asked without the lock. The innermost is the last one.
-        let _asking = self.asking.read();
+        let _asking = Inside::new(&ASKING);
         let routes = lock(&self.pools).routes.clone();
         routes.into_iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| id)
     }
@@ -100,19 +103,6 @@ impl Shared {
 
     fn arenas(&self) -> Vec<Arc<Arena>> {
         lock(&self.pools).arenas.values().cloned().collect()
-    }
-
-    pub(super) fn add_cache(&self, cache: Arc<ThreadCache>) {
-        lock(&self.caches).push(Arc::clone(&cache));
-        if self.is_closed() {
-            // The last handle went just now, and may have missed it.
-            self.put(thread_cache::close(&cache));
-        }
-    }
-
-    pub(super) fn end_cache(&self, cache: &Arc<ThreadCache>) {
-        self.put(thread_cache::close(cache));
-        lock(&self.caches).retain(|known| !Arc::ptr_eq(known, cache));
     }
 
     /// Puts a block back into its arena once nothing uses it any more.
@@ -143,7 +133,7 @@ impl Shared {
         self.has_whole.fetch_or(self.cached() <= most, Ordering::Relaxed);
     }
 
-    fn put(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
+    pub(super) fn put(&self, blocks: impl IntoIterator<Item = FreeBlock>) {
         for block in blocks {
             let arena = Arc::clone(block.arena());
             if arena.put(*block) {

@@ -8,6 +8,7 @@ use cuda_mem_core::forked;
 use super::block::FreeBlock;
 use super::shared::Shared;
 use crate::engine::classes;
+use crate::primitive::lock;
 use crate::statistics::{CountedCell, Counting};
 
 /// How many blocks of one class a thread keeps.
@@ -100,7 +101,11 @@ fn register(shared: &Arc<Shared>) -> bool {
         Some(cache)
     });
     let Ok(Some(cache)) = added else { return false };
-    shared.add_cache(cache);
+    lock(&shared.caches).push(Arc::clone(&cache));
+    if shared.is_closed() {
+        // The last handle went just now, and may have missed it.
+        shared.put(close(&cache));
+    }
     true
 }
 
@@ -186,7 +191,8 @@ impl Drop for Local {
         for known in caches {
             // Without the allocator there are no blocks: they keep it.
             if let Some(shared) = known.shared.upgrade() {
-                shared.end_cache(&known.cache);
+                shared.put(close(&known.cache));
+                lock(&shared.caches).retain(|cache| !Arc::ptr_eq(cache, &known.cache));
             }
         }
     }

@@ -20,7 +20,7 @@ use cuda_mem_core::forked;
 use super::figures::{AtomicFigures, Figures, Row, UNLIMITED};
 use super::peak::Inner;
 use super::stat::PoolSize;
-use crate::primitive::{AtomicUsize, Exclusive, Ordering, UnsafeCell, wait_a_moment};
+use crate::primitive::{AtomicUsize, Exclusive, Ordering, UnsafeCell, wait_a_moment, wait_until};
 
 /// Somebody has the shard.
 const HELD: usize = 1;
@@ -272,10 +272,7 @@ impl Cells {
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        let mut tries = 0;
-        while !self.try_take() {
-            wait_a_moment(&mut tries);
-        }
+        wait_until(|| self.try_take());
     }
 
     /// Whether a block is counted, of so many bytes of which so many were asked for: unless a peak would rise that must not. Where no bytes

@@ -1,8 +1,8 @@
 //! What becomes of private pools while another thread asks whether their memory is quiet, or waits for that, and while a tracker is told.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -176,6 +176,38 @@ fn who_ends_a_route_waits_for_those_who_ask_its_filter() {
                 assert!(answered.load(Ordering::SeqCst), "it is still being asked");
             });
         }
+    });
+}
+
+/// Who ends a route waits for that filter, and nobody for who waits.
+#[test]
+fn a_filter_waits_for_a_thread_that_allocates_while_a_route_ends() {
+    on_simulator(|_, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (stream, [id, other]) = (Stream::new(context).unwrap(), [(); 2].map(|()| MempoolId::for_user()));
+        let ((asked, is_asked), (answer, may_answer)) = (channel(), channel::<()>());
+        let (was_asked, may_answer) = (AtomicBool::new(false), Mutex::new(may_answer));
+        let filter = Filter::new(move |_| {
+            if !was_asked.swap(true, Ordering::SeqCst) {
+                asked.send(()).unwrap();
+                may_answer.lock().unwrap().recv_timeout(LIMIT).unwrap();
+            }
+            false
+        });
+        allocator.begin_allocate_to_pool(id, filter).unwrap();
+        // As long as there is one, whoever allocates asks.
+        allocator.begin_allocate_to_pool(other, Filter::new(|_| false)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(allocator.allocate(BYTES, &stream).unwrap()));
+            is_asked.recv_timeout(LIMIT).unwrap();
+            let ending = scope.spawn(|| allocator.end_allocate_to_pool(id).unwrap());
+            thread::sleep(Duration::from_millis(100));
+            drop(allocator.allocate(BYTES, &stream).unwrap());
+            assert!(!ending.is_finished(), "the filter is still being asked");
+            answer.send(()).unwrap();
+        });
+        allocator.end_allocate_to_pool(other).unwrap();
+        [id, other].into_iter().for_each(|id| allocator.release_pool(id).unwrap());
     });
 }
 

@@ -196,6 +196,44 @@ fn run(context: &Context, streams: usize, ops: &[Op]) {
     assert_eq!(allocator.reserved_bytes(), 0);
 }
 
+/// Only what was freed may come back.
+#[test]
+fn the_graph_is_not_looked_at_for_a_block_in_use() {
+    on_simulator(|sim, context| {
+        let kernels = Kernels::load(context);
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        // SAFETY: the capture is this thread's, and nobody changes its graph.
+        unsafe { allocator.set_graph_capture_record_stream_reuse(true) }.unwrap();
+        let [stream, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let join = |from: &Stream, to: &Stream| {
+            let event = Event::new(context).unwrap();
+            from.record(&event).unwrap();
+            // SAFETY: nobody else works at the capture, and its graph is not launched.
+            unsafe { to.join_capture(&event) }.unwrap();
+        };
+        let id = MempoolId::for_graph();
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let capture = Capture::begin(&stream, GLOBAL);
+        let used = allocator.allocate_by_address(BYTES, &stream).unwrap();
+        // SAFETY: as above: it is never written.
+        unsafe { kernels.fill_u32(&stream, used, COUNT / 4, 1) };
+        join(&stream, &other);
+        allocator.record_stream(used, &other).unwrap();
+        let looks = || sim.log().count("cuGraphNodeGetDependencies");
+        let before = looks();
+        let more = allocator.allocate_by_address(BYTES, &stream).unwrap();
+        assert_eq!(looks(), before);
+        join(&other, &stream);
+        drop(capture.end().unwrap());
+        allocator.end_allocate_to_pool(id).unwrap();
+        for address in [used, more] {
+            // SAFETY: freed once; nothing runs that uses it.
+            unsafe { allocator.free_by_address(address) }.unwrap();
+        }
+        allocator.release_pool(id).unwrap();
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 

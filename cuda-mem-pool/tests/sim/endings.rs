@@ -17,7 +17,7 @@ use crate::rig::expect_clean;
 const MIB: usize = 1 << 20;
 
 fn machine() -> (Sim, Context) {
-    let sim = Sim::builder().build();
+    let sim = Sim::builder().record(true).build();
     let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
     (sim, context)
 }
@@ -75,6 +75,27 @@ fn an_allocator_that_ends_beside_a_capture_keeps_its_sources() {
     gate.open();
     assert_eq!(target.to_vec(&stream).unwrap(), [5; 4 * MIB]);
     assert!(sim.misuse().is_empty(), "{:?}", sim.misuse());
+}
+
+/// Its last handle is in a block that a capture keeps from going back. Who comes upon that has no lock that the end takes.
+#[test]
+fn an_allocator_ends_in_the_call_of_another_one() {
+    let (sim, context) = machine();
+    let [ends, other] =
+        [(); 2].map(|()| CachingAllocator::new(&context, &CachingOptions::default()).unwrap());
+    let [stream, user] = [(); 2].map(|()| Stream::new(&context).unwrap());
+    let block = ends.allocate(4 * MIB, &stream).unwrap();
+    block.whole().fill_bytes(&user, 1).unwrap();
+    let capture = Capture::begin(&stream, RELAXED);
+    drop((block, ends));
+    assert_eq!(context.driver().reclaim(), 1);
+    drop(capture.end().unwrap());
+    let unmapped = sim.log().count("cuMemUnmap");
+    drop(other.allocate(4 * MIB, &stream).unwrap());
+    assert!(sim.log().count("cuMemUnmap") > unmapped, "its memory went back");
+    assert_eq!(context.driver().reclaim(), 0);
+    drop((other, stream, user, context));
+    expect_clean(&sim);
 }
 
 /// The default stream of another thread cannot be waited for by its name, and a wait for all of the context would end the capture.

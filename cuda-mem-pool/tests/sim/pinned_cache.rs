@@ -223,6 +223,25 @@ fn who_runs_into_the_limit_waits_for_what_another_thread_gives_back() {
     });
 }
 
+/// Who only gives a block back waits for no stream, as who unpins does.
+#[test]
+fn a_thread_that_gives_blocks_back_unpins_none_beside_one_that_trims() {
+    on_simulator(|sim, context| {
+        let options = without_thread().with_thread_cache_bytes(0);
+        let allocator = &PinnedCachingAllocator::with_options(context, options);
+        let (give, given) = channel::<PinnedBlock>();
+        std::thread::scope(move |scope| {
+            scope.spawn(move || given.into_iter().for_each(drop));
+            for _ in 0..1000 {
+                give.send(allocator.allocate(MIB).unwrap()).unwrap();
+                allocator.empty_cache();
+            }
+        });
+        let calls = sim.log().filter(|record| record.function.starts_with("cuMemHost"));
+        assert!(calls.windows(2).all(|pair| pair[0].thread == pair[1].thread), "{}", text(&calls));
+    });
+}
+
 /// A request of a thread while a stream waits for a fence, which that thread may be the one to reach. The driver waits for all streams
 /// before it unpins.
 fn asked_for_beside_a_fence(context: &Context, allocator: &PinnedCachingAllocator) -> PinnedBlock {
@@ -481,6 +500,24 @@ fn a_filter_that_has_a_block_goes_with_the_allocator() {
         allocator.begin_allocate_to_pool(MempoolId::for_user(), filter).unwrap();
         drop(allocator);
         assert!(left.upgrade().is_none(), "nobody can end the route any more");
+    });
+}
+
+#[test]
+fn a_filter_that_allocates_and_ends_its_own_route_waits_for_nobody() {
+    on_simulator(|_, context| {
+        let allocator = allocator(context);
+        for ends in [PinnedCachingAllocator::end_allocate_to_pool, PinnedCachingAllocator::release_pool] {
+            let (id, its_own) = (MempoolId::for_user(), allocator.clone());
+            let filter = move |_: Option<StreamId>| {
+                let within = its_own.allocate(MIB).unwrap();
+                within.pool().is_none() && ends(&its_own, id).is_ok()
+            };
+            allocator.begin_allocate_to_pool(id, filter).unwrap();
+            let block = allocator.allocate(MIB).unwrap();
+            // Released, it is no pool any more.
+            assert_eq!(block.pool(), allocator.release_pool(id).is_ok().then_some(id));
+        }
     });
 }
 

@@ -1,6 +1,8 @@
 //! Tags when the driver refuses, and what figures say then.
 
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use cuda_mem_core::copy::{memcpy_async, memset_async};
 use cuda_mem_core::sys::CUresult;
@@ -422,6 +424,33 @@ fn a_segment_that_the_driver_does_not_unmap_stays_in_its_tag() {
         assert_eq!(allocate_in(&tag, &allocator, 20 * MIB, &stream), block);
         fill(&stream, block, 20 * MIB, 7);
         assert_eq!(byte(&stream, block), 7);
+        free(&allocator, block);
+        assert_eq!(allocator.empty_cache().unwrap(), 20 * MIB);
+        assert_eq!((allocator.reserved_bytes(), tag.has(block)), (0, false));
+    });
+}
+
+/// Whoever works at it when it is given back.
+#[test]
+fn a_segment_that_the_driver_does_not_unmap_stays_while_a_peer_is_let_in() {
+    on(Sim::builder().devices(2), |sim, context| {
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+        let peer = context.driver().device(1).unwrap();
+        let block = allocate_in(&tag, &allocator, 20 * MIB, &stream);
+        free(&allocator, block);
+        stream.synchronize().unwrap();
+        sim.delay("cuMemSetAccess", Duration::from_millis(300));
+        thread::scope(|scope| {
+            scope.spawn(|| allocator.enable_peer_access(peer).unwrap());
+            thread::sleep(Duration::from_millis(100));
+            (0..2).for_each(|_| sim.fail_call("cuMemUnmap", 1, UNKNOWN));
+            let refused = allocator.empty_cache().unwrap_err();
+            assert_eq!(refused.driver_error().map(DriverError::code), Some(UNKNOWN));
+        });
+        sim.clear_faults();
+        assert_eq!((allocator.reserved_bytes(), tag.has(block)), (20 * MIB, true));
+        assert_eq!(allocate_in(&tag, &allocator, 20 * MIB, &stream), block);
         free(&allocator, block);
         assert_eq!(allocator.empty_cache().unwrap(), 20 * MIB);
         assert_eq!((allocator.reserved_bytes(), tag.has(block)), (0, false));

@@ -12,6 +12,7 @@ use cuda_mem_pool::caching::{
     Asleep, Backup, CachingAllocator, CachingOptions, Restore, SleepError, Tag, TagState,
 };
 use cuda_mem_pool::segments::{Filter, PoolError};
+use cuda_mem_pool::snapshot::Action;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
@@ -21,7 +22,7 @@ use crate::common::capture::{Capture, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
-use crate::sleep::{MIB, allocate_in, sleep};
+use crate::sleep::{MIB, allocate_in, byte, fill, sleep};
 
 /// Far longer than it needs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -157,6 +158,50 @@ fn who_hears_of_a_backup_that_stays_asks_its_tag() {
         sim.clear_faults();
         driver.on_release_failure(|_| {});
         [small, large].into_iter().for_each(|block| free(&allocator, block));
+    });
+}
+
+/// It was on its way when the tag was put to sleep, so it has nothing to be woken for.
+#[test]
+fn a_segment_goes_while_its_tag_wakes() {
+    within_limit(|| {
+        on_simulator(|sim, context| {
+            let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+            let (tag, stream) = (allocator.tag("weights").unwrap(), Stream::new(context).unwrap());
+            let mut blocks = [64 * MIB; 2].map(|bytes| allocate_in(&tag, &allocator, bytes, &stream));
+            // The one that goes is looked at last.
+            blocks.sort_unstable();
+            let [stays, goes] = blocks;
+            fill(&stream, stays, 64 * MIB, 7);
+            free(&allocator, goes);
+            stream.synchronize().unwrap();
+            let ((here, is_here), (go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+            let gate = Mutex::new((here, go_on));
+            let tracker = allocator.history().attach(move |entry| {
+                if entry.action == Action::SegmentFree {
+                    let gate = gate.lock().unwrap();
+                    gate.0.send(()).unwrap();
+                    gate.1.recv().unwrap();
+                }
+            });
+            thread::scope(|scope| {
+                let emptied = scope.spawn(|| allocator.empty_cache());
+                is_here.recv().unwrap();
+                assert_eq!(sleep(&tag, Backup::Pinned).freed, 64 * MIB);
+                sim.delay("cuMemMap", Duration::from_millis(300));
+                let woken = scope.spawn(|| Tag::wake(&[&tag], Restore::Backup));
+                thread::sleep(Duration::from_millis(100));
+                go.send(()).unwrap();
+                assert_eq!(emptied.join().unwrap().unwrap(), 64 * MIB);
+                woken.join().unwrap().unwrap();
+            });
+            sim.clear_faults();
+            allocator.history().detach(tracker);
+            assert_eq!((byte(&stream, stays), tag.has(goes)), (7, false));
+            assert_eq!((tag.state().awake_bytes, tag.state().asleep_bytes), (64 * MIB, 0));
+            assert_eq!(allocator.reserved_bytes(), 64 * MIB);
+            free(&allocator, stays);
+        });
     });
 }
 

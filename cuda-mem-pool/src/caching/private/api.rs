@@ -17,12 +17,12 @@ use super::PoolState;
 use super::blocks::IN_FOREIGN_CODE;
 use super::graph::Restored;
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::{is_set, is_watching, refuse_watchers};
+use crate::caching::callbacks::{is_watching, refuse_watchers};
 use crate::caching::sleep::Tag;
 use crate::error::{Error, PoolError, Result, refuse_forked};
 use crate::history::History;
 use crate::mempool_id::MempoolId;
-use crate::primitive::{MutexGuard, Ordering, lock};
+use crate::primitive::{MutexGuard, Ordering, is_set, lock, wait_until};
 use crate::resource::{MemoryResource, RawResource};
 use crate::segments::{Checkpoint, Filter, Options};
 
@@ -148,13 +148,13 @@ impl CachingAllocator {
 
     /// Without the lock, and once nobody asks the filter any more, unless this is one. A panic of what the filter has captured is nobody's: the
     /// pool's use is yet to end.
-    fn forget_route(&self, filter: Filter) {
+    fn forget_route(&self, mut filter: Arc<Filter>) {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
         lock(&private.captures.pasts).clear();
         // Whom a filter may wait for waits for none.
         let waits = !is_set(&IN_FOREIGN_CODE) && !is_watching() && !History::is_telling();
-        drop(waits.then(|| private.asking.write()));
+        wait_until(|| !waits || Arc::get_mut(&mut filter).is_some());
         let _ = catch_panic(|| drop(filter));
     }
 

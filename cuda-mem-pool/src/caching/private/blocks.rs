@@ -7,7 +7,6 @@ use std::sync::Arc;
 use cuda_mem_core::Stream;
 
 use super::{PoolState, PrivatePools};
-use crate::caching::callbacks::{Inside, is_set};
 use crate::caching::pending::Freed;
 use crate::caching::slot::shown_handle;
 use crate::caching::source::Claim;
@@ -16,7 +15,7 @@ use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{MutexGuard, lock};
+use crate::primitive::{Inside, MutexGuard, is_set, lock};
 use crate::resource::RawResource;
 use crate::snapshot::Action;
 
@@ -73,8 +72,6 @@ impl<'s> PrivatePools<'s> {
     /// The pool that the stream's requests go to, if it is not the default one.
     pub(in crate::caching) fn route(self, stream: u64) -> Option<MempoolId> {
         let asks = !is_set(&IN_FOREIGN_CODE);
-        // Before the state's lock, which a filter may wait for.
-        let _asking = asks.then(|| self.private.asking.read());
         let state = lock(&self.private.state);
         let default = state.pools.serves_default().then_some(MempoolId::NONE);
         if !asks {

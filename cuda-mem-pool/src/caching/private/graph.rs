@@ -78,7 +78,8 @@ impl PrivatePools<'_> {
     /// Completes the frees of a stream's blocks whose uses come before where it stands now in its capture.
     pub(super) fn reuse_captured(self, stream: &Stream) {
         let (private, owner) = (self.private, stream.id().as_raw());
-        if !private.captures.are_reused() || private.pending.is_empty() {
+        // Before the graph is looked at, of which each node is asked about.
+        if !private.captures.are_reused() || !private.pending.has_captured(owner) {
             return;
         }
         // SAFETY: the promise of who switched this on.

@@ -29,7 +29,7 @@ use super::slot::StreamSlot;
 use crate::engine::segments::{Block, PoolTable, Segment};
 use crate::error::{CachedMemory, PoolError, Result};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicUsize, Mutex, Ordering, RwLock, lock};
+use crate::primitive::{AtomicUsize, Mutex, Ordering, lock};
 use crate::resource::RawResource;
 use crate::segments::Options;
 use crate::snapshot::{AllocatorSettings, BlockInfo, BlockState, Frames, SegmentInfo};
@@ -39,8 +39,6 @@ use crate::statistics::{PoolSize, Shard};
 pub(super) struct Private {
     /// How many routes there are, so that the usual allocation costs one load.
     routes: AtomicUsize,
-    /// Shared by those who ask filters, before they read which: who ends a route waits for them.
-    asking: RwLock<()>,
     state: Mutex<PoolState>,
     /// Blocks of all pools that other streams use.
     pub(super) pending: Pending,
@@ -88,7 +86,6 @@ impl Private {
         let (pools, segment_stacks) = (PoolTable::new(options), HashMap::new());
         Self {
             routes: AtomicUsize::new(0),
-            asking: RwLock::new(()),
             state: Mutex::new(PoolState { pools, segment_stacks }),
             pending: Pending::default(),
             captures: Captures::default(),

@@ -13,7 +13,6 @@
 
 use std::collections::HashSet;
 use std::iter;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -147,8 +146,12 @@ impl Tag {
         let woken = mapped.and_then(|woken| Ok(stream.synchronize().map(|()| woken)?));
         if woken.is_ok() {
             segments_of(&cycles).for_each(|segment| segment.settle());
-        } else {
-            unmap_stale(&cycles, &stream);
+        } else if end_copies(&cycles, &stream).is_ok() {
+            // Copies were under way: what cannot be waited for stays, and is filled when the tag wakes.
+            for segment in segments_of(&cycles).filter(|segment| segment.is_stale()) {
+                // SAFETY: the copies are done: nobody else uses it while the tag is busy.
+                let _ = unsafe { segment.put_to_sleep() };
+            }
         }
         claim.keep();
         let lacking = cycles.iter().map(|cycle| cycle.tag.count_lacking(shared).1);
@@ -366,7 +369,7 @@ fn end_copies(cycles: &[Cycle<'_>], stream: &Stream) -> cuda_mem_core::Result<()
     let ended = wait_for(stream);
     if let Err(error @ CoreError::StillInUse { .. }) = &ended {
         stream.context().driver().report_release_failure(error);
-        cycles.iter().for_each(|cycle| _ = ManuallyDrop::new(cycle.tag.segments()));
+        segments_of(cycles).for_each(Segment::keep_for_ever);
     }
     ended
 }
@@ -442,16 +445,6 @@ fn fill(tag: &TagShared, segment: &Range<CUdeviceptr>, restore: Restore, stream:
             let backups = lock_over_calls(&tag.backups);
             // SAFETY: as above. What was saved last comes last.
             backups.iter().try_for_each(|backup| unsafe { backup.restore(segment, stream) })
-        }
-    }
-}
-
-/// Takes away what a wake that failed has mapped. Copies may be under way: what cannot be waited for stays, and is filled when the tag wakes.
-fn unmap_stale(cycles: &[Cycle<'_>], stream: &Stream) {
-    if end_copies(cycles, stream).is_ok() {
-        for segment in segments_of(cycles).filter(|segment| segment.is_stale()) {
-            // SAFETY: the copies are done: nobody else uses it while the tag is busy.
-            let _ = unsafe { segment.put_to_sleep() };
         }
     }
 }

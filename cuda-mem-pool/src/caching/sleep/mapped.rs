@@ -10,6 +10,7 @@
 #![allow(unsafe_code, reason = "unmaps memory")]
 
 use std::alloc::Layout;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
@@ -35,6 +36,10 @@ struct Backing {
     memory: Option<PhysicalMemory>,
     /// Mapped by a wake that is not done, or failed and could not unmap it: nobody may use it before it is filled.
     is_stale: bool,
+    /// Copies that nobody could wait for may use it: it stays mapped when it is given back.
+    is_kept: bool,
+    /// Given back, while others look at it: it neither sleeps nor is filled again.
+    is_gone: bool,
 }
 
 impl TagShared {
@@ -79,10 +84,10 @@ impl Segment {
         self.address()..self.address() + self.bytes() as u64
     }
 
-    /// Whether it can be used.
+    /// Whether it can be used, or is gone: nobody wakes it.
     pub(super) fn is_awake(&self) -> bool {
         let backing = lock(&self.backing);
-        backing.memory.is_some() && !backing.is_stale
+        backing.is_gone || backing.memory.is_some() && !backing.is_stale
     }
 
     pub(super) fn is_stale(&self) -> bool {
@@ -91,7 +96,8 @@ impl Segment {
 
     /// The bytes that have no memory: all or none.
     pub(super) fn lacking(&self) -> usize {
-        if lock(&self.backing).memory.is_some() { 0 } else { self.bytes() }
+        let backing = lock(&self.backing);
+        if backing.memory.is_some() || backing.is_gone { 0 } else { self.bytes() }
     }
 
     /// Unmaps its memory, and gives that back. After an error of the first it is as it was, after one of the second it sleeps.
@@ -125,13 +131,18 @@ impl Segment {
             && let Some(memory) = memory.next()
         {
             self.range.map(0, &memory)?;
-            *backing = Backing { memory: Some(memory), is_stale: true };
+            (backing.memory, backing.is_stale) = (Some(memory), true);
         }
         self.range.set_access(0, self.bytes(), &devices, Access::ReadWrite)
     }
 
     pub(super) fn settle(&self) {
         lock(&self.backing).is_stale = false;
+    }
+
+    /// Has it be there until the process ends, for copies that nobody could wait for.
+    pub(super) fn keep_for_ever(self: Arc<Self>) {
+        lock(&ManuallyDrop::new(self).backing).is_kept = true;
     }
 
     fn let_in(&self, devices: &[Device]) -> cuda_mem_core::Result<()> {
@@ -151,25 +162,24 @@ impl Segment {
     }
 
     /// Unmaps the memory of a segment that was given back, or whose allocator is gone, and gives that back. After an error it is as it was.
-    fn end(&mut self) -> cuda_mem_core::Result<()> {
-        // Without a lock, which in a forked child a thread of the parent may have.
-        let backing = self.backing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if backing.memory.is_some() {
+    fn end(&self, backing: &mut Backing) -> cuda_mem_core::Result<()> {
+        if backing.memory.is_some() && !backing.is_kept {
             // SAFETY: who gave it back, or the allocator at its end, has waited for all that used its memory.
             let unmap = || unsafe { self.range.unmap(0, self.range.bytes()) };
             // Once more, because the driver reports older errors of others in any call.
             unmap().or_else(|_| unmap())?;
             backing.memory = None;
         }
+        backing.is_gone = true;
         Ok(())
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let ended = self.end();
-        let backing = self.backing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if ended.is_err() {
+        // Without the lock, which in a forked child a thread of the parent may have.
+        let mut backing = std::mem::take(self.backing.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if self.end(&mut backing).is_err() {
             // Mapped yet: the process keeps it, as the range's own drop counts.
             let _ = backing.memory.take().map(PhysicalMemory::into_raw);
         }
@@ -186,10 +196,7 @@ unsafe impl RawResource for TagShared {
         lock(&self.segments).insert(address, Arc::clone(&segment));
         // Peers that came before it was in the table.
         let missed: Vec<_> = self.devices().into_iter().filter(|device| !before.contains(device)).collect();
-        if let Err(error) = segment.let_in(&missed) {
-            lock(&self.segments).remove(&address);
-            return Err(error.into());
-        }
+        segment.let_in(&missed).inspect_err(|_| _ = lock(&self.segments).remove(&address))?;
         Ok(address)
     }
 }
@@ -202,16 +209,11 @@ unsafe impl MemorySource for TagShared {
         _layout: Layout,
         _stream: &Stream,
     ) -> cuda_mem_core::Result<()> {
-        let segment = lock(&self.segments).remove(&address).ok_or(CoreError::NotAllocated { address })?;
-        // Whoever works at it right now is the one to end it.
-        let Some(mut segment) = Arc::into_inner(segment) else { return Ok(()) };
-        let ended = segment.end();
-        if ended.is_err() {
-            // It stays, also for peers that came meanwhile, as far as the driver lets them in.
-            let segment = Arc::new(segment);
-            lock(&self.segments).insert(address, Arc::clone(&segment));
-            let _ = segment.let_in(&self.devices());
-        }
-        ended
+        let segment = lock(&self.segments).get(&address).cloned();
+        let segment = segment.ok_or(CoreError::NotAllocated { address })?;
+        // After an error it stays in the table, where it was all the time: also peers that came meanwhile have been let in.
+        segment.end(&mut lock_over_calls(&segment.backing))?;
+        lock(&self.segments).remove(&address);
+        Ok(())
     }
 }

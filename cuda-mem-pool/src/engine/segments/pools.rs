@@ -50,9 +50,9 @@ impl Filter {
 
 crate::shown!(Filter);
 
-/// The routes, the innermost last. They are asked without a lock: filters are other people's code.
+/// The routes, the innermost last. They are asked without a lock: filters are other people's code. Who asks has a clone with each filter.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Routes(pub(crate) Vec<(MempoolId, Filter)>);
+pub(crate) struct Routes(pub(crate) Vec<(MempoolId, Arc<Filter>)>);
 
 impl Routes {
     /// The pool of the filter that accepts the stream in this thread, the one that was begun last.
@@ -181,7 +181,7 @@ impl<S> PoolTable<S> {
             return Err(PoolError::AlreadyRouted { id });
         }
         self.create_or_incref(id, None)?;
-        Arc::make_mut(&mut self.routes).0.push((id, filter));
+        Arc::make_mut(&mut self.routes).0.push((id, Arc::new(filter)));
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl<S> PoolTable<S> {
         &mut self,
         id: MempoolId,
         filter: Option<&Filter>,
-    ) -> Result<Filter, PoolError> {
+    ) -> Result<Arc<Filter>, PoolError> {
         let is_it = |of: &Filter| filter.is_none_or(|filter| Arc::ptr_eq(&of.0, &filter.0));
         let place = self.routes.0.iter().position(|(routed, of)| *routed == id && is_it(of));
         let place = place.ok_or(PoolError::NotRouted { id })?;
@@ -203,7 +203,7 @@ impl<S> PoolTable<S> {
 
     /// Ends one use of the pool. The last one ends its route, if it has one still: its filter, to be dropped where no lock is held.
     /// [`PoolError::Unknown`], [`PoolError::Released`].
-    pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<Option<Filter>, PoolError> {
+    pub(crate) fn release_pool(&mut self, id: MempoolId) -> Result<Option<Arc<Filter>>, PoolError> {
         let pool = self.in_use(id)?;
         pool.uses -= 1;
         Ok(if pool.is_freeable() { self.end_allocate(id, None).ok() } else { None })
