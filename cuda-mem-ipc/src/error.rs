@@ -79,7 +79,7 @@ pub enum Error {
     #[error("the buffer lies on a device; the host reads and writes buffers of host memory alone")]
     NotOnHost,
     /// An import that another one of the same segment was in the way of.
-    #[error("another import or release of the same segment did not end in time")]
+    #[error("another import or release of this segment did not end in time: have its exporter trim its pool")]
     ImportBusy,
     /// A block of a driver pool that this process has already, for another device or by way of another process. The driver
     /// counts one import of it: a second one's end would take the memory from the first.
@@ -89,7 +89,7 @@ pub enum Error {
     /// buffers go back. Bytes that the exporter has retired are pinned until no stream of this process is busy for a moment.
     #[error(
         "the exporter's host memory takes up as many {what} here as one may, {most}, or all exporters' does: share fewer or larger segments, \
-         or let the streams come to an end"
+         or let the streams come to an end; a segment that was refused stays so until the exporter trims its pool"
     )]
     OverBudget { what: &'static str, most: u64 },
     /// What came is no frame of the protocol. The connection is broken.

@@ -31,7 +31,12 @@ impl Last {
                 self.points.push(point);
             }
         }
-        self.forget_what_is_over();
+        let count = |last: &Self| last.points.len().saturating_add(last.releases.len());
+        if count(self) >= self.enough.max(MANY) {
+            self.points.retain(|point| !point.is_reached().unwrap_or(false));
+            self.releases.retain(|release| !release.is_over());
+            self.enough = count(self).saturating_mul(2);
+        }
     }
 
     /// Forgets nothing: the thread that looks after peers calls this, and the last handle to a stream or to words is not dropped there.
@@ -58,16 +63,6 @@ impl Last {
     /// Whether `stream` may be made to wait for all of it: a receiver that never reaches its fences gets few streams.
     pub(super) fn may_order(&self, stream: &Stream) -> bool {
         self.releases.iter().all(|release| release.may_order(stream))
-    }
-
-    fn forget_what_is_over(&mut self) {
-        let count = |last: &Self| last.points.len().saturating_add(last.releases.len());
-        if count(self) < self.enough.max(MANY) {
-            return;
-        }
-        self.points.retain(|point| !point.is_reached().unwrap_or(false));
-        self.releases.retain(|release| !release.is_over());
-        self.enough = count(self).saturating_mul(2);
     }
 }
 

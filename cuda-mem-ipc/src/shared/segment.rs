@@ -38,7 +38,7 @@ static PROGRAM: OnceLock<u64> = OnceLock::new();
 pub(super) struct SegmentInfo {
     pub(super) id: u64,
     pub(super) bytes: usize,
-    pub(super) place: Place,
+    place: Place,
     /// What its importers have to let go of before it is freed, shared with those who wait for that. Dropped with it.
     pub(super) slab: Option<Arc<Slab>>,
     known_by: Mutex<Vec<Weak<ExportLink>>>,
@@ -77,6 +77,11 @@ impl SegmentInfo {
     fn new(bytes: usize, place: Place) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { id, bytes, place, slab: None, known_by: Mutex::default() }
+    }
+
+    /// Whether it is what a peer says of it.
+    pub(super) fn is_as(&self, said: &wire::Segment) -> bool {
+        self.bytes as u64 == said.bytes && self.place == said.place
     }
 
     pub(super) fn said(&self) -> wire::Segment {

@@ -117,8 +117,8 @@ pub trait SymmetricMemory: fmt::Debug + Send + Sync {
     /// [`Error::Broken`], [`Error::Left`], [`Error::NotAccepted`] for a channel that there is not, [`Error::Core`].
     fn barrier(&self, stream: &Stream, channel: usize, timeout: Option<Duration>) -> Result<()>;
 
-    /// Signals rank `to` when everything that `stream` was given so far is done and visible there. Signals of one channel are
-    /// counted: each lets one [`wait_signal`](Self::wait_signal) of that rank go. Captures and errors: as [`barrier`](Self::barrier).
+    /// Signals rank `to` when all that `stream` was given so far is done and visible there. Signals of a channel are counted: each lets one
+    /// [`wait_signal`](Self::wait_signal) go. Failing though it counts, it breaks the group. Captures, errors: as [`barrier`](Self::barrier).
     fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()>;
 
     /// Has the later work in `stream` wait for the next signal of rank `from`. The host waits for nothing. Captures and errors: as

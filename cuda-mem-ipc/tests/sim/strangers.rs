@@ -269,6 +269,7 @@ fn host_memory_of_a_peer_has_a_budget() {
         assert!(kept.len() < 200, "there is no end");
     };
     assert!(matches!(refused, Error::OverBudget { what: "descriptors", most: 64 }), "{refused}");
+    assert!(refused.to_string().ends_with("until the exporter trims its pool"), "{refused}");
     assert_eq!(kept.len(), 64);
     // Another one has its own.
     let (honest, importer) = ends(&context);

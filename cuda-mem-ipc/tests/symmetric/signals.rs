@@ -375,6 +375,60 @@ fn a_barrier_whose_event_was_refused_is_one_for_all_ranks() {
     });
 }
 
+/// How often a call asks whether a stream captures before it writes its first signal.
+fn asked_before_the_write(sim: &OwnSim, call: impl FnOnce()) -> u64 {
+    sim.record(true);
+    sim.log().clear();
+    call();
+    sim.record(false);
+    let calls = sim.log().names();
+    let before = calls.iter().take_while(|&&call| call != "cuStreamWriteValue64");
+    before.filter(|&&call| call == "cuStreamIsCapturing").count() as u64
+}
+
+/// The driver refuses the signal itself, or what comes behind it.
+#[test]
+fn a_signal_that_counts_though_its_call_fails_breaks_the_group() {
+    fn body(first: &Channel) {
+        let rank = Seat::of(first).join();
+        let memory = rank.memory(100);
+        // The other rank goes on as soon as this is in the stream, and breaks the group.
+        let _ = memory.barrier(&rank.stream, 0, Some(LONG));
+        let broken = until_broken(&*memory);
+        assert!(matches!(broken, Error::Broken { rank: 0, why: Why::Failed, .. }), "{broken}");
+        drop(memory);
+        rank.finish();
+    }
+    if backend() != Backend::Simulator {
+        return;
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let (sim, rank) = over_its_own_sim(&crew);
+        let memory = rank.memory(100);
+        rank.meet(&*memory);
+        let beside = Stream::new(&rank.context).unwrap();
+        // Somebody else may have it capture: it is asked behind the signal too.
+        assert!(!beside.as_raw().is_null());
+        let refuse = |refusing, nth| {
+            sim.fail_call(refusing, nth, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+            let refused = memory.put_signal(&beside, 1, 1);
+            assert!(matches!(refused, Err(Error::Core(CoreError::Driver(_)))), "{refusing}: {refused:?}");
+        };
+        refuse("cuStreamWriteValue64", 1);
+        memory.check().unwrap();
+        memory.put_signal(&beside, 1, 1).unwrap();
+        let asked = asked_before_the_write(&sim, || memory.put_signal(&beside, 1, 1).unwrap());
+        beside.synchronize().unwrap();
+        refuse("cuStreamIsCapturing", asked + 1);
+        let broken = memory.check();
+        assert!(matches!(broken, Err(Error::Broken { rank: 0, why: Why::Failed, .. })), "{broken:?}");
+        drop(memory);
+        rank.finish();
+        crew.finish();
+    });
+}
+
 /// The driver refuses what orders rank 0's first signal behind another stream's, or the signal itself, or what comes behind it.
 #[test]
 fn a_barrier_breaks_the_group_only_when_a_part_of_it_is_in_its_stream() {
@@ -408,13 +462,7 @@ fn a_barrier_breaks_the_group_only_when_a_part_of_it_is_in_its_stream() {
         // From here on somebody else may have it capture: it is asked behind the signal too.
         assert!(!beside.as_raw().is_null());
         memory.barrier(&beside, 0, Some(LONG)).unwrap();
-        sim.record(true);
-        sim.log().clear();
-        memory.barrier(&beside, 0, Some(LONG)).unwrap();
-        sim.record(false);
-        let calls = sim.log().names();
-        let before = calls.iter().take_while(|&&call| call != "cuStreamWriteValue64");
-        let asked = before.filter(|&&call| call == "cuStreamIsCapturing").count() as u64;
+        let asked = asked_before_the_write(&sim, || memory.barrier(&beside, 0, Some(LONG)).unwrap());
         beside.synchronize().unwrap();
         sim.fail_call("cuStreamIsCapturing", asked + 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let refused = memory.barrier(&beside, 0, Some(LONG));

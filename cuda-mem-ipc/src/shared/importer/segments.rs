@@ -185,7 +185,7 @@ impl ImportLink {
         let key = ImportKey::new(self.context.device(), &identity(self.connection.peer(), said));
         let import = |departure| Segment::import(&self.context, said, descriptors, departure, &self.budget);
         match IMPORTS.get_or_init(Imports::new).import(&key, IMPORT, import) {
-            Ok(segment) if segment.info.bytes as u64 == said.bytes && segment.info.place == said.place => {
+            Ok(segment) if segment.info.is_as(said) => {
                 if let Some(slab) = &segment.info.slab {
                     slab.tell(Arc::downgrade(self), said.segment);
                 }

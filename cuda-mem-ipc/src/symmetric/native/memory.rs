@@ -89,17 +89,13 @@ impl SymmetricMemory for NativeMemory {
             put
         });
         let wait = |from| self.wait(&mut waited, stream, from, Operation::Barrier, channel, timeout);
-        puts.and_then(|()| others().try_for_each(wait)).inspect_err(|_| {
-            if has_begun {
-                // Some ranks see this one come and some do not, or it does not see them.
-                self.view.group.inner.state.break_by(self.rank(), Why::Failed);
-            }
-        })
+        puts.and_then(|()| others().try_for_each(wait)).inspect_err(|_| self.break_if(has_begun))
     }
 
     fn put_signal(&self, stream: &Stream, to: usize, channel: usize) -> Result<()> {
         self.begin("put_signal", stream, to, channel)?;
-        self.put(stream, to, Operation::Signal, channel).1
+        let (counts, put) = self.put(stream, to, Operation::Signal, channel);
+        put.inspect_err(|_| self.break_if(counts))
     }
 
     fn wait_signal(
@@ -119,6 +115,13 @@ impl NativeMemory {
     fn begin(&self, call: &'static str, stream: &Stream, rank: usize, channel: usize) -> Result<()> {
         self.layout.begin(call, stream, rank, (channel, CHANNELS))?;
         self.check()
+    }
+
+    /// Behind an error: breaks the group if a signal of the call counts. Some ranks see it, or it would be sent again and count twice.
+    fn break_if(&self, counts: bool) {
+        if counts {
+            self.view.group.inner.state.break_by(self.rank(), Why::Failed);
+        }
     }
 
     /// And whether the signal counts: an error may come from behind the write of its word.
