@@ -1152,8 +1152,8 @@ int cuda_mem_torch_pinned_reset_accumulated_stats(void);
 
 /*
  From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
- that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must neither allocate nor end a
- use of a pool here. `release`, which may be null, is called when the filter is needed no more, also if this fails.
+ that accept one, the last begun decides. It is asked without a stream, in the thread that allocates; what it allocates here itself goes
+ to no pool. `release`, which may be null, is called when the filter is needed no more, also if this fails.
 
  # Safety
 
@@ -1278,13 +1278,13 @@ int cuda_mem_torch_begin_allocate_to_pool(int device,
 
 /*
  Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays. When no other route is left, captures of streams that
- do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended.
+ do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended, also where a pool's last release ends its route.
  */
 int cuda_mem_torch_end_allocate_to_pool(int device,
                                         struct cuda_mem_torch_pool_id pool);
 
 /*
- Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.
+ Ends one use of the pool. The last one ends its route, and its memory goes back when the cache is emptied, or when there is no other.
  */
 int cuda_mem_torch_release_pool(int device, struct cuda_mem_torch_pool_id pool);
 

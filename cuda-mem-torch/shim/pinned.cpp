@@ -115,7 +115,9 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void end_allocate_to_pool(MempoolId_t id) override {
-    check(cuda_mem_torch_pinned_end_allocate_to_pool(pool_id(id)));
+    constexpr int not_begun = CUDA_MEM_TORCH_POOL_NOT_BEGUN;
+    const int code = open_.load(std::memory_order_acquire) ? cuda_mem_torch_pinned_end_allocate_to_pool(pool_id(id)) : not_begun;
+    return code == not_begun ? native_->end_allocate_to_pool(id) : check(code); // Begun before this was in place, or by nobody.
   }
 
   void release_pool(MempoolId_t id) override {

@@ -317,8 +317,8 @@ pub extern "C" fn cuda_mem_torch_pinned_reset_accumulated_stats() -> c_int {
 }
 
 /// From here on allocations that `filter` accepts go to the pool, which is made if there is none and has one use more. Of several
-/// that accept one, the last begun decides. It is asked without a stream, in the thread that allocates, and must neither allocate nor end a
-/// use of a pool here. `release`, which may be null, is called when the filter is needed no more, also if this fails.
+/// that accept one, the last begun decides. It is asked without a stream, in the thread that allocates; what it allocates here itself goes
+/// to no pool. `release`, which may be null, is called when the filter is needed no more, also if this fails.
 ///
 /// # Safety
 ///

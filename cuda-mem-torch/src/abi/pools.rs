@@ -132,7 +132,7 @@ pub unsafe extern "C" fn cuda_mem_torch_begin_allocate_to_pool(
 }
 
 /// Ends what [`cuda_mem_torch_begin_allocate_to_pool`] began. Its use of the pool stays. When no other route is left, captures of streams that
-/// do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended.
+/// do not last (`cuda_mem_torch_ask_for_lasting`) are taken to have ended, also where a pool's last release ends its route.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_end_allocate_to_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
     entry(|| {
@@ -150,7 +150,7 @@ fn forget_guests(device: &Device, had_routes: bool) {
     }
 }
 
-/// Ends one use of the pool. After the last one its memory goes back when the cache is emptied, or when there is no other.
+/// Ends one use of the pool. The last one ends its route, and its memory goes back when the cache is emptied, or when there is no other.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_release_pool(device: c_int, pool: cuda_mem_torch_pool_id) -> c_int {
     entry(|| {

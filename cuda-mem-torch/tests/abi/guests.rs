@@ -157,6 +157,27 @@ fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody_in_a_tag_s_scope
     succeed(unsafe { cuda_mem_torch_wake(0, names.as_ptr(), 1, restore, null()) });
 }
 
+/// A capture that failed has no end of its route, only one of its pool.
+#[test]
+fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody_once_its_pool_is_released() {
+    let _turn = turn();
+    let stream = guest();
+    delete(allocate(3 * MIB, stream.as_raw()));
+    let pool = user_pool();
+    // SAFETY: it accepts all.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    begin_capture(&stream);
+    delete(allocate(3 * MIB, stream.as_raw()));
+    end_capture(&stream);
+    drop(stream);
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_CAPTURING);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_OK, "{}", message());
+    empty_cache(NO_POOL);
+    // SAFETY: null ends it.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
+}
+
 /// In a scope of the tag, if there is one.
 #[track_caller]
 fn captures_and_is_gone(tag: Option<&CStr>) {
