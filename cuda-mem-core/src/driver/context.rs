@@ -181,16 +181,12 @@ impl Context {
         &self.inner.events
     }
 
-    /// Records `event` behind all work of its legacy stream.
+    /// Records an event that no capture has behind all work of its legacy stream.
     pub(crate) fn record_beside_legacy(&self, event: &Event) -> Result<()> {
         let _bound = self.bind()?;
         let blocking = self.inner.beside_legacy.stream(self.driver())?;
-        let mut is_captured = event.set_captured();
         // SAFETY: a live event and a live stream of the same context.
-        let recorded = unsafe { call!(self.driver(), cuEventRecord(event.handle(), blocking)) };
-        // It is no capture's from here on.
-        *is_captured &= recorded.is_err();
-        recorded
+        unsafe { call!(self.driver(), cuEventRecord(event.handle(), blocking)) }
     }
 
     /// Refuses what belongs to another context.

@@ -71,14 +71,6 @@ pub struct NodeReport {
     pub complete: bool,
 }
 
-impl NodeReport {
-    /// Whether pages were found, and all that were lie on `node`.
-    #[must_use]
-    pub fn is_all_on(&self, node: u32) -> bool {
-        !self.pages.is_empty() && self.pages.iter().all(|&(found, _)| found == node)
-    }
-}
-
 /// On which nodes the pages of `len` bytes from `start` lie. Of more than 4096 pages, 4096 evenly spaced ones are looked at.
 ///
 /// Nothing is read or moved; addresses without pages count as such.

@@ -44,7 +44,8 @@ impl Stream {
     /// An event behind everything that it was given so far, which no capture has, and the making of which ends none that is known here. Of a
     /// [guest](Self::guest) that nobody visits it is [behind all](crate::Context::point) that the context was given.
     ///
-    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
+    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html); for the legacy stream on a
+    /// blocking stream of the context's own, which waits for it.
     ///
     /// # Errors
     ///
@@ -59,30 +60,18 @@ impl Stream {
     fn own_point(&self, call: &'static str) -> Result<Event> {
         self.refuse_capturing(call)?;
         let event = Event::pooled(self.context())?;
-        self.record_unnoticed(&event)?;
+        if self.is_legacy() {
+            // Every mention of it ends a capture that a blocking stream has begun in the meantime.
+            self.context().record_beside_legacy(&event)?;
+        } else {
+            self.record(&event)?;
+        }
         if self.may_capture() {
             // A capture that began before the record has the event: asked for, it would end the capture, and waited for, draw the
             // other stream into it. Once the capture has ended the driver refuses both (seen on hardware).
             self.refuse_capturing(call)?;
         }
         Ok(event)
-    }
-
-    /// As [`Stream::record`], for callers whom nobody expects at the stream: a capture that a blocking stream has begun in the
-    /// meantime stays as it is, which every mention of the legacy default stream ends.
-    ///
-    /// Wraps [`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html); for the legacy stream on a
-    /// blocking stream of the context's own, which waits for it.
-    ///
-    /// # Capture
-    ///
-    /// As [`Stream::record`]; the event of a legacy stream is never part of a graph.
-    pub fn record_unnoticed(&self, event: &Event) -> Result<()> {
-        if !self.is_legacy() {
-            return self.record(event);
-        }
-        self.context().expect_same(event.context(), "the event")?;
-        self.context().record_beside_legacy(event)
     }
 
     /// Whether it has no work; None if somebody else may have it capture, so that it cannot be asked.

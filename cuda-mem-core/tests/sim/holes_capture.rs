@@ -108,7 +108,7 @@ fn d3_an_event_that_a_legacy_stream_recorded_last_is_no_capture_s() {
         theirs.record(&fork).unwrap();
         drop(capture.end().unwrap());
         assert!(matches!(mine.wait(&fork), Err(Error::Capturing { .. })));
-        Stream::legacy(context).unwrap().record_unnoticed(&fork).unwrap();
+        Stream::legacy(context).unwrap().record(&fork).unwrap();
         mine.wait(&fork).unwrap();
     });
 }

@@ -87,17 +87,8 @@ impl Peer {
     /// Whether it runs, also if it is stopped. A process that has ended and was not waited for by its parent is not alive. The C function is
     /// [`poll`](https://man7.org/linux/man-pages/man2/poll.2.html).
     pub fn is_alive(&self) -> Result<bool> {
-        Ok(!self.ends_until(Deadline::after(std::time::Duration::ZERO))?)
-    }
-
-    /// Waits until it has ended, or until [`Error::Timeout`].
-    pub fn wait_for_exit(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        let ended = self.ends_until(deadline.into())?;
-        if ended { Ok(()) } else { Err(Error::Timeout { what: "the peer had exited" }) }
-    }
-
-    fn ends_until(&self, deadline: Deadline) -> Result<bool> {
-        wait(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], deadline)
+        let now = Deadline::after(std::time::Duration::ZERO);
+        Ok(!wait(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], now)?)
     }
 }
 

@@ -7,7 +7,7 @@ use cuda_mem_ipc::transport::{FIRST_KIND, MAX_PAYLOAD, Poller};
 use rustix::process::{Signal, WaitOptions, waitpid};
 
 use crate::child;
-use crate::other::{LIMIT, Other, SHORT, connected, expect_open, open_descriptors};
+use crate::other::{LIMIT, Other, SHORT, connected, expect_open, open_descriptors, wait_for_exit};
 
 #[test]
 fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
@@ -29,7 +29,7 @@ fn what_a_killed_peer_had_sent_arrives_and_then_its_end() {
     {
         let (_other, connection) = Other::start(NAME);
         connection.send(FIRST_KIND, b"not received", &[], LIMIT).unwrap();
-        connection.peer().wait_for_exit(LIMIT).unwrap();
+        wait_for_exit(connection.peer());
         assert!(!connection.peer().is_alive().unwrap());
         for index in 0..3 {
             assert_eq!(connection.recv(LIMIT).unwrap().kind, FIRST_KIND + index);

@@ -6,7 +6,7 @@ use cuda_mem_ipc::Error;
 use cuda_mem_ipc::transport::{FIRST_KIND, PeerPolicy, Pending, pair, without_descriptor_guard};
 use rustix::process::geteuid;
 
-use crate::other::{LIMIT, Other, SHORT, inherited};
+use crate::other::{LIMIT, Other, SHORT, inherited, wait_for_exit};
 use crate::raw::{Raw, Watched, frame, frame_with, hello, hello_with};
 
 /// What the maker of a pair says to the first packet, sent with as many descriptors.
@@ -132,5 +132,5 @@ fn each_side_knows_the_process_at_the_other() {
     assert_eq!(message.payload, [own_start, &u64::from(geteuid().as_raw()).to_le_bytes()].concat());
     connection.send(FIRST_KIND, b"", &[], LIMIT).unwrap();
     other.finish();
-    peer.wait_for_exit(LIMIT).unwrap();
+    wait_for_exit(peer);
 }

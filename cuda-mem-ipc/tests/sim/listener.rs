@@ -9,7 +9,7 @@ use cuda_mem_ipc::Error;
 use cuda_mem_ipc::transport::{Address, Connection, Deadline, FIRST_KIND, Listener, PeerPolicy};
 use rustix::process::{Signal, geteuid};
 
-use crate::other::{LIMIT, Other, SHORT, connected};
+use crate::other::{LIMIT, Other, SHORT, connected, wait_for_exit};
 
 /// A directory that nobody else has, gone at the end with what is in it.
 struct Place(PathBuf);
@@ -182,7 +182,7 @@ fn the_socket_of_a_killed_process_is_replaced_by_one_of_many() {
     connection.recv(LIMIT).unwrap();
     assert!(matches!(Listener::bind(&place.address(), LIMIT), Err(Error::InUse { .. })));
     other.signal(Signal::KILL);
-    connection.peer().wait_for_exit(LIMIT).unwrap();
+    wait_for_exit(connection.peer());
     assert!(place.file().exists(), "a killed process removes nothing");
 
     let bind = || Listener::bind(&place.address(), LIMIT);

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use cuda_mem_ipc::transport::{Connection, PeerPolicy, Pending, pair};
+use cuda_mem_ipc::transport::{Connection, Peer, PeerPolicy, Pending, Poller, pair};
 use rustix::process::{Pid, Signal};
 
 /// How long anything may take that has to happen. Far longer than it needs.
@@ -33,6 +33,13 @@ pub(crate) fn both_ends() -> (Connection, Connection) {
     let (here, there) = pair().unwrap();
     let other = thread::spawn(|| Pending::inherited(there).unwrap().complete(&PeerPolicy::default(), LIMIT));
     (here.complete(&PeerPolicy::default(), LIMIT).unwrap(), other.join().unwrap().unwrap())
+}
+
+/// Returns once a peer has ended.
+pub(crate) fn wait_for_exit(peer: &Peer) {
+    let mut poller = Poller::new();
+    poller.readable((), peer);
+    assert_eq!(poller.wait(LIMIT).unwrap(), [()]);
 }
 
 /// The other process, killed when it is dropped.

@@ -9,7 +9,7 @@ use cuda_mem_ipc::transport::{
 };
 use rustix::process::Signal;
 
-use crate::other::{LIMIT, Other, SHORT, connected};
+use crate::other::{LIMIT, Other, SHORT, connected, wait_for_exit};
 use crate::raw::Raw;
 
 #[test]
@@ -43,7 +43,7 @@ fn a_server_thread_sees_clients_messages_and_exits() {
     client.send(FIRST_KIND, b"", &[], LIMIT).unwrap();
     assert_eq!(ready(None, Some(&connection)), ["message"]);
     other.signal(Signal::KILL);
-    to_other.peer().wait_for_exit(LIMIT).unwrap();
+    wait_for_exit(to_other.peer());
     assert_eq!(ready(None, Some(&connection)), ["message", "exit"]);
     connection.recv(LIMIT).unwrap();
     assert_eq!(ready(None, Some(&connection)), ["exit"]);

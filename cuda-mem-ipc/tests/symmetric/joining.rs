@@ -1,12 +1,15 @@
 //! Coming together, or not.
 
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cuda_mem_ipc::Error as IpcError;
 use cuda_mem_ipc::symmetric::{Error, Group, GroupOptions};
 use cuda_mem_ipc::transport::{Address, Connection, FIRST_KIND, Listener, PeerPolicy};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
+};
 
 use crate::common::World;
 use crate::common::pair::{self, test_name};
@@ -100,11 +103,12 @@ fn who_is_no_rank_of_the_group_does_not_hold_up_those_that_are() {
             let first = scope.spawn(|| join(0, 2));
             let address = SocketAddrUnix::new(directory.join("group.0")).unwrap();
             // Each is there before the next, and stays.
-            let silent = until_listening(|| {
+            let one = || {
                 let family = AddressFamily::UNIX;
                 let socket = socket_with(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
                 connect(&socket, &address).map(|()| socket)
-            });
+            };
+            let silent: Vec<_> = (0..80).map(|_| until_listening(one)).collect();
             let place = Address::in_directory(directory, "group.0").unwrap();
             let half = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
             let chatty = Connection::connect(&place, &PeerPolicy::default(), LONG).unwrap();
@@ -123,6 +127,11 @@ fn who_is_no_rank_of_the_group_does_not_hold_up_those_that_are() {
             for group in &groups {
                 group.check().unwrap();
             }
+            // Those beyond a number had to go.
+            let has_ended = |socket: &&OwnedFd| {
+                matches!(recv(socket, &mut [0u8; 8][..], RecvFlags::DONTWAIT), Ok((0, _)))
+            };
+            assert!(silent.iter().any(|socket| has_ended(&socket)));
             drop((silent, half, chatty, others));
         });
         crew.finish();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::history::{Block, History, LIMIT, Moment, NEVER, OutOfMemory, Owner, Reserved, checked};
+use super::history::{Block, History, LIMIT, Moment, NEVER, OutOfMemory, Owner, checked};
 use super::input::Fields;
 use super::mapped::Mapped;
 use super::trace::Program;
@@ -186,8 +186,8 @@ impl Log {
         history.events = self.moment;
         history.times = if history.times.is_empty() { Vec::new() } else { self.times };
         history.blocks = blocks;
-        history.segments = self.mapped.finish();
-        history.reserved = Reserved::Changes(self.reserved);
+        history.segments = self.mapped.finish(NEVER);
+        history.reserved = Some(self.reserved);
         history
     }
 }

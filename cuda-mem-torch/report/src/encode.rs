@@ -338,7 +338,7 @@ impl Packed {
 #[cfg(test)]
 mod tests {
     use super::super::history::tests::block;
-    use super::super::history::{History, Owner, Reserved};
+    use super::super::history::{History, Owner};
     use super::*;
 
     #[test]
@@ -384,7 +384,7 @@ mod tests {
         let segment =
             |n: u32| Segment { address: u64::from(n) << 21, size: 2 << 20, owner, from: n, to: n + 90_000 };
         history.segments = (0..900_000).map(segment).collect();
-        history.reserved = Reserved::Changes(vec![(0, 1 << 40)]);
+        history.reserved = Some(vec![(0, 1 << 40)]);
         history.times = (0..=4_000_000).map(|n| n * 1009).collect();
         let space = Space::of_history(history, "long").unwrap();
         let text = encode(&[space], None, &Stacks::default()).to_string();

@@ -76,15 +76,6 @@ pub(super) struct Reference {
     pub(super) bytes: u64,
 }
 
-/// Where reserved bytes come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reserved {
-    /// Nobody wrote them down.
-    Unknown,
-    /// Physical memory by its own events: an address range may be mapped to memory that another has too.
-    Changes(Vec<(Moment, i128)>),
-}
-
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct History {
@@ -95,7 +86,8 @@ pub(super) struct History {
     pub(super) times: Vec<u64>,
     pub(super) blocks: Vec<Block>,
     pub(super) segments: Vec<Segment>,
-    pub(super) reserved: Reserved,
+    /// Physical memory by its own events: an address range may be mapped to memory that another has too. None where nobody wrote it down.
+    pub(super) reserved: Option<Vec<(Moment, i128)>>,
     pub(super) out_of_memory: Vec<OutOfMemory>,
     pub(super) references: Vec<Reference>,
     /// What a reader should know about this recording.
@@ -121,7 +113,7 @@ impl History {
             times: Vec::new(),
             blocks: Vec::new(),
             segments: Vec::new(),
-            reserved: Reserved::Unknown,
+            reserved: None,
             out_of_memory: Vec::new(),
             references: Vec::new(),
             notes: Vec::new(),
@@ -136,21 +128,12 @@ impl History {
             live.between(block.allocated, block.freed, block.size)?;
             pending.between(block.freed, block.done, block.size)?;
         }
-        let mut reserved = Sum::new(self.events);
-        let known = match &self.reserved {
-            Reserved::Unknown => false,
-            Reserved::Changes(changes) => {
-                for (moment, bytes) in changes {
-                    reserved.at(*moment, *bytes)?;
-                }
-                true
-            }
-        };
-        Ok(Series {
-            live: live.finish()?,
-            pending: pending.finish()?,
-            reserved: if known { Some(reserved.finish()?) } else { None },
-        })
+        let reserved = self.reserved.as_ref().map(|changes| {
+            let mut reserved = Sum::new(self.events);
+            changes.iter().try_for_each(|(moment, bytes)| reserved.at(*moment, *bytes))?;
+            reserved.finish()
+        });
+        Ok(Series { live: live.finish()?, pending: pending.finish()?, reserved: reserved.transpose()? })
     }
 }
 
@@ -225,7 +208,7 @@ pub(super) mod tests {
     fn bytes_count_from_their_event_until_the_next() {
         let mut history = History::empty("events", 4);
         history.blocks = vec![block(512, 0, NEVER, NEVER), block(1024, 1, 2, 4)];
-        history.reserved = Reserved::Changes(vec![(0, 4096), (3, -2048)]);
+        history.reserved = Some(vec![(0, 4096), (3, -2048)]);
         let series = history.series().unwrap();
         assert_eq!(series.live, [512, 1536, 512, 512, 512]);
         assert_eq!(series.pending, [0, 0, 1024, 1024, 0]);

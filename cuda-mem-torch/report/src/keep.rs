@@ -113,7 +113,7 @@ impl Keeper {
         }
     }
 
-    pub(super) fn block(&mut self, block: Block) {
+    pub(super) fn keep(&mut self, block: Block) {
         // A block is there from the moment it is allocated until the one before it is done.
         let there = |(from, to): &(Moment, Moment)| block.allocated <= *to && *from < block.done;
         if self.windows.iter().any(there) {
@@ -164,7 +164,7 @@ mod tests {
         });
         let blocks: Vec<_> = blocks.collect();
         let mut keeper = Keeper::new(events, 1000, &[50_000], &[], 512_000_000);
-        blocks.iter().for_each(|block| keeper.block(block.clone()));
+        blocks.iter().for_each(|block| keeper.keep(block.clone()));
         let (windows, listed, rest) = keeper.finish();
         assert_eq!(windows, [(30_000, 70_000), (99_000, 100_000)]);
         assert!(listed.len() < blocks.len() && rest.blocks as usize + listed.len() == blocks.len());

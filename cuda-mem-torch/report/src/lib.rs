@@ -284,7 +284,8 @@ fn read_snapshot(
 ) -> Result<Vec<Space>> {
     let mut snapshot = snapshot::read(reader, &mut |done| progress("reading", done, 0))?;
     if snapshot.parts.is_empty() {
-        snapshot.parts.push(snapshot::Part::nothing());
+        // Of an idle program.
+        snapshot.parts.push(snapshot::Part::of(Some(0)));
     }
     let busy = snapshot.parts.iter().filter(|part| !part.events.is_empty()).count();
     let parts = busy.max(1) as u64 * inputs as u64;

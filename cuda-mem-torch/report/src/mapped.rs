@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 
-use super::history::{LIMIT, Moment, NEVER, Owner, Segment};
+use super::history::{LIMIT, Moment, Owner, Segment};
 
-/// The ranges that are mapped now, and those that were.
+/// The ranges that are mapped now, and those that were. Time is walked in one direction, forwards or backwards.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     /// By address; they do not overlap.
@@ -27,14 +27,18 @@ struct Piece {
     since: Moment,
 }
 
+impl Piece {
+    /// A part of it that goes at another moment: of the two it came at the earlier one, whichever way time is walked.
+    fn until(self, moment: Moment, address: u64, size: u64) -> Segment {
+        let (from, to) = (self.since.min(moment), self.since.max(moment));
+        Segment { address, size, owner: self.owner, from, to }
+    }
+}
+
 impl Mapped {
     /// Adds a range; what lies there already stays and is not added twice. How many bytes were added.
     pub(super) fn map(&mut self, moment: Moment, address: u64, size: u64, owner: Owner) -> Result<u64> {
-        ensure!(
-            size < LIMIT && address < LIMIT - size,
-            "the range {address:#x} of {size} bytes ends beyond 2^52"
-        );
-        let end = address + size;
+        let end = end_of(address, size)?;
         let (mut from, mut added) = (address, 0);
         let mut add = |now: &mut BTreeMap<u64, Piece>, from, to| {
             now.insert(from, Piece { size: to - from, owner, since: moment });
@@ -53,50 +57,9 @@ impl Mapped {
         Ok(added)
     }
 
-    /// Takes a range away; how many bytes of it were there.
-    pub(super) fn unmap(&mut self, moment: Moment, address: u64, size: u64) -> Result<u64> {
-        self.take(address, size, |piece, address, size| Segment {
-            address,
-            size,
-            owner: piece.owner,
-            from: piece.since,
-            to: moment,
-        })
-    }
-
-    /// The same with time walked backwards: the range begins at `moment`.
-    pub(super) fn begin(&mut self, moment: Moment, address: u64, size: u64) -> Result<u64> {
-        self.take(address, size, |piece, address, size| Segment {
-            address,
-            size,
-            owner: piece.owner,
-            from: moment,
-            to: piece.since,
-        })
-    }
-
-    /// All of them; those still there never went.
-    pub(super) fn finish(mut self) -> Vec<Segment> {
-        let rest = self.now.iter().map(|(address, piece)| Segment {
-            address: *address,
-            size: piece.size,
-            owner: piece.owner,
-            from: piece.since,
-            to: NEVER,
-        });
-        self.past.extend(rest);
-        self.past
-    }
-
-    /// The same with time walked backwards: those still there were there before.
-    pub(super) fn finish_backwards(mut self) -> Vec<Segment> {
-        let rest = self.now.iter().map(|(address, piece)| Segment {
-            address: *address,
-            size: piece.size,
-            owner: piece.owner,
-            from: 0,
-            to: piece.since,
-        });
+    /// All of them; those still there go at `moment`: [`NEVER`](super::history::NEVER), or 0 with time walked backwards.
+    pub(super) fn finish(mut self, moment: Moment) -> Vec<Segment> {
+        let rest = self.now.iter().map(|(address, piece)| piece.until(moment, *address, piece.size));
         self.past.extend(rest);
         self.past
     }
@@ -106,12 +69,9 @@ impl Mapped {
         self.forgotten
     }
 
-    fn take(&mut self, address: u64, size: u64, closed: impl Fn(Piece, u64, u64) -> Segment) -> Result<u64> {
-        ensure!(
-            size < LIMIT && address < LIMIT - size,
-            "the range {address:#x} of {size} bytes ends beyond 2^52"
-        );
-        let end = address + size;
+    /// Takes a range away; how many bytes of it were there.
+    pub(super) fn unmap(&mut self, moment: Moment, address: u64, size: u64) -> Result<u64> {
+        let end = end_of(address, size)?;
         let mut taken = 0;
         for (start, stop) in self.overlapping(address, end) {
             let Some(piece) = self.now.remove(&start) else { continue };
@@ -123,7 +83,7 @@ impl Mapped {
                 self.now.insert(high, Piece { size: stop - high, ..piece });
             }
             if self.past.len() < MAX_PIECES {
-                self.past.push(closed(piece, low, high - low));
+                self.past.push(piece.until(moment, low, high - low));
             } else {
                 self.forgotten += 1;
             }
@@ -141,8 +101,17 @@ impl Mapped {
     }
 }
 
+fn end_of(address: u64, size: u64) -> Result<u64> {
+    ensure!(
+        size < LIMIT && address < LIMIT - size,
+        "the range {address:#x} of {size} bytes ends beyond 2^52"
+    );
+    Ok(address + size)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::history::NEVER;
     use super::*;
 
     const OWNER: Owner = Owner { stream: 0, grows: true };
@@ -162,7 +131,7 @@ mod tests {
         mapped.map(1, 100, 60, OWNER).unwrap();
         assert_eq!(mapped.unmap(2, 120, 20).unwrap(), 20);
         let expected = [segment(100, 20, 1, NEVER), segment(120, 20, 1, 2), segment(140, 20, 1, NEVER)];
-        assert_eq!(sorted(mapped.finish()), expected);
+        assert_eq!(sorted(mapped.finish(NEVER)), expected);
     }
 
     #[test]
@@ -173,7 +142,7 @@ mod tests {
         assert_eq!(mapped.unmap(3, 5, 20).unwrap(), 10);
         let expected =
             [segment(0, 5, 1, NEVER), segment(5, 5, 1, 3), segment(20, 5, 2, 3), segment(25, 5, 2, NEVER)];
-        assert_eq!(sorted(mapped.finish()), expected);
+        assert_eq!(sorted(mapped.finish(NEVER)), expected);
     }
 
     #[test]
@@ -182,7 +151,7 @@ mod tests {
         mapped.map(1, 10, 10, OWNER).unwrap();
         mapped.map(2, 5, 20, OWNER).unwrap();
         let expected = [segment(5, 5, 2, NEVER), segment(10, 10, 1, NEVER), segment(20, 5, 2, NEVER)];
-        assert_eq!(sorted(mapped.finish()), expected);
+        assert_eq!(sorted(mapped.finish(NEVER)), expected);
     }
 
     #[test]

@@ -50,6 +50,7 @@ const ACTIONS: [(&str, Action); 11] = [
     ("snapshot", Action::Other),
 ];
 
+/// As they are numbered.
 const CODES: [Action; 9] = [
     Action::Alloc,
     Action::FreeRequested,
@@ -409,7 +410,6 @@ impl Reader<'_> {
 
 impl Event {
     fn bytes(self) -> [u8; 40] {
-        let code = CODES.iter().position(|action| *action == self.action).unwrap_or(CODES.len() - 1);
         Writer([0; 40], 0)
             .put(self.address.to_le_bytes())
             .put(self.size.to_le_bytes())
@@ -417,7 +417,7 @@ impl Event {
             .put(self.stream.to_le_bytes())
             .put(self.stack.to_le_bytes())
             .put(self.tag.to_le_bytes())
-            .put([u8::try_from(code).unwrap_or(0)])
+            .put([self.action as u8])
             .0
     }
 
@@ -437,18 +437,13 @@ impl Event {
 
 impl BlockNow {
     fn bytes(self) -> [u8; 40] {
-        let state = match self.state {
-            State::Live => 0,
-            State::Pending => 1,
-            State::Free => 2,
-        };
         Writer([0; 40], 0)
             .put(self.address.unwrap_or(LIMIT).to_le_bytes())
             .put(self.size.to_le_bytes())
             .put(self.requested.to_le_bytes())
             .put(self.stack.to_le_bytes())
             .put(self.tag.to_le_bytes())
-            .put([state])
+            .put([self.state as u8])
             .0
     }
 

@@ -38,9 +38,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// What a snapshot of an idle program has.
-    pub(super) fn nothing() -> Self {
-        Self { device: Some(0), segments: Vec::new(), blocks: Vec::new(), events: Vec::new() }
+    /// With nothing in it.
+    pub(super) fn of(device: Option<i64>) -> Self {
+        Self { device, segments: Vec::new(), blocks: Vec::new(), events: Vec::new() }
     }
 }
 
@@ -81,22 +81,21 @@ struct Whole<'s> {
 impl Whole<'_> {
     fn parts(&self) -> Result<Vec<Part>> {
         let mut devices = BTreeMap::<i64, Part>::new();
-        let part = |device| Part { device, segments: Vec::new(), blocks: Vec::new(), events: Vec::new() };
         for (at, segment) in self.segments()?.iter().enumerate() {
             let why = || format!("segments[{at}]");
             let device =
                 self.store.field(*segment, "device").and_then(|value| self.store.integer(value, "device"));
             let device = device.with_context(why)?;
-            let part = devices.entry(device).or_insert_with(|| part(Some(device)));
+            let part = devices.entry(device).or_insert_with(|| Part::of(Some(device)));
             self.segment(*segment, part).with_context(why)?;
         }
         for (device, events) in (0..).zip(self.under("device_traces")?) {
             let events = self.events(*events).context("device_traces")?;
             if !events.is_empty() {
-                devices.entry(device).or_insert_with(|| part(Some(device))).events = events;
+                devices.entry(device).or_insert_with(|| Part::of(Some(device))).events = events;
             }
         }
-        let mut host = part(None);
+        let mut host = Part::of(None);
         for (at, segment) in self.under("host_segments")?.iter().enumerate() {
             self.segment(*segment, &mut host).with_context(|| format!("host_segments[{at}]"))?;
         }
@@ -231,7 +230,7 @@ impl Whole<'_> {
         let pairs = pairs.and_then(|value| self.store.pairs(value)).unwrap_or_default();
         let seen = pairs
             .iter()
-            .map(|(key, value)| format!("{} = {}", said(self.store, *key), said(self.store, *value)));
+            .map(|[key, value]| format!("{} = {}", said(self.store, *key), said(self.store, *value)));
         seen.collect::<BTreeSet<_>>().into_iter().take(40).collect()
     }
 }
@@ -269,7 +268,7 @@ fn say(store: &Store, value: Value, depth: usize, text: &mut String) {
             }
         }
         Value::Dict(_) => {
-            for (place, (key, value)) in store.pairs(value).unwrap_or_default().iter().enumerate() {
+            for (place, [key, value]) in store.pairs(value).unwrap_or_default().iter().enumerate() {
                 text.push_str(if place > 0 { ", " } else { "" });
                 say(store, *key, depth + 1, text);
                 text.push('=');

@@ -167,10 +167,6 @@ impl Visit for Curves {
         self.time(moment, time);
     }
 
-    fn block(&mut self, _: Block) -> Result<()> {
-        Ok(())
-    }
-
     fn failed(&mut self, event: OutOfMemory) {
         self.failures += 1;
         // They come the latest first, and the latest are kept.
@@ -181,17 +177,10 @@ impl Visit for Curves {
 }
 
 /// A second walk, for blocks.
-struct Blocks<'k>(&'k mut Keeper);
-
-impl Visit for Blocks<'_> {
-    fn moment(&mut self, _: Moment, _: Totals, _: Option<u64>) {}
-
-    fn block(&mut self, block: Block) -> Result<()> {
-        self.0.block(block);
-        Ok(())
+impl Visit for Keeper {
+    fn block(&mut self, block: Block) {
+        self.keep(block);
     }
-
-    fn failed(&mut self, _: OutOfMemory) {}
 }
 
 impl Space {
@@ -214,7 +203,7 @@ impl Space {
         let failed: Vec<_> = curves.failed.iter().map(|event| event.moment).collect();
         let peaks = [curves.peak_live.1, curves.peak_active.1, curves.peak_reserved.1];
         let mut keeper = Keeper::new(events, share, &peaks, &failed, curves.peak_active.0);
-        let walked = walk(&snapshot.taken, part, &mut Blocks(&mut keeper), &mut |done| {
+        let walked = walk(&snapshot.taken, part, &mut keeper, &mut |done| {
             progress("listing blocks", done, total);
         })?;
 
@@ -299,7 +288,7 @@ impl Space {
         let peaks = [curves.peak_live.1, curves.peak_active.1, curves.peak_reserved.1];
         let mut keeper = Keeper::new(history.events, WHOLE, &peaks, &failed, curves.peak_active.0);
         let allocations = history.blocks.iter().filter(|block| block.allocated > 0).count() as u64;
-        history.blocks.into_iter().for_each(|block| keeper.block(block));
+        history.blocks.into_iter().for_each(|block| keeper.keep(block));
         let (windows, blocks, rest) = keeper.finish();
         Ok(Self {
             name: name.to_owned(),

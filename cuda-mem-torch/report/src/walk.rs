@@ -28,13 +28,13 @@ pub(super) struct Totals {
     pub(super) reserved: u64,
 }
 
-/// Who hears of the past, the latest first.
+/// Who hears of the past, the latest first, as far as it wants to.
 pub(super) trait Visit {
     /// What there was behind the event of a moment, and when that was; at last, before the first event.
-    fn moment(&mut self, moment: Moment, totals: Totals, time: Option<u64>);
+    fn moment(&mut self, _moment: Moment, _totals: Totals, _time: Option<u64>) {}
     /// A block of which nothing more will be heard. Its `stack` is a list of frames, `tag` and `note` are those of the records.
-    fn block(&mut self, block: Block) -> Result<()>;
-    fn failed(&mut self, event: OutOfMemory);
+    fn block(&mut self, _block: Block) {}
+    fn failed(&mut self, _event: OutOfMemory) {}
 }
 
 /// What is left when all is walked.
@@ -103,11 +103,11 @@ pub(super) fn walk(
     }
     visit.moment(0, past.checked()?, None);
     for (_, block) in past.open {
-        visit.block(block)?;
+        visit.block(block);
     }
     let forgotten = past.mapped.forgotten();
     Ok(Walked {
-        segments: past.mapped.finish_backwards(),
+        segments: past.mapped.finish(0),
         forgotten,
         strange: past.strange,
         allocations: past.allocations,
@@ -172,7 +172,7 @@ impl Past<'_> {
                         stack: event.stack.checked_sub(1).or(block.stack),
                         tag: if event.tag == 0 { block.tag } else { event.tag },
                         ..block
-                    })?;
+                    });
                 }
                 None => self.strange += 1,
             },
@@ -191,7 +191,8 @@ impl Past<'_> {
                 None => self.free(event, moment, moment)?,
             },
             Action::Map => {
-                let found = self.mapped.begin(moment, event.address, event.size)?;
+                // Before that it is not there.
+                let found = self.mapped.unmap(moment, event.address, event.size)?;
                 self.totals.reserved = self.totals.reserved.saturating_sub(found);
                 self.strange += u64::from(found != event.size);
             }

@@ -4,7 +4,6 @@
 //! program does costs nothing for it. Both sides look at who is there: it must be the same user, and the process that the name says.
 
 use std::fs;
-use std::io;
 use std::thread;
 use std::time::Duration;
 
@@ -128,12 +127,6 @@ fn listen(address: &Address, policy: &PeerPolicy) -> Result<ProcessFigures, Erro
         }
     }
     ProcessFigures::parse(&String::from_utf8_lossy(&bytes))
-}
-
-impl From<Error> for io::Error {
-    fn from(error: Error) -> Self {
-        Self::other(error)
-    }
 }
 
 #[cfg(test)]

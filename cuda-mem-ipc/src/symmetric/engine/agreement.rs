@@ -101,7 +101,6 @@ pub(super) struct Calls {
     pub(super) connected: usize,
     /// Why there are no more.
     ended: Option<Error>,
-    pub(super) is_closed: bool,
 }
 
 impl Calls {
@@ -115,9 +114,6 @@ impl Calls {
 
     /// Returns once all ranks are about to make the same call.
     pub(super) fn agree(&mut self, talk: Talk<'_>, proposal: Proposal) -> Result<Agreed> {
-        if self.is_closed {
-            return Err(Error::EngineClosed { backend: talk.backend });
-        }
         if let Some(ended) = &self.ended {
             return Err(ended.clone());
         }
@@ -163,11 +159,6 @@ impl Calls {
     /// Whether there are no more calls, so that nothing can be undone together.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.is_some()
-    }
-
-    /// Whether it was closed, or ended before.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_closed || self.has_ended()
     }
 
     /// Messages are not matched any more.

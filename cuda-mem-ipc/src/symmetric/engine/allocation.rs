@@ -46,7 +46,6 @@ struct State {
     retired: Vec<Retired>,
     /// The first failure to give something back.
     failed: Option<Error>,
-    is_closed: bool,
 }
 
 /// Memory that this rank has freed.
@@ -113,15 +112,10 @@ impl Shared {
             let retired = Retired { sequence, address: 0, window: None, uses: Vec::new() };
             lock(&shared.state).retired.push(retired);
         })?;
-        let (rank, ranks) = (shared.rank, shared.ranks);
-        let counts = || vec![0; Operation::words(ranks)];
-        let words = Words {
-            address: address + (layout.pad + SIGNAL_PAD_BYTES) as u64,
-            rank,
-            ranks,
-            counts: Mutex::new([counts(), counts()]),
-        };
-        let uses = (0..ranks).map(|_| Uses::new()).collect();
+        let counts = || vec![0; Operation::words(shared.ranks)];
+        let counts = Mutex::new([counts(), counts()]);
+        let words = Words { address: address + (layout.pad + SIGNAL_PAD_BYTES) as u64, counts };
+        let uses = (0..shared.ranks).map(|_| Uses::new()).collect();
         let (shared, opened) = (Arc::clone(shared), OnceLock::new());
         Ok(Allocation { shared, address, layout, sequence, words, uses, opened })
     }
@@ -178,10 +172,7 @@ impl Shared {
 
     /// Ends the library's part, all ranks being at it.
     pub(super) fn close(&self) -> Result<()> {
-        let mut state = lock(&self.state);
-        state.is_closed = true;
-        let failed = state.failed.take();
-        drop(state);
+        let failed = lock(&self.state).failed.take();
         let closed = self.call(|| self.engine.close());
         failed.map_or(Ok(()), Err).and(closed)
     }
@@ -189,7 +180,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !forked() && !lock(&self.state).is_closed {
+        if !forked() {
             // It fails with the context, and then there is nothing to give up either.
             let _ = self.context.with_current(|| self.engine.abandon());
         }

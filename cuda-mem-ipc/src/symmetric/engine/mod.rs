@@ -97,7 +97,7 @@ trait Engine: fmt::Debug + Send + Sync {
     /// Collective, and the last call.
     fn close(&self) -> Result<()>;
 
-    /// Everybody is gone who would use it, and the other ranks are not asked.
+    /// Everybody is gone who would use it, and the other ranks are not asked. Nothing, after a [`close`](Self::close).
     fn abandon(&self);
 
     fn signal(&self, words: &Words, stream: &Stream, to: usize, channel: usize) -> Result<()>;
@@ -128,8 +128,6 @@ struct Opened {
 #[derive(Debug)]
 struct Words {
     address: CUdeviceptr,
-    rank: usize,
-    ranks: usize,
     /// The last signals, by slot: those that were sent, and those that were waited for.
     counts: Mutex<[Vec<u64>; 2]>,
 }
@@ -173,7 +171,7 @@ impl EngineBackend {
                 break;
             }
         }
-        calls.is_closed = true;
+        calls.end(&Error::EngineClosed { backend: self.shared.engine.name() });
         self.shared.close()
     }
 
@@ -300,7 +298,7 @@ unsafe impl SymmetricBackend for EngineBackend {
 
     /// Whether it was closed, or ended by a call that not all ranks made. One that is in a call has not ended yet.
     fn has_ended(&self) -> bool {
-        !forked() && try_lock(&self.calls).is_some_and(|calls| calls.is_over())
+        !forked() && try_lock(&self.calls).is_some_and(|calls| calls.has_ended())
     }
 
     /// Every rank has to call it, for the same allocation: the first time is collective. The backend's first one also makes the connections of

@@ -53,6 +53,7 @@ struct Nvshmem {
     claim: Mutex<Option<Claim>>,
     /// Whether the instance was initialised here.
     is_ours: bool,
+    rank: usize,
     ranks: usize,
 }
 
@@ -94,15 +95,16 @@ impl EngineBackend {
         let mut calls = Calls::default();
         let talk = Talk { exchange: &*exchange, backend: NAME, timeout };
         let id = calls.start(talk, &ours)?;
-        let engine = Nvshmem { table, claim: Mutex::new(Some(claim)), is_ours: !is_initialised, ranks };
+        let claim = Mutex::new(Some(claim));
+        let engine = Nvshmem { table, claim, is_ours: !is_initialised, rank, ranks };
         let begun = if engine.is_ours {
             let id = nvshmemx_uniqueid_v1::from_bytes(&id);
-            context.with_current(|| engine.initialise(rank, &id)).map_err(Error::from).and_then(|begun| begun)
+            context.with_current(|| engine.initialise(&id)).map_err(Error::from).and_then(|begun| begun)
         } else {
             Ok(())
         };
         let leaves = begun.is_ok() && engine.is_ours;
-        let begun = begun.and_then(|()| engine.expect_members(rank));
+        let begun = begun.and_then(|()| engine.expect_members());
         calls.settle(talk, "the initialisation", begun, leaves).inspect_err(|_| {
             // An instance that only some ranks have stays: its end is a call of all.
             if leaves && !calls.has_ended() {
@@ -115,10 +117,10 @@ impl EngineBackend {
 
 impl Nvshmem {
     /// Collective. A new instance, with the current context's device.
-    fn initialise(&self, rank: usize, id: &nvshmemx_uniqueid_v1) -> Result<()> {
+    fn initialise(&self, id: &nvshmemx_uniqueid_v1) -> Result<()> {
         let mut attributes = InitAttributes::new(self.table.version());
         let attributes = attributes.as_mut_ptr();
-        let (rank, ranks) = (number(rank), number(self.ranks));
+        let (rank, ranks) = (number(self.rank), number(self.ranks));
         // SAFETY: an id, which outlives the initialisation below, and attributes with the layout of the library's version.
         let set = unsafe { self.table.nvshmemx_set_attr_uniqueid_args()(rank, ranks, id, attributes) };
         expect("nvshmemx_set_attr_uniqueid_args", set)?;
@@ -128,15 +130,16 @@ impl Nvshmem {
         expect("nvshmemx_hostlib_init_attr", begun)
     }
 
-    fn expect_members(&self, rank: usize) -> Result<()> {
+    fn expect_members(&self) -> Result<()> {
         // SAFETY: the instance is initialised.
         let found = unsafe { self.table.nvshmem_my_pe()() };
         // SAFETY: as above.
         let found_size = unsafe { self.table.nvshmem_n_pes()() };
-        if (found, found_size) == (number(rank), number(self.ranks)) {
+        let (rank, world_size) = (self.rank, self.ranks);
+        if (found, found_size) == (number(rank), number(world_size)) {
             return Ok(());
         }
-        Err(Error::OtherInstance { backend: NAME, found, found_size, rank, world_size: self.ranks })
+        Err(Error::OtherInstance { backend: NAME, found, found_size, rank, world_size })
     }
 
     /// The lock, if the instance may be called.
@@ -149,9 +152,9 @@ impl Nvshmem {
     fn put(&self, words: &Words, stream: &Stream, to: usize, operation: Operation, channel: usize) {
         let mut counts = lock(&words.counts);
         let [sent, _] = &mut *counts;
-        let Some(count) = sent.get_mut(operation.word(channel, words.ranks, to)) else { return };
+        let Some(count) = sent.get_mut(operation.word(channel, self.ranks, to)) else { return };
         *count += 1;
-        let word = words.word(operation.word(channel, words.ranks, words.rank));
+        let word = words.word(operation.word(channel, self.ranks, self.rank));
         let set = sys::NVSHMEM_SIGNAL_SET;
         // SAFETY: a word of symmetric memory, which the allocation that has `words` keeps; a rank that there is; a live stream
         // of the current context.
@@ -164,7 +167,7 @@ impl Nvshmem {
     fn take(&self, words: &Words, stream: &Stream, from: usize, operation: Operation, channel: usize) {
         let mut counts = lock(&words.counts);
         let [_, waited] = &mut *counts;
-        let slot = operation.word(channel, words.ranks, from);
+        let slot = operation.word(channel, self.ranks, from);
         let Some(count) = waited.get_mut(slot) else { return };
         *count += 1;
         let (word, reached) = (words.word(slot), sys::NVSHMEM_CMP_GE);
@@ -269,7 +272,7 @@ impl Engine for Nvshmem {
     fn barrier(&self, words: &Words, stream: &Stream, channel: usize) -> Result<()> {
         let _entered = self.entered()?;
         self.quiet(stream);
-        let others = || (0..words.ranks).filter(|&rank| rank != words.rank);
+        let others = || (0..self.ranks).filter(|&rank| rank != self.rank);
         // All signals first: a stream that waits holds up more than itself.
         others().for_each(|to| self.put(words, stream, to, Operation::Barrier, channel));
         others().for_each(|from| self.take(words, stream, from, Operation::Barrier, channel));

@@ -88,11 +88,11 @@ impl Directory {
     }
 
     /// Who broke the group, if somebody did and says so in a way that can be.
-    pub(super) fn broken(&self, ranks: usize) -> Option<(usize, Why)> {
+    pub(super) fn broken(&self) -> Option<(usize, Why)> {
         let word = self.word(0).ok()?.load(Ordering::SeqCst);
         let rank = usize::try_from((word & 0xffff_ffff).checked_sub(1)?).ok()?;
         let why = usize::try_from(word >> 32).ok()?.checked_sub(1)?;
-        Some((rank, *WHYS.get(why)?)).filter(|&(rank, _)| rank < ranks)
+        Some((rank, *WHYS.get(why)?)).filter(|&(rank, _)| rank < self.ranks)
     }
 
     /// Says who broke the group, unless somebody was faster.
@@ -143,11 +143,11 @@ impl Directory {
 
 /// Where it begins what ranks have mapped of each other.
 fn mapped(ranks: usize) -> usize {
-    ENTRIES + ranks.min(MAX_RANKS) * KEPT * ENTRY
+    ENTRIES + ranks * KEPT * ENTRY
 }
 
 fn bytes(ranks: usize) -> usize {
-    mapped(ranks) + 16 * ranks.min(MAX_RANKS) * ranks.min(MAX_RANKS)
+    mapped(ranks) + 16 * ranks * ranks
 }
 
 /// Where an entry is, and the generation that it has when it is there.
@@ -181,13 +181,13 @@ mod tests {
     #[test]
     fn the_first_who_breaks_a_group_is_named_and_nonsense_is_nobody() {
         let directory = Directory::create(3).unwrap();
-        assert_eq!(directory.broken(3), None);
+        assert_eq!(directory.broken(), None);
         directory.break_by(2, Why::TimedOut);
         directory.break_by(1, Why::Died);
-        assert_eq!(directory.broken(3), Some((2, Why::TimedOut)));
+        assert_eq!(directory.broken(), Some((2, Why::TimedOut)));
         for nonsense in [u64::MAX, 4 | (1 << 32), 1, 1 << 32, 1 | (9 << 32)] {
             directory.word(0).unwrap().store(nonsense, Ordering::SeqCst);
-            assert_eq!(directory.broken(3), None, "{nonsense:#x}");
+            assert_eq!(directory.broken(), None, "{nonsense:#x}");
         }
     }
 

@@ -17,6 +17,8 @@ use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending
 
 /// For what is there already.
 const AT_ONCE: Duration = Duration::ZERO;
+/// How many may be connected, beside the ranks that are missing, without a word.
+const MOST_STRANGERS: usize = 64;
 
 /// Who has connected, and has not said yet which rank it is.
 enum Client {
@@ -133,6 +135,11 @@ impl<'j> Joining<'j> {
             // From the last on: the places of those before stay as they are. The listener is the first.
             for place in ready.into_iter().rev() {
                 let heard = match place {
+                    // One of those who have said nothing makes room: descriptors would be missed.
+                    None if clients.len() >= missing.len() + MOST_STRANGERS => {
+                        drop(clients.remove(0));
+                        Ok(None)
+                    }
                     None => listener.accept(AT_ONCE).map(|pending| Some(Client::Connected(pending))),
                     Some(place) => self.hear_out(clients.swap_remove(place), slots),
                 };

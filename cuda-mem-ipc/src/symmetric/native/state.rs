@@ -124,7 +124,7 @@ impl State {
 
     /// [`Error::Broken`] if anybody has found a rank to be at fault.
     pub(super) fn check(&self) -> Result<()> {
-        let broken = self.broken.get().copied().or_else(|| self.directory.broken(self.ranks()));
+        let broken = self.broken.get().copied().or_else(|| self.directory.broken());
         match broken {
             None => Ok(()),
             Some((rank, why)) => Err(Error::Broken { group: self.group.clone(), rank, why }),
@@ -140,7 +140,7 @@ impl State {
     pub(super) fn break_by(&self, rank: usize, why: Why) -> Error {
         // Before the poison: whoever is let go must see why.
         self.directory.break_by(rank, why);
-        let (rank, why) = self.directory.broken(self.ranks()).unwrap_or((rank, why));
+        let (rank, why) = self.directory.broken().unwrap_or((rank, why));
         let is_first = self.broken.set((rank, why)).is_ok();
         let (rank, why) = self.broken.get().copied().unwrap_or((rank, why));
         self.let_go();

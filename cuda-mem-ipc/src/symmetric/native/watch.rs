@@ -20,13 +20,6 @@ const LONG: Duration = Duration::from_secs(3600);
 /// follows the protocol has to say at a time, as a rule.
 pub(super) const MOST_AT_A_TIME: usize = 64;
 
-#[derive(Clone, Copy)]
-enum Key {
-    Woken,
-    Message(usize),
-    Exit(usize),
-}
-
 pub(super) fn start(state: &Arc<State>) -> io::Result<JoinHandle<()>> {
     let state = Arc::clone(state);
     thread::Builder::new().name("symmetric".to_owned()).spawn(move || watch(&state))
@@ -45,10 +38,10 @@ fn watch(state: &State) {
             next.map_or(Deadline::after(LONG), Deadline::from)
         };
         let mut poller = Poller::new();
-        poller.readable(Key::Woken, &state.wake_up);
+        poller.readable(None, &state.wake_up);
         for (rank, peer) in state.others().filter(|(_, peer)| !peer.is_gone.load(Ordering::Acquire)) {
-            poller.readable(Key::Message(rank), &peer.connection);
-            poller.readable(Key::Exit(rank), &**peer.connection.peer());
+            poller.readable(Some(rank), &peer.connection);
+            poller.readable(Some(rank), &**peer.connection.peer());
         }
         let Ok(ready) = poller.wait(limit) else {
             // Too many descriptors for the system: nobody's death would be noticed.
@@ -56,13 +49,13 @@ fn watch(state: &State) {
             thread::sleep(AGAIN);
             continue;
         };
-        for key in ready {
-            match key {
-                Key::Woken => {
+        for rank in ready {
+            match rank {
+                None => {
                     // All of what woke it.
                     let _ = rustix::io::read(&state.wake_up, &mut [0; 8]);
                 }
-                Key::Message(rank) | Key::Exit(rank) => {
+                Some(rank) => {
                     if let Some(Some(peer)) = state.peers.get(rank) {
                         take(state, rank, peer);
                     }
@@ -115,7 +108,7 @@ fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
         message::WORDS => expect(peer.pieces.announce(&message.payload, message.descriptors)),
         message::SAID => expect(message.descriptors.is_empty() && peer.said.push(message.payload)),
         message::BROKEN => {
-            if let Some((culprit, why)) = state.directory.broken(state.ranks()) {
+            if let Some((culprit, why)) = state.directory.broken() {
                 state.break_by(culprit, why);
             }
             Ok(())

@@ -59,12 +59,11 @@ impl<'r> Bytes<'r> {
     }
 
     fn fill(&mut self, mut bytes: &mut [u8]) -> Result<()> {
-        let wanted = bytes.len();
         while !bytes.is_empty() {
             if self.at == self.end {
                 self.refill()?;
                 if self.end == 0 {
-                    bail!("the file ends here, {} bytes too early at least", bytes.len().min(wanted));
+                    bail!("the file ends here, {} bytes too early at least", bytes.len());
                 }
             }
             let here = self.buffer.get(self.at..self.end).unwrap_or_default();

@@ -200,13 +200,7 @@ impl<'r, 't, T: Taker> Machine<'r, 't, T> {
 
     /// Puts all from a place of the stack on into the container below.
     fn fill(&mut self, from: usize, is_dict: bool) -> Result<()> {
-        for place in from..self.stack.len() {
-            let value = *self.stack.get(place).context("the stack is empty")?;
-            let closed = self.closed(value)?;
-            if let Some(place) = self.stack.get_mut(place) {
-                *place = closed;
-            }
-        }
+        self.close_from(from)?;
         let below = from.checked_sub(1).and_then(|place| self.stack.get(place)).copied();
         let kind = if is_dict { "dictionary" } else { "list" };
         let Some(Value::Open(number)) = below else {
@@ -241,6 +235,18 @@ impl<'r, 't, T: Taker> Machine<'r, 't, T> {
         self.push(value)
     }
 
+    /// Has all from a place of the stack on be used.
+    fn close_from(&mut self, from: usize) -> Result<()> {
+        for place in from..self.stack.len() {
+            let value = *self.stack.get(place).context("the stack is empty")?;
+            let closed = self.closed(value)?;
+            if let Some(place) = self.stack.get_mut(place) {
+                *place = closed;
+            }
+        }
+        Ok(())
+    }
+
     /// A value as it is used: containers are finished by it.
     fn closed(&mut self, value: Value) -> Result<Value> {
         let Value::Open(number) = value else { return Ok(value) };
@@ -250,10 +256,7 @@ impl<'r, 't, T: Taker> Machine<'r, 't, T> {
             let (pairs, _) = container.items.as_chunks::<2>();
             match self.taker.take(&self.store, pairs)? {
                 Some(record) => record,
-                None => {
-                    let pairs: Vec<_> = pairs.iter().map(|[key, value]| (*key, *value)).collect();
-                    Value::Dict(self.store.dict(&pairs)?)
-                }
+                None => Value::Dict(self.store.list(&container.items)?),
             }
         } else {
             Value::List(self.store.list(&container.items)?)
@@ -302,13 +305,7 @@ impl<'r, 't, T: Taker> Machine<'r, 't, T> {
 
     /// TUPLE, LIST, TUPLE1, TUPLE2, TUPLE3.
     fn tuple(&mut self, from: usize) -> Result<()> {
-        for place in from..self.stack.len() {
-            let value = *self.stack.get(place).context("the stack is empty")?;
-            let closed = self.closed(value)?;
-            if let Some(place) = self.stack.get_mut(place) {
-                *place = closed;
-            }
-        }
+        self.close_from(from)?;
         let list = self.store.list(self.stack.get(from..).unwrap_or_default())?;
         self.stack.truncate(from);
         self.push(Value::List(list))

@@ -1,6 +1,6 @@
 //! What a pickle may refer to again: four bytes a value, and beyond a bound in a file.
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail, ensure};
 
 use super::super::spill::Records;
 use super::store::{Kind, Value};
@@ -17,15 +17,12 @@ const DICT: u32 = 3;
 const OPEN: u32 = 4;
 const EVENT: u32 = 5;
 const BLOCK: u32 = 6;
-const OTHER: u32 = 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Memo {
     first: Vec<u32>,
     /// Those that came when memory had enough.
     more: Records<4>,
-    /// What does not fit into four bytes; no writer of snapshots refers to such a value again.
-    other: Vec<Value>,
 }
 
 impl Memo {
@@ -34,18 +31,14 @@ impl Memo {
     }
 
     pub(super) fn set(&mut self, key: u64, value: Value) -> Result<()> {
-        let packed = self.pack(value)?;
+        let packed = pack(value)?;
         let place = usize::try_from(key)?;
         if let Some(known) = self.first.get_mut(place) {
             *known = packed;
             return Ok(());
         }
         // Writers count upwards; a number far ahead is none of theirs.
-        anyhow::ensure!(
-            key < self.len() + 4096,
-            "it remembers a value as number {key}, after {}",
-            self.len()
-        );
+        ensure!(key < self.len() + 4096, "it remembers a value as number {key}, after {}", self.len());
         while self.len() < key {
             self.push(0)?;
         }
@@ -66,7 +59,6 @@ impl Memo {
     }
 
     pub(super) fn get(&self, key: u64) -> Result<Value> {
-        let missing = || format!("nothing was kept under {key}");
         let packed = match self.first.get(usize::try_from(key)?) {
             Some(packed) => *packed,
             None if key < self.len() => u32::from_le_bytes(self.more.get(key - self.first.len() as u64)?),
@@ -80,28 +72,22 @@ impl Memo {
             OPEN => Ok(Value::Open(number)),
             EVENT => Ok(Value::Run { kind: Kind::Event, start: number, count: 1 }),
             BLOCK => Ok(Value::Run { kind: Kind::Block, start: number, count: 1 }),
-            OTHER => self.other.get(number as usize).copied().with_context(missing),
-            _ => Err(anyhow::anyhow!(missing())),
+            _ => bail!("nothing was kept under {key}"),
         }
     }
+}
 
-    fn pack(&mut self, value: Value) -> Result<u32> {
-        let (tag, number) = match value {
-            Value::Text(number) => (TEXT, number),
-            Value::List(number) => (LIST, number),
-            Value::Dict(number) => (DICT, number),
-            Value::Open(number) => (OPEN, number),
-            Value::Run { kind: Kind::Event, start, count: 1 } => (EVENT, start),
-            Value::Run { kind: Kind::Block, start, count: 1 } => (BLOCK, start),
-            // No writer refers to one again.
-            Value::Run { .. } => (0, 0),
-            other => {
-                self.other.push(other);
-                anyhow::ensure!(self.other.len() <= 4 << 20, "it remembers too many numbers");
-                (OTHER, u32::try_from(self.other.len() - 1)?)
-            }
-        };
-        anyhow::ensure!(number <= MASK, "it has more than {MASK} values of one kind");
-        Ok(tag << 29 | number)
-    }
+fn pack(value: Value) -> Result<u32> {
+    let (tag, number) = match value {
+        Value::Text(number) => (TEXT, number),
+        Value::List(number) => (LIST, number),
+        Value::Dict(number) => (DICT, number),
+        Value::Open(number) => (OPEN, number),
+        Value::Run { kind: Kind::Event, start, count: 1 } => (EVENT, start),
+        Value::Run { kind: Kind::Block, start, count: 1 } => (BLOCK, start),
+        // No writer of snapshots refers to one again, nor to a number, a truth value or None.
+        _ => (0, 0),
+    };
+    ensure!(number <= MASK, "it has more than {MASK} values of one kind");
+    Ok(tag << 29 | number)
 }

@@ -33,6 +33,7 @@ pub(crate) enum Value {
     Float(u64),
     Text(u32),
     List(u32),
+    /// Its keys and values by turns, as a list.
     Dict(u32),
     /// A container that is not finished.
     Open(u32),
@@ -44,13 +45,12 @@ pub(crate) enum Value {
     },
 }
 
-/// Texts, lists and dictionaries.
+/// Texts and lists.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     texts: Vec<Box<str>>,
     text_bytes: usize,
     lists: Vec<Box<[Value]>>,
-    dicts: Vec<Box<[(Value, Value)]>>,
     values: usize,
     /// Places by hash; few hashes have more than one.
     by_hash: HashMap<(u8, u64), Vec<u32>, Fast>,
@@ -128,21 +128,6 @@ impl Store {
         Ok(place)
     }
 
-    pub(super) fn dict(&mut self, pairs: &[(Value, Value)]) -> Result<u32> {
-        let hash = Fast::default().hash_one(pairs);
-        let places = self.by_hash.entry((2, hash)).or_default();
-        let same = |place: &&u32| self.dicts.get(**place as usize).is_some_and(|known| **known == *pairs);
-        if let Some(place) = places.iter().find(same) {
-            return Ok(*place);
-        }
-        self.values += 2 * pairs.len() + 2;
-        ensure!(self.values < MAX_VALUES, "it has more than {MAX_VALUES} values beside events");
-        let place = u32::try_from(self.dicts.len())?;
-        self.dicts.push(pairs.into());
-        places.push(place);
-        Ok(place)
-    }
-
     /// The text of a place.
     pub(crate) fn text_of(&self, place: u32) -> &str {
         self.texts.get(place as usize).map_or("", |text| text)
@@ -153,9 +138,9 @@ impl Store {
     }
 
     /// The pairs of a dictionary.
-    pub(crate) fn pairs(&self, value: Value) -> Option<&[(Value, Value)]> {
+    pub(crate) fn pairs(&self, value: Value) -> Option<&[[Value; 2]]> {
         match value {
-            Value::Dict(place) => self.dicts.get(place as usize).map(|pairs| &**pairs),
+            Value::Dict(place) => Some(self.items(place).as_chunks().0),
             _ => None,
         }
     }
@@ -166,7 +151,7 @@ impl Store {
             bail!("expected a dictionary with the key {key}, found {}", self.describe(dict))
         };
         let is_key = |value: Value| matches!(value, Value::Text(text) if self.text_of(text) == key);
-        Ok(pairs.iter().rev().find(|(name, _)| is_key(*name)).map(|(_, value)| *value))
+        Ok(pairs.iter().rev().find(|[name, _]| is_key(*name)).map(|[_, value]| *value))
     }
 
     /// The value of a key that must be there.

@@ -165,7 +165,8 @@ fn a_message_names_no_more_than_fits() {
 
 #[test]
 fn nothing_is_agreed_on_after_the_end() {
-    let mut calls = Calls { is_closed: true, ..Calls::default() };
+    let mut calls = Calls::default();
+    calls.end(&Error::EngineClosed { backend: "NVSHMEM" });
     let error = agree(&mut calls, &Script(Mutex::default()), alloc(64, &[])).unwrap_err();
     assert!(matches!(error, Error::EngineClosed { backend: "NVSHMEM" }), "{error}");
 }
