@@ -4,14 +4,13 @@
 //! `ptrace_scope` of 1, they ask the exporter for duplicates, over the socket that the handle names. Both sides look at who is
 //! there first: it must be the same user, and for the importer the process that the handle names.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use cuda_mem_ipc::Error;
+use cuda_mem_ipc::cuda_mem_pool::Uuid;
 use cuda_mem_ipc::transport::{
     Address, Connection, Deadline, Descriptors, FIRST_KIND, Listener, MAX_DESCRIPTORS, PeerPolicy, Pending,
 };
@@ -41,7 +40,7 @@ pub(super) fn name() -> Option<u128> {
     static NAME: Mutex<Option<u128>> = Mutex::new(None);
     let mut known = lock(&NAME);
     if known.is_none() {
-        let name = random()?;
+        let name = Uuid::new_v4().as_u128();
         let listener = Listener::bind(&address(name).ok()?, LIMIT).ok()?;
         thread::Builder::new().name("cuda-mem-share".into()).spawn(move || serve(&listener)).ok()?;
         *known = Some(name);
@@ -52,12 +51,6 @@ pub(super) fn name() -> Option<u128> {
 /// Anybody may connect to an abstract name.
 fn this_user() -> PeerPolicy {
     PeerPolicy::default().with_uids([rustix::process::geteuid().as_raw()])
-}
-
-fn random() -> Option<u128> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom").ok()?.read_exact(&mut bytes).ok()?;
-    Some(u128::from_ne_bytes(bytes))
 }
 
 fn address(name: u128) -> Result<Address, Error> {
@@ -133,7 +126,7 @@ mod tests {
 
     #[test]
     fn few_clients_are_answered_at_a_time_and_others_wait() {
-        let address = address(random().unwrap()).unwrap();
+        let address = address(Uuid::new_v4().as_u128()).unwrap();
         let listener = Listener::bind(&address, LIMIT).unwrap();
         thread::spawn(move || serve(&listener));
         let connect = |limit| Connection::connect(&address, &this_user(), limit);
