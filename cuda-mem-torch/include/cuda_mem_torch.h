@@ -361,7 +361,7 @@ typedef struct cuda_mem_torch_source {
    */
   void *data;
   /*
-   Memory of so many bytes at a multiple of 512, or null if there is none, which is a lack of memory unless
+   Memory of so many bytes at a multiple of 256, or null if there is none, which is a lack of memory unless
    [`cuda_mem_torch_source_failed`] was called.
    */
   void *(*alloc)(void *data, size_t bytes);
@@ -960,7 +960,7 @@ int cuda_mem_torch_ipc_open(int device, const uint8_t *handle, size_t length, vo
 int cuda_mem_torch_ipc_close(void *address);
 
 /*
- Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
+ Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512, or of 256 where a pool's source gives such; null for no bytes.
 
  `CUDA_MEM_TORCH_OUT_OF_MEMORY` after all that can be done; the message is then PyTorch's, with what would help.
  `CUDA_MEM_TORCH_CAPTURING` for a stream that captures while caching is off.
@@ -969,7 +969,10 @@ int cuda_mem_torch_ipc_close(void *address);
 
  `stream` is a stream of the device, `address` a place for one address.
  */
-int cuda_mem_torch_malloc(int device, size_t bytes, void *stream, void **address);
+int cuda_mem_torch_malloc(int device,
+                          size_t bytes,
+                          void *stream,
+                          void **address);
 
 /*
  As [`cuda_mem_torch_malloc`], exactly the memory from `address` on, out of what is cached for that stream in the default pool; none
@@ -1286,7 +1289,8 @@ int cuda_mem_torch_end_allocate_to_pool(int device,
 /*
  Ends one use of the pool. The last one ends its route, and its memory goes back when the cache is emptied, or when there is no other.
  */
-int cuda_mem_torch_release_pool(int device, struct cuda_mem_torch_pool_id pool);
+int cuda_mem_torch_release_pool(int device,
+                                struct cuda_mem_torch_pool_id pool);
 
 /*
  Whether the pool's free memory may serve requests that would else be out of memory.

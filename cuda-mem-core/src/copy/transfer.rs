@@ -30,7 +30,7 @@ use crate::stream::{Marker, Quiet, Stream};
 ///
 /// It is a future, too, which resolves to what [`Transfer::wait`] returns: while it is pending, a thread wakes its task every 100 µs.
 ///
-/// Dropped early, it waits. If the driver refuses to, for a minute, the memory is leaked and counted
+/// Dropped early, it waits. If the driver refuses to, for a minute, or at once in a host function, the memory is leaked and counted
 /// ([`Driver::release_failures`](crate::Driver::release_failures)). The device side is free to be used on any stream: later uses are ordered behind the copy.
 ///
 /// ```

@@ -96,6 +96,12 @@ impl StreamId {
         self.raw
     }
 
+    /// Whether the driver does not have it: the [guest](Stream::guest) captured when it came.
+    #[must_use]
+    pub fn is_of_a_capture(self) -> bool {
+        self.raw >= OF_A_CAPTURE
+    }
+
     /// Calls `body`, in which this thread may name the [guest](Stream::guest) of this name. Of other streams it means nothing.
     ///
     /// # Safety
@@ -107,8 +113,9 @@ impl StreamId {
     }
 }
 
-/// Identities of guests that captured when they came. The driver's are small numbers.
-static OWN_NAMES: AtomicU64 = AtomicU64::new(1 << 63);
+/// Identities of guests that captured when they came. The driver's are smaller numbers.
+static NAMES_OF_CAPTURES: AtomicU64 = AtomicU64::new(OF_A_CAPTURE);
+const OF_A_CAPTURE: u64 = 1 << 63;
 
 struct Inner {
     context: Context,
@@ -274,14 +281,17 @@ impl Stream {
         }
         let _bound = context.bind()?;
         let raw = raw.cast::<CUstream_st>();
-        let id = match identify(context.driver(), raw, "Stream::guest") {
-            Err(Error::Capturing { .. }) => StreamId {
-                raw: OWN_NAMES.fetch_add(1, Ordering::Relaxed),
-                library: context.driver().table().library(),
-            },
-            id => id?,
-        };
-        Ok(Self::wrap(context, raw, id, Kind::Guest))
+        match identify(context.driver(), raw, "Stream::guest") {
+            Err(Error::Capturing { .. }) => {
+                let driver = context.driver();
+                let name = NAMES_OF_CAPTURES.fetch_add(1, Ordering::Relaxed);
+                let id = StreamId { raw: name, library: driver.table().library() };
+                let guest = Self::wrap(context, raw, id, Kind::Guest);
+                driver.service::<WhenIdle>().streams.note_guest(&guest.inner, true);
+                Ok(guest)
+            }
+            id => Ok(Self::wrap(context, raw, id?, Kind::Guest)),
+        }
     }
 
     /// Whether it is somebody else's that may be gone whenever no thread [visits](StreamId::visit) it.

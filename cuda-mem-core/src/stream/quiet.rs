@@ -59,6 +59,18 @@ impl Quiet {
 ///
 /// While a capture that somebody began meanwhile keeps the stream from being waited for, this waits for the capture's end.
 pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
+    // In a host function no wait ends: the stream waits for that function. The driver refuses other calls there, as this one (both seen on
+    // hardware).
+    match stream.context().bind() {
+        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED) => {
+            Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) })
+        }
+        _ => until_over(stream, wait),
+    }
+}
+
+/// As [`until_quiet`], behind a call that a host function would have been refused.
+pub(super) fn until_over(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
     let mut first = None;
     let mut refused_since = None;
     let mut pause = Duration::from_micros(10);
@@ -88,9 +100,7 @@ pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Qui
             Error::Driver(error) => (error.is_capture(), error.is_end()),
             error => (matches!(error, Error::Capturing { .. }), false),
         };
-        // In a host function the driver refuses whatever is asked there, and the stream waits for that function.
-        let is_elsewhere = error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED);
-        if is_end || is_elsewhere {
+        if is_end {
             return Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) });
         }
         if is_capture {

@@ -153,12 +153,18 @@ impl Uses {
     }
 
     fn end(&self, stream: &Stream) -> Result<()> {
-        // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
-        let mut event = if stream.is_per_thread() && !stream.is_capturing()? {
+        let mark = || {
+            // Not while it captures: the event would stand for a point of the graph, which nobody can wait for.
+            if !stream.is_per_thread() || stream.is_capturing()? {
+                return Ok(None);
+            }
             let event = Event::pooled(stream.context())?;
-            Some(Arc::new(Mark::of(|| stream.record(&event).map(|()| event))?))
-        } else {
-            None
+            Ok(Some(Arc::new(Mark::of(|| stream.record(&event).map(|()| event))?)))
+        };
+        // Once more if need be: no other thread can do it for a thread's default stream. Without a point the next use's is behind this one.
+        let (mut event, ended) = match mark().or_else(|_: Error| mark()) {
+            Ok(event) => (event, Ok(())),
+            Err(error) => (None, Err(error)),
         };
         let mut entries = lock(&self.entries);
         let Entries { writer, readers } = &mut *entries;
@@ -173,7 +179,7 @@ impl Uses {
         }
         drop(entries);
         drop(replaced);
-        Ok(())
+        ended
     }
 
     /// Whether no use runs any more. The host waits for nothing.
@@ -247,10 +253,9 @@ impl Uses {
 }
 
 impl OpenUse<'_> {
-    /// Ends the use, after its work was enqueued. Here and in the drop once more if need be: no other thread can do it for a thread's default
-    /// stream, and the memory would stay.
+    /// Ends the use, after its work was enqueued.
     pub(crate) fn end(self) -> Result<()> {
-        let ended = self.uses.end(self.stream).or_else(|_| self.uses.end(self.stream));
+        let ended = self.uses.end(self.stream);
         // Ended here, and not once more by the drop.
         let _ = std::mem::ManuallyDrop::new(self);
         ended
@@ -262,8 +267,7 @@ impl Drop for OpenUse<'_> {
         if fork::forked() {
             return;
         }
-        // A use that cannot be ended stays open: whoever comes later is ordered behind more than it need be.
-        if let Err(error) = self.uses.end(self.stream).or_else(|_| self.uses.end(self.stream)) {
+        if let Err(error) = self.uses.end(self.stream) {
             self.stream.driver().report_release_failure(&error);
         }
     }

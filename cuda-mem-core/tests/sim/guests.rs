@@ -49,6 +49,22 @@ fn a_guest_is_named_by_those_who_visit_it_alone() {
     assert!(!guest(&context, &Stream::legacy(&context).unwrap()).is_guest());
 }
 
+/// It cannot be asked for its name.
+#[test]
+fn a_guest_that_captures_when_it_comes_is_left_alone() {
+    let (_sim, context) = machine();
+    let theirs = Stream::new(&context).unwrap();
+    let capture = Capture::begin(&theirs, RELAXED);
+    let [first, second] = [(); 2].map(|()| guest(&context, &theirs));
+    assert!(first != second && first.id().is_of_a_capture());
+    assert!(matches!(context.point(), Err(Error::Capturing { .. })));
+    drop(capture.end().unwrap());
+    visiting(&first, || assert!(!first.is_capturing().unwrap()));
+    visiting(&second, || assert!(!second.is_capturing().unwrap()));
+    context.point().unwrap();
+    assert!(guest(&context, &theirs) == theirs && !theirs.id().is_of_a_capture());
+}
+
 #[test]
 fn what_a_destroyed_guest_used_is_waited_for_with_its_context() {
     let (sim, context) = machine();

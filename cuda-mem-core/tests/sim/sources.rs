@@ -77,7 +77,7 @@ fn memory_goes_back_when_no_buffer_comes_of_it() {
     on_simulator(|sim, context| {
         let (pool, stream) = (Pool::new(context, 0), Stream::per_thread(context).unwrap());
         // The point behind the allocation, which only the thread itself can name later.
-        sim.fail_call("cuEventRecord", 1, CUresult::CUDA_ERROR_UNKNOWN);
+        (0..2).for_each(|_| sim.fail_call("cuEventRecord", 1, CUresult::CUDA_ERROR_UNKNOWN));
         assert!(matches!(buffer(&pool, &stream), Err(Error::Driver(_))));
         assert_eq!(pool.returned().len(), 1);
     });

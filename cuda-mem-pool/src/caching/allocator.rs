@@ -23,7 +23,7 @@ use super::slot::StreamSlot;
 use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
 use crate::primitive::Ordering;
-use crate::resource::{DeviceAccessible, MemoryResource, RawResource, ResourceContext};
+use crate::resource::{DEFAULT_ALIGNMENT, DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
 /// Device memory that is kept when it is freed, and moved to where it is needed.
 ///
@@ -97,7 +97,7 @@ impl CachingAllocator {
         &self.inner.shared
     }
 
-    /// Allocates memory for work of a stream; its address, a multiple of 512. It is leaked unless [`CachingAllocator::free_by_address`] gets
+    /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. It is leaked unless [`CachingAllocator::free_by_address`] gets
     /// it. No call of the driver is made as long as memory is cached. May be called while streams capture.
     ///
     /// # Errors
@@ -393,7 +393,7 @@ unsafe impl MemorySource for Inner {
     }
 }
 
-// SAFETY: a heap hands out addresses that no other block has, of mapped memory, aligned to 512.
+// SAFETY: a heap hands out addresses that no other block has, of mapped memory, aligned as was asked.
 unsafe impl RawResource for Inner {
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr> {
         const MOST: usize = 512;
@@ -403,6 +403,12 @@ unsafe impl RawResource for Inner {
         if layout.size() == 0 {
             return Ok(0);
         }
-        self.shared.allocate(layout.size(), stream)
+        let address = self.shared.allocate(layout.size(), stream)?;
+        if !address.is_multiple_of(layout.align() as u64) {
+            // A private pool whose source gives no more.
+            self.shared.free(address, None)?;
+            return Err(Error::Alignment { asked: layout.align(), most: DEFAULT_ALIGNMENT });
+        }
+        Ok(address)
     }
 }

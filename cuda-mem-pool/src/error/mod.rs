@@ -289,7 +289,9 @@ pub enum SleepError {
     #[error("{address:#x} is no memory of {}", tag_name(.tag.as_ref()))]
     NotOfTag { tag: Option<String>, address: u64 },
     /// A tag has a block that does not belong to whoever puts it to sleep.
-    #[error("the tag has a block at {address:#x} that is not among those to be put to sleep")]
+    #[error(
+        "the tag has a block at {address:#x} that is not among those to be put to sleep, or that a graph may use until its pool is released"
+    )]
     NotOwned { address: u64 },
     /// There is no host memory for the backup.
     #[error("no pinned host memory of {bytes} bytes for the backup, everything is awake: {source}")]

@@ -227,7 +227,7 @@ impl History {
     /// Calls every tracker, in the order in which entries are made; none if a tracker is the caller.
     #[cold]
     fn record_and_tell(&self, event: Event, frames: Option<&Frames>) {
-        if IN_TRACKER.get() || self.trackers.all().is_empty() {
+        if IN_TRACKER.get() || self.trackers.is_empty() {
             self.keep(event, frames);
             return;
         }
@@ -291,10 +291,10 @@ impl History {
         if forked() || !self.trackers.remove(id) {
             return false;
         }
-        if self.trackers.all().is_empty() {
+        if self.trackers.is_empty() {
             self.listeners.fetch_and(!TRACKED, Ordering::Relaxed);
             // Another one may have come in between.
-            if !self.trackers.all().is_empty() {
+            if !self.trackers.is_empty() {
                 self.listeners.fetch_or(TRACKED, Ordering::Relaxed);
             }
         }
@@ -346,6 +346,10 @@ impl<F: ?Sized> List<F> {
         // What a callback does when it is dropped, it does without our lock.
         let removed: Vec<_> = lock(&self.0).extract_if(.., |(known, _)| *known == id).collect();
         !removed.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
     }
 
     pub(crate) fn all(&self) -> Vec<(CallbackId, Arc<F>)> {

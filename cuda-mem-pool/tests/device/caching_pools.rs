@@ -78,7 +78,14 @@ fn a_pool_serves_nobody_else_and_gives_its_memory_back_when_released() {
 #[test]
 fn emptying_a_released_pool_waits_for_its_users() {
     let world = World::new();
-    let (allocator, side, id) = (allocator(&world), world.new_stream(), MempoolId::for_user());
+    // By its own id, and by that of the default pool, with which all of them go.
+    emptied_by(&world, |id| id);
+    emptied_by(&world, |_| MempoolId::NONE);
+}
+
+#[track_caller]
+fn emptied_by(world: &World, by: impl Fn(MempoolId) -> MempoolId) {
+    let (allocator, side, id) = (allocator(world), world.new_stream(), MempoolId::for_user());
     allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
     let block = allocator.allocate_by_address(3 * MIB, &world.stream).unwrap();
     allocator.end_allocate_to_pool(id).unwrap();
@@ -93,7 +100,7 @@ fn emptying_a_released_pool_waits_for_its_users() {
             thread::sleep(Duration::from_millis(20));
             gate.open();
         });
-        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 20 * MIB);
+        assert_eq!(allocator.empty_pool_cache(by(id)).unwrap(), 20 * MIB);
     });
 }
 

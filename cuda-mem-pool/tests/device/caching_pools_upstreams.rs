@@ -213,6 +213,48 @@ unsafe impl RawResource for Told {
     }
 }
 
+/// Gives memory that begins 256 bytes behind what it has, as pools that cut blocks do.
+#[derive(Debug)]
+struct Shifted(Arc<dyn RawResource>);
+
+// SAFETY: the memory below, from a place inside of it on, which is found again.
+unsafe impl MemorySource for Shifted {
+    unsafe fn deallocate(
+        &self,
+        address: CUdeviceptr,
+        layout: Layout,
+        stream: &Stream,
+    ) -> cuda_mem_core::Result<()> {
+        let whole = Layout::from_size_align(layout.size() + 512, 256).unwrap();
+        // SAFETY: what was given, as it was asked for.
+        unsafe { self.0.deallocate(address - 256, whole, stream) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl RawResource for Shifted {
+    fn allocate(&self, layout: Layout, stream: &Stream) -> cuda_mem_pool::Result<CUdeviceptr> {
+        let whole = Layout::from_size_align(layout.size() + 512, 256).unwrap();
+        Ok(self.0.allocate(whole, stream)? + 256)
+    }
+}
+
+#[test]
+fn what_a_source_aligns_less_is_not_passed_for_more() {
+    let world = World::new();
+    let allocator = CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap();
+    let pool = allocator.private_pool(Some(Arc::new(Shifted(device(&world).raw())))).unwrap();
+    let route = pool.route_this_thread().unwrap();
+    let asked = |align| allocator.raw().allocate(Layout::from_size_align(MIB, align).unwrap(), &world.stream);
+    let refused = asked(512).unwrap_err();
+    assert!(matches!(refused, Error::Alignment { asked: 512, most: 256 }), "{refused}");
+    assert_eq!(allocator.statistics().active.all.current, 0);
+    let block = asked(256).unwrap();
+    assert_eq!(block % 512, 256);
+    drop(route);
+    free(&allocator, block);
+}
+
 /// A pool over [`Told`] with so many free segments of 2 MiB, released.
 fn released_pool(
     allocator: &CachingAllocator,

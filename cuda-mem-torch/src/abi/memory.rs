@@ -15,7 +15,7 @@ use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry, e
 use super::pointers::{expect, pointer, write};
 use super::{ipc, out_of_memory, streams, uncached};
 
-/// Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512; null for no bytes.
+/// Memory of `bytes` bytes for work of a stream of the device, at a multiple of 512, or of 256 where a pool's source gives such; null for no bytes.
 ///
 /// `CUDA_MEM_TORCH_OUT_OF_MEMORY` after all that can be done; the message is then PyTorch's, with what would help.
 /// `CUDA_MEM_TORCH_CAPTURING` for a stream that captures while caching is off.

@@ -10,8 +10,8 @@
 //!   threads that allocate, and must not take the GIL, and pools' filters, which must not wait for threads that end a use of a pool.
 //! - In a forked child every function that returns a code returns [`CUDA_MEM_TORCH_FORKED`], before any lock is taken;
 //!   [`cuda_mem_torch_last_error`] says so there.
-//! - A stream's handle names the same stream until [`cuda_mem_torch_forget_stream`] is told of its end. It must be seen here for
-//!   the first time while it does not capture: by an allocation, or by [`cuda_mem_torch_see_stream`].
+//! - A stream's handle names the same stream until [`cuda_mem_torch_forget_stream`] is told of its end. One that lasts must be seen here
+//!   for the first time while it does not capture: by an allocation, or by [`cuda_mem_torch_see_stream`].
 //!
 //! ```
 //! use std::ffi::{c_int, c_void};

@@ -140,12 +140,16 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     }
     // SAFETY: as above.
     let found = unsafe { Stream::guest(&device.context, raw) }?;
-    if found == known {
+    // One that has begun a capture just now has no other name.
+    if found == known || found.id().is_of_a_capture() {
         return Ok(known);
     }
-    // What cannot be forgotten now keeps its memory, until that is quiet.
-    // SAFETY: its owner has destroyed it, since another one has its handle.
-    let _ = unsafe { device.caching.forget_stream(&known) };
+    // One that captured when it came goes on under its name, and nobody has its memory before all work of the device is done.
+    if !known.id().is_of_a_capture() {
+        // What cannot be forgotten now keeps its memory, until that is quiet.
+        // SAFETY: its owner has destroyed it, since another one has its handle.
+        let _ = unsafe { device.caching.forget_stream(&known) };
+    }
     forget_all();
     Ok(enter(ordinal, found, handle))
 }
@@ -155,7 +159,8 @@ fn enter(ordinal: c_int, found: Stream, handle: usize) -> Stream {
     // A thread at its end looks its own up each time.
     let entered = look(handle, |known| {
         let at = known.entry((ordinal, handle)).or_insert_with(|| found.clone());
-        if *at != found {
+        // Threads that come to one while it captures have a name each.
+        if *at != found && !found.id().is_of_a_capture() {
             *at = found.clone();
         }
         at.clone()

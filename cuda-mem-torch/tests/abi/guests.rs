@@ -136,6 +136,43 @@ fn a_stream_of_others_may_capture_before_it_was_seen() {
     succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
 }
 
+/// What it was given under its first name is in use for as long as the stream has work.
+#[test]
+fn a_stream_that_captured_before_it_was_seen_keeps_its_memory_under_its_next_name() {
+    let _turn = turn();
+    let (stream, pool, other) = (guest(), user_pool(), new_stream());
+    // SAFETY: it accepts all.
+    succeed(unsafe { cuda_mem_torch_begin_allocate_to_pool(0, pool, None, null_mut(), None) });
+    begin_capture(&stream);
+    let recorded = allocate(3 * MIB, stream.as_raw());
+    // SAFETY: a live stream, which the wait for everything leaves alone.
+    succeed(unsafe { cuda_mem_torch_record_stream(recorded, 0, stream.as_raw()) });
+    delete(recorded);
+    assert_eq!(cuda_mem_torch_synchronize(0), CUDA_MEM_TORCH_CAPTURING);
+    end_capture(&stream);
+    succeed(cuda_mem_torch_end_allocate_to_pool(0, pool));
+    let (kept, of_other) = (allocate(3 * MIB, stream.as_raw()), allocate(3 * MIB, other.as_raw()));
+    // The stream is looked at anew.
+    let gate = Gate::before(&stream);
+    // SAFETY: a live stream.
+    succeed(unsafe { cuda_mem_torch_record_stream(of_other, 0, stream.as_raw()) });
+    gate.open();
+    context().synchronize().unwrap();
+    let gate = Gate::before(&stream);
+    delete(kept);
+    delete(of_other);
+    let next: Vec<_> = (0..16).map(|_| allocate(3 * MIB, new_stream().as_raw())).collect();
+    assert!(!next.contains(&kept), "the stream uses it");
+    gate.open();
+    context().synchronize().unwrap();
+    next.into_iter().for_each(delete);
+    succeed(cuda_mem_torch_release_pool(0, pool));
+    drop(stream);
+    empty_cache(NO_POOL);
+    // SAFETY: null ends it.
+    succeed(unsafe { cuda_mem_torch_ask_for_lasting(None) });
+}
+
 /// The library ends the route behind the capture, and its owner destroys the stream. Nobody passes it again.
 #[test]
 fn a_stream_of_others_that_captured_and_is_gone_holds_up_nobody() {

@@ -76,7 +76,16 @@ impl Drop for HostFunction {
 const CONSTANT: [&str; 4] = ["cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress"];
 
 /// What a host function may call besides: what needs no context to be current.
-const HARMLESS: [&str; 4] = ["cuStreamQuery", "cuStreamGetId", "cuEventQuery", "cuEventRecord"];
+const HARMLESS: [&str; 7] = [
+    "cuStreamQuery",
+    "cuStreamGetId",
+    "cuStreamIsCapturing",
+    "cuEventQuery",
+    "cuEventRecord",
+    // These wait there, for what waits for them.
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+];
 
 /// Runs a driver call: finds the simulator, applies what was asked to go wrong, models the call and logs it.
 ///

@@ -194,10 +194,14 @@ impl CachingAllocator {
     /// [`MempoolId::NONE`] is the default pool with all released ones. The bytes that went.
     ///
     /// The host waits for what may use the pool: its blocks' streams, those that were recorded, and for a graph's pool all that the
-    /// allocator knows. Memory stays while one of them captures, and what the driver or the pool's source does not take.
+    /// allocator knows; not for those of the default pool. Memory stays while one of them captures, and what the driver or the pool's source
+    /// does not take.
     pub fn empty_pool_cache(&self, id: MempoolId) -> Result<usize> {
         if id == MempoolId::NONE {
-            return Ok(self.empty_cache()?.saturating_add(self.shared().pools().reclaim(id, true)?));
+            let went = self.empty_cache();
+            let pools = self.shared().pools();
+            pools.wait_for_uses();
+            return Ok(pools.reclaim(id, true)?.saturating_add(went?));
         }
         refuse_watchers()?;
         self.shared().poll();

@@ -92,7 +92,7 @@ impl PrivatePools<'_> {
     }
 
     /// Waits for the streams that still use freed blocks, but for pools that a graph may be captured from now.
-    fn wait_for_uses(self) {
+    pub(super) fn wait_for_uses(self) {
         let capturing = self.capturing();
         // What cannot be waited for waits on.
         let _ = self.end_all(|block| !capturing.contains(&block.pool));

@@ -212,7 +212,9 @@ unsafe impl MemorySource for TagShared {
         let segment = lock(&self.segments).get(&address).cloned();
         let segment = segment.ok_or(CoreError::NotAllocated { address })?;
         // After an error it stays in the table, where it was all the time: also peers that came meanwhile have been let in.
-        segment.end(&mut lock_over_calls(&segment.backing))?;
+        let mut backing = lock_over_calls(&segment.backing);
+        segment.end(&mut backing)?;
+        // Before anybody hears of a release that failed.
         lock(&self.segments).remove(&address);
         Ok(())
     }

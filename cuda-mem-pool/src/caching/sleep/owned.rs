@@ -50,7 +50,7 @@ impl Asleep {
     /// # Errors
     ///
     /// [`SleepError::NotOfTag`] for one that is of no tag of this allocator; [`SleepError::NotOwned`] if a tag has a block that is not
-    /// among them, also one that was freed and that a stream still uses, or a pool that a graph was captured with and that is not released;
+    /// among them, also one that was freed and that a stream still uses, or a pool that a capturing stream has asked and that is not released;
     /// those of [`Tag::sleep`]. The allocations come back with the error, awake.
     pub fn new(
         allocator: &CachingAllocator,
