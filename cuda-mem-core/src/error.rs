@@ -160,9 +160,6 @@ pub enum Error {
     /// Memory was to be given to another process that was not made for it.
     #[error("this memory cannot be exported as {what}; it has to be created for that")]
     NotShareable { what: &'static str },
-    /// A copy was cancelled by its [`CancelToken`](crate::host::CancelToken).
-    #[error("the copy was cancelled when {done} of its {total} bytes had been copied")]
-    CopyCancelled { done: u64, total: u64 },
     /// What a copy reads from has failed or ended early. Some of the bytes before may have been copied.
     #[error("the source of a copy of {total} bytes failed at byte {at}: {source}")]
     Source { at: u64, total: u64, source: Arc<std::io::Error> },

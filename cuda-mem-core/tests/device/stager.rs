@@ -1,7 +1,7 @@
 //! Staged copies of slices and batches: the bytes, their order, and many threads on one ring.
 
 use cuda_mem_core::copy::Stager;
-use cuda_mem_core::host::{CancelToken, RegisterFlags, Registered};
+use cuda_mem_core::host::{RegisterFlags, Registered};
 use cuda_mem_core::{DeviceBuffer, Error, Stream};
 
 use crate::common::gate::Gate;
@@ -237,57 +237,4 @@ fn a_stream_that_is_held_up_holds_up_nobody_else() {
         waits.join().unwrap().unwrap();
     });
     assert!(one.to_vec(&held).unwrap() == source);
-}
-
-#[test]
-fn a_cancelled_copy_says_how_far_it_came_and_the_stager_goes_on() {
-    let world = World::new();
-    let (stager, stream) = (small(&world), world.new_stream());
-    let len = 4 * SLOTS * SLOT;
-    let (source, mut target) = (pattern(len, 7), vec![0; len]);
-    let device = DeviceBuffer::<u8>::zeroed(&stream, len).unwrap();
-    stream.synchronize().unwrap();
-    let token = CancelToken::new();
-    let cancellable = stager.cancelled_by(&token);
-    let gate = Gate::before(&stream);
-    let result = std::thread::scope(|scope| {
-        // The ring is full after a part of the bytes, and then the upload waits for the stream, which waits for the gate.
-        let upload = scope.spawn(|| cancellable.upload(&stream, &source, &device.whole()));
-        token.cancel();
-        upload.join().unwrap()
-    });
-    let Err(Error::CopyCancelled { done, total }) = result else { panic!("{result:?}") };
-    assert!(done <= (SLOTS * SLOT) as u64 && total == len as u64, "{done} of {total}");
-    gate.open();
-    for result in [
-        cancellable.upload(&stream, &source, &device.whole()),
-        cancellable.download(&stream, &device.whole(), &mut target),
-        cancellable.upload(&stream, &source[..5], &device.range(..5).unwrap()),
-        cancellable.download(&stream, &device.range(..5).unwrap(), &mut target[..5]),
-    ] {
-        assert!(matches!(result, Err(Error::CopyCancelled { done: 0, .. })), "{result:?}");
-    }
-    stager.upload(&stream, &source, &device.whole()).unwrap();
-    stager.download(&stream, &device.whole(), &mut target).unwrap();
-    assert!(target == source);
-}
-
-#[test]
-fn a_download_is_cancelled_while_its_stream_is_held_up() {
-    let world = World::new();
-    let (stager, stream) = (small(&world), world.new_stream());
-    let device = DeviceBuffer::<u8>::zeroed(&stream, 4 * SLOTS * SLOT).unwrap();
-    stream.synchronize().unwrap();
-    let token = CancelToken::new();
-    let cancellable = stager.cancelled_by(&token);
-    let gate = Gate::before(&stream);
-    let mut target = vec![1; 4 * SLOTS * SLOT];
-    let result = std::thread::scope(|scope| {
-        let download = scope.spawn(|| cancellable.download(&stream, &device.whole(), &mut target));
-        token.cancel();
-        download.join().unwrap()
-    });
-    assert!(matches!(result, Err(Error::CopyCancelled { done: 0, .. })), "{result:?}");
-    gate.open();
-    assert!(target.iter().all(|byte| *byte == 1), "bytes came after the end");
 }

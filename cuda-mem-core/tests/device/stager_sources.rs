@@ -4,7 +4,6 @@ use std::io::{self, Read, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cuda_mem_core::copy::Stager;
-use cuda_mem_core::host::CancelToken;
 use cuda_mem_core::{DeviceBuffer, Error};
 
 use crate::common::files::TempFile;
@@ -192,27 +191,4 @@ fn a_reader_may_use_the_stager_itself() {
     stager.upload_from(stream, &mut Nested(&stager, &inner, stream), &outer.whole()).unwrap();
     assert!(outer.to_vec(stream).unwrap() == vec![9; 3 * SLOT]);
     assert!(inner.to_vec(stream).unwrap() == vec![8; 3 * SLOT]);
-}
-
-#[test]
-fn a_reader_that_cancels_is_read_no_further() {
-    struct Cancels(CancelToken, usize);
-    impl Read for Cancels {
-        fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-            self.1 += 1;
-            if self.1 == 3 {
-                self.0.cancel();
-            }
-            target[0] = 1;
-            Ok(1)
-        }
-    }
-    let world = World::new();
-    let token = CancelToken::new();
-    let stager = small(&world).cancelled_by(&token);
-    let device = DeviceBuffer::<u8>::zeroed(&world.stream, 10).unwrap();
-    let mut reader = Cancels(token, 0);
-    let result = stager.upload_from(&world.stream, &mut reader, &device.whole());
-    assert!(matches!(result, Err(Error::CopyCancelled { done: 0, total: 10 })), "{result:?}");
-    assert_eq!(reader.1, 3);
 }

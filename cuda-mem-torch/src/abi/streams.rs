@@ -144,12 +144,10 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     if found == known || found.id().is_of_a_capture() {
         return Ok(known);
     }
-    // One that captured when it came goes on under its name, and nobody has its memory before all work of the device is done.
-    if !known.id().is_of_a_capture() {
-        // What cannot be forgotten now keeps its memory, until that is quiet.
-        // SAFETY: its owner has destroyed it, since another one has its handle.
-        let _ = unsafe { device.caching.forget_stream(&known) };
-    }
+    // One that captured when it came goes on under its name. What cannot be forgotten now keeps its memory, until that is quiet.
+    // SAFETY: its owner has destroyed it, since another one has its handle.
+    let forget = || unsafe { device.caching.forget_stream(&known) };
+    let _ = (!known.id().is_of_a_capture()).then(forget);
     forget_all();
     Ok(enter(ordinal, found, handle))
 }
@@ -203,8 +201,7 @@ fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> 
         CoreError::Capturing { .. } => Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
-                "the stream {raw:p} of device {} captures a graph and was never seen before: allocate on it once before \
-                 the capture begins",
+                "the stream {raw:p} of device {} captures and was never seen: allocate on it before the capture begins",
                 device.ordinal
             ),
         ),

@@ -67,7 +67,6 @@ impl Download<'_> {
                 done = posted.pop_front().map_or(done, |(_, range)| range.end);
                 continue;
             }
-            self.plan.go_on(done, total)?;
             if asked < total
                 && let Some(slot) = ring.take(&mut place, stream)?
             {
@@ -90,7 +89,7 @@ impl Download<'_> {
             } else if !flying.flights.is_empty() {
                 backoff.pause();
             } else {
-                match ring.wait(&mut place, stream, || self.plan.go_on(done, total))? {
+                match ring.wait(&mut place, stream)? {
                     Waited::Slot(slot) => fetch(&mut flying, &mut asked, slot)?,
                     Waited::Stalled => {
                         let end = done.saturating_add(ring.slot_bytes()).min(total);

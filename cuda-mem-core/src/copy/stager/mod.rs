@@ -44,7 +44,6 @@ use crate::buffer::{DeviceRange, expect_equal};
 use crate::driver::{Context, refuse_forked};
 use crate::element::DeviceCopy;
 use crate::error::{Error, Result};
-use crate::host::CancelToken;
 use crate::stream::Stream;
 
 /// Copies between pageable memory, or files, and devices at the speed of the link, through a ring of pinned memory.
@@ -78,7 +77,6 @@ use crate::stream::Stream;
 #[derive(Clone)]
 pub struct Stager {
     inner: Arc<Inner>,
-    cancel: Option<CancelToken>,
 }
 
 struct Inner {
@@ -109,12 +107,6 @@ impl Stager {
         StagerBuilder::new(context)
     }
 
-    /// The same stager, whose copies end with [`Error::CopyCancelled`] once `token` is cancelled. Copies by other handles go on.
-    #[must_use]
-    pub fn cancelled_by(&self, token: &CancelToken) -> Self {
-        Self { inner: Arc::clone(&self.inner), cancel: Some(token.clone()) }
-    }
-
     /// How many threads copy, the caller among them.
     #[must_use]
     pub fn threads(&self) -> usize {
@@ -141,8 +133,8 @@ impl Stager {
     ///
     /// # Errors
     ///
-    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on), [`Error::CopyCancelled`]. The bytes of `target`
-    /// are unspecified then, and the device does not read `source` any more.
+    /// [`Error::LengthMismatch`], those of [`DeviceBuffer::on`](crate::DeviceBuffer::on). The bytes of `target` are unspecified then, and
+    /// the device does not read `source` any more.
     pub fn upload<T: DeviceCopy>(
         &self,
         stream: &Stream,
@@ -152,7 +144,7 @@ impl Stager {
         let bytes = size_of_val(source);
         expect_equal(bytes, target.size_bytes())?;
         if bytes <= STRAIGHT {
-            self.begin(stream, "Stager::upload")?.go_on(0, bytes)?;
+            self.begin(stream, "Stager::upload")?;
             return target.copy_from_slice(stream, source);
         }
         let host = Host::Source(HostBytes::new(source.as_ptr().cast::<u8>().cast_mut(), bytes));
@@ -179,7 +171,7 @@ impl Stager {
         let bytes = size_of_val(target);
         expect_equal(source.size_bytes(), bytes)?;
         if bytes <= STRAIGHT {
-            self.begin(stream, "Stager::download")?.go_on(0, bytes)?;
+            self.begin(stream, "Stager::download")?;
             return source.copy_to_slice(stream, target);
         }
         let host = Host::Target(HostBytes::new(target.as_mut_ptr().cast::<u8>(), bytes));
@@ -249,7 +241,7 @@ impl Stager {
         let ring = &self.inner.ring;
         ring.driver().expect_same(stream.driver(), "the stream")?;
         stream.refuse_capturing(call)?;
-        Ok(CopyPlan { ring, stream, cancel: self.cancel.as_ref(), threads: self.threads() })
+        Ok(CopyPlan { ring, stream, threads: self.threads() })
     }
 }
 
@@ -305,7 +297,7 @@ impl<'c> StagerBuilder<'c> {
         let ring = Ring::new(self.context, self.slots, self.slot_bytes.next_multiple_of(PAGE))?;
         let pool = Pool::start(ring.board(), self.threads.saturating_sub(1), copy_parts)
             .map_err(|error| Error::Io { call: "pthread_create", source: error.into() })?;
-        Ok(Stager { inner: Arc::new(Inner { pool, ring }), cancel: None })
+        Ok(Stager { inner: Arc::new(Inner { pool, ring }) })
     }
 }
 
@@ -318,19 +310,6 @@ fn expect(option: &'static str, value: usize, accepted: RangeInclusive<usize>) -
 struct CopyPlan<'s> {
     ring: &'s Ring,
     stream: &'s Stream,
-    cancel: Option<&'s CancelToken>,
     /// How many threads copy, the caller among them.
     threads: usize,
-}
-
-impl CopyPlan<'_> {
-    /// An error if the copy was cancelled when `done` of its bytes had been copied.
-    fn go_on(&self, done: usize, total: usize) -> Result<()> {
-        match self.cancel {
-            Some(token) if token.is_cancelled() => {
-                Err(Error::CopyCancelled { done: done as u64, total: total as u64 })
-            }
-            _ => Ok(()),
-        }
-    }
 }

@@ -141,16 +141,10 @@ impl Ring {
         Ok(place.turn.take())
     }
 
-    /// Waits for a slot, for a caller that has none and whose copy is on `stream`. `go_on` may end the wait with an error.
-    pub(super) fn wait(
-        &self,
-        place: &mut Place,
-        stream: &Stream,
-        go_on: impl Fn() -> Result<()>,
-    ) -> Result<Waited> {
+    /// Waits for a slot, for a caller that has none and whose copy is on `stream`.
+    pub(super) fn wait(&self, place: &mut Place, stream: &Stream) -> Result<Waited> {
         let (mut backoff, mut granted) = (Backoff::new(), self.board.granted());
         loop {
-            go_on()?;
             if let Some(slot) = self.take(place, stream)? {
                 return Ok(Waited::Slot(slot));
             }

@@ -46,7 +46,6 @@ impl Upload<'_> {
                 ring.send(slot, stream, &self.target, range)?;
                 continue;
             }
-            self.plan.go_on(sent, total)?;
             if cut < total
                 && let Some(slot) = ring.take(&mut place, stream)?
             {
@@ -57,7 +56,7 @@ impl Upload<'_> {
             } else if let Some((first, _)) = posted.front() {
                 first.wait();
             } else {
-                match ring.wait(&mut place, stream, || self.plan.go_on(sent, total))? {
+                match ring.wait(&mut place, stream)? {
                     Waited::Slot(slot) => posted.push_back(self.post(host, slot, &mut cut)),
                     Waited::Stalled => {
                         let end = sent.saturating_add(ring.slot_bytes()).min(total);
@@ -123,7 +122,7 @@ impl Upload<'_> {
         let mut done = 0;
         while done < total {
             let end = self.chunk_end(done);
-            match ring.wait(&mut place, stream, || self.plan.go_on(done, total))? {
+            match ring.wait(&mut place, stream)? {
                 Waited::Slot(mut slot) => {
                     self.fill(source, ring.bytes(&mut slot, end.saturating_sub(done)), done)?;
                     ring.send(slot, stream, &self.target, done..end)?;
@@ -146,8 +145,6 @@ impl Upload<'_> {
         let mut filled = 0;
         while let Some(rest) = target.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let at = done.saturating_add(filled);
-            // What was read and not sent was not copied.
-            self.plan.go_on(done, self.target.len())?;
             let failure = match source.read(rest) {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 // More than there was room for is a mistake of the source.
