@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "calls driver functions")]
 
 use super::idle::WhenIdle;
-use super::quiet::{Quiet, until_over, until_quiet};
+use super::quiet::{Quiet, until_quiet};
 use super::{Stream, is_capturing};
 use crate::driver::{Context, Event, LateReports, Relaxed, fork, refuse_forked};
 use crate::error::{Error, Result, call, query};
@@ -175,12 +175,12 @@ impl Stream {
     pub(crate) fn drain(&self) -> Quiet {
         // Without the relaxed mode somebody's capture may fail, but the memory is still safe.
         let _relaxed = Relaxed::enter(self.driver()).ok();
-        until_quiet(self, || self.wait_until_idle())
+        self.drain_relaxed()
     }
 
-    /// As [`Stream::drain`], for callers in the relaxed capture mode, behind a copy.
+    /// As [`Stream::drain`], for callers in the relaxed capture mode.
     pub(crate) fn drain_relaxed(&self) -> Quiet {
-        until_over(self, || self.wait_until_idle())
+        until_quiet(self, || self.wait_until_idle())
     }
 }
 

@@ -61,16 +61,11 @@ impl Quiet {
 pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
     // In a host function no wait ends: the stream waits for that function. The driver refuses other calls there, as this one (both seen on
     // hardware).
-    match stream.context().bind() {
-        Err(error) if error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED) => {
-            Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) })
-        }
-        _ => until_over(stream, wait),
+    if let Err(error) = stream.context().bind()
+        && error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
+    {
+        return Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) });
     }
-}
-
-/// As [`until_quiet`], behind a call that a host function would have been refused.
-pub(super) fn until_over(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
     let mut first = None;
     let mut refused_since = None;
     let mut pause = Duration::from_micros(10);

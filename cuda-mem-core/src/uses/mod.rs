@@ -197,7 +197,7 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongThread`] for a per-thread stream whose use was never ended.
+    /// [`Error::WrongThread`] for a per-thread stream whose use has no point: it was never ended, or the driver refused.
     pub fn are_over(&mut self) -> Result<bool> {
         self.all(Use::is_over)
     }

@@ -43,7 +43,10 @@ fn allocating_copying_and_dropping_takes_what_it_needs_and_one_wait() {
         let same = calls(sim, &stream, at_once);
         println!("the context current: {} calls: {}", same.len(), same.join(" "));
         let work: Vec<_> = same.iter().copied().filter(|call| !FOR_CAPTURES.contains(call)).collect();
-        assert_eq!(work, [WORK[0], "cuCtxGetCurrent", WORK[1], "cuStreamSynchronize", WORK[2]]);
+        assert_eq!(
+            work,
+            [WORK[0], "cuCtxGetCurrent", WORK[1], "cuCtxGetCurrent", "cuStreamSynchronize", WORK[2]]
+        );
         assert!(same.len() - work.len() <= 5, "{same:?}");
         let steps = calls(sim, &stream, in_steps);
         println!("in separate steps: {} calls: {}", steps.len(), steps.join(" "));
@@ -53,7 +56,7 @@ fn allocating_copying_and_dropping_takes_what_it_needs_and_one_wait() {
             set_current(sim, raw);
             let calls = calls(sim, &stream, at_once);
             println!("{raw:?} current: {} calls: {}", calls.len(), calls.join(" "));
-            assert!(calls.len() <= same.len() + 2, "{calls:?}");
+            assert!(calls.len() <= same.len() + 4, "{calls:?}");
             assert_eq!(current(sim.table()), raw.addr());
         }
     });

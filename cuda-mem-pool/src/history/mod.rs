@@ -232,13 +232,14 @@ impl History {
             return;
         }
         // Held until all were called.
-        let _turn = lock(&self.turn);
+        let turn = lock(&self.turn);
         let entry = self.keep(event, frames);
         let trackers = self.trackers.all();
         IN_TRACKER.set(true);
         for (_, tracker) in trackers.iter() {
             let _ = catch_panic(|| tracker(&entry));
         }
+        drop(turn);
         // One may have been detached meanwhile, and ends here.
         let _ = catch_panic(|| drop(trackers));
         IN_TRACKER.set(false);

@@ -72,6 +72,13 @@ fn a_watcher_meets_no_lock(context: &Context, listen: impl FnOnce(&CachingAlloca
     let (freed, answered) = (AtomicBool::new(false), Arc::new(AtomicUsize::new(0)));
     let asked = Arc::clone(&answered);
     listen(&all.allocator);
+    // With memory that emptying would give back.
+    let released = MempoolId::for_user();
+    all.allocator.begin_allocate_to_pool(released, Filter::this_thread()).unwrap();
+    let of_pool = all.allocator.allocate_by_address(1000, &all.stream).unwrap();
+    all.allocator.end_allocate_to_pool(released).unwrap();
+    free(&all.allocator, of_pool);
+    all.allocator.release_pool(released).unwrap();
     let kept = all.kept[0];
     let id = all.allocator.attach_backing_watcher(move |change| {
         drop(first.lock().unwrap().take());
@@ -84,6 +91,7 @@ fn a_watcher_meets_no_lock(context: &Context, listen: impl FnOnce(&CachingAlloca
             allocator.pin(change.address, 1, Pin::Graph).map(|_| ()),
             allocator.generation(change.address, 1).map(|_| ()),
             allocator.empty_cache().map(|_| ()),
+            allocator.empty_pool_cache(MempoolId::NONE).map(|_| ()),
             allocator.set_memory_fraction(0.5),
             allocator.pin(kept, 1, Pin::Exported).map(|_| ()),
         ]);

@@ -201,7 +201,7 @@ fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> 
         CoreError::Capturing { .. } => Failure::new(
             CUDA_MEM_TORCH_CAPTURING,
             format!(
-                "the stream {raw:p} of device {} captures and was never seen: allocate on it before the capture begins",
+                "the stream {raw:p} of device {} captures and was never seen: allocate on it once before the capture begins",
                 device.ordinal
             ),
         ),

@@ -197,13 +197,13 @@ impl CachingAllocator {
     /// allocator knows; not for those of the default pool. Memory stays while one of them captures, and what the driver or the pool's source
     /// does not take.
     pub fn empty_pool_cache(&self, id: MempoolId) -> Result<usize> {
+        refuse_watchers()?;
         if id == MempoolId::NONE {
             let went = self.empty_cache();
             let pools = self.shared().pools();
             pools.wait_for_uses();
             return Ok(pools.reclaim(id, true)?.saturating_add(went?));
         }
-        refuse_watchers()?;
         self.shared().poll();
         self.shared().pools().reclaim_pool(id)
     }
