@@ -196,13 +196,18 @@ impl Context {
     }
 }
 
+/// The calling thread's context; null if it has none.
+pub(crate) fn current_context(driver: Driver) -> Result<CUcontext> {
+    let mut current = ptr::null_mut();
+    // SAFETY: one handle to write.
+    unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
+    Ok(current)
+}
+
 impl Inner {
     fn bind(&self) -> Result<Bound<'_>> {
         let driver = self.device.driver();
-        let mut current: CUcontext = ptr::null_mut();
-        // SAFETY: one handle to write.
-        unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
-        if current == self.raw.raw() {
+        if current_context(driver)? == self.raw.raw() {
             return Ok(Bound { driver, pushed: false, _context: PhantomData, _not_send: PhantomData });
         }
         self.push()

@@ -112,7 +112,8 @@ impl Uses {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongThread`](crate::Error::WrongThread) for a per-thread stream whose use has no point: it was never ended, or the driver refused. The uses stay as they were.
+    /// [`Error::WrongThread`](crate::Error::WrongThread) for a per-thread stream whose use has no point: it was never ended,
+    /// or the driver refused. The uses stay as they were.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
         self.entries_mut().iter().map(Use::point).collect()
     }
