@@ -144,10 +144,12 @@ fn find(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> {
     if found == known || found.id().is_of_a_capture() {
         return Ok(known);
     }
-    // One that captured when it came goes on under its name. What cannot be forgotten now keeps its memory, until that is quiet.
-    // SAFETY: its owner has destroyed it, since another one has its handle.
-    let forget = || unsafe { device.caching.forget_stream(&known) };
-    let _ = (!known.id().is_of_a_capture()).then(forget);
+    // One that captured when it came may be the same: it goes on under the name that it has here.
+    if !known.id().is_of_a_capture() {
+        // What cannot be forgotten now keeps its memory, until that is quiet.
+        // SAFETY: its owner has destroyed it, since another one has its handle.
+        let _ = unsafe { device.caching.forget_stream(&known) };
+    }
     forget_all();
     Ok(enter(ordinal, found, handle))
 }
@@ -212,8 +214,7 @@ fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> 
 /// Whether a stream of the device captures. It is not remembered: who asks this way never says that it has ended.
 pub(super) fn captures(device: &'static Device, raw: *mut c_void) -> bool {
     // SAFETY: the caller's promise for the handle: a stream of this device. Nothing of it is kept.
-    let looked_at = unsafe { Stream::borrow_raw(&device.context, raw) };
-    matches!(looked_at, Err(CoreError::Capturing { .. }))
+    matches!(unsafe { Stream::borrow_raw(&device.context, raw) }, Err(CoreError::Capturing { .. }))
 }
 
 /// The device of a stream of any: of a default stream, the current one.

@@ -104,9 +104,8 @@ pub(super) fn ask(pid: i32, offer: &Offer) -> Result<Descriptors, String> {
     let is_it = move |peer: &cuda_mem_ipc::transport::Peer| peer.pid().cast_signed() == pid;
     let policy = this_user().with_predicate(is_it);
     let deadline = Deadline::after(LIMIT);
-    let connection =
-        address(offer.socket).and_then(|address| Connection::connect(&address, &policy, deadline));
-    let connection = connection.map_err(failed)?;
+    let connect = |address: Address| Connection::connect(&address, &policy, deadline);
+    let connection = address(offer.socket).and_then(connect).map_err(failed)?;
     let mut descriptors = Vec::new();
     for names in offer.handles.chunks(MAX_DESCRIPTORS) {
         let payload: Vec<u8> = names.iter().flat_map(|name| name.to_ne_bytes()).collect();
