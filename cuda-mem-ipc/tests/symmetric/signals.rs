@@ -386,18 +386,24 @@ fn asked_before_the_write(sim: &OwnSim, call: impl FnOnce()) -> u64 {
     before.filter(|&&call| call == "cuStreamIsCapturing").count() as u64
 }
 
+/// A rank that meets rank 0 so often, and once more, and then hears that it has broken the group.
+fn meets_until_broken(first: &Channel, times: usize) {
+    let rank = Seat::of(first).join();
+    let memory = rank.memory(100);
+    (0..times).for_each(|_| rank.meet(&*memory));
+    // The other rank goes on as soon as this is in the stream, and breaks the group.
+    let _ = memory.barrier(&rank.stream, 0, Some(LONG));
+    let broken = until_broken(&*memory);
+    assert!(matches!(broken, Error::Broken { rank: 0, why: Why::Failed, .. }), "{broken}");
+    drop(memory);
+    rank.finish();
+}
+
 /// The driver refuses the signal itself, or what comes behind it.
 #[test]
 fn a_signal_that_counts_though_its_call_fails_breaks_the_group() {
     fn body(first: &Channel) {
-        let rank = Seat::of(first).join();
-        let memory = rank.memory(100);
-        // The other rank goes on as soon as this is in the stream, and breaks the group.
-        let _ = memory.barrier(&rank.stream, 0, Some(LONG));
-        let broken = until_broken(&*memory);
-        assert!(matches!(broken, Error::Broken { rank: 0, why: Why::Failed, .. }), "{broken}");
-        drop(memory);
-        rank.finish();
+        meets_until_broken(first, 0);
     }
     if backend() != Backend::Simulator {
         return;
@@ -433,15 +439,7 @@ fn a_signal_that_counts_though_its_call_fails_breaks_the_group() {
 #[test]
 fn a_barrier_breaks_the_group_only_when_a_part_of_it_is_in_its_stream() {
     fn body(first: &Channel) {
-        let rank = Seat::of(first).join();
-        let memory = rank.memory(100);
-        (0..4).for_each(|_| rank.meet(&*memory));
-        // The other rank goes on as soon as this is in the stream, and breaks the group.
-        let _ = memory.barrier(&rank.stream, 0, Some(LONG));
-        let broken = until_broken(&*memory);
-        assert!(matches!(broken, Error::Broken { rank: 0, why: Why::Failed, .. }), "{broken}");
-        drop(memory);
-        rank.finish();
+        meets_until_broken(first, 4);
     }
     if backend() != Backend::Simulator {
         return;
