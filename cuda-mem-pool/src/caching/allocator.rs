@@ -97,8 +97,9 @@ impl CachingAllocator {
         &self.inner.shared
     }
 
-    /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. It is leaked unless [`CachingAllocator::free_by_address`] gets
-    /// it. No call of the driver is made as long as memory is cached. May be called while streams capture.
+    /// Allocates memory for work of a stream; its address, a multiple of 512, or of 256 where a pool's source gives such. It is leaked unless
+    /// [`CachingAllocator::free_by_address`] gets it. No call of the driver is made as long as memory is cached. May be called while streams
+    /// capture.
     ///
     /// # Errors
     ///

@@ -11,10 +11,13 @@ use crate::primitive::unique;
 pub(crate) use crate::snapshot::BlockState;
 use crate::statistics::PoolSize;
 
+/// What segments begin at multiples of: less than blocks have, because other allocators' pools give them too.
+const SEGMENT_ALIGNMENT: u64 = 256;
+
 /// The most bytes of a segment that is larger than its first request needs.
 const ROOMY: u64 = 64 << 20;
 
-/// A block as it is at the moment. Its size in bytes is a multiple of 512, its address one of 256: that of its segment and so many.
+/// A block as it is at the moment. Its size in bytes is a multiple of 512, and so is its distance from the begin of its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) address: u64,
@@ -399,7 +402,7 @@ impl SegmentHeap {
     /// The segment is still the caller's then.
     pub(crate) fn put_back(&mut self, segment: &Segment) -> Result<Block, PoolError> {
         let Segment { address, bytes, stream, kind, .. } = *segment;
-        let aligned = address.is_multiple_of(256) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
+        let aligned = address.is_multiple_of(SEGMENT_ALIGNMENT) && bytes.is_multiple_of(MIN_BLOCK_SIZE);
         let end = address.checked_add(bytes);
         let (Some(end), true) = (end, aligned && address > 0 && bytes > 0 && bytes <= MOST) else {
             return Err(PoolError::BadSegment { address, bytes });
