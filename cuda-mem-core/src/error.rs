@@ -270,7 +270,7 @@ impl<O> From<Refused<O>> for Error {
 }
 
 // Not derived: an owner need not be printable for its error to be.
-shown!([O] Refused<O>, |it| error: it.error);
+impl_debug!([O] Refused<O>, |it| error: it.error);
 
 impl<O> fmt::Display for Refused<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

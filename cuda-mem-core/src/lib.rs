@@ -32,16 +32,16 @@
 
 #![deny(unsafe_code)]
 
-/// [`Debug`](std::fmt::Debug) by some of what a value has, each with its name.
+/// Implements [`Debug`](std::fmt::Debug) with the named fields alone.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! shown {
+macro_rules! impl_debug {
     ($([$($bounds:tt)+])? $name:ident $(<$($parameter:tt),+>)? $(, |$it:ident| $($field:ident: $value:expr),+)?) => {
         impl $(<$($bounds)+>)? ::std::fmt::Debug for $name $(<$($parameter),+>)? {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                let mut shown = f.debug_struct(stringify!($name));
-                $(let $it = self; $(shown.field(stringify!($field), &$value);)+)?
-                shown.finish_non_exhaustive()
+                let mut debug = f.debug_struct(stringify!($name));
+                $(let $it = self; $(debug.field(stringify!($field), &$value);)+)?
+                debug.finish_non_exhaustive()
             }
         }
     };

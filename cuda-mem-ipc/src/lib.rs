@@ -34,7 +34,7 @@ pub mod symmetric;
 pub mod transport;
 
 pub use cuda_mem_pool;
-use cuda_mem_pool::cuda_mem_core::shown;
+use cuda_mem_pool::cuda_mem_core::impl_debug;
 pub use error::{Error, Result};
 pub use import::{Departure, ImportError, ImportKey, Imports};
 

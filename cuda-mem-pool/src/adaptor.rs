@@ -130,7 +130,7 @@ unsafe impl<R: MemoryResource> MemoryResource for TrackingAdaptor<R> {
 equal_handles!(TrackingAdaptor<R>, inner);
 
 // Not derived: a resource need not be printable, and what it gives memory from is.
-crate::shown!([R] TrackingAdaptor<R>, |it| inner: it.inner);
+crate::impl_debug!([R] TrackingAdaptor<R>, |it| inner: it.inner);
 
 // SAFETY: the memory is the upstream's, handed through.
 unsafe impl MemorySource for Tracker {

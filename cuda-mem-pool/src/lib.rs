@@ -50,7 +50,7 @@ pub mod trace;
 
 pub use adaptor::{OutstandingAllocation, TrackingAdaptor};
 pub use cuda_mem_core;
-use cuda_mem_core::shown;
+use cuda_mem_core::impl_debug;
 pub use driver_pool::{
     Attributes, DeviceMemoryResource, DeviceMemoryResourceOptions, PinnedMemoryResource,
     PinnedMemoryResourceOptions,

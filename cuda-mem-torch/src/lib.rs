@@ -44,7 +44,7 @@ mod uncached;
 pub use allocator::{AllocatorState, CheckpointDelta, CudaAllocator, DataPtr, NativeAllocator, RawDeleter};
 pub use cuda_mem_ipc;
 pub use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::host::raw::{PinError, pin_memory, unpin_memory};
-use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::shown;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::impl_debug;
 pub use current::{change_current_allocator, current_allocator};
 pub use error::{Error, HandleError, OutOfMemory, OutOfMemoryObserver, Result};
 pub use ipc::{IpcDevPtr, ShareableHandle};

@@ -167,4 +167,4 @@ impl Drop for MemPool {
     }
 }
 
-crate::shown!(MemPool, |it| id: it.id, device: it.device);
+crate::impl_debug!(MemPool, |it| id: it.id, device: it.device);

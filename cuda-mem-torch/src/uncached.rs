@@ -49,4 +49,4 @@ impl<B> Uncached<B> {
     }
 }
 
-crate::shown!([B] Uncached<B>, |it| count: it.count);
+crate::impl_debug!([B] Uncached<B>, |it| count: it.count);

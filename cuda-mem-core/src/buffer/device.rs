@@ -390,7 +390,7 @@ pub unsafe fn free(address: CUdeviceptr, stream: &Stream) -> Result<()> {
     }
 }
 
-shown!([T: DeviceCopy] DeviceBuffer<T>, |it|
+impl_debug!([T: DeviceCopy] DeviceBuffer<T>, |it|
     address: format_args!("{:#x}", it.as_raw()), len: it.len, size_bytes: it.size_bytes(),
     stream: it.stream()
 );

@@ -143,4 +143,4 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     }
 }
 
-shown!([T: DeviceCopy] ManagedBuffer<T>, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len);
+impl_debug!([T: DeviceCopy] ManagedBuffer<T>, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len);

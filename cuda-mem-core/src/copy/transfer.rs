@@ -243,4 +243,4 @@ impl<M: HostMemory> Drop for Transfer<M> {
     }
 }
 
-shown!([M: HostMemory] Transfer<M>, |it| copied: it.copied);
+impl_debug!([M: HostMemory] Transfer<M>, |it| copied: it.copied);

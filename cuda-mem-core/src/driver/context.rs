@@ -272,7 +272,7 @@ impl PartialEq for Context {
 
 impl Eq for Context {}
 
-shown!(Context, |it| device: it.inner.device, raw: it.inner.raw.raw());
+impl_debug!(Context, |it| device: it.inner.device, raw: it.inner.raw.raw());
 
 /// A blocking stream of a context's own, which waits for the context's legacy stream as all of them do, once it was needed. It has no work
 /// but these points.

@@ -158,7 +158,7 @@ pub fn catch_panic<R>(body: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).map_err(ManuallyDrop::new).ok()
 }
 
-shown!(Deferred, |it| waiting: it.count.load(Ordering::Relaxed));
+impl_debug!(Deferred, |it| waiting: it.count.load(Ordering::Relaxed));
 
 /// What is to be dropped when memory has gone back to the driver, in this order.
 #[derive(Default)]
@@ -174,4 +174,4 @@ impl Guards {
     }
 }
 
-shown!(Guards, |it| count: it.0.len());
+impl_debug!(Guards, |it| count: it.0.len());

@@ -185,7 +185,7 @@ impl Drop for Event {
     }
 }
 
-shown!(Event, |it| raw: it.raw.raw(), is_pooled: it.is_pooled);
+impl_debug!(Event, |it| raw: it.raw.raw(), is_pooled: it.is_pooled);
 
 fn create_raw(context: &Context, flags: CUevent_flags) -> Result<Handle<CUevent_st>> {
     let _bound = context.bind()?;

@@ -68,7 +68,7 @@ macro_rules! opaque {
             }
         }
 
-        shown!($name);
+        impl_debug!($name);
     };
 }
 

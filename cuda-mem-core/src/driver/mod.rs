@@ -319,4 +319,4 @@ impl Hash for Driver {
     }
 }
 
-shown!(Driver, |it| version: it.version(), release_failures: it.release_failures());
+impl_debug!(Driver, |it| version: it.version(), release_failures: it.release_failures());

@@ -249,4 +249,4 @@ impl Drop for Page {
     }
 }
 
-shown!(Page, |it| slots: it.slots.states.len());
+impl_debug!(Page, |it| slots: it.slots.states.len());

@@ -238,4 +238,4 @@ unsafe impl HostElements for HostMapping {
     }
 }
 
-shown!(HostMapping, |it| address: it.address.raw(), len: it.len, page_size: it.page_size);
+impl_debug!(HostMapping, |it| address: it.address.raw(), len: it.len, page_size: it.page_size);

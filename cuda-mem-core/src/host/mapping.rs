@@ -157,4 +157,4 @@ impl Drop for Mapped {
     }
 }
 
-shown!(FileMapping, |it| address: it.mapped.address.raw(), len: it.mapped.len, writable: it.writable, private: it.private);
+impl_debug!(FileMapping, |it| address: it.mapped.address.raw(), len: it.mapped.len, writable: it.writable, private: it.private);

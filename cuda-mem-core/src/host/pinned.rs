@@ -202,4 +202,4 @@ unsafe impl<T: DeviceCopy> HostElements for PinnedBuffer<T> {
     }
 }
 
-shown!([T: DeviceCopy] PinnedBuffer<T>, |it| address: it.elements.raw(), len: it.len);
+impl_debug!([T: DeviceCopy] PinnedBuffer<T>, |it| address: it.elements.raw(), len: it.len);

@@ -410,4 +410,4 @@ impl<M: HostMemory> Drop for Registered<M> {
     }
 }
 
-shown!([M: HostMemory] Registered<M>, |it| address: it.as_ptr(), bytes: it.byte_len(), flags: it.flags());
+impl_debug!([M: HostMemory] Registered<M>, |it| address: it.as_ptr(), bytes: it.byte_len(), flags: it.flags());

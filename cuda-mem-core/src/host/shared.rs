@@ -321,6 +321,6 @@ macro_rules! host_memory {
 host_memory!(SharedMapping);
 host_memory!(SharedPages);
 
-shown!(SharedPages, |it| address: it.mapped.address.raw(), bytes: it.mapped.len);
+impl_debug!(SharedPages, |it| address: it.mapped.address.raw(), bytes: it.mapped.len);
 
-shown!(SharedMapping, |it| address: it.mapped.address.raw(), bytes: it.mapped.len);
+impl_debug!(SharedMapping, |it| address: it.mapped.address.raw(), bytes: it.mapped.len);

@@ -85,7 +85,7 @@ impl MemoryHandle {
     }
 }
 
-shown!(MemoryHandle, |it| offset: it.offset, len: it.len);
+impl_debug!(MemoryHandle, |it| offset: it.offset, len: it.len);
 
 /// What such memory is allocated in: the driver shares whole pages, and what else lies in them would be shared too.
 const PAGE: usize = 2 << 20;

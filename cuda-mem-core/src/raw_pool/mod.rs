@@ -413,4 +413,4 @@ impl PartialEq for MemoryPool {
 
 impl Eq for MemoryPool {}
 
-shown!(MemoryPool, |it| raw: it.raw.raw(), owned: it.is_owned());
+impl_debug!(MemoryPool, |it| raw: it.raw.raw(), owned: it.is_owned());

@@ -258,4 +258,4 @@ fn try_until_nothing_is_left() {
     }
 }
 
-shown!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));
+impl_debug!(WhenIdle, |it| waiting: it.count.load(Ordering::Relaxed));

@@ -588,4 +588,4 @@ impl PartialEq for Stream {
 
 impl Eq for Stream {}
 
-shown!(Stream, |it| id: it.inner.id.raw, kind: it.inner.kind);
+impl_debug!(Stream, |it| id: it.inner.id.raw, kind: it.inner.kind);

@@ -175,4 +175,4 @@ impl Drop for PhysicalMemory {
     }
 }
 
-shown!(PhysicalMemory, |it| raw: format_args!("{:#x}", it.raw), bytes: it.bytes);
+impl_debug!(PhysicalMemory, |it| raw: format_args!("{:#x}", it.raw), bytes: it.bytes);

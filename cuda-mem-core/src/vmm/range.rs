@@ -199,6 +199,6 @@ impl Drop for AddressRange {
     }
 }
 
-shown!(AddressRange, |it|
+impl_debug!(AddressRange, |it|
     address: format_args!("{:#x}", it.address), bytes: it.bytes, mapped_bytes: it.mapped_bytes()
 );

@@ -140,6 +140,6 @@ impl<V: Send + Sync + 'static> Default for Imports<V> {
     }
 }
 
-crate::shown!([V] Imports<V>);
+crate::impl_debug!([V] Imports<V>);
 
-crate::shown!(Departure);
+crate::impl_debug!(Departure);

@@ -152,7 +152,7 @@ impl Drop for Block {
     }
 }
 
-crate::shown!(SharedBuffer, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());
+crate::impl_debug!(SharedBuffer, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());
 
 /// A buffer, or a part of one, to be handed over: [`Exporter::hand_over`](super::Exporter::hand_over) takes it. It keeps the
 /// buffer.
@@ -208,4 +208,4 @@ impl Share {
     }
 }
 
-crate::shown!(Share, |it| offset: it.offset, len: it.len);
+crate::impl_debug!(Share, |it| offset: it.offset, len: it.len);

@@ -211,4 +211,4 @@ impl Drop for Exported {
     }
 }
 
-crate::shown!(Exportable, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());
+crate::impl_debug!(Exportable, |it| address: format_args!("{:#x}", it.as_raw()), len: it.len());

@@ -349,7 +349,7 @@ impl Drop for Exporter {
     }
 }
 
-crate::shown!(ExportLink, |it| peer: it.connection.peer());
+crate::impl_debug!(ExportLink, |it| peer: it.connection.peer());
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/players/exporter.rs"]

@@ -326,7 +326,7 @@ impl Drop for Importer {
     }
 }
 
-crate::shown!(Importer, |it| peer: it.peer().pid());
+crate::impl_debug!(Importer, |it| peer: it.peer().pid());
 
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/players/importer.rs"]

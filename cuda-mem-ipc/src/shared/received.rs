@@ -141,7 +141,7 @@ impl ReceivedBuffer {
     }
 }
 
-crate::shown!(Received, |it| said: it.said);
+crate::impl_debug!(Received, |it| said: it.said);
 
 impl UsedElsewhere for Received {
     fn order(&self, stream: &Stream) -> core::Result<()> {
@@ -160,6 +160,6 @@ impl Drop for Received {
     }
 }
 
-crate::shown!(ReceivedBuffer, |it|
+crate::impl_debug!(ReceivedBuffer, |it|
     sequence: it.sequence(), address: format_args!("{:#x}", it.as_raw()), len: it.len()
 );

@@ -149,7 +149,7 @@ impl Drop for SymmetricBuffer {
     }
 }
 
-crate::shown!(SymmetricBuffer, |it|
+crate::impl_debug!(SymmetricBuffer, |it|
     backend: it.backend.name(), address: format_args!("{:#x}", it.allocated.address), bytes: it.bytes
 );
 

@@ -98,7 +98,7 @@ impl fmt::Display for PeerPolicy {
     }
 }
 
-crate::shown!(PeerPolicy, |it| accepted: format_args!("{it}"));
+crate::impl_debug!(PeerPolicy, |it| accepted: format_args!("{it}"));
 
 #[cfg(test)]
 mod tests {

@@ -362,7 +362,7 @@ impl<'a> StreamAllocator<'a> {
     }
 }
 
-crate::shown!(['a] StreamAllocator<'a>, |it| stream: it.stream);
+crate::impl_debug!(['a] StreamAllocator<'a>, |it| stream: it.stream);
 
 // SAFETY: the heaps' memory is the device's, mapped for it to read and write.
 unsafe impl MemoryResource for CachingAllocator {

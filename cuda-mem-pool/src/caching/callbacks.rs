@@ -183,4 +183,4 @@ impl CallWatch {
     }
 }
 
-crate::shown!(CallWatch, |it| is_observed: it.observer.is_some());
+crate::impl_debug!(CallWatch, |it| is_observed: it.observer.is_some());

@@ -242,4 +242,4 @@ pub(super) fn number_of(found: Found) -> BlockNumber {
     BlockNumber::new(found.tier, found.record)
 }
 
-crate::shown!(DeviceCache, |it| device: it.context.device());
+crate::impl_debug!(DeviceCache, |it| device: it.context.device());

@@ -252,7 +252,7 @@ impl Drop for Pinned {
     }
 }
 
-crate::shown!(Pinned, |it| range: format_args!("{:#x?}", it.range), pin: it.pin);
+crate::impl_debug!(Pinned, |it| range: format_args!("{:#x?}", it.range), pin: it.pin);
 
 impl Source<'_> {
     /// The handles behind a range, of which an empty one has that of its address.

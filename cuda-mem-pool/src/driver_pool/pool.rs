@@ -192,7 +192,7 @@ unsafe impl RawResource for DriverPool {
     }
 }
 
-crate::shown!(DriverPool, |it|
+crate::impl_debug!(DriverPool, |it|
     pool: it.pool, device: it.home.context().device(), location: it.location, max_size: it.max_size,
     ipc_enabled: it.is_ipc_enabled(), mapped: it.is_mapped()
 );

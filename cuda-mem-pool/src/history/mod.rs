@@ -309,7 +309,7 @@ fn now_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-crate::shown!(History, |it| recording: it.is_recording());
+crate::impl_debug!(History, |it| recording: it.is_recording());
 
 impl State {
     /// Drops the oldest entries, so that no more than the options allow stay: at least one.
@@ -358,4 +358,4 @@ impl<F: ?Sized> List<F> {
     }
 }
 
-crate::shown!([F: ?Sized] List<F>, |it| callbacks: it.all().len());
+crate::impl_debug!([F: ?Sized] List<F>, |it| callbacks: it.all().len());

@@ -70,7 +70,7 @@ impl Default for HistoryOptions {
     }
 }
 
-crate::shown!(HistoryOptions, |it|
+crate::impl_debug!(HistoryOptions, |it|
     max_entries: it.max_entries, skip_actions: it.skip_actions, context: it.context
 );
 

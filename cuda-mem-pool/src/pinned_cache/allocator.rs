@@ -252,4 +252,4 @@ impl Drop for Handle {
     }
 }
 
-crate::shown!(PinnedCachingAllocator, |it| statistics: it.statistics());
+crate::impl_debug!(PinnedCachingAllocator, |it| statistics: it.statistics());

@@ -322,4 +322,4 @@ impl Pools {
     }
 }
 
-crate::shown!(Pools, |it| routes: it.routes.len());
+crate::impl_debug!(Pools, |it| routes: it.routes.len());

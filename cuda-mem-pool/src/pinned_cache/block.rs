@@ -229,7 +229,7 @@ unsafe impl Send for PinnedBlock {}
 // SAFETY: a shared block gives out shared slices, and its uses are behind a lock.
 unsafe impl Sync for PinnedBlock {}
 
-crate::shown!(PinnedBlock, |it| address: it.start, len: it.len);
+crate::impl_debug!(PinnedBlock, |it| address: it.start, len: it.len);
 
 /// A block that belongs to nobody, or to the [`PinnedBlock`] around it. One pointer, because it is moved several times on the way
 /// between a thread cache and its user, and back.

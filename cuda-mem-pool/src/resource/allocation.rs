@@ -178,4 +178,4 @@ unsafe impl HostElements for Allocation<HostDeviceAccessible> {
     }
 }
 
-crate::shown!([A] Allocation<A>, |it| address: format_args!("{:#x}", it.address()), len: it.len());
+crate::impl_debug!([A] Allocation<A>, |it| address: format_args!("{:#x}", it.address()), len: it.len());

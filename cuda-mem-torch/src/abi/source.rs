@@ -41,7 +41,7 @@ pub(super) struct Source {
     pub(super) free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
 }
 
-crate::shown!(Source);
+crate::impl_debug!(Source);
 
 // SAFETY: what was promised for the source: memory belongs to its receiver until it is freed. Alignment is checked by the books.
 unsafe impl MemorySource for Source {

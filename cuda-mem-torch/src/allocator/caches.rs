@@ -83,4 +83,4 @@ pub(crate) fn refuse_forked() -> Result<()> {
     if forked() { Err(core::Error::Forked.into()) } else { Ok(()) }
 }
 
-crate::shown!(Caches, |it| driver: it.driver, enabled: it.is_enabled());
+crate::impl_debug!(Caches, |it| driver: it.driver, enabled: it.is_enabled());

@@ -56,7 +56,7 @@ impl PartialEq for RawDeleter {
 
 impl Eq for RawDeleter {}
 
-crate::shown!(RawDeleter);
+crate::impl_debug!(RawDeleter);
 
 /// An allocation and what frees it. Dropped, it goes back, ordered on the stream that it was allocated for and behind those that
 /// [`CudaAllocator::record_stream`](super::CudaAllocator::record_stream) was told; nothing else orders it, so work on its address

@@ -288,7 +288,7 @@ fn expect_all_of_it(context: &Context, address: u64, needed: usize) -> Result<()
     Ok(())
 }
 
-crate::shown!(Borrowed, |it|
+crate::impl_debug!(Borrowed, |it|
     address: format_args!("{:#x}", it.address), device: it.device, dtype: it.layout.dtype,
     shape: it.layout.shape, strides: it.layout.strides
 );

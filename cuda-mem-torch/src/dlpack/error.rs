@@ -74,7 +74,7 @@ impl<O> From<Refused<O>> for DlpackError {
     }
 }
 
-crate::shown!([O] Refused<O>, |it| error: it.error);
+crate::impl_debug!([O] Refused<O>, |it| error: it.error);
 
 impl<O> fmt::Display for Refused<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -124,7 +124,7 @@ impl Clone for PluggableAllocator {
     }
 }
 
-crate::shown!(PluggableAllocator, |it|
+crate::impl_debug!(PluggableAllocator, |it|
     initialized: it.inner.initialized.load(Ordering::Relaxed),
     // In a forked child a thread of the parent may have a lock.
     allocations: if forked() { 0 } else { it.inner.program.books.with(|state| state.blocks.len()) }

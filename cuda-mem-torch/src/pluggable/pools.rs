@@ -40,7 +40,7 @@ unsafe impl RawResource for Program {
     }
 }
 
-crate::shown!(Program);
+crate::impl_debug!(Program);
 
 impl Inner {
     /// Ends something of a pool: by `native`, where pools are kept here, and by the program's function.

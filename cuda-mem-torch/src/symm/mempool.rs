@@ -165,7 +165,7 @@ unsafe impl MempoolAllocator for SymmetricMempool {
     }
 }
 
-crate::shown!(SymmetricMempool, |it|
+crate::impl_debug!(SymmetricMempool, |it|
     device_type: it.device_type, backend: lock_here(&it.found).ok().and_then(|all| Some(all.last()?.name().to_owned()))
 );
 

@@ -245,7 +245,7 @@ impl Stager {
     }
 }
 
-shown!(Stager, |it| threads: it.threads(), slots: it.slots(), slot_bytes: it.slot_bytes());
+impl_debug!(Stager, |it| threads: it.threads(), slots: it.slots(), slot_bytes: it.slot_bytes());
 
 /// How many threads a [`Stager`] has, and how large its ring is. From [`Stager::builder`].
 #[derive(Debug, Clone)]

@@ -313,4 +313,4 @@ impl SymmetricMemory for EngineMemory {
     }
 }
 
-crate::shown!(EngineMemory, |it| engine: it.shared().engine, allocation: it.allocation.sequence, layout: it.layout);
+crate::impl_debug!(EngineMemory, |it| engine: it.shared().engine, allocation: it.allocation.sequence, layout: it.layout);

@@ -341,4 +341,4 @@ fn address(memory: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))
 }
 
-crate::shown!(EngineBackend, |it| engine: it.shared.engine, exchange: it.exchange);
+crate::impl_debug!(EngineBackend, |it| engine: it.shared.engine, exchange: it.exchange);

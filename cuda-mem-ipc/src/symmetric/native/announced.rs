@@ -53,7 +53,7 @@ pub(super) struct Row<T: Announced> {
     pub(super) mapped: Mutex<Vec<Arc<T>>>,
 }
 
-crate::shown!([T: Announced] Row<T>, |it| announced: it.len());
+crate::impl_debug!([T: Announced] Row<T>, |it| announced: it.len());
 
 impl<T: Announced> Row<T> {
     pub(super) fn new() -> Self {

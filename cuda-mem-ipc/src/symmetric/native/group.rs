@@ -363,7 +363,7 @@ impl Drop for Inner {
     }
 }
 
-crate::shown!(Group, |it| name: it.name(), rank: it.rank(), world_size: it.world_size());
+crate::impl_debug!(Group, |it| name: it.name(), rank: it.rank(), world_size: it.world_size());
 
 impl<T> GroupBuffer<T> {
     /// How many values each rank has.
@@ -384,4 +384,4 @@ impl<T> GroupBuffer<T> {
     }
 }
 
-crate::shown!([T] GroupBuffer<T>, |it| len: it.count);
+crate::impl_debug!([T] GroupBuffer<T>, |it| len: it.count);

@@ -58,7 +58,7 @@ impl NativeMemory {
     }
 }
 
-crate::shown!(NativeMemory, |it| group: it.view.group, allocation: it.view.allocation.sequence, layout: it.layout);
+crate::impl_debug!(NativeMemory, |it| group: it.view.group, allocation: it.view.allocation.sequence, layout: it.layout);
 
 impl SymmetricMemory for NativeMemory {
     fn layout(&self) -> &Layout {

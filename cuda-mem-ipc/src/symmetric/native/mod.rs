@@ -203,7 +203,7 @@ unsafe impl SymmetricBackend for NativeBackend {
 }
 
 // In a forked child a thread of the parent may have the lock.
-crate::shown!(NativeBackend, |it| groups: if forked() { Vec::new() } else { it.names() });
+crate::impl_debug!(NativeBackend, |it| groups: if forked() { Vec::new() } else { it.names() });
 
 /// The n-th message of a rank belongs to the n-th of every other.
 // SAFETY: the n-th call takes the n-th message of every rank's own connection.

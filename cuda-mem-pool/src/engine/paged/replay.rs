@@ -16,7 +16,7 @@ pub struct Replay<B: Backend> {
 #[derive(Debug)]
 struct AllHeaps(Vec<StreamHeap>);
 
-crate::shown!([B: Backend] Replay<B>);
+crate::impl_debug!([B: Backend] Replay<B>);
 
 impl<B: Backend> Replay<B> {
     /// Over a device of `device` bytes, of which `limit` may be held.

@@ -48,7 +48,7 @@ impl Filter {
     }
 }
 
-crate::shown!(Filter);
+crate::impl_debug!(Filter);
 
 /// The routes, the innermost last. They are asked without a lock: filters are other people's code. Who asks has a clone with each filter.
 #[derive(Debug, Clone, Default)]
