@@ -61,7 +61,7 @@ pub enum Error {
     )]
     WrongThread,
     /// Two things belong to different drivers or contexts.
-    #[error("{what} belongs to another context")]
+    #[error("{what} belongs to another context or another driver")]
     ForeignContext { what: &'static str },
     /// A size in bytes does not fit the address space.
     #[error("{count} elements of {size} bytes do not fit the address space")]
@@ -82,10 +82,10 @@ pub enum Error {
     #[error("{:#x}..{:#x} overlaps memory that is already registered: {by}", range.start, range.end)]
     AlreadyRegistered { range: Range<usize>, by: RegisteredBy },
     /// Memory was given back to a source that it is not allocated from.
-    #[error("{address:#x} is not allocated from here, or was given back already")]
+    #[error("no allocation of this source begins at {address:#x}: it is another's, or was freed already")]
     NotAllocated { address: u64 },
     /// Memory was given back with another size than it was allocated with.
-    #[error("{address:#x} was given back as {given} bytes, and was allocated with {allocated}")]
+    #[error("the memory at {address:#x} was freed as {given} bytes, and was allocated as {allocated}")]
     WrongSize { address: u64, given: usize, allocated: usize },
     /// Memory was to be unpinned that was not pinned by itself: its owner unregisters it.
     #[error(
@@ -119,12 +119,12 @@ pub enum Error {
          {stream} reach the memory (Context::enable_peer_access, MemoryPool::set_access)"
     )]
     OtherDevice { memory: i32, stream: i32, refusal: Box<Self> },
-    /// Nobody can name a stream: its owner has said that it ends ([`Stream::disown`](crate::Stream::disown)), or may have destroyed it
+    /// The stream cannot be used: its owner has said that it ends ([`Stream::disown`](crate::Stream::disown)), or may have destroyed it
     /// ([`Stream::guest`](crate::Stream::guest)).
-    #[error("the stream's owner has ended it, or may have: no call can name it any more")]
+    #[error("the stream's owner has destroyed it, or may have: it cannot be used any more")]
     Disowned,
     /// The driver kept refusing to wait for work, which may run on: its memory was not given back.
-    #[error("the driver refused for {} s to wait for work, whose memory is not given back: {refusal}", waited.as_secs())]
+    #[error("the driver refused for {} s to wait for the work that uses this memory, which stays allocated: {refusal}", waited.as_secs())]
     StillInUse { waited: Duration, refusal: Box<Self> },
     /// A wait took longer than it was allowed to.
     #[error("the wait did not end within {} ms", .0.as_millis())]
@@ -284,7 +284,7 @@ impl<O> std::error::Error for Refused<O> {
     }
 }
 
-/// Who registered memory. [`Error::AlreadyRegistered`] has it.
+/// What registered memory before. [`Error::AlreadyRegistered`] has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisteredBy {
@@ -293,7 +293,7 @@ pub enum RegisteredBy {
         /// Its addresses.
         range: Range<usize>,
     },
-    /// Somebody else in this process.
+    /// Other code of this process.
     Others,
 }
 

@@ -14,20 +14,20 @@
 //!
 //! # What holds everywhere
 //!
-//! - **Memory under an asynchronous copy is never freed or seen too early.** A copy owns its host memory ([`Transfer`]), runs
-//!   in a closure that always waits ([`scope()`]), is done with it before it returns ([`DeviceRange`], [`copy::Stager`]), or is an
+//! - **Memory under an asynchronous copy is never freed, read or written too early.** A copy owns its host memory ([`Transfer`]),
+//!   runs in a closure that always waits ([`scope()`]), has ended when it returns ([`DeviceRange`], [`copy::Stager`]), or is an
 //!   `unsafe fn` ([`copy::memcpy_async`]). `mem::forget` breaks none of them.
 //! - **A buffer remembers every stream that used it.** Uses on other streams, and its release, are ordered behind all of
 //!   them, on the device.
 //! - **The caller's world stays as it was**: the current context, the thread's capture mode, captures of other threads.
 //! - **No safe call puts memory into a graph.** Every call may be made while streams capture, and leaves their captures alone. A call
-//!   that gives memory to a stream that captures, or waits for what such a stream was given, is [`Error::Capturing`]; what is
+//!   that gives memory to a stream that captures, or waits for work of such a stream, fails with [`Error::Capturing`]; memory that is
 //!   dropped meanwhile is freed after the capture. A section `# Capture` says where a call differs.
-//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can be [`Error::Driver`], with
-//!   the driver's code, also for earlier work that failed, or [`Error::OtherDevice`] in its place for a range that is copied or filled on a
-//!   stream whose device does not reach it; [`Error::ForeignContext`] for what belongs to another driver, and
-//!   [`Error::WrongThread`] for another thread's per-thread default stream. A section `# Errors` says what else it can be; a call that does
-//!   something "as" another one has its errors.
+//! - **Nothing panics on bad input**, and nothing is lost with an error: owners come back with it. Any call can fail with [`Error::Driver`],
+//!   the driver's code, also for earlier work that failed; [`Error::OtherDevice`] in its place for a copy or fill on a stream whose device
+//!   does not reach the memory; [`Error::ForeignContext`] for a value of another context or driver; and [`Error::WrongThread`] for another
+//!   thread's per-thread default stream. A section `# Errors` names further errors; a call that is described "as" another one has that
+//!   one's errors.
 //! - **In a forked child** every call is [`Error::Forked`], and drops do nothing.
 
 #![deny(unsafe_code)]

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_uint};
-use std::fmt::Write;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +18,7 @@ use cuda_mem_sys::nvml::{
     LoadError, NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_MEMORY_V2, NVML_VALUE_NOT_AVAILABLE, Table,
     nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_t, nvmlReturn_t, nvmlUtilization_t,
 };
+use uuid::Uuid;
 
 use crate::driver::Device;
 
@@ -114,7 +114,8 @@ fn system() -> Result<&'static Table, Error> {
 
 /// As [`processes`], of another library than the system's.
 pub fn processes_with(table: &Table, device: Device) -> Result<Vec<ProcessMemory>, Error> {
-    let name = name_of(device.uuid()?);
+    // As the library calls it; there is no zero among these letters.
+    let name = CString::new(format!("GPU-{}", Uuid::from_bytes(device.uuid()?))).unwrap_or_default();
     let _session = Session::begin(table)?;
     let mut device: nvmlDevice_t = ptr::null_mut();
     // SAFETY: a terminated name and one handle to write; the library is initialised.
@@ -236,19 +237,6 @@ impl ProcessMemory {
         let bytes = raw.usedGpuMemory;
         Self { pid: raw.pid, bytes: (bytes != NVML_VALUE_NOT_AVAILABLE).then_some(bytes) }
     }
-}
-
-/// What the library calls a device: `GPU-` and the UUID as people write it.
-fn name_of(uuid: [u8; 16]) -> CString {
-    let mut name = String::from("GPU");
-    for (index, byte) in uuid.iter().enumerate() {
-        if [0, 4, 6, 8, 10].contains(&index) {
-            name.push('-');
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    CString::new(name).unwrap_or_default()
 }
 
 /// The library is initialised while this lives.

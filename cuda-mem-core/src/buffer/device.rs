@@ -53,7 +53,7 @@ pub(super) struct Block {
     /// The stream that it was allocated on and is freed on.
     home: Stream,
     uses: Uses,
-    /// Who takes it back, and with which layout; the driver if nobody else gave it.
+    /// The source that takes it back, and its layout; the driver if there is none.
     source: Option<(Arc<dyn MemorySource>, Layout)>,
 }
 
@@ -113,8 +113,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// The elements that fit into memory of somebody else's ([`MemorySource`]), who takes it back when the buffer is dropped:
-    /// behind the work of every stream that used it.
+    /// The elements that fit into memory of a [`MemorySource`], which takes it back when the buffer is dropped: behind the work of
+    /// every stream that used it.
     ///
     /// `stream` is the one that the memory was allocated on.
     ///
@@ -124,8 +124,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     ///
     /// # Safety
     ///
-    /// `address` is memory of `layout`, allocated on `stream` from `source` and aligned for `T`, and nobody else frees it. (That
-    /// the stream's device reaches it is not asked for: the driver refuses the work of one that does not.)
+    /// `address` is memory of `layout`, allocated on `stream` from `source` and aligned for `T`, and no other code frees it. (The
+    /// stream's device need not reach it: the driver refuses work of a device that does not.)
     pub unsafe fn from_source(
         stream: &Stream,
         address: CUdeviceptr,

@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 use std::os::unix::fs::FileExt;
 
-use cuda_mem_sys::CUdeviceptr;
+use cuda_mem_sys::{CUdeviceptr, CUresult};
 
 use super::borrowed::explain;
 use super::{Borrowed, Enqueued, UsedElsewhere};
@@ -63,7 +63,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         Self { memory, address, len, _elements: PhantomData }
     }
 
-    /// Memory of somebody else: `len` elements from an address on, which was allocated in `context`.
+    /// Memory of another library: `len` elements from an address on, which was allocated in `context`.
     ///
     /// ```
     /// use cuda_mem_core::{DeviceBuffer, DeviceRange, Driver, Stream, Uses};
@@ -73,7 +73,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// let theirs = DeviceBuffer::<u32>::zeroed(&stream, 100)?; // some other library's
     /// stream.synchronize()?;
     /// let uses = Uses::new();
-    /// // SAFETY: the buffer stays, and nobody else uses it before the uses are waited for.
+    /// // SAFETY: the buffer stays, and no other code uses it before the uses are waited for.
     /// let range = unsafe { DeviceRange::<u32>::from_raw_parts(&uses, &context, theirs.as_raw(), 100) }?;
     /// range.copy_from_slice(&stream, &[7; 100])?;
     /// uses.wait()?; // from here on it may be freed
@@ -86,8 +86,8 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     ///
     /// # Safety
     ///
-    /// The memory is a device's, and stays allocated while `uses` is borrowed. Whoever frees it, or uses it otherwise, comes behind `uses`
-    /// ([`Uses::order`], [`Uses::wait`]), and what uses it already is in there.
+    /// The memory is a device's, and stays allocated while `uses` is borrowed. Its free, and each other use, are ordered behind `uses`
+    /// ([`Uses::order`], [`Uses::wait`]), and earlier uses that still run are in there.
     pub unsafe fn from_raw_parts(
         uses: &'b Uses,
         context: &'b Context,
@@ -180,9 +180,9 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Copies `source` into it, and returns when the bytes are there.
     ///
     /// Wraps [`cuMemcpyAsync` and `cuStreamSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
-    /// Ordered on `stream`, and waits for everything that the stream was given before: somebody may have registered the
-    /// memory behind `source`, and then only a wait proves that the device reads it no more. Overlapping copies with other
-    /// work takes [`Transfer`](crate::Transfer) or [`scope`](crate::scope()).
+    /// Ordered on `stream`, and waits for everything that the stream was given before: other code may have registered the
+    /// memory behind `source`, and then only a wait proves that the device reads it no more. For a copy that overlaps other
+    /// work use [`Transfer`](crate::Transfer) or [`scope`](crate::scope()).
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
     /// Copies the elements of `source` into it, on the device. The two must not overlap.
     ///
     /// Wraps [`cuMemcpyAsync`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html), or
-    /// `cuMemcpyPeerAsync` if the two are in different contexts. Ordered on `stream`; the host waits for nothing.
+    /// `cuMemcpyPeerAsync` if the two are in different contexts and of no pool of the host. Ordered on `stream`; the host waits for nothing.
     ///
     /// # Errors
     ///
@@ -249,17 +249,20 @@ impl<'b, T: DeviceCopy> DeviceRange<'b, T> {
         let entered = stream.enter_context()?;
         stream.refuse_capturing(CALL)?;
         let (to, from, on) = (self.as_raw(), source.as_raw(), entered.raw());
-        let copied = match contexts {
-            // SAFETY: both ranges lie in live memory of `bytes` bytes, whose releases are ordered behind this stream.
-            None => unsafe { call!(driver, cuMemcpyAsync(to, from, bytes, on)) },
-            Some((there, here)) => {
-                let (there, here) = (there.as_raw().cast(), here.as_raw().cast());
-                // SAFETY: as above, each in the context that it is named with.
-                unsafe { call!(driver, cuMemcpyPeerAsync(to, there, from, here, bytes, on)) }
-            }
-        };
         // A copy between two contexts needs no device to reach the other's memory.
         let reached: &[_] = if contexts.is_none() { &[to, from] } else { &[] };
+        let between = contexts.map(|(there, here)| {
+            let (there, here) = (there.as_raw().cast(), here.as_raw().cast());
+            // SAFETY: both ranges lie in live memory of `bytes` bytes and the contexts named; their releases are ordered behind this stream.
+            unsafe { call!(driver, cuMemcpyPeerAsync(to, there, from, here, bytes, on)) }
+        });
+        let copied = match between {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) if error.code() != Some(CUresult::CUDA_ERROR_INVALID_VALUE) => Err(error),
+            // So memory of a pool of the host is refused there (seen on hardware).
+            // SAFETY: as above.
+            _ => unsafe { call!(driver, cuMemcpyAsync(to, from, bytes, on)) },
+        };
         copied.map_err(|error| explain(error, bytes, stream, reached))?;
         read.end()?;
         written.end()?;

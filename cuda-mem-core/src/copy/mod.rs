@@ -28,7 +28,7 @@ use crate::stream::Stream;
 ///
 /// # Safety
 ///
-/// Until the stream has passed the copy, `bytes` bytes must stay readable at `source` and writable at `target`, nobody may
+/// Until the stream has passed the copy, `bytes` bytes must stay readable at `source` and writable at `target`, no code may
 /// write the former or touch the latter, and neither may be freed, unmapped or, if it is registered, unregistered.
 pub unsafe fn memcpy_async(
     stream: &Stream,
@@ -77,14 +77,14 @@ pub unsafe fn memcpy_peer_async(
         .with_bytes(bytes)
 }
 
-/// Puts into `stream` what sets `bytes` bytes from an address on to `value`.
+/// Sets `bytes` bytes from an address on to `value`, in the order of `stream`.
 ///
 /// Wraps [`cuMemsetD8Async`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Ordered on `stream`; the host
 /// waits for nothing.
 ///
 /// # Safety
 ///
-/// Until the stream has passed it, `bytes` bytes must stay writable at `target`, which nobody may touch, free, unmap or, if it is
+/// Until the stream has passed it, `bytes` bytes must stay writable at `target`, which no code may touch, free, unmap or, if it is
 /// registered, unregister.
 pub unsafe fn memset_async(stream: &Stream, target: CUdeviceptr, value: u8, bytes: usize) -> Result<()> {
     if bytes == 0 {

@@ -68,7 +68,7 @@ impl Context {
         Ok(Self::new(device, raw, true))
     }
 
-    /// A context of somebody else, which they keep alive and own.
+    /// A context that other code owns and keeps alive.
     ///
     /// Takes an untyped pointer, so that any binding's `CUcontext` can be passed.
     ///

@@ -87,13 +87,13 @@ impl Driver {
     /// Releases memory whose owner was dropped at a moment when the driver would not take it, and returns how many owners'
     /// memory still waits, or is released by another thread right now. Uses that run yet are not waited for: their memory waits on, and so does
     /// what the driver frees behind all work of a context, while a stream waits for a fence ([`FenceLine`](crate::FenceLine)). A panic of
-    /// an owner's own drop is nobody's here; that drop may wait, as an allocator does that ends with its last block.
+    /// an owner's own drop is swallowed; that drop may wait, as that of an allocator does which ends with its last block.
     ///
     /// That is the case while a stream that used the memory captures a graph, while only another thread can name a default
     /// stream that used it, while a stream that used it is just being disowned ([`Stream::disown`](crate::Stream::disown)), and for what
     /// is to be dropped behind the free of an imported block. Every allocation and every release does this by
     /// itself, and it costs next to nothing where nothing was put off. What [`Driver::registrations_left`] counts is no part of it: no
-    /// stream is kept for that. A stream of somebody else ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
+    /// stream is kept for that. A borrowed stream ([`Stream::borrow_raw`](crate::Stream::borrow_raw)) that memory was used
     /// on may be destroyed when this returns 0 and the memory's owners are gone.
     pub fn reclaim(self) -> usize {
         if fork::forked() { 0 } else { self.deferred().reclaim(self) }

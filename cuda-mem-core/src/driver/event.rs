@@ -16,12 +16,12 @@ use std::time::Duration;
 use cuda_mem_sys::{CUevent, CUevent_flags, CUevent_st};
 
 use crate::driver::{Context, Driver, Handle, Relaxed, fork, lock, refuse_forked};
-use crate::error::{Result, call, query};
+use crate::error::{Error, Result, call, query};
 
 /// A point in a stream's work.
 ///
 /// A new event counts as complete until it is recorded ([`Stream::record`](crate::Stream::record)); recorded again, it
-/// stands for the new point, and whoever waits already still waits for the old one.
+/// stands for the new point; waits that were made before still stand for the old one.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Event, Stream};
@@ -67,12 +67,6 @@ impl Event {
         Ok(event)
     }
 
-    /// An event without a time that can be exported.
-    pub(crate) fn interprocess(context: &Context) -> Result<Self> {
-        let flags = CUevent_flags::CU_EVENT_INTERPROCESS | CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        Self::create(context, flags)
-    }
-
     /// An event of another process, whose handle here is destroyed with the result.
     pub(crate) fn opened(context: &Context, raw: CUevent) -> Self {
         Self::of(context, Handle::new(raw))
@@ -83,7 +77,7 @@ impl Event {
         Self { context: context.clone(), raw, is_pooled: false, is_captured, is_lent }
     }
 
-    fn create(context: &Context, flags: CUevent_flags) -> Result<Self> {
+    pub(crate) fn create(context: &Context, flags: CUevent_flags) -> Result<Self> {
         Ok(Self::of(context, create_raw(context, flags)?))
     }
 
@@ -93,14 +87,11 @@ impl Event {
     ///
     /// # Capture
     ///
-    /// An event that was last recorded in a capture stands for no point in time: that is an error.
+    /// [`Error::Capturing`] for an event that was last recorded in a capture: it stands for no point in time.
     pub fn is_complete(&self) -> Result<bool> {
-        refuse_forked()?;
-        let driver = self.context.driver();
-        // The driver forbids queries in every thread while any captures globally.
-        let _relaxed = Relaxed::enter(driver)?;
+        let _relaxed = self.relaxed("Event::is_complete")?;
         // SAFETY: the event lives as long as `self`.
-        unsafe { query!(driver, cuEventQuery(self.raw.raw())) }
+        unsafe { query!(self.context.driver(), cuEventQuery(self.raw.raw())) }
     }
 
     /// Waits until all work before the point is done. Blocks the calling thread.
@@ -108,11 +99,17 @@ impl Event {
     /// Wraps [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html).
     /// Errors: as [`Event::is_complete`].
     pub fn synchronize(&self) -> Result<()> {
+        let _relaxed = self.relaxed("Event::synchronize")?;
+        // SAFETY: the event lives as long as `self`.
+        unsafe { call!(self.context.driver(), cuEventSynchronize(self.raw.raw())) }
+    }
+
+    /// For questions, which the driver forbids in every thread while any captures globally. One about an event of a capture ends that,
+    /// whatever the mode (seen on hardware).
+    fn relaxed(&self, call: &'static str) -> Result<Relaxed> {
         refuse_forked()?;
         let driver = self.context.driver();
-        let _relaxed = Relaxed::enter(driver)?;
-        // SAFETY: the event lives as long as `self`.
-        unsafe { call!(driver, cuEventSynchronize(self.raw.raw())) }
+        if *self.is_captured() { Err(Error::Capturing { call }) } else { Relaxed::enter(driver) }
     }
 
     /// The time from `earlier`'s point to this one's, on the device's clock. Its resolution is about half a microsecond.

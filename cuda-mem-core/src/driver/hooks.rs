@@ -30,8 +30,8 @@ pub(super) struct Failures {
 }
 
 impl Driver {
-    /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which has nobody to
-    /// return an error to.
+    /// How many releases have failed so far: frees, unregistrations and destructions in `Drop`, which cannot return an
+    /// error.
     #[must_use]
     pub fn release_failures(self) -> u64 {
         self.state.failures.count.load(Ordering::Relaxed)
@@ -49,8 +49,8 @@ impl Driver {
         }
     }
 
-    /// Counts a release that failed, and tells the hook: for owners above this crate, whose `Drop` has nobody to return an error
-    /// to. Nothing in a forked child and at the end of the process. A thread with [`LateReports`](crate::LateReports) tells later.
+    /// Counts a release that failed, and calls the hook: for owners above this crate, whose `Drop` cannot return an error.
+    /// Does nothing in a forked child and at the end of the process. A thread with [`LateReports`](crate::LateReports) tells later.
     #[cold]
     pub fn report_release_failure(self, error: &Error) {
         if fork::forked() || error.code() == Some(CUresult::CUDA_ERROR_DEINITIALIZED) {

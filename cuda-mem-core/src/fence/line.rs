@@ -15,7 +15,7 @@ use cuda_mem_sys::CUdeviceptr;
 
 use super::memory::{Issued, LAST, Memory, Own, Word, let_go};
 use super::{Fence, Kind};
-use crate::driver::{Context, LateReports, fork, refuse_forked};
+use crate::driver::{Context, Event, LateReports, fork, refuse_forked};
 use crate::error::{Error, Result};
 use crate::host::{HostMemory, PinnedBuffer, PinnedFlags};
 use crate::pointer::device_address;
@@ -77,7 +77,7 @@ impl FenceLine {
     /// Wraps [`cuStreamWriteValue64`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html), before which the
     /// device makes all earlier writes of the stream visible, to the host and to other devices too. Ordered on
     /// `stream`, which waits for the line's last fence if that is on another stream: for the word, and in shared memory for an event
-    /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)), which nobody else can take back.
+    /// ([`cuEventRecord`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)), which no other process can take back.
     ///
     /// # Errors
     ///
@@ -86,9 +86,9 @@ impl FenceLine {
         self.reserve()?.record(stream)
     }
 
-    /// The number that the line's next fence will have, so that somebody else can prepare for the fence while the driver is busy with it.
-    /// Until the result is recorded or dropped, whoever is to record on this line waits: for ever, if it is the same thread or the result is
-    /// forgotten.
+    /// The number that the line's next fence will have, so that another process can prepare for the fence while the driver records it.
+    /// Until the result is recorded or dropped, other calls that record on this line wait: for ever, if they are of the same thread or the
+    /// result is forgotten.
     ///
     /// A stream that waits for a fence which its own process is about to record may hold up the recording stream, in the same hardware
     /// queue: tell other processes only.
@@ -100,7 +100,7 @@ impl FenceLine {
     /// let context = driver.device(0)?.primary_context()?;
     /// let (line, stream) = (FenceLine::new(&context)?, Stream::new(&context)?);
     /// let mut reserved = line.reserve()?;
-    /// let announced = reserved.announce(); // to whoever is to wait for it
+    /// let announced = reserved.announce(); // the number, for the process that is to wait
     /// let fence = reserved.record(&stream)?;
     /// assert_eq!(fence.generation(), Some(announced));
     /// # Ok::<(), cuda_mem_core::Error>(())
@@ -124,8 +124,8 @@ impl FenceLine {
 
     /// The fence that the process at the other end of a shared line has recorded, by its [`Fence::generation`].
     ///
-    /// The number is checked, but not whether the other end will ever come to it: whoever waits should be ready to
-    /// [`poison`](FenceLine::poison) the line when that end is dead.
+    /// The number is checked, but not whether the other end will ever come to it: a process that waits should be ready to
+    /// [`poison`](FenceLine::poison) the line when that end has died.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl FenceLine {
         Ok(Fence { kind: Kind::Word { line: Arc::clone(&self.line), generation } })
     }
 
-    /// Completes every fence of the line, those to come too, as never reached: streams that wait go on, and whoever asks gets
+    /// Completes every fence of the line, those to come too, as never reached: streams that wait go on, and calls on the line get
     /// [`Error::Poisoned`], in every process that has the line.
     pub fn poison(&self) {
         self.line.poison();
@@ -163,8 +163,8 @@ impl ReservedFence<'_> {
         self.generation
     }
 
-    /// Its number, for somebody who is told of it. If it is not recorded after this, the line is poisoned: the next fence would have
-    /// the number, and let those go who wait for this one.
+    /// Its number, to be sent to another process. If it is not recorded after this, the line is poisoned: the next fence would have
+    /// the number, and would complete waits for this one.
     pub fn announce(&mut self) -> u64 {
         self.is_announced = true;
         self.generation
@@ -172,15 +172,22 @@ impl ReservedFence<'_> {
 
     /// As [`FenceLine::record`].
     pub fn record(self, stream: &Stream) -> Result<Fence> {
-        // The last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
-        let _reports = LateReports::new();
-        self.record_late(stream)
+        self.record_counted(stream).1
     }
 
-    fn record_late(mut self, stream: &Stream) -> Result<Fence> {
+    /// As [`FenceLine::record`], and whether the line comes to its number: an error may come from behind the write of the word.
+    pub fn record_counted(mut self, stream: &Stream) -> (bool, Result<Fence>) {
+        // The last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
+        let (_reports, mut replaced) = (LateReports::new(), None);
+        let recorded = self.record_late(stream, &mut replaced);
+        let counts = self.issued.generation == self.generation;
+        // Before what was replaced: the last handle to a context may go with it.
+        drop(self);
+        (counts, recorded)
+    }
+
+    fn record_late(&mut self, stream: &Stream, replaced: &mut Option<Event>) -> Result<Fence> {
         const CALL: &str = "FenceLine::record";
-        // Dropped behind the lock: the last handle to a context may go with it.
-        let mut _replaced = None;
         let (line, generation) = (self.line, self.generation);
         line.enqueue(stream, CALL, |address| {
             line.order(stream, address, &self.issued, self.last)?;
@@ -189,7 +196,7 @@ impl ReservedFence<'_> {
             unsafe { stream_mem::write_value64(stream, address, generation) }?;
             // Also if there is no event: the word will come to this number.
             let written = Issued { generation, writer: Some(stream.id()), behind: None };
-            _replaced = std::mem::replace(&mut *self.issued, written).behind;
+            *replaced = std::mem::replace(&mut *self.issued, written).behind;
             Ok(())
         })?;
         if let Memory::Shared { of_one_stream: false, .. } = line.memory {

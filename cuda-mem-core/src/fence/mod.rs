@@ -26,7 +26,7 @@ pub use words::{SharedWords, poison_word};
 /// A point that streams and the host can wait for.
 ///
 /// Made of an event, it is what [`Event`] is. Made of a generation word ([`FenceLine`]), it can also be completed from
-/// outside, with poison, when the one who was to reach it is dead: nobody waits for the dead, and everybody learns of it.
+/// outside, with poison, when the process that was to reach it has died: streams that wait go on, and the host gets an error.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Error, Fence, FenceLine, Stream};

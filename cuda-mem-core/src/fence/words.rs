@@ -21,11 +21,11 @@ const SLOT: usize = 64;
 
 /// Slots for lines of fences in memory that other processes map too.
 ///
-/// A slot is a cache line: 8 bytes of generation, 8 that are not 0 once it is poisoned, and 48 that nobody uses. The memory is
+/// A slot is a cache line: 8 bytes of generation, 8 that are not 0 once it is poisoned, and 48 that are not used. The memory is
 /// a [`SharedMapping`] that is registered with the driver, so the streams of each process write and wait for the words, and
 /// each host reads them. What another process writes there is only ever read as a number. That process can still complete fences
 /// early, as it can hand over wrong bytes; it cannot keep a stream here waiting that is let go by [`FenceLine::poison`],
-/// unless it takes pages out of the memory that a device here has: who does not trust it has the mapping [sealed](SharedMapping::seal) before it
+/// unless it takes pages out of the memory that a device here has: against that, [seal](SharedMapping::seal) the mapping before it
 /// is registered, with [`SharedWords::of`], once all have mapped it.
 ///
 /// One process records on a line, the others take its fences by their numbers ([`FenceLine::fence`]). Dropped while a stream
@@ -143,8 +143,8 @@ impl SharedWords {
         Ok(FenceLine::over(Memory::Shared { page: Arc::clone(&self.page), slot, of_one_stream }))
     }
 
-    /// What the streams of this process that were told of the words do with them, as of now: for whoever has to know when none of
-    /// them writes a word any more.
+    /// The uses of the words by streams of this process so far: to find out when none of these streams writes a word any
+    /// more.
     #[must_use]
     pub fn uses(&self) -> Uses {
         if fork::forked() { Uses::new() } else { self.page.slots.registered.uses().copied() }

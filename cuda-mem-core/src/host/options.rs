@@ -1,4 +1,4 @@
-//! How host memory is registered: with how many threads, who is told, who may stop it.
+//! How host memory is registered: with how many threads, with a progress function, with a token that cancels it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct RegisterOptions<'a> {
 }
 
 impl<'a> RegisterOptions<'a> {
-    /// Portable, with as many threads as there are cores up to 16, telling nobody.
+    /// Portable, with as many threads as there are cores up to 16, without progress or cancellation.
     pub fn new() -> Self {
         Self::default()
     }

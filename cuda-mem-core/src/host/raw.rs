@@ -21,7 +21,7 @@ use super::system;
 use crate::driver::{Driver, refuse_forked};
 use crate::error::{Error, Result};
 
-/// Pins `size` bytes at `ptr` for all contexts, with the system's driver, which is initialised if nobody has done so.
+/// Pins `size` bytes at `ptr` for all contexts, with the system's driver, which is initialised if it is not.
 ///
 /// It is registered in the primary context of the current context's device, of device 0 if no context is current. That context
 /// stays alive until the memory is unpinned. The pages of much private memory are brought in by several threads before.
@@ -107,7 +107,7 @@ pub unsafe fn pin_memory_with(driver: Driver, ptr: *mut c_void, size: usize) -> 
 ///
 /// # Safety
 ///
-/// Nobody counts on the memory being pinned any more: no work that is put into a stream later uses it, and no graph does.
+/// No work that is put into a stream later uses the memory as pinned, and no graph does.
 pub unsafe fn unpin_memory(ptr: *mut c_void) -> Result<(), PinError> {
     let driver = Driver::system().map_err(|error| PinError::new("unregistering", ptr, error))?;
     // SAFETY: the caller's promise.

@@ -56,7 +56,7 @@ const LOADED_BY_THE_HOST: usize = 64 << 10;
 /// The owner comes back from [`Registered::close`]. Dropped, it waits for the device uses it knows of, unregisters the
 /// memory and drops the owner; if the driver refuses to unregister, the owner is leaked, because its pages are still pinned.
 /// Memory that other processes have too ([`SharedMapping`](super::SharedMapping)) is unregistered only while no stream is busy, at
-/// once or later, and a panic of its owner's drop is then nobody's: see [`Driver::registrations_left`](crate::Driver::registrations_left).
+/// once or later, and a panic of its owner's drop is then swallowed: see [`Driver::registrations_left`](crate::Driver::registrations_left).
 ///
 /// A copy must lie in one registration: the driver refuses one that runs from one into the next (seen on hardware).
 ///
@@ -90,7 +90,7 @@ impl<M: HostMemory> Registered<M> {
     /// Memory whose pages may not be written is registered with [`RegisterFlags::READ_ONLY`] in any case. A range that lies
     /// in another registration made through this crate, with the same flags, shares it. One that waits to be undone until no
     /// stream is busy ([`Driver::registrations_left`](crate::Driver::registrations_left)) is shared too, and is undone for one
-    /// with other flags or more bytes if no stream is busy now; else it is in the way, though nobody has it any more.
+    /// with other flags or more bytes if no stream is busy now; else this is [`Error::AlreadyRegistered`], though no owner is left.
     ///
     /// Wraps [`cuMemHostRegister`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html). Faults in all pages
     /// that are not there yet, which takes far longer than the registration of those that are; see
@@ -274,7 +274,7 @@ impl<M: HostMemory> Parts<M> {
 impl<M: HostMemory> Release for Parts<M> {
     fn release(&mut self, waits: bool) -> Result<()> {
         self.unregister(waits)?;
-        // SAFETY: initialised in `Registered::new` and dropped once: after a success nobody calls again.
+        // SAFETY: initialised in `Registered::new` and dropped once: a release is repeated only after an error.
         unsafe { self.memory.assume_init_drop() };
         Ok(())
     }

@@ -40,7 +40,7 @@ pub struct PageReport {
 }
 
 impl PageReport {
-    /// About a range of whole pages that is a mapping of its own.
+    /// About a range of whole pages. Of a mapping that has others too, some kernels tell only how many of all may be of the range.
     pub(super) fn of(pages: Range<usize>) -> Result<Self> {
         let (resident, huge) = if pages.is_empty() {
             (0, 0)
@@ -132,15 +132,15 @@ fn read_entry(pages: &Range<usize>) -> Result<(usize, usize)> {
 
 fn sum(smaps: &str, pages: &Range<usize>) -> (usize, usize) {
     let (mut resident, mut huge) = (0_usize, 0_usize);
-    let mut is_ours = false;
+    let mut most = 0;
     for line in smaps.lines() {
         if let Some(entry) = addresses(line) {
-            is_ours = pages.start <= entry.start && entry.end <= pages.end;
+            most = entry.end.min(pages.end).saturating_sub(entry.start.max(pages.start));
             continue;
         }
-        let Some((name, value)) = line.split_once(':').filter(|_| is_ours) else { continue };
+        let Some((name, value)) = line.split_once(':').filter(|_| most > 0) else { continue };
         let kibibytes = value.trim().strip_suffix(" kB").and_then(|value| value.parse::<usize>().ok());
-        let bytes = kibibytes.unwrap_or(0).saturating_mul(1024);
+        let bytes = kibibytes.unwrap_or(0).saturating_mul(1024).min(most);
         match name {
             "Rss" => resident = resident.saturating_add(bytes),
             "AnonHugePages" => huge = huge.saturating_add(bytes),
@@ -181,7 +181,7 @@ Rss:                  12 kB
     fn entries_inside_the_range_are_summed() {
         assert_eq!(sum(SMAPS, &(0x2000..0x6000)), (16 << 10, 12 << 10));
         assert_eq!(sum(SMAPS, &(0x1000..0x6000)), (20 << 10, 12 << 10));
-        assert_eq!(sum(SMAPS, &(0x2000..0x5000)), (0, 0), "not the mapping's own");
+        assert_eq!(sum(SMAPS, &(0x6000..0x7000)), (4 << 10, 0), "no more than it has pages");
     }
 
     #[test]

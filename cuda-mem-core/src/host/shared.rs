@@ -24,7 +24,7 @@ const WORD: usize = 8;
 /// The seals that keep a file as long as it is.
 const LENGTH: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Plain host memory that other processes map too: a file in memory whose length nobody can change. Clones are handles to the
+/// Plain host memory that other processes map too: a file in memory whose length cannot change. Clones are handles to the
 /// same mapping.
 ///
 /// It travels as a descriptor ([`AsFd`]), and is registered like any host memory
@@ -160,11 +160,11 @@ impl SharedMapping {
         SharedPages { mapped: Arc::clone(&self.mapped), _guard: Box::new(guard) }
     }
 
-    /// Keeps everybody from mapping the memory for writing anew, and from taking pages out of it. Those that have it mapped go
-    /// on.
+    /// Keeps all processes from mapping the memory for writing anew, and from taking pages out of it. Existing mappings
+    /// stay.
     ///
-    /// A peer that may take pages out can leave a device with others than the host has, where no word written by the host is
-    /// seen any more. So this is called when all who are to write have mapped the memory.
+    /// A peer that may take pages out can leave a device with other pages than the host has, so that the device sees no word that
+    /// the host writes. So call this once all processes that are to write have mapped the memory.
     ///
     /// Wraps [`fcntl`](https://man7.org/linux/man-pages/man2/F_GET_SEALS.2const.html) with `F_SEAL_FUTURE_WRITE`.
     ///

@@ -8,7 +8,7 @@
 
 use std::ptr;
 
-use cuda_mem_sys::{CUevent, CUipcEventHandle_v1};
+use cuda_mem_sys::{CUevent, CUevent_flags, CUipcEventHandle_v1};
 
 use crate::driver::{Context, Event, opaque};
 use crate::error::{Result, call};
@@ -20,7 +20,7 @@ opaque! {
 
 /// An event without a time that other processes can wait for, and record.
 ///
-/// A process that waits sees the last record at the time of its call, whoever made it. If the process that recorded it is
+/// A process that waits sees the last record at the time of its call, of whichever process. If the process that recorded it is
 /// killed before the work is done, the event is never reached, and a host that waits for it never returns (seen on hardware):
 /// a [`FenceLine`](crate::FenceLine) of [`SharedWords`](super::SharedWords) can be completed from outside.
 ///
@@ -53,7 +53,8 @@ impl InterprocessEvent {
     /// Wraps [`cuEventCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html) with
     /// `CU_EVENT_INTERPROCESS` and `CU_EVENT_DISABLE_TIMING`.
     pub fn new(context: &Context) -> Result<Self> {
-        Ok(Self { event: Event::interprocess(context)? })
+        let flags = CUevent_flags::CU_EVENT_INTERPROCESS | CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        Ok(Self { event: Event::create(context, flags)? })
     }
 
     /// The event, to be recorded ([`Stream::record`](crate::Stream::record)) and waited for.

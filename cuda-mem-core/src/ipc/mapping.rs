@@ -96,7 +96,7 @@ impl ImportedMapping {
     ) -> Result<Self> {
         let total = parts.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
         let total = total.ok_or(Error::TooLarge { count: usize::MAX, size: 1 })?;
-        // SAFETY: whoever gets it gets it with memory; if anything is wrong it ends here, and what is mapped is unmapped.
+        // SAFETY: it is returned only with all of its memory mapped; after an error it is dropped here, which unmaps the rest.
         let mapping = unsafe { Self::reserve(device, total) }?;
         for &(descriptor, bytes) in parts {
             mapping.wake(PhysicalMemory::import_unchecked(device, None, descriptor, bytes)?, devices)?;
@@ -112,7 +112,7 @@ impl ImportedMapping {
         descriptor: BorrowedFd<'_>,
         bytes: usize,
     ) -> Result<Self> {
-        // SAFETY: whoever gets it gets it with memory; if anything is wrong it ends here, and what is mapped is unmapped.
+        // SAFETY: it is returned only with all of its memory mapped; after an error it is dropped here, which unmaps the rest.
         let mapping = unsafe { Self::reserve(device, bytes) }?;
         mapping.wake(PhysicalMemory::import_unchecked(device, Some(node), descriptor, bytes)?, &[device])?;
         mapping.mapped.range.as_ref().map_or(Ok(()), |range| range.let_host_in(node))?;

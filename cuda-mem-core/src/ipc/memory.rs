@@ -60,7 +60,7 @@ impl MemoryHandle {
         self.len == 0
     }
 
-    /// A handle of `len` bytes at an address of somebody else's allocation, such as PyTorch's.
+    /// A handle of `len` bytes at an address of another library's allocation, such as PyTorch's.
     ///
     /// Wraps [`cuMemGetAddressRange` and `cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///
@@ -71,8 +71,8 @@ impl MemoryHandle {
     ///
     /// # Safety
     ///
-    /// Whoever gets the handle reads and writes all of the allocation without this process knowing. It must not be freed before
-    /// they have closed it.
+    /// A process that opens the handle reads and writes all of the allocation without this process knowing. The allocation must not
+    /// be freed before that process has closed it.
     pub unsafe fn of_address(context: &Context, address: CUdeviceptr, len: u64) -> Result<Self> {
         let (start, bytes) = range_around(context, address)?;
         let offset = address.wrapping_sub(start);
@@ -150,9 +150,10 @@ impl DeviceAllocation {
         let Some(len) = range.end.checked_sub(range.start).filter(|_| range.end <= self.bytes) else {
             return Err(Error::OutOfRange { range, len: self.bytes });
         };
-        let address = self.block.address + range.start as u64;
+        // By its first byte: at its end another allocation may begin, which the driver would give a handle of.
         // SAFETY: device memory, of which nothing here borrows a slice; the caller's promise.
-        unsafe { MemoryHandle::of_address(&self.block.context, address, len as u64) }
+        let all = unsafe { MemoryHandle::of_address(&self.block.context, self.block.address, 0) }?;
+        Ok(MemoryHandle { offset: all.offset + range.start as u64, len: len as u64, ..all })
     }
 
     /// Frees it now, and tells whether the driver took it. Waits for the device uses that it knows of, and the driver for all

@@ -260,9 +260,9 @@ impl MemoryPool {
         }
         .with_bytes(bytes)?;
         if let Err(error) = stream.spoil_capture(CALL) {
-            // SAFETY: allocated above, known to nobody, and freed once.
+            // SAFETY: allocated above, its address returned to no one, and freed once.
             if unsafe { free(address, stream) }.is_err() {
-                // A graph's, or nobody's.
+                // It is a graph's, or leaked.
                 self.driver.report_release_failure(&error);
             }
             return Err(error);
@@ -321,7 +321,7 @@ impl MemoryPool {
     }
 
     /// Destroys the pool if it is owned, and tells whether the driver did. A pool that was imported several times is one, which
-    /// the last of them destroys, and so is one that somebody was given as the current one. What was allocated from it stays valid until it is
+    /// the last of them destroys, and so is one that was given out as the current one. What was allocated from it stays valid until it is
     /// freed, and then goes back to the system. An imported pool of host memory is best closed right behind the free of its last block: where
     /// a thread has waited for that free before, the driver refuses later mappings at the block's addresses with code 208 (seen on hardware).
     ///
@@ -342,7 +342,7 @@ impl MemoryPool {
         let _relaxed = Relaxed::enter(self.driver)?;
         owned::let_go(self.driver, self.raw.raw().addr(), |place| {
             place.map_or(Ok(()), |(location, kind)| self.give_way(location, kind))?;
-            // SAFETY: a pool that this value is the last to have, destroyed once: after a success nobody calls again.
+            // SAFETY: this value is the pool's last owner (`let_go`), and destroys it once: after a success `close` forgets it.
             unsafe { call!(self.driver, cuMemPoolDestroy(self.raw.raw())) }
         })
     }

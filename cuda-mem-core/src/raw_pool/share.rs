@@ -81,7 +81,7 @@ impl MemoryPool {
     ///
     /// # Safety
     ///
-    /// Whoever gets the bytes and the pool reads and writes the memory without this process knowing: from now on no slice of
+    /// A process that gets the bytes and the pool reads and writes the memory without this process knowing: from now on no slice of
     /// it is taken here, and it is freed only after the other's free.
     pub unsafe fn export_pointer(driver: Driver, address: CUdeviceptr) -> Result<PointerExport> {
         let _relaxed = Relaxed::enter(driver)?;

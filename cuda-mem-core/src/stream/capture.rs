@@ -88,7 +88,7 @@ impl CapturePast {
     ///
     /// # Safety
     ///
-    /// The capture of `place` has not ended, and until this returns nobody ends it, gives one of its streams anything, or changes its
+    /// The capture of `place` has not ended, and until this returns no thread ends it, gives one of its streams work, or changes its
     /// graph.
     pub unsafe fn advance(&mut self, place: &CapturePoint) -> Result<()> {
         let before = self.place.take();
@@ -242,7 +242,7 @@ impl Stream {
     pub unsafe fn capture_point(&self) -> Result<Option<CapturePoint>> {
         let entered = self.enter()?;
         self.driver().service::<WhenIdle>().streams.alone(&self.inner, || {
-            // SAFETY: the caller's promise for other threads; of this crate's own nobody names the stream meanwhile.
+            // SAFETY: the caller's promise for threads of the program; `alone` keeps those of this crate from naming the stream.
             unsafe { self.read_point(&entered) }
         })
     }

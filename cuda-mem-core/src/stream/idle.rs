@@ -64,7 +64,7 @@ impl Driver {
     /// [`Stream::as_raw`](crate::Stream::as_raw), [`Stream::wait`](crate::Stream::wait)), it is also looked for whenever such memory is
     /// registered or dropped: the others are asked by an event, for which only that thread has the time.
     ///
-    /// What is not known here is not looked at, and the driver waits for it as for any free, with whoever launches meanwhile: work
+    /// What is not known here is not looked at, and the driver waits for it as for any free, and launches wait too: work
     /// of the default streams of threads, but for their waits for fences ([`FenceLine`](crate::FenceLine)); of streams that were
     /// never lent here; and of those that were destroyed.
     #[must_use]
@@ -73,9 +73,9 @@ impl Driver {
     }
 
     /// Calls `free`, which frees or unregisters memory, if no stream is busy, and keeps streams from being given waits for fences until
-    /// it has returned. None, and it was not called, if one is busy or captures, or if somebody is just giving one such a wait.
+    /// it has returned. None, and it was not called, if one is busy or captures, or if another thread is just giving one such a wait.
     ///
-    /// For what can be freed at any time, by a thread that nobody waits for: the driver waits for all streams before it frees, and holds up
+    /// For memory that can be freed at any time, by a thread that no other waits for: the driver waits for all streams before it frees, and holds up
     /// launches meanwhile. Streams that were lent ([`Driver::registrations_left`] tells which) are asked by an event, which takes a
     /// millisecond. What is not known here is not looked at, as there.
     ///

@@ -106,7 +106,7 @@ impl StreamId {
     ///
     /// # Safety
     ///
-    /// Whoever owns the stream keeps it until this returns.
+    /// The stream's owner keeps it until this returns.
     #[inline]
     pub unsafe fn visit<R>(self, body: impl FnOnce() -> R) -> R {
         lent::visiting(self, body)
@@ -218,7 +218,7 @@ impl Stream {
         Ok(Self::wrap(context, CU_STREAM_PER_THREAD, id, Kind::PerThread(Thread::current())))
     }
 
-    /// A stream of somebody else (PyTorch, cudarc, …), which they keep alive and own.
+    /// A stream that another library (PyTorch, cudarc, …) owns and keeps alive.
     ///
     /// Takes an untyped pointer, so that any binding's `CUstream` can be passed. The handles 0, 1 and 2 name default
     /// streams and are recognised. 0 is the legacy one, as in every [`Table`](crate::sys::Table): code that was compiled for
@@ -229,7 +229,7 @@ impl Stream {
     /// `raw` must be a stream of `context`, and stay valid for as long as the result, its clones and whatever was used on
     /// them exist; memory that was dropped during a capture exists until [`Driver::reclaim`] has returned 0. Any thread may ask
     /// the driver about it at any time until then, or until [`Stream::disown`] has returned for each value that this function
-    /// gave for it. Whoever captures it begins and ends no capture while another thread is in a call here that gives it work.
+    /// gave for it. No capture of it begins or ends while another thread is in a call here that gives it work.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Stream {
         Ok(Self::wrap(context, raw, id, Kind::Borrowed))
     }
 
-    /// A stream of somebody else that they may destroy whenever they like, without a word, but in a call that they pass it to. Calls
+    /// A stream that another library may destroy at any time without notice, except during a call that it passes the stream to. Calls
     /// on it are [`Error::Disowned`] unless their thread [visits](StreamId::visit) it. Memory that was used on it is waited for with all work of the context
     /// ([`Context::point`]).
     ///
@@ -269,7 +269,7 @@ impl Stream {
     ///
     /// One that captures cannot be asked for its identity, and has one of its own here: later it is another stream.
     ///
-    /// Errors: those of the driver; a default stream is none that anybody destroys, and comes as itself.
+    /// Errors: those of the driver. A default stream is never destroyed, and comes as itself.
     ///
     /// # Safety
     ///
@@ -294,15 +294,15 @@ impl Stream {
         }
     }
 
-    /// Whether it is somebody else's that may be gone whenever no thread [visits](StreamId::visit) it.
+    /// Whether it is a [guest](Stream::guest): another library's, which may be destroyed whenever no thread [visits](StreamId::visit) it.
     #[inline]
     #[must_use]
     pub fn is_guest(&self) -> bool {
         self.inner.kind == Kind::Guest
     }
 
-    /// Calls `body` with a stream of somebody else. When that returns or panics the stream is [disowned](Self::disown): what `body` keeps of it
-    /// cannot name it any more, and its owner may destroy it.
+    /// Calls `body` with a stream of another library. When that returns or panics the stream is [disowned](Self::disown): handles that `body`
+    /// keeps cannot use it any more, and its owner may destroy it.
     ///
     /// ```
     /// use std::ffi::c_void;
@@ -378,8 +378,8 @@ impl Stream {
         self.inner.raw.raw().cast::<c_void>()
     }
 
-    /// Whether the stream was made here and at most so many handles to it exist: if the caller has them all, nobody else gives it work, and
-    /// it is destroyed once they are dropped. What others gave it before has been given.
+    /// Whether the stream was made here and at most so many handles to it exist: if the caller has them all, no other code gives it work, and
+    /// it is destroyed once they are dropped. What others gave it before is in its queue.
     ///
     /// ```
     /// use cuda_mem_core::{Driver, Stream};

@@ -22,18 +22,22 @@ impl Stream {
     /// # Capture
     ///
     /// Becomes part of the graph if the stream captures. The event is the capture's then until it is recorded outside one: other
-    /// streams join the capture by [`Stream::join_capture`].
+    /// streams join the capture by [`Stream::join_capture`]. [`Error::Capturing`] for a legacy stream beside the capture of a blocking one.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.context().expect_same(event.context(), "the event")?;
+        if self.is_legacy() {
+            // Asked and not tried: there the mere mention of it ends the capture.
+            self.refuse_capturing("Stream::record")?;
+        }
         let entered = self.enter()?;
         // Nobody is made to wait for the event before it is known whether a capture has it.
         let mut is_captured = event.set_captured();
         // SAFETY: a live event and a live stream of the same context.
         let recorded = unsafe { call!(self.driver(), cuEventRecord(event.handle(), entered.raw())) };
         // Asked behind the record: a capture that began before it has the event.
-        let may_capture = self.may_capture() && is_capturing(self.driver(), entered.raw()).unwrap_or(true);
-        *is_captured = may_capture || (recorded.is_err() && *is_captured);
-        recorded
+        let asked = if self.may_capture() { is_capturing(self.driver(), entered.raw()) } else { Ok(false) };
+        *is_captured = *asked.as_ref().unwrap_or(&true) || (recorded.is_err() && *is_captured);
+        recorded.and(asked.map(drop))
     }
 
     /// Has this stream's later work wait for `event`.
@@ -44,7 +48,7 @@ impl Stream {
     /// # Capture
     ///
     /// [`Error::Capturing`] for an event that was recorded in a capture: this stream would be drawn into it
-    /// ([`Stream::join_capture`]). A capturing stream cannot wait for any other event.
+    /// ([`Stream::join_capture`]); and if this stream captures, which cannot wait for any other event.
     pub fn wait(&self, event: &Event) -> Result<()> {
         refuse_forked()?;
         if event.is_lent() {
@@ -52,7 +56,7 @@ impl Stream {
         }
         let _reports = LateReports::new();
         let is_captured = event.is_captured();
-        if *is_captured {
+        if *is_captured || (self.is_lent() && self.is_capturing()?) {
             return Err(Error::Capturing { call: "Stream::wait" });
         }
         self.wait_uncaptured(event)
@@ -73,7 +77,7 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// No other thread is in a call that gives this stream work. The caller answers for the memory that the graph names, as whoever begins
+    /// No other thread is in a call that gives this stream work. The caller answers for the memory that the graph uses, as a caller that begins
     /// a capture does.
     pub unsafe fn join_capture(&self, event: &Event) -> Result<()> {
         self.lend();
@@ -219,7 +223,7 @@ impl Context {
         }
     }
 
-    /// An event behind all that the context was given so far, on whichever stream, also on those that nobody can name any more.
+    /// An event behind all that the context was given so far, on whichever stream, also on streams that no thread can name any more.
     ///
     /// Wraps [`cuCtxRecordEvent`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CTX.html). With a driver before 12.5, which has no
     /// such function, the calling thread waits for the context.

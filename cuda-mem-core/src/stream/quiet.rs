@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cuda_mem_sys::CUresult;
 
 use super::Stream;
-use crate::driver::{Event, Relaxed, current_context};
+use crate::driver::{Event, Relaxed, current_context, refuse_forked};
 use crate::error::{Error, Result};
 
 /// How a wait for the sake of memory has ended.
@@ -61,7 +61,7 @@ impl Quiet {
 pub(crate) fn until_quiet(stream: &Stream, wait: impl Fn() -> Result<()>) -> Quiet {
     // In a host function no wait ends: the stream waits for that function. The driver refuses other calls there, as this one (both seen on
     // hardware).
-    if let Err(error) = current_context(stream.driver())
+    if let Err(error) = refuse_forked().and_then(|()| current_context(stream.driver()))
         && error.code() == Some(CUresult::CUDA_ERROR_NOT_PERMITTED)
     {
         return Quiet::Unknown(Error::StillInUse { waited: Duration::ZERO, refusal: Box::new(error) });

@@ -1,8 +1,8 @@
 //! Which streams have used a piece of memory since when.
 //!
-//! Not one last event but a set: two readers on two streams are two entries, and whoever frees waits for both. An entry is
-//! the stream itself, kept alive; an event is made only when somebody on another stream has to wait, and covers all that
-//! the stream was given by then.
+//! Not one last event but a set: two readers on two streams are two entries, and a free waits for both. An entry is the
+//! stream itself, kept alive; an event is made only when another stream has to wait, and covers all that the stream was
+//! given by then.
 
 mod block;
 mod points;
@@ -26,8 +26,11 @@ const WAITING: &str = "waiting for uses of memory";
 /// From so many readers on, those that are done are looked for and forgotten.
 const PRUNE_FROM: usize = 32;
 
-/// The streams that use one piece of memory, for whoever owns it: the owner waits for them, or has others wait, before it
-/// gives the memory away.
+/// The same of those that may go on, which keep their streams until then: more than a program has for long.
+const PRUNE_RECORDED_FROM: usize = 256;
+
+/// The streams that use one piece of memory: before its owner gives the memory away, it waits for them, or has other streams
+/// wait.
 ///
 /// ```
 /// use cuda_mem_core::{Driver, Stream, Uses};
@@ -65,6 +68,8 @@ struct Use {
     open: usize,
     /// Whether it is what is left of a writer that was open when the next one began, which is not behind all of it.
     wrote: bool,
+    /// Whether it was [recorded](Uses::record_stream): what the stream is given later counts too, until the points are taken.
+    stays: bool,
 }
 
 /// How memory is used.
@@ -117,7 +122,7 @@ impl Uses {
     pub(crate) fn starting_on(stream: &Stream) -> Result<Self> {
         let needs_point = stream.is_per_thread();
         let open = usize::from(needs_point);
-        let writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false });
+        let writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false, stays: false });
         let uses = Self { entries: Mutex::new(Entries { writer, readers: Vec::new() }) };
         if needs_point {
             uses.end(stream)?;
@@ -185,7 +190,7 @@ impl Uses {
     /// Whether no use runs any more. The host waits for nothing.
     ///
     /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html), for which work counts that a
-    /// stream was given after its use. A stream that somebody else may have capture
+    /// stream was given after its use. A stream on which other code may begin a capture
     /// ([`Stream::borrow_raw`](crate::Stream::borrow_raw), [`Stream::legacy`](crate::Stream::legacy),
     /// [`Stream::as_raw`](crate::Stream::as_raw), [`Stream::wait`](crate::Stream::wait)) is asked by an event, `cuEventQuery`,
     /// which is recorded behind its use by the first call: of an idle one that may say so some microseconds later.
@@ -291,7 +296,10 @@ impl Entries {
         if self.readers.len() < PRUNE_FROM {
             return Vec::new();
         }
-        let is_done = |entry: &mut Use| entry.open == 0 && entry.is_over().unwrap_or(false);
+        let are_many = self.readers.len() >= PRUNE_RECORDED_FROM;
+        // A point that is made here is not behind what such a stream is given later.
+        let is_over = |it: &mut Use| if it.stays { it.clone().is_over() } else { it.is_over() };
+        let is_done = |it: &mut Use| it.open == 0 && (are_many || !it.stays) && is_over(it).unwrap_or(false);
         self.readers.extract_if(.., is_done).collect()
     }
 
@@ -300,20 +308,22 @@ impl Entries {
     fn enter(&mut self, stream: &Stream, access: Access, is_named: bool) -> Vec<Use> {
         let mut forgotten = Vec::new();
         if access == Access::Read {
-            let goes_on =
-                |entry: &&mut Use| entry.stream.ends_with(stream) || (is_named && entry.may_pass_to(stream));
+            // Another value of its stream, which is not disowned, stands for it from now on: all its work is in the stream.
+            let passes = |it: &Use| it.open == 0 && it.stream.is_borrowed() && it.stream == *stream;
+            let goes_on = |entry: &&mut Use| entry.stream.ends_with(stream) || (is_named && passes(entry));
             if let Some(known) = self.writer.iter_mut().chain(&mut self.readers).find(goes_on) {
                 known.open = known.open.saturating_add(1);
                 // The old point no longer covers all of the stream's use.
                 let event = known.event.take();
                 if event.is_some() || !known.stream.ends_with(stream) {
                     let stream = std::mem::replace(&mut known.stream, stream.clone());
-                    forgotten.push(Use { stream, event, open: 0, wrote: false });
+                    forgotten.push(Use { stream, event, open: 0, wrote: false, stays: false });
                 }
                 return forgotten;
             }
             forgotten = self.forget_done_readers();
-            self.readers.push(Use { stream: stream.clone(), event: None, open: 1, wrote: false });
+            let (stream, event) = (stream.clone(), None);
+            self.readers.push(Use { stream, event, open: 1, wrote: false, stays: false });
             return forgotten;
         }
         // The usual case, without a detour over the heap: memory that stays on one stream.
@@ -340,7 +350,7 @@ impl Entries {
                 forgotten.push(entry);
             }
         }
-        self.writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false });
+        self.writer = Some(Use { stream: stream.clone(), event: None, open, wrote: false, stays: false });
         forgotten
     }
 }
@@ -359,11 +369,6 @@ impl Use {
             // For another thread's default stream without a point this is an error: nobody can order anything behind it.
             None => stream.wait_stream(&self.stream),
         }
-    }
-
-    /// Whether another value of its stream, which is not disowned, stands for it from now on: all its work is in the stream.
-    fn may_pass_to(&self, stream: &Stream) -> bool {
-        self.open == 0 && self.stream.is_borrowed() && self.stream == *stream
     }
 
     /// A point after the use, if there is one without a call.

@@ -63,7 +63,8 @@ impl Uses {
         let open = self.note(stream)?;
         // It may have written: later readers come behind it, too.
         let of_stream = |entry: &&mut Use| entry.stream.ends_with(stream);
-        lock(&self.entries).readers.iter_mut().filter(of_stream).for_each(|entry| entry.wrote = true);
+        let note = |entry: &mut Use| (entry.wrote, entry.stays) = (true, true);
+        lock(&self.entries).readers.iter_mut().filter(of_stream).for_each(note);
         open.end()
     }
 
@@ -80,8 +81,8 @@ impl Uses {
 
     /// Waits until no use runs any more. Blocks the calling thread. Without uses no call is made.
     ///
-    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for a stream that nobody else may
-    /// have capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
+    /// Wraps [`cuStreamQuery`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html) for a stream on which no other code may
+    /// begin a capture ([`Uses::are_over`]), and [`cuEventSynchronize`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html)
     /// for those that are busy then, and for all others.
     pub fn wait(&self) -> Result<()> {
         refuse_forked()?;
@@ -113,9 +114,10 @@ impl Uses {
     /// # Errors
     ///
     /// [`Error::WrongThread`](crate::Error::WrongThread) for a per-thread stream whose use has no point: it was never ended,
-    /// or the driver refused. The uses stay as they were.
+    /// or the driver refused. They may be had later.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
-        self.entries_mut().iter().map(Use::point).collect()
+        let Entries { writer, readers } = self.entries_mut();
+        writer.iter_mut().chain(readers).map(Use::point).collect()
     }
 
     /// Adds all of `other`: the uses of a part are uses of the whole. Makes no driver call unless there are many.
@@ -138,7 +140,7 @@ impl Uses {
                     known.wrote |= entry.wrote;
                     forgotten.push(entry);
                 }
-                None => readers.push(Use { open: 0, ..entry }),
+                None => readers.push(Use { open: 0, stays: false, ..entry }),
             }
         }
         drop(entries);
@@ -148,10 +150,17 @@ impl Uses {
 }
 
 impl Use {
-    fn point(&self) -> Result<UsePoint> {
+    fn point(&mut self) -> Result<UsePoint> {
         let record = || Mark::of(|| self.stream.point("recording the end of a use")).map(Arc::new);
         let mark = match self.known_point().map(Arc::clone) {
-            Some(known) if self.stream.is_per_thread() => record().unwrap_or(known),
+            Some(known) if self.stream.is_per_thread() => match record() {
+                // The known one is not behind what the stream was given since: this thread has to be asked once more.
+                Err(error) if self.stays && !matches!(error, crate::Error::WrongThread) => {
+                    self.event = None;
+                    return Err(error);
+                }
+                recorded => recorded.unwrap_or(known),
+            },
             known => known.map_or_else(record, Ok)?,
         };
         Ok(UsePoint { stream: self.stream.clone(), mark })
@@ -165,7 +174,7 @@ impl UsePoint {
         &self.stream
     }
 
-    /// Whether it is known to be behind the other one in the same stream: whoever waits for this one need not wait for that. Of points
+    /// Whether it is known to be behind the other one in the same stream: a wait for this one is a wait for that. Of points
     /// that two threads recorded at the same time neither is known to be. Makes no call.
     ///
     /// ```

@@ -102,13 +102,13 @@ impl PhysicalMemory {
     ///
     /// # Safety
     ///
-    /// `raw` is a handle of this driver to `bytes` bytes that nobody else will release.
+    /// `raw` is a handle of this driver to `bytes` bytes that no other code will release.
     #[must_use]
     pub unsafe fn from_raw(driver: Driver, raw: u64, bytes: usize) -> Self {
         Self { driver, raw, bytes }
     }
 
-    /// The handle, to be released by whoever has it now. For allocators that keep many: [`PhysicalMemory::from_raw`] takes it back
+    /// The handle, which the caller has to release. For allocators that keep many: [`PhysicalMemory::from_raw`] takes it back
     /// without any call.
     #[must_use]
     pub fn into_raw(self) -> u64 {
@@ -149,7 +149,7 @@ impl PhysicalMemory {
 
     fn release(&self) -> Result<()> {
         refuse_forked()?;
-        // SAFETY: a handle that this value owns, released once: after a success nobody calls again.
+        // SAFETY: a handle that this value owns, released once: after a success `close` forgets it, a drop repeats only a failure.
         unsafe { call!(self.driver, cuMemRelease(self.raw)) }
     }
 }

@@ -147,7 +147,7 @@ impl AddressRange {
     pub unsafe fn unmap(&self, offset: usize, bytes: usize) -> Result<()> {
         refuse_forked()?;
         let address = self.place(offset, bytes)?;
-        // SAFETY: addresses of this reservation, which nobody uses, by the caller's promise.
+        // SAFETY: addresses of this reservation, which no work uses, by the caller's promise.
         unsafe { call!(self.driver, cuMemUnmap(address, bytes)) }.with_bytes(bytes)?;
         self.mapped.fetch_sub(bytes, Ordering::Relaxed);
         Ok(())
@@ -165,14 +165,14 @@ impl AddressRange {
         Refused::unless_released(self, Self::free)
     }
 
-    /// Nobody maps meanwhile: whoever calls this owns the range or is dropping it.
+    /// No thread maps meanwhile: the caller owns the range, or is dropping it.
     fn free(&self) -> Result<()> {
         refuse_forked()?;
         let bytes = self.mapped_bytes();
         if bytes != 0 {
             return Err(Error::StillMapped { bytes });
         }
-        // SAFETY: one whole reservation, in which nothing is mapped, freed once: after a success nobody calls again.
+        // SAFETY: one whole reservation, in which nothing is mapped, freed once: after a success `close` forgets it, a drop repeats only a failure.
         unsafe { call!(self.driver, cuMemAddressFree(self.address, self.bytes)) }.with_bytes(self.bytes)
     }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered};
-use cuda_mem_core::{DeviceBuffer, Error, Fence, FenceLine, PinnedBuffer, Stream, Transfer, scope};
+use cuda_mem_core::{DeviceBuffer, Error, Event, Fence, FenceLine, PinnedBuffer, Stream, Transfer, scope};
 
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::common::files::TempFile;
@@ -181,4 +181,29 @@ fn a_thread_that_captures_globally_may_make_every_call() {
         DeviceBuffer::from_slice(&world.stream, &bytes).unwrap().to_vec(&world.stream).unwrap(),
         bytes
     );
+}
+
+/// Which would end the capture.
+#[test]
+fn the_driver_is_asked_nothing_about_an_event_of_a_capture() {
+    let world = World::new();
+    let (stream, event) = (world.new_stream(), Event::new(&world.context).unwrap());
+    let expect_refused = || {
+        for (call, result) in
+            [("is_complete", event.is_complete().map(drop)), ("synchronize", event.synchronize())]
+        {
+            assert!(matches!(result, Err(Error::Capturing { .. })), "{call}: {result:?}");
+        }
+    };
+    for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+        let capture = Capture::begin(&stream, mode);
+        stream.record(&event).unwrap();
+        expect_refused();
+        assert_eq!(capture.end().unwrap().len(), 0);
+        // It stands for no point in time until it is recorded again.
+        expect_refused();
+        stream.record(&event).unwrap();
+        event.synchronize().unwrap();
+        assert!(event.is_complete().unwrap());
+    }
 }

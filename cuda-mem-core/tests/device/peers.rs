@@ -2,7 +2,10 @@
 //!
 //! On a machine with one device each test here checks that there is indeed only one, and records it.
 
+use std::sync::Arc;
+
 use cuda_mem_core::copy::{self, Stager};
+use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
 use cuda_mem_core::{Context, DeviceBuffer, Error, Event, PinnedBuffer, Stream, host::PinnedFlags, pointer};
 
 use crate::common::gate::Gate;
@@ -38,6 +41,30 @@ fn copies_go_from_one_device_to_the_other() {
             assert!(copied == bytes);
         }
     }
+}
+
+/// Which the call for copies between contexts does not take.
+#[test]
+fn memory_of_a_pool_of_the_host_is_copied_to_the_other_device_and_back() {
+    let world = World::new();
+    let Some((_, there)) = second(&world) else { return };
+    let (allocation_type, location) = (AllocationType::Pinned, MemoryLocation::Host);
+    let properties = PoolProperties { allocation_type, location, shareable: false, max_size: 0 };
+    let pool = MemoryPool::create(world.driver, &properties);
+    record!("a pool of the host", &pool.is_ok());
+    // There are none before CUDA 13.0.
+    let Ok(pool) = pool.map(Arc::new) else { return };
+    pool.set_access(&world.driver.devices().unwrap(), true).unwrap();
+    let blocks = [(); 2].map(|()| PoolBlock::allocate(&pool, 4097, &world.stream).unwrap());
+    let (source, target) = (blocks[0].as_range::<u8>().unwrap(), blocks[1].as_range().unwrap());
+    source.copy_from_slice(&world.stream, &pattern(4097, 5)).unwrap();
+    let buffer = DeviceBuffer::<u8>::zeroed(&there, 4097).unwrap();
+    buffer.whole().copy_from(&there, &source).unwrap();
+    assert_eq!(buffer.to_vec(&there).unwrap(), pattern(4097, 5));
+    target.copy_from(&there, &buffer.whole()).unwrap();
+    let mut back = vec![0; 4097];
+    target.copy_to_slice(&world.stream, &mut back).unwrap();
+    assert_eq!(back, pattern(4097, 5));
 }
 
 #[test]

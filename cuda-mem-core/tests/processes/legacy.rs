@@ -86,7 +86,12 @@ fn handles_that_mean_nothing_are_refused() {
         // SAFETY: the memory stays until the peer has closed what it opened.
         assert!(matches!(unsafe { memory.handle(range) }, Err(Error::OutOfRange { .. })));
     }
+    // A handle of no bytes is of this memory too, wherever they are.
     // SAFETY: nobody is given these handles.
+    let [first, none] =
+        [0..1, memory.bytes()..memory.bytes()].map(|range| unsafe { memory.handle(range) }.unwrap());
+    assert_eq!((none.base(), none.offset(), none.len()), (first.base(), memory.bytes() as u64, 0));
+    // SAFETY: as above.
     let of = |context: &Context, address| unsafe { MemoryHandle::of_address(context, address, 1) };
     let stream = world.new_stream();
     let pooled = cuda_mem_core::DeviceBuffer::<u8>::uninit(&stream, 100).unwrap();

@@ -42,6 +42,34 @@ fn a_fence_that_was_refused_and_nobody_told_of_leaves_its_line() {
     assert!(fence.is_complete().unwrap());
 }
 
+/// The driver refuses the write of the word, or what comes behind it. Other threads record on the line meanwhile.
+#[test]
+fn who_records_hears_whether_the_line_comes_to_the_number() {
+    let sim = Sim::builder().build();
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let (line, stream) = (FenceLine::new(&context).unwrap(), Stream::new(&context).unwrap());
+    // From here on somebody else may have it capture: it is asked behind the write too.
+    assert!(!stream.as_raw().is_null());
+    line.record(&stream).unwrap();
+    sim.record(true);
+    sim.log().clear();
+    assert!(line.reserve().unwrap().record_counted(&stream).0);
+    sim.record(false);
+    let calls = sim.log().names();
+    let before = calls.iter().take_while(|&&call| call != "cuStreamWriteValue64");
+    let asked = before.filter(|&&call| call == "cuStreamIsCapturing").count() as u64;
+    let behind = ("cuStreamIsCapturing", asked + 1, true);
+    for (refused, nth, counts) in [("cuStreamWriteValue64", 1, false), behind] {
+        sim.fail_call(refused, nth, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let reserved = line.reserve().unwrap();
+        let other = (line.clone(), stream.clone());
+        let next = thread::spawn(move || other.0.record(&other.1));
+        let recorded = reserved.record_counted(&stream);
+        assert!(recorded.0 == counts && recorded.1.is_err(), "{refused}: {recorded:?}");
+        next.join().unwrap().unwrap();
+    }
+}
+
 /// What the stream is given later is none of the line's business.
 #[test]
 fn the_drop_of_a_line_ends_although_its_stream_is_kept_busy() {

@@ -7,7 +7,7 @@ use cuda_mem_core::sys::CUstreamCaptureStatus;
 use cuda_mem_core::{DeviceBuffer, Error, Event, FenceLine, PinnedBuffer, Stream, Transfer};
 
 use crate::common::capture::{Capture, GLOBAL, RELAXED};
-use crate::interrupted::{before_copy, on_interrupted};
+use crate::interrupted::{before_copy, beside_legacy, on_interrupted};
 use crate::rig::{on_simulator, position, read_on, text};
 
 #[test]
@@ -110,6 +110,25 @@ fn d3_an_event_that_a_legacy_stream_recorded_last_is_no_capture_s() {
         assert!(matches!(mine.wait(&fork), Err(Error::Capturing { .. })));
         Stream::legacy(context).unwrap().record(&fork).unwrap();
         mine.wait(&fork).unwrap();
+    });
+}
+
+/// The driver would end the capture.
+#[test]
+fn a_stream_that_captures_waits_for_no_other_and_a_legacy_stream_beside_it_is_not_named() {
+    on_simulator(|sim, context| {
+        let (stream, other) = (Stream::new(context).unwrap(), Stream::new(context).unwrap());
+        let event = Event::new(context).unwrap();
+        other.record(&event).unwrap();
+        let capture = Capture::begin(&stream, RELAXED);
+        assert!(matches!(stream.wait(&event), Err(Error::Capturing { .. })));
+        assert_eq!(capture.end().unwrap().len(), 0);
+        beside_legacy(sim, context, |legacy, blocking| {
+            let capture = Capture::begin(blocking, RELAXED);
+            assert!(matches!(legacy.wait(&event), Err(Error::Capturing { .. })));
+            assert!(matches!(legacy.record(&event), Err(Error::Capturing { .. })));
+            assert_eq!(capture.end().unwrap().len(), 0);
+        });
     });
 }
 

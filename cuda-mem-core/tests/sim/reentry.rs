@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{future::Future, pin::pin};
 
+use cuda_mem_core::copy::Stager;
 use cuda_mem_core::host::{PinnedFlags, RegisterFlags, Registered, SharedMapping};
 use cuda_mem_core::ipc::ImportedMapping;
 use cuda_mem_core::raw_pool::{AllocationType, MemoryLocation, MemoryPool, PoolBlock, PoolProperties};
@@ -446,5 +447,33 @@ fn who_hears_of_a_registration_s_call_registers_the_memory_too() {
         }
         drop(held.close().unwrap());
         assert!(heard.load(Ordering::Relaxed));
+    });
+}
+
+/// A stager asks whether its copies are done. The ring's only slot is under way.
+#[test]
+fn who_hears_of_a_mode_that_is_not_left_copies_by_the_same_stager() {
+    within_limit(|sim, context| {
+        let stream = Stream::new(context).unwrap();
+        let stager = Stager::builder(context).threads(1).slots(1).build().unwrap();
+        let buffer = Arc::new(DeviceBuffer::<u8>::zeroed(&stream, 100_000).unwrap());
+        let copy = {
+            let (stager, stream, buffer) = (stager.clone(), stream.clone(), Arc::clone(&buffer));
+            move |value| stager.upload(&stream, &vec![value; 100_000], &buffer.whole()).unwrap()
+        };
+        copy(1);
+        let (again, heard) = (copy.clone(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&heard);
+        context.driver().on_release_failure(move |_| {
+            again(2);
+            told.store(true, Ordering::Relaxed);
+        });
+        // The one that leaves the relaxed mode.
+        for _ in 0..2 {
+            sim.fail_call("cuThreadExchangeStreamCaptureMode", 2, CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        copy(3);
+        assert!(heard.load(Ordering::Relaxed));
+        assert_eq!(buffer.to_vec(&stream).unwrap(), vec![3; 100_000]);
     });
 }

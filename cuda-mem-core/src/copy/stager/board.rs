@@ -180,7 +180,7 @@ impl<W: Clone> Turn<W> {
 
     /// Gives the place up.
     pub(super) fn leave(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
+        if let Some(ticket) = self.ticket.take().filter(|_| !fork::forked()) {
             self.board.lock().queue.retain(|waiting| *waiting != ticket);
         }
     }
@@ -276,7 +276,8 @@ impl<W: Clone> Posted<W> {
 
     /// Takes the load back; returns when no part of it is under way any more.
     fn withdraw(&self) -> Option<Failure> {
-        let Slot { board, index } = self.slot.as_ref()?;
+        // In a forked child the threads are not there that have parts of it.
+        let Slot { board, index } = self.slot.as_ref().filter(|_| !fork::forked())?;
         board.lock().stop(*index);
         self.wait();
         let load = board.lock().loads.get_mut(*index)?.take();

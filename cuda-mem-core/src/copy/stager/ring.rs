@@ -19,7 +19,7 @@ use super::board::{Board, Shared, Slot, Turn};
 use super::task::{Host, Task};
 use super::tuning::{BUSY, SLEEP, STALLED};
 use crate::buffer::{DeviceRange, Enqueued};
-use crate::driver::{Context, Driver, Handle, fork, lock, try_lock};
+use crate::driver::{Context, Driver, Handle, LateReports, fork, lock, try_lock};
 use crate::error::{Error, Result};
 use crate::host::{HostElements, PinnedBuffer, PinnedFlags};
 use crate::stream::{Marker, Quiet, Stream};
@@ -152,7 +152,7 @@ impl Ring {
             let stalled = place.stalled == Some(now) || backoff.lasted() >= STALLED;
             if now != granted {
                 (backoff, granted) = (Backoff::new(), now);
-            } else if stalled && !self.is_used_by(stream) {
+            } else if stalled && !lock(&self.flights).iter().any(|flight| flight.marker.stream() == stream) {
                 // Not in the others' way while it copies straight.
                 place.turn.leave();
                 place.stalled = Some(now);
@@ -164,6 +164,8 @@ impl Ring {
 
     /// Frees the slots that the link is done with. What the work of a stream failed with is an error for copies on `stream` alone.
     fn recycle(&self, stream: &Stream) -> Result<()> {
+        // The program's hook hears of what a question fails to leave behind the lock: it may copy by this ring.
+        let _reports = LateReports::new();
         // If there is none, somebody else asks already.
         let Some(mut flights) = try_lock(&self.flights) else { return Ok(()) };
         let (mut ended, mut busy) = (Vec::new(), Vec::new());
@@ -195,11 +197,6 @@ impl Ring {
             }
         }
         result
-    }
-
-    /// Whether the link copies between the ring and memory on `stream`.
-    fn is_used_by(&self, stream: &Stream) -> bool {
-        lock(&self.flights).iter().any(|flight| flight.marker.stream() == stream)
     }
 
     fn address(&self, slot: &Slot<Task>) -> *mut u8 {
