@@ -16,7 +16,7 @@
 //!
 //! The layer below is [`cuda_mem_core`], re-exported so that this crate serves as a project's only dependency; what holds
 //! everywhere there holds here. Calls may be made while streams capture graphs, except where `# Capture` says otherwise. A call that
-//! gives a `Result` and names no errors gives the driver's, the writer's, or those of the call that it names.
+//! returns a `Result` and documents no errors has the driver's, the writer's, or those of the call that it names.
 //!
 //! # Layers
 //!
@@ -25,8 +25,8 @@
 //! ```text
 //! caching, pinned_cache        the caching allocators of device and of pinned memory
 //! driver_pool, adaptor, trace  resources over the driver's pools, resources over resources, recorded allocations
-//! history                      the ring of what happened lately, and its trackers
-//! snapshot                     what an allocator has, in PyTorch's schema
+//! history                      a ring of the latest events, and their trackers
+//! snapshot                     segments and blocks of an allocator, in PyTorch's schema
 //! statistics, engine           figures and their peaks; blocks, pages and segments as pure bookkeeping
 //! resource                     the traits of resources, and what they give
 //! error, mempool_id, primitive

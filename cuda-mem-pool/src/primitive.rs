@@ -131,6 +131,17 @@ pub(crate) fn wait_a_moment(tries: &mut u32) {
 
 type Flag = &'static std::thread::LocalKey<Cell<bool>>;
 
+thread_local! {
+    /// The thread is in an upstream or a filter of device memory: what these allocate goes to no private pool, which would ask them again.
+    pub(crate) static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
+    /// The thread asks filters of pinned memory, of which the same is true.
+    pub(crate) static ASKING: Cell<bool> = const { Cell::new(false) };
+    /// The thread is in a watcher, and has the page source.
+    pub(crate) static WATCHING: Cell<bool> = const { Cell::new(false) };
+    /// The thread is in a tracker, and has the turn to tell.
+    pub(crate) static TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Sets a flag of the thread until it is dropped, also when a panic passes.
 #[derive(Debug)]
 pub(crate) struct Inside {
@@ -162,6 +173,12 @@ pub(crate) fn wait_until(mut is_over: impl FnMut() -> bool) {
     while !is_over() {
         wait_a_moment(&mut tries);
     }
+}
+
+/// Waits until no thread asks a filter any more. Threads that such a thread may wait for do not wait.
+pub(crate) fn wait_for_askers(mut are_done: impl FnMut() -> bool) {
+    let is_awaited = [&IN_FOREIGN_CODE, &ASKING, &WATCHING, &TELLING].into_iter().any(is_set);
+    wait_until(|| is_awaited || are_done());
 }
 
 /// Writes setters of options that are passed by value: `with_NAME(FIELD: TYPE) => VALUE` gives the field the value.

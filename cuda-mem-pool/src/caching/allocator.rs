@@ -22,10 +22,11 @@ use super::sleep::BackingEvent;
 use super::slot::StreamSlot;
 use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
+use crate::mempool_id::MempoolId;
 use crate::primitive::Ordering;
 use crate::resource::{DEFAULT_ALIGNMENT, DeviceAccessible, MemoryResource, RawResource, ResourceContext};
 
-/// Device memory that is kept when it is freed, and moved to where it is needed.
+/// Allocates device memory, keeps what is freed, and moves it to where it is needed.
 ///
 /// Clones are handles to the same allocator. See `docs/allocator.md` for how it works.
 ///
@@ -78,7 +79,7 @@ impl CachingAllocator {
         Self::with(context, options, CallWatch::default())
     }
 
-    /// Makes an allocator as [`CachingAllocator::new`], with somebody who hears of the driver's calls.
+    /// Makes an allocator as [`CachingAllocator::new`], with an observer of the calls of the driver.
     pub fn observed(
         context: &Context,
         options: &CachingOptions,
@@ -140,11 +141,12 @@ impl CachingAllocator {
         self.shared().free(address, None)
     }
 
-    /// Enters a stream as a user of a block, for the work that it is given until the block is freed: freed, the block stays away from
-    /// everybody until that is done, or until its own stream has been made to wait for it. If another thread frees it, of a thread's default stream only work given before this call counts.
+    /// Enters a stream as a user of a block, for the work that it is given until the block is freed. After the free the block is reused only
+    /// once that work is done, or its own stream waits for it. If another thread frees it, of a thread's default stream only work given before this call counts.
+    /// Of 256 streams and more those are forgotten that have no work when yet another comes.
     ///
-    /// The own stream waits, on the device, where the pool needs memory. So what `stream` is given before the free must not wait, by a word in
-    /// memory, a host function or another process, for what the own stream is given after it: both would wait for ever.
+    /// The block's own stream waits, on the device, when the pool needs memory. So work that `stream` is given before the free must not wait, by
+    /// a word in memory, a host function or another process, for work that the own stream is given after it: both would wait for ever.
     ///
     /// # Errors
     ///
@@ -167,12 +169,12 @@ impl CachingAllocator {
         shared.pending.record_stream(address, stream, None)
     }
 
-    /// Has what was allocated for a stream serve others from now on, behind all that the stream was given: its owner is about to destroy it.
-    /// Blocks that somebody has stay theirs, and what a graph may use stays as it is. A stream of somebody else is disowned too before that
+    /// Has free memory of a stream serve other streams from now on, behind all work that the stream was given: its owner is about to destroy it.
+    /// Blocks in use stay as they are, and so does what a graph may use. A borrowed stream is disowned too before it is destroyed
     /// ([`Stream::disown`]): others may have recorded it.
     ///
-    /// Streams of [`Stream::new`] and its like need not be forgotten: once nobody else has one and its work is done, the next new stream takes
-    /// what it had. So does what a thread's default stream had, when the thread ends; if that had work then, once there is no other memory and
+    /// Streams of [`Stream::new`] and its like need not be forgotten: once no other handle to one exists and its work is done, the next new stream takes
+    /// its memory. So does what a thread's default stream had, when the thread ends; if that had work then, once there is no other memory and
     /// no stream captures: the host then waits for all work of the context.
     ///
     /// # Errors
@@ -182,19 +184,19 @@ impl CachingAllocator {
     ///
     /// # Safety
     ///
-    /// Nobody allocates for the stream meanwhile, and what it is given from now on uses no memory that was allocated for it before.
+    /// No thread allocates for the stream meanwhile, and work that it is given from now on uses no memory that was allocated for it before.
     pub unsafe fn forget_stream(&self, stream: &Stream) -> Result<()> {
         self.shared().streams.forget(stream)
     }
 
-    /// Gives the memory back that nothing is in and that no work uses any more, of tags too. The host does not wait for that work: what the
-    /// device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
+    /// Gives free memory that no work uses any more back to the driver, of tags too; returns its bytes. The host does not wait for that work:
+    /// memory that the device still uses stays. Where segments of released private pools go, the driver waits for the work of all other streams.
     pub fn empty_cache(&self) -> Result<usize> {
         self.shared().trim_to(0)
     }
 
-    /// Waits on the host for the work of all streams that memory was allocated for or that used it, but for those that capture and the
-    /// default streams of other threads. No capture ends, not even one that begins meanwhile.
+    /// Waits on the host for the work of all streams that memory was allocated for, and for what others do with blocks that were freed, but
+    /// for streams that capture and the default streams of other threads. No capture ends, not even one that begins meanwhile.
     ///
     /// # Errors
     ///
@@ -211,7 +213,7 @@ impl CachingAllocator {
     }
 
     /// Sets the share of the device's memory that this allocator may hold, from 0 to 1; 1 is no limit but
-    /// [`CachingOptions::max_bytes`]. What it holds already stays until it is free. Makes no driver call.
+    /// [`CachingOptions::max_bytes`]. What it holds already stays. Makes no driver call.
     ///
     /// # Errors
     ///
@@ -221,7 +223,8 @@ impl CachingAllocator {
     }
 
     /// Sets the most bytes that this allocator may hold, beside its [share](Self::set_memory_fraction); `usize::MAX` is no limit. What is free
-    /// above that goes back now, as by [`CachingAllocator::trim_to`], and what is in use later. The bytes that went.
+    /// above that goes back now, as by [`CachingAllocator::trim_to`]; what is in use stays, and serves others once it is freed. The bytes that
+    /// went.
     ///
     /// # Errors
     ///
@@ -270,7 +273,7 @@ impl CachingAllocator {
         self.shared().callbacks.reclaimers.add(Arc::new(reclaimer))
     }
 
-    /// Has `observer` be told of each request that fails for lack of memory, before its caller is.
+    /// Has `observer` be called for each request that fails for lack of memory, before the request returns.
     ///
     /// Called as what [`CachingAllocator::attach_oom_reclaimer`] attaches.
     pub fn attach_oom_observer(
@@ -302,13 +305,13 @@ impl CachingAllocator {
         self.shared().callbacks.registrants.add(Arc::new(registrant))
     }
 
-    /// Calls a callback no more, of whichever kind; false if it is not one of this allocator. Another thread may be in it yet.
+    /// Detaches a callback of any kind; false if it is not one of this allocator. Another thread may still be in it.
     pub fn detach(&self, id: CallbackId) -> bool {
         self.shared().callbacks.remove(id)
     }
 }
 
-/// An allocator for work of one stream: for whoever allocates on the same few streams all the time, and remembers this.
+/// An allocator for work of one stream, which saves the look-up of the stream: for code that allocates on the same few streams.
 ///
 /// It stays in its thread: the default stream of a thread ends with it, and what belonged to that serves another stream then.
 /// [`CachingAllocator`] has an example.
@@ -350,7 +353,7 @@ impl<'a> StreamAllocator<'a> {
         shared.poll();
         let is_routed = shared.pools().route(stream.as_raw()).is_some();
         match shared.request(bytes).filter(|_| address.is_multiple_of(512) && !is_routed) {
-            Some(request) => shared.allocate_and_tell(slot, Request { at: Some(address), ..request }),
+            Some(request) => shared.allocate_recorded(slot, Request { at: Some(address), ..request }),
             None => Err(Error::UnknownAddress { address }),
         }
     }
@@ -406,8 +409,13 @@ unsafe impl RawResource for Inner {
         }
         let address = self.shared.allocate(layout.size(), stream)?;
         if !address.is_multiple_of(layout.align() as u64) {
-            // A private pool whose source gives no more.
+            // A private pool whose source gives no more: the request's own, or one that lends where there is no other memory.
             self.shared.free(address, None)?;
+            let route = self.shared.pools().route(stream.id().as_raw());
+            if route.is_none_or(|pool| pool == MempoolId::NONE) {
+                let slot = self.shared.streams.slot(stream)?;
+                return self.shared.refuse_too_large(slot, layout.size(), MempoolId::NONE);
+            }
             return Err(Error::Alignment { asked: layout.align(), most: DEFAULT_ALIGNMENT });
         }
         Ok(address)

@@ -1,4 +1,4 @@
-//! What the program asked to be called for.
+//! The program's callbacks, and the calls of the driver that it observes.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::engine::paged::Segment;
 use crate::error::{Error, OutOfMemoryReport, Result, refuse_forked};
 pub use crate::history::CallbackId;
 pub(super) use crate::history::List;
-use crate::primitive::{AtomicU64, Inside, Ordering, is_set};
+use crate::primitive::{AtomicU64, Inside, Ordering, WATCHING, is_set};
 
 pub(super) type Reclaimer = dyn Fn(usize) -> bool + Send + Sync;
 pub(super) type Observer = dyn Fn(&OutOfMemoryReport) + Send + Sync;
@@ -22,7 +22,7 @@ pub(super) type Registrant = dyn Fn(&BackingEvent<'_>) -> Result<(), String> + S
 pub(super) struct Callbacks {
     pub(super) reclaimers: List<Reclaimer>,
     pub(super) observers: List<Observer>,
-    /// The backend has them too: it is told of changes.
+    /// Shared with the backend, which calls them before memory leaves.
     pub(super) watchers: Arc<List<Watcher>>,
     pub(super) registrants: List<Registrant>,
 }
@@ -30,11 +30,9 @@ pub(super) struct Callbacks {
 thread_local! {
     /// The thread is in a reclaimer or an observer.
     static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
-    /// The thread is in a watcher, and has the page source.
-    static WATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Refuses what would wait for locks that the calling thread has, because it is in a watcher, and what [`refuse_forked`] does.
+/// Refuses calls from a watcher, whose thread has locks that they would wait for; and as [`refuse_forked`].
 pub(super) fn refuse_watchers() -> Result<()> {
     refuse_forked()?;
     if is_watching() { Err(Error::InCallback) } else { Ok(()) }
@@ -45,7 +43,7 @@ pub(super) fn is_watching() -> bool {
 }
 
 impl List<Watcher> {
-    /// Tells everybody, with the page source's lock held, which a panic must not leave behind.
+    /// Calls all watchers. The page source's lock is held, so a panic ends here.
     pub(super) fn tell(&self, segment: &Segment) {
         let _inside = Inside::new(&WATCHING);
         let watchers = self.all();
@@ -64,7 +62,7 @@ impl Callbacks {
         !forked() && (is_gone() || registrants.remove(id))
     }
 
-    /// Has everybody free what they can; whether anybody did. Not when one of them asks.
+    /// Calls all reclaimers; whether any has freed memory. Does nothing within a reclaimer or an observer.
     pub(super) fn reclaim(&self, requested: usize) -> bool {
         if is_set(&OUT_OF_MEMORY) {
             return false;
@@ -73,7 +71,7 @@ impl Callbacks {
         self.reclaimers.all().iter().fold(false, |freed, (_, reclaimer)| reclaimer(requested) || freed)
     }
 
-    /// Tells everybody of a request that failed. Not when one of them made it.
+    /// Calls all observers for a request that failed. Does nothing within a reclaimer or an observer.
     pub(super) fn observe(&self, report: &OutOfMemoryReport) {
         if is_set(&OUT_OF_MEMORY) {
             return;

@@ -1,4 +1,4 @@
-//! What there is, for those who ask: statistics, snapshots, sizes, and the report of a request that found no memory.
+//! Figures of an allocator: statistics, snapshots, sizes, and the report of a request that found no memory.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::callbacks::is_watching;
 use super::grow::unless_lost;
 use super::hot::Request;
 use super::record::event;
-use super::shared::DeviceCache;
+use super::shared::{AllHeaps, DeviceCache};
 use super::slot::StreamSlot;
 use crate::engine::paged::{Piece, SLAB};
 use crate::error::{CachedMemory, Error, OutOfMemoryReport, Result, choose_advice};
@@ -30,7 +30,7 @@ pub(super) struct Figures {
 struct Counts {
     /// Memory, and requests that did not find any.
     all: DeviceStatistics,
-    /// The bytes of slabs, as they were whenever somebody looked.
+    /// The bytes of slabs, as of each look.
     small: Stat,
     /// The bytes of the segments of each private pool that ever had one.
     of_pools: BTreeMap<MempoolId, PoolStat>,
@@ -146,7 +146,7 @@ impl CachingAllocator {
         if forked() {
             return;
         }
-        // What is counted only when somebody looks is counted now.
+        // Slabs are counted only when figures are read: count them now.
         let _ = self.statistics();
         let figures = &self.shared().figures;
         figures.counter.reset_peak();
@@ -229,19 +229,19 @@ impl CachingAllocator {
         let shared = self.shared();
         shared.count_all_frees();
         let active = shared.figures.counter.active_bytes();
-        shared.record.tell_moves();
+        shared.record.emit_moves();
         let (segments, history) = shared.all_segments(true);
         let mut device_traces = vec![Vec::new(); shared.device_number() as usize];
         device_traces.push(history);
         // The next one shows it: what a program did last is the last entry of this one.
-        shared.record.tell(event(Action::Snapshot, 0, 0, active), None);
+        shared.record.emit(event(Action::Snapshot, 0, 0, active), None);
         let tags = shared.tags.pools(&shared.private).into_iter();
         let tags = tags.map(|(id, name)| (shared.device_number(), id, name)).collect();
         Snapshot { segments, device_traces, allocator_settings: shared.private.settings(), tags }
     }
 
-    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without the history, in which this leaves nothing. For who
-    /// asks again and again.
+    /// All memory and all blocks, as [`CachingAllocator::snapshot`] has them, but without the history, in which this leaves nothing. For
+    /// repeated calls.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         if forked() { Vec::new() } else { self.shared().all_segments(false).0 }
@@ -249,7 +249,7 @@ impl CachingAllocator {
 }
 
 impl DeviceCache {
-    /// How many blocks that somebody has, and segments of private pools alone as in PyTorch, have `least` bytes or more.
+    /// How many allocated blocks, and segments of private pools alone as in PyTorch, have `least` bytes or more.
     fn oversize(&self, least: u64) -> (u64, u64) {
         let segments = self.all_segments(false).0;
         let is_oversize =
@@ -259,7 +259,7 @@ impl DeviceCache {
         (blocks as u64, segments.iter().filter(is_oversize).count() as u64)
     }
 
-    /// The bytes of the slabs of all heaps. Of a heap that another thread has right now, as many as it had when somebody last looked.
+    /// The bytes of the slabs of all heaps. Of a heap that another thread holds, those of the last look.
     fn bytes_of_slabs(&self) -> u64 {
         let of_slot = |slot: &StreamSlot| {
             if let Some(bytes) = slot.heap.try_with(|heap, _| heap.slab_bytes()) {
@@ -327,13 +327,15 @@ impl DeviceCache {
         // On a device that is lost nothing else tells of it.
         let device_free =
             unless_lost(self.context.memory_info().map_err(Error::from))?.map(|memory| memory.free);
-        let source = self.source.lock()?;
+        let mut source = self.source.lock()?;
         for other in self.slots.iter() {
-            let (bytes, largest, moves) = other
-                .heap
-                .with(|heap, _| (heap.free_bytes(), heap.largest_free(), source.movable(other.number, heap)));
+            let is_other = other.number != slot.number;
+            source.mark_free(other.number, &mut AllHeaps(self));
+            let (bytes, largest, moves) = other.heap.with(|heap, _| {
+                (heap.free_bytes(), heap.largest_free(), source.movable(other.number, heap, is_other))
+            });
             movable = movable.saturating_add(moves);
-            if other.number == slot.number {
+            if !is_other {
                 own = largest;
             }
             if bytes > 0 {
@@ -346,7 +348,7 @@ impl DeviceCache {
         let left = source.limit().saturating_sub(source.reserved());
         let room = device_free.unwrap_or(0).min(left) / SLAB * SLAB;
         let unit = source.handle_bytes(reserved.saturating_add(room));
-        // Those who have the private pools' tables wait for the page source.
+        // Released first: threads that hold the private pools' tables wait for the page source.
         drop(source);
         cached.extend(self.pools().cached());
         let moves = self.options().moves;
@@ -355,8 +357,10 @@ impl DeviceCache {
         let of_private = stream.map_or(0, |stream| self.private.largest(pool, stream, room));
         let (together, largest) = match pool {
             MempoolId::NONE => {
-                let together = own.max(movable.saturating_add(room / unit * unit));
-                (together, together.max(of_private))
+                let more = movable.saturating_add(room / unit * unit);
+                // What is free between large blocks is no page for small ones, or they had it.
+                let together = if request.size > SLAB / 2 { own.max(more) } else { more };
+                (together, together.max(own).max(of_private))
             }
             _ => (room, of_private),
         };

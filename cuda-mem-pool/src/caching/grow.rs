@@ -15,7 +15,7 @@ use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
 use crate::snapshot::Action;
 
-/// What the page source's error is for the caller; out of memory has a ladder of its own before it is one.
+/// The caller's error for one of the page source. `OutOfMemory` of a request does not come here: it goes up the ladder.
 fn grow_error(error: GrowError<cuda_mem_core::Error>) -> Error {
     match error {
         GrowError::Backend(error) => error.into(),
@@ -63,16 +63,17 @@ impl DeviceCache {
 
     /// One attempt: None if there is no memory for it.
     fn try_grow(&self, slot: &StreamSlot, request: Request) -> Result<Option<u64>> {
-        // What other threads have freed is in use no more.
+        // Blocks that other threads left in rings are not active any more.
         self.count_all_frees();
         // The page source knows nothing of private blocks.
-        let others = self.private.active();
+        let (others, of_sources) = self.private.active();
         let active = self.figures.counter.active_bytes().saturating_sub(others);
         let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
         let peak = peak.max(active.saturating_add(request.size));
         let mut source = self.source.lock()?;
-        // However what is not in use lies: others on the device would miss what is made for it meanwhile.
-        let room = self.total.saturating_sub(source.elsewhere).min(source.limit());
+        // Beyond all that is not in use now, no handles are made: they could not suffice, and others on the device would miss them.
+        let elsewhere = source.elsewhere.saturating_sub(of_sources);
+        let room = self.total.saturating_sub(elsewhere).min(source.limit());
         if request.size > room.max(source.reserved()).saturating_sub(active) {
             return Ok(None);
         }
@@ -89,8 +90,8 @@ impl DeviceCache {
         }
     }
 
-    /// Gives back what was got for a request that fails, as far as it can: others on the device may need it. While there is hope it stays,
-    /// because a later step may find a use for it.
+    /// Gives back what was made for a request that has failed, as far as the driver lets it: others on the device may need it. Until all steps
+    /// have failed it stays, because a later step may use it.
     fn give_back_beyond(&self, slot: &StreamSlot, held: usize) {
         for _ in 0..2 {
             // What the driver refuses stays.
@@ -98,7 +99,7 @@ impl DeviceCache {
             if self.figures.reserved() <= held {
                 return;
             }
-            // Nobody has used it, but it may lie beside what the device has only just been given.
+            // No work uses it, but a handle may also have a block that was freed a moment ago.
             let _ = slot.owner.wait();
         }
     }
@@ -124,60 +125,27 @@ impl DeviceCache {
         self.figures.change(|counts| counts.num_ooms += 1);
         let record = &self.record;
         if record.history.is_listening() {
-            // Taken before the driver is asked: the stack is the request's. A driver that does not even tell what is free has none.
+            // The stack first, before driver calls: it is the request's. 0 is free where the driver does not say.
             let frames = record.history.frames(RecordContext::Alloc);
             let free = self.context.memory_info().map_or(0, |memory| memory.free as u64);
-            record.tell(Event { pool, ..event(Action::Oom, slot.handle(), free, request.size) }, frames);
+            record.emit(Event { pool, ..event(Action::Oom, slot.handle(), free, request.size) }, frames);
         }
         self.callbacks.observe(&report);
         Err(Error::DeviceOutOfMemory(Box::new(report)))
     }
 
-    /// Takes in what other threads freed, blocks whose uses have ended and what was put off, and gives empty slabs back to the ranges.
-    fn take_back(&self) {
-        self.context.driver().reclaim();
-        self.poll();
-        for slot in self.slots.iter() {
-            self.with_drained(slot, |heap, _| heap.coalesce(&self.index(slot.number)));
-        }
-    }
-
-    /// Has the streams of these blocks wait for what other streams do with them; how many bytes those had that could.
-    fn order_all(&self, blocks: Vec<Waiting>) -> usize {
-        let mut back = 0usize;
-        for waiting in blocks {
-            let (slot, size) = (self.slots.get(waiting.block.heap), waiting.block.size);
-            let own = || slot.and_then(|slot| slot.owner.stream());
-            // Made to wait, a stream that captures would lose its capture.
-            let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
-            // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
-            let waits = own().filter(can_wait).is_some_and(|stream| {
-                waiting.hold_up(&stream, &self.observer) && own().is_some_and(|now| now == stream)
-            });
-            if waits {
-                self.complete(&waiting);
-                back = back.saturating_add(size);
-            } else {
-                // A stream that captures cannot; the host may.
-                self.pending.put_back(waiting);
-                slot.into_iter().for_each(|slot| slot.waiting.add(size));
-            }
-        }
-        back
-    }
-
-    /// Waits on the host for blocks that nobody could be made to wait for, and for free memory that the device still uses, which
-    /// only then can be given back. Streams that capture are not waited for.
+    /// Waits on the host for blocks whose own stream could not be made to wait, and for free memory that the device still uses,
+    /// which can be given back only then. Streams that capture are not waited for.
     fn wait_for_pending(&self) -> Result<bool> {
         let mut waited = self.pools().reclaim_waiting();
         for point in self.pending.points(|_| true) {
-            // Whatever a wait says, what has not ended is found out by the poll.
+            // Whatever a wait returns, the poll finds out which uses have ended.
             waited |= point.wait().is_ok();
         }
         let busy: Vec<_> = {
             let source = self.source.lock()?;
             let is_busy =
-                |slot: &&StreamSlot| slot.heap.with(|heap, _| source.movable(slot.number, heap) > 0);
+                |slot: &&StreamSlot| slot.heap.with(|heap, _| source.movable(slot.number, heap, false) > 0);
             self.slots.iter().filter(is_busy).collect()
         };
         let waits: Vec<_> = busy.into_iter().map(|slot| slot.owner.wait()).collect();
@@ -189,8 +157,8 @@ impl DeviceCache {
         Ok(waited)
     }
 
-    /// Waits for the default streams of threads that ended while those were busy: nobody can name them, so for all work of the context. Not
-    /// beside a capture, which that would end. Whether they are done now.
+    /// Waits for the default streams of threads that ended while those were busy. No thread can name them, so it waits for all work of the
+    /// context; not beside a capture, which that would end. Returns whether they are done.
     pub(super) fn wait_for_lost_streams(&self) -> bool {
         let owners = self.slots.iter().map(|slot| &slot.owner);
         let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
@@ -210,16 +178,21 @@ impl DeviceCache {
         let threshold = self.private.options().garbage_collection_threshold;
         let most = threshold.map(|threshold| (threshold * self.limit() as f64) as usize);
         if most.is_some_and(|most| self.figures.reserved() > most) {
-            // What the driver refuses stays; whoever asks for memory goes on without.
+            // What the driver refuses to free stays; the request goes on without it.
             let _ = self.trim_to(0);
         }
     }
 
-    /// Gives memory back to the driver that nothing is in and nothing uses, until no more than so many bytes are held; how many went. What is
-    /// refused keeps no other stream's and no pool's memory.
+    /// Gives free memory that no stream uses back to the driver, until no more than so many bytes are held; returns the bytes that went. A
+    /// refusal keeps no other stream's and no pool's memory.
     pub(super) fn trim_to(&self, bytes: usize) -> Result<usize> {
         refuse_watchers()?;
-        self.take_back();
+        // What was put off, blocks whose uses have ended, frees that other threads left, and empty slabs are free first.
+        self.context.driver().reclaim();
+        self.poll();
+        for slot in self.slots.iter() {
+            self.with_drained(slot, |heap, _| heap.coalesce(&self.index(slot.number)));
+        }
         // Handles were mapped for other heaps before: each needs its point before any of them gives memory back.
         let mut source = self.source.lock()?;
         self.slots.iter().for_each(|slot| source.mark_free(slot.number, &mut AllHeaps(self)));
@@ -235,7 +208,7 @@ impl DeviceCache {
                 let mut source = self.source.lock()?;
                 let went = source.release_free(slot.number, &mut AllHeaps(self), excess);
                 drop(source);
-                self.record.tell_moves();
+                self.record.emit_moves();
                 count(went.map_err(grow_error));
             }
         }
@@ -264,7 +237,7 @@ impl DeviceCache {
         });
         let (size, requested) = found.ok_or(Error::UnknownAddress { address })?;
         if self.record.history.awaits_frees() {
-            self.record.tell_block(event(Action::FreeRequested, slot.handle(), address, requested));
+            self.record.emit_block(event(Action::FreeRequested, slot.handle(), address, requested));
         }
         let block = Freed { address, heap: slot.number, number, size, pool: MempoolId::NONE };
         self.pending.push(block, uses, None, &self.observer);
@@ -272,30 +245,30 @@ impl DeviceCache {
         Ok(())
     }
 
-    /// A block for a program that is listened to.
+    /// Allocates a block and records it in the history.
     #[cold]
-    pub(super) fn allocate_and_tell(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        // First the stack: the program's code that gives it may end the thread, and nobody would have the block.
+    pub(super) fn allocate_recorded(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
+        // The stack first: the program's code that takes it may end the thread, and the block would leak.
         let frames = self.record.history.frames(RecordContext::State);
         let address = self.obtain(slot, request);
         match address {
             Ok(address) if self.map.find(address).is_some() => {
                 let event = event(Action::Alloc, slot.handle(), address, request.requested);
-                self.record.tell_allocated(event, frames);
+                self.record.emit_allocated(event, frames);
             }
-            // Of a block that a private pool lends that has told.
-            _ => self.record.tell_moves(),
+            // A block that a private pool lends was recorded there.
+            _ => self.record.emit_moves(),
         }
         address
     }
 
-    /// Tells of a block that goes back and that nobody uses.
+    /// Records the free of a block that no other stream uses.
     #[cold]
-    pub(super) fn tell_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
+    pub(super) fn emit_freed(&self, slot: &StreamSlot, address: u64, number: BlockNumber) {
         match self.with_drained(slot, |heap, _| heap.sizes(number)) {
             Some((_, requested)) => [Action::FreeRequested, Action::FreeCompleted]
                 .into_iter()
-                .for_each(|action| self.record.tell_block(event(action, slot.handle(), address, requested))),
+                .for_each(|action| self.record.emit_block(event(action, slot.handle(), address, requested))),
             None => drop(self.record.keep_stack(address, None)),
         }
     }
@@ -314,14 +287,14 @@ impl DeviceCache {
         }
     }
 
-    /// A freed block is free now.
+    /// Frees a pending block whose uses are over.
     pub(super) fn complete(&self, waiting: &Waiting) {
         let Freed { address, heap, number, .. } = waiting.block;
         let Some(slot) = self.slots.get(heap) else { return };
         if self.record.history.awaits_frees()
             && let Some((_, requested)) = self.with_drained(slot, |heap, _| heap.sizes(number))
         {
-            self.record.tell_block(event(Action::FreeCompleted, slot.handle(), address, requested));
+            self.record.emit_block(event(Action::FreeCompleted, slot.handle(), address, requested));
         }
         slot.heap.with(|heap, guard| {
             let Some(freed) = heap.free(number, &self.index(slot.number)) else { return };
@@ -355,7 +328,26 @@ impl Climb for Climber<'_> {
     }
 
     fn take_pending(&mut self) -> Result<bool> {
-        Ok(self.shared.order_all(self.shared.pending.take(|waiting| waiting.points.is_some())) > 0)
+        let (shared, mut has_any) = (self.shared, false);
+        for waiting in shared.pending.take(|waiting| waiting.points.is_some()) {
+            let (slot, size) = (shared.slots.get(waiting.block.heap), waiting.block.size);
+            let own = || slot.and_then(|slot| slot.owner.stream());
+            // Made to wait, a stream that captures would lose its capture.
+            let can_wait = |stream: &Stream| matches!(stream.is_capturing(), Ok(false));
+            // Of one that was forgotten meanwhile the wait may be behind its end, and its heap another stream's.
+            let waits = own().filter(can_wait).is_some_and(|stream| {
+                waiting.hold_up(&stream, &shared.observer) && own().is_some_and(|now| now == stream)
+            });
+            if waits {
+                shared.complete(&waiting);
+                has_any = true;
+            } else {
+                // A stream that captures cannot; the host may.
+                shared.pending.put_back(waiting);
+                slot.into_iter().for_each(|slot| slot.waiting.add(size));
+            }
+        }
+        Ok(has_any)
     }
 
     fn wait(&mut self) -> Result<bool> {

@@ -1,11 +1,11 @@
 //! The hot path: from a request to an address, and back.
 //!
 //! ```text
-//! allocate ─ route? ─ size ─ slot of the stream ─ lock its heap ─ quick list ─ count ─ unlock        nothing cold
+//! allocate ─ route? ─ slot of the stream ─ size ─ lock its heap ─ quick list ─ count ─ unlock
 //! free     ─ page map ─ slot ─ lock its heap ─ quick list ─ count ─ unlock       or, if another thread has the heap, its ring
 //! ```
 //!
-//! Everything that a block on a quick list does not need is behind a named cold function: `cut`, `drain`, `poll_for`,
+//! Steps that a block on a quick list does not need are in cold functions with a name: `cut`, `drain`, `poll_for`,
 //! [`grow`](super::grow), `free_behind`, `leave`.
 
 use cuda_mem_core::{Stream, StreamId};
@@ -22,7 +22,7 @@ pub(super) struct Request {
     /// The bytes that were asked for.
     pub(super) requested: usize,
     pub(super) size: usize,
-    /// Where it has to begin, out of what is free, if that matters.
+    /// The address at which the block has to begin, if the program named one.
     pub(super) at: Option<u64>,
 }
 
@@ -40,19 +40,19 @@ pub(super) fn pool_of(size: usize) -> PoolSize {
 }
 
 impl DeviceCache {
-    /// Allocates for work of a stream; the address.
+    /// Allocates a block for work of a stream; returns its address.
     #[inline]
     pub(super) fn allocate(&self, requested: usize, stream: &Stream) -> Result<u64> {
         refuse_forked()?;
         if self.private.is_routed()
-            && let Some(address) = self.pools().allocate(requested, stream)?
+            && let Some(address) = self.pools().allocate(requested, stream, true)?
         {
             return Ok(address);
         }
         self.allocate_from(self.streams.slot(stream)?, requested)
     }
 
-    /// As [`DeviceCache::allocate`], for the stream that a slot had.
+    /// As [`DeviceCache::allocate`], for a stream whose slot is known. Fails if the slot serves another stream by now.
     #[inline(always)]
     pub(super) fn allocate_in(&self, slot: &StreamSlot, stream: StreamId, requested: usize) -> Result<u64> {
         refuse_forked()?;
@@ -70,13 +70,13 @@ impl DeviceCache {
     #[cold]
     #[inline(never)]
     fn allocate_routed(&self, slot: &StreamSlot, requested: usize) -> Result<Option<u64>> {
-        self.pools().allocate(requested, &slot.owner.stream().ok_or(Error::StreamEnded)?)
+        self.pools().allocate(requested, &slot.owner.stream().ok_or(Error::StreamEnded)?, true)
     }
 
     #[inline(always)]
     fn allocate_from(&self, slot: &StreamSlot, requested: usize) -> Result<u64> {
         match self.request(requested) {
-            Some(request) if self.record.history.is_listening() => self.allocate_and_tell(slot, request),
+            Some(request) if self.record.history.is_listening() => self.allocate_recorded(slot, request),
             Some(request) => self.obtain(slot, request),
             None => self.refuse_too_large(slot, requested, MempoolId::NONE),
         }
@@ -89,10 +89,10 @@ impl DeviceCache {
         Some(Request { requested, size, at: None })
     }
 
-    /// Takes a block out of what the heap has free, or of more memory; its address.
+    /// Takes a block from the heap's free memory, or grows the heap; returns the block's address.
     #[inline(always)]
     pub(super) fn obtain(&self, slot: &StreamSlot, request: Request) -> Result<u64> {
-        // A block that has waited for other streams goes before others of its size.
+        // Freed blocks of this size whose other streams are done with them go first.
         if slot.waiting.may_have(request.size) {
             self.poll_for(slot, request.size);
         }
@@ -131,7 +131,7 @@ impl DeviceCache {
         }
     }
 
-    /// Takes a block back, by its address, ordered on its own stream, or behind another that used it last.
+    /// Frees the block at an address, ordered on its own stream, and behind `stream`, if that used it last.
     #[inline(always)]
     pub(super) fn free(&self, address: u64, stream: Option<&Stream>) -> Result<()> {
         refuse_forked()?;
@@ -145,14 +145,14 @@ impl DeviceCache {
         {
             return self.free_behind(slot, address, number_of(found), used.uses);
         }
-        // By the thread that frees it, before any other may have it.
+        // Recorded before the block is free: another thread may allocate it right after.
         if self.record.history.awaits_frees() {
-            self.tell_freed(slot, address, number_of(found));
+            self.emit_freed(slot, address, number_of(found));
         }
         let (tier, record) = (found.tier, found.record);
-        // The heap's cache lines are with the thread that allocates there alone: a ring takes none of them along.
-        let held = if slot.is_anothers() { None } else { slot.heap.try_hold() };
-        // A block on a quick list is still found by its address: it was freed before.
+        // Where another thread alone allocates, the heap's cache lines stay with it: the free goes into a ring.
+        let held = if slot.only_another_thread_allocates() { None } else { slot.heap.try_hold() };
+        // The map still finds a block on a quick list: freed again, it is an error.
         let taken = match held {
             Some(mut held) => {
                 let (heap, counting) = held.parts();
@@ -163,7 +163,7 @@ impl DeviceCache {
         if taken { Ok(()) } else { Err(Error::UnknownAddress { address }) }
     }
 
-    /// Gives a block back to its heap and counts it; whether somebody had it.
+    /// Gives a block back to its heap and counts it; false if it was free already.
     #[inline(always)]
     pub(super) fn put_back(
         &self,
@@ -179,13 +179,13 @@ impl DeviceCache {
     }
 }
 
-/// Frees of other threads, and what they mean for peaks.
+/// Frees that other threads left in rings, and how they are counted.
 ///
-/// A free that another thread left in a heap's ring is counted when the heap is drained. A peak that rose before would be higher than what
-/// there was at any moment, so all rings are drained first; below the peaks nothing depends on it. A heap that somebody has right now is left
-/// out: its holder's call is under way.
+/// A free in a ring is counted when its heap is drained. Until then the sums are too high, and so would be a peak that rises, so all rings are
+/// drained before one does; below the peaks nothing depends on it. A heap that another thread holds is left out: that thread's call is under
+/// way.
 impl DeviceCache {
-    /// Takes in what other threads left in a heap's rings.
+    /// Frees the blocks that other threads left in a heap's rings.
     #[cold]
     pub(super) fn drain(&self, slot: &StreamSlot, heap: &mut StreamHeap, counting: &Counting) {
         slot.remote.drain(|number| {
@@ -194,7 +194,7 @@ impl DeviceCache {
         });
     }
 
-    /// Runs `body` on a heap once all that was left in its rings is free.
+    /// Runs `body` on a heap whose rings were drained.
     #[inline]
     pub(super) fn with_drained<R>(
         &self,
@@ -210,7 +210,7 @@ impl DeviceCache {
     }
 
     /// Pushes a block to the heap's ring of the calling thread. If that is full, locks the heap, drains it and frees directly. False only if
-    /// the block was free already; one in the ring is not known to be.
+    /// the block was found to be free already, which a push does not check.
     #[inline(never)]
     fn leave(&self, slot: &StreamSlot, number: BlockNumber) -> bool {
         if slot.remote.push(number.0).is_ok() {
@@ -226,13 +226,13 @@ impl DeviceCache {
     #[inline(never)]
     pub(super) fn count_at_peak(&self, counting: &Counting, pool: PoolSize, size: usize, requested: usize) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
-            // Counted here: the other shard would have to become active for it.
+            // Counted here, in the allocating heap's shard: the other shard would have to become active for it.
             slot.heap.try_with(|heap, _| self.drain(slot, heap, counting));
         }
         counting.allocate(pool, size, requested);
     }
 
-    /// Counts what was left in all rings: before peaks start anew, and before figures are read.
+    /// Drains all rings, so that what is in them counts: before peaks are reset, and before figures are read.
     pub(super) fn count_all_frees(&self) {
         for slot in self.slots.iter().filter(|slot| slot.remote.has_any()) {
             slot.heap.try_with(|heap, counting| self.drain(slot, heap, counting));

@@ -1,7 +1,7 @@
 //! The caching allocator of device memory.
 //!
 //! A [`CachingAllocator`] gives memory as a [`MemoryResource`](crate::MemoryResource), or by address. A [`PrivatePool`] has memory that serves
-//! nobody else, such as a graph's; a [`Tag`] has memory that sleeps; a [`Pinned`] keeps memory behind its addresses, for whoever registers it.
+//! nobody else, such as a graph's; a [`Tag`] has memory that sleeps; a [`Pinned`] keeps memory behind its addresses, for code that registers it.
 
 mod allocator;
 mod callbacks;

@@ -11,7 +11,7 @@ use crate::segments::Options;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct CachingOptions {
-    /// Whether free pages may be mapped elsewhere rather than new memory be made.
+    /// Whether free handles may be mapped elsewhere when there is no headroom for new ones.
     pub moves: bool,
     /// How much free memory is kept while others could use it.
     pub hold: Hold,
@@ -55,7 +55,7 @@ impl CachingOptions {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction { fraction });
         }
-        // To the nearest byte: whoever says so many bytes by their share may have them.
+        // To the nearest byte: a number of bytes that was divided by the total comes back as it was.
         let share = if fraction < 1.0 { (total as f64 * fraction).round() as usize } else { usize::MAX };
         Ok(share.min(self.max_bytes))
     }

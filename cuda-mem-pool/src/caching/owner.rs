@@ -11,7 +11,7 @@ use cuda_mem_core::{Error, Event, Stream, Uses};
 use crate::primitive::{AtomicU64, Mutex, Ordering, lock, lock_over_calls};
 
 /// No stream has this number.
-const NOBODY: u64 = u64::MAX;
+const NO_STREAM: u64 = u64::MAX;
 
 /// The stream that a heap serves, by its number without a lock.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum End<E> {
     Done,
     /// Behind all of it.
     At(E),
-    /// The thread of the stream of this number ended while it was busy, and nobody can name it: a wait for the whole context tells.
+    /// The thread of the stream of this number ended while it was busy. No thread can name it, so only a wait for the context ends this.
     Lost(u64),
 }
 
@@ -37,7 +37,7 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         Self { id: AtomicU64::new(id), served: Mutex::new(Ok(stream)) }
     }
 
-    /// Whether it serves the stream of this number. Whoever may use that stream is told right: it does not end while they do.
+    /// Whether it serves the stream of this number. The answer stays true while the caller may use the stream, which does not end then.
     #[inline]
     pub(super) fn is(&self, id: u64) -> bool {
         self.id.load(Ordering::Relaxed) == id
@@ -53,14 +53,14 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         lock(&self.served).clone()
     }
 
-    /// The stream of this number ends, if it is served here and `look`, which waits for nobody, finds where its work ends; the stream, to be
+    /// The stream of this number ends, if it is served here and `look`, which must not wait, finds where its work ends; the stream, to be
     /// dropped without a lock. `look` runs under the lock: a thread that gives the stream work, and finds it still served here afterwards, gave
     /// it before the end that `look` found.
     pub(super) fn end(&self, id: u64, look: impl FnOnce(&S) -> Option<End<E>>) -> Option<S> {
         let mut served = lock_over_calls(&self.served);
         let stream = served.as_ref().ok().filter(|_| self.is(id))?;
         let end = look(stream)?;
-        self.id.store(NOBODY, Ordering::Relaxed);
+        self.id.store(NO_STREAM, Ordering::Relaxed);
         std::mem::replace(&mut *served, Err(end)).ok()
     }
 
@@ -104,10 +104,10 @@ impl<S: Clone, E: Clone> Owner<S, E> {
         }
     }
 
-    /// The heap is no more. What is left of its stream goes here, whoever else may look.
+    /// The heap ends: its handle to the stream is dropped here, though the stream's thread may keep this value.
     pub(super) fn close(&self) {
         let last = std::mem::replace(&mut *lock(&self.served), Err(End::Done));
-        self.id.store(NOBODY, Ordering::Relaxed);
+        self.id.store(NO_STREAM, Ordering::Relaxed);
         drop(last);
     }
 }
@@ -115,14 +115,14 @@ impl<S: Clone, E: Clone> Owner<S, E> {
 impl Owner {
     /// The thread ends whose default stream this is. In a thread-local's destructor: it asks the driver only what is answered at once, also
     /// beside a free that waits for the device (docs/measurements.md), which a record of an event is not. The memory of a stream that is
-    /// busy, or cannot be asked, serves others once somebody has waited for the context.
+    /// busy, or cannot be asked, serves others after a wait for the context.
     pub(super) fn end_with_thread(&self, id: u64) {
         // Where the driver may have left the thread already it cannot be asked.
         drop(self.end(id, |stream| Some(if is_done(stream) { End::Done } else { End::Lost(id) })));
     }
 
-    /// Ends the stream if it is done and nobody but the allocator has it, and looks whether one that has ended is done now. The stream, as of
-    /// [`Owner::end`].
+    /// Ends the stream if it is done and only the allocator has a handle to it, and looks whether one that has ended is done now. The stream,
+    /// as of [`Owner::end`].
     pub(super) fn look_for_end(&self) -> Option<Stream> {
         let is_left = |stream: &Stream| stream.is_left_to(1) && is_done(stream);
         let ended = self.end(self.id.load(Ordering::Relaxed), |stream| is_left(stream).then_some(End::Done));

@@ -21,7 +21,7 @@ pub(super) struct Pending {
     freed: Mutex<Vec<Waiting>>,
 }
 
-/// Who uses a block.
+/// The recorded uses of a block.
 #[derive(Debug)]
 pub(super) struct Used {
     pub(super) uses: Uses,

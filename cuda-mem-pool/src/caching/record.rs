@@ -1,8 +1,8 @@
-//! What the history is told, and when.
+//! Records events in the history, in their order.
 //!
-//! A tracker may allocate, and so may what tells a stack of calls: both run with no heap and no page source held. A block is
-//! told of by who has it, before or after it is in its heap; what became of addresses is noted under the page source, and told before
-//! anything that comes later is.
+//! A tracker may allocate, and so may a stack provider: both run with no heap and no page source held. The thread that has a block
+//! records its events, before or after it is in its heap. Mappings that come and go are noted under the page source, and recorded
+//! before any later event.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::mempool_id::MempoolId;
 use crate::primitive::{Mutex, lock};
 use crate::snapshot::{Action, Frames};
 
-/// The history, what was noted for it and is not told yet, and the stacks of blocks in use.
+/// The history, events that were noted and not recorded yet, and the stacks of blocks in use.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     pub(super) history: History,
-    /// Moves, and what watchers did. The stack of a watcher's event is its own; a move has that of whoever tells of it.
+    /// Moves, and events of watchers. A watcher's event has its own stack; a move has the stack of the call that records it.
     noted: Mutex<VecDeque<(Event, Option<Frames>)>>,
-    /// Whoever has it tells of what is noted.
+    /// Held by the thread that records what is noted.
     turn: Mutex<()>,
     /// Of blocks in use, by address: they stay when a recording ends, as long as the block does.
     pub(super) stacks: Mutex<HashMap<u64, Frames>>,
@@ -30,9 +30,9 @@ pub(super) fn event(action: Action, stream: u64, address: u64, size: usize) -> E
 }
 
 impl Record {
-    /// Tells of a block of the caller. A free has the stack of the allocation where stacks of frees are not recorded.
+    /// Records an event of a block of the caller. A free has the stack of the allocation where stacks of frees are not recorded.
     #[cold]
-    pub(super) fn tell_block(&self, event: Event) {
+    pub(super) fn emit_block(&self, event: Event) {
         let history = &self.history;
         let is_alloc = event.action == Action::Alloc;
         let of_alloc = match event.action {
@@ -45,60 +45,60 @@ impl Record {
         }
         let frames = history.frames(if is_alloc { RecordContext::State } else { RecordContext::All });
         if is_alloc {
-            return self.tell_allocated(event, frames);
+            return self.emit_allocated(event, frames);
         }
-        self.tell_noted(frames.as_ref());
-        self.tell(event, frames.or(of_alloc));
+        self.emit_noted(frames.as_ref());
+        self.emit(event, frames.or(of_alloc));
     }
 
-    /// Tells of a block that is allocated, with the stack of the request.
-    pub(super) fn tell_allocated(&self, event: Event, frames: Option<Frames>) {
+    /// Records the allocation of a block, with the stack of the request.
+    pub(super) fn emit_allocated(&self, event: Event, frames: Option<Frames>) {
         self.keep_stack(event.address, frames.clone());
-        self.tell(event, frames);
+        self.emit(event, frames);
     }
 
-    /// Tells of a private pool's segment, with the stack of its request where stacks of frees are not recorded.
-    pub(super) fn tell_segment(&self, event: Event, stack: Option<Frames>) {
+    /// Records an event of a private pool's segment, with the stack of its request where stacks of frees are not recorded.
+    pub(super) fn emit_segment(&self, event: Event, stack: Option<Frames>) {
         if self.history.is_listening() {
             let is_free = event.action == Action::SegmentFree;
             let frames = if is_free { self.history.frames(RecordContext::All) } else { None };
-            self.tell(event, frames.or(stack));
+            self.emit(event, frames.or(stack));
         }
     }
 
-    /// Notes something that is told before anything later is. Whoever calls may have a lock, and tells of it once that is gone.
+    /// Notes an event, to be recorded before any later one. The caller may hold a lock; it has the event recorded once that is released.
     pub(super) fn note(&self, event: Event, frames: Option<Frames>) {
         if self.history.is_listening() {
             lock(&self.noted).push_back((event, frames));
         }
     }
 
-    /// Tells of what is noted. Whoever calls has neither a heap nor the page source.
-    pub(super) fn tell_moves(&self) {
+    /// Records what is noted. The caller holds neither a heap nor the page source.
+    pub(super) fn emit_moves(&self) {
         if self.history.is_listening() {
             let frames = self.history.frames(RecordContext::Alloc);
-            self.tell_noted(frames.as_ref());
+            self.emit_noted(frames.as_ref());
         }
     }
 
-    /// Tells of something, behind what is noted. In a watcher it is noted too: whoever has a turn to tell may wait for the page source, which
+    /// Records an event behind what is noted. In a watcher it is noted too: the thread that is recording may wait for the page source, which
     /// this thread has.
-    pub(super) fn tell(&self, event: Event, frames: Option<Frames>) {
+    pub(super) fn emit(&self, event: Event, frames: Option<Frames>) {
         if is_watching() {
             self.note(event, frames);
         } else {
-            self.tell_noted(frames.as_ref());
+            self.emit_noted(frames.as_ref());
             self.history.record(event, frames.as_ref());
         }
     }
 
-    fn tell_noted(&self, frames: Option<&Frames>) {
-        // What a tracker does it is not told of; what others did waits for somebody who is in none.
-        if is_watching() || History::is_telling() {
+    fn emit_noted(&self, frames: Option<&Frames>) {
+        // A tracker is not called within a tracker; what is noted waits for a thread that is in none.
+        if is_watching() || History::is_in_tracker() {
             return;
         }
         let _turn = lock(&self.turn);
-        // Those up to now: a tracker that allocates may have memory move each time, and would be told of it without end.
+        // Only those up to now: a tracker that allocates may have memory move each time, and this would not end.
         let noted = lock(&self.noted).len();
         for _ in 0..noted {
             let next = lock(&self.noted).pop_front();

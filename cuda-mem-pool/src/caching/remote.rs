@@ -1,7 +1,7 @@
 //! Frees from threads that do not have the heap's lock.
 //!
-//! Each thread has a ring for each heap that it frees to, so a free is three stores and no atomic exchange. Whoever has the
-//! heap's lock empties the rings of all threads.
+//! Each thread has a ring for each heap that it frees to: a free takes two plain stores, a third one after a drain, and no
+//! atomic exchange. The thread that holds the heap's lock drains the rings of all threads.
 
 use std::cell::RefCell;
 
@@ -26,9 +26,9 @@ pub(super) struct RemoteFrees {
 
 #[derive(Debug)]
 struct Ring {
-    /// How many were pushed; the thread's. Counters wrap.
+    /// How many were pushed; written by the ring's thread. Counters wrap.
     pushed: Apart<AtomicU32>,
-    /// How many were drained; of whoever drains.
+    /// How many were drained; written by the thread that drains. Counters wrap.
     drained: Apart<AtomicU32>,
     records: [AtomicU32; DEPTH],
 }
@@ -37,7 +37,7 @@ struct Ring {
 pub(super) struct Pusher {
     ring: Arc<Ring>,
     pushed: u32,
-    /// As many at least were drained.
+    /// At most what [`Ring::drained`] has.
     drained: u32,
 }
 
@@ -72,7 +72,7 @@ impl RemoteFrees {
         Self { id: unique(), rings: Mutex::new(Vec::new()), pending: AtomicBool::new(false) }
     }
 
-    /// Leaves a free for whoever drains next.
+    /// Leaves a free for the next drain.
     #[inline]
     pub(super) fn push(&self, record: u32) -> Result<(), Full> {
         let pushed = LOCAL.try_with(|local| {
@@ -88,8 +88,8 @@ impl RemoteFrees {
         Ok(())
     }
 
-    /// Hands every free out once that was pushed before, by any thread, and the rings of threads that have ended back to
-    /// the system. `done` must not push to this heap.
+    /// Calls `done` once for every free that was pushed before, by any thread, and drops the rings of threads that have
+    /// ended. `done` must not push to this heap.
     pub(super) fn drain(&self, mut done: impl FnMut(u32)) {
         // Before looking: what is pushed later is noted again.
         self.pending.store(false, Ordering::Relaxed);
@@ -101,13 +101,13 @@ impl RemoteFrees {
         });
     }
 
-    /// Whether a drain would be in vain: a hint, which may miss a push during the last drain. `drain` misses none.
+    /// Whether there is nothing to drain: a hint, which may miss a push during the last drain. `drain` misses none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         !self.pending.load(Ordering::Relaxed)
     }
 
-    /// Whether a drain would find something that was pushed before this, or may: waits for nobody, who may be waited for.
+    /// Whether a drain would find a free that was pushed before this call; true also while another thread drains. Does not wait for it.
     pub(super) fn has_any(&self) -> bool {
         try_lock(&self.rings).is_none_or(|rings| rings.iter().any(|ring| ring.has_any()))
     }
@@ -118,7 +118,7 @@ impl RemoteFrees {
 
     #[inline]
     fn note(&self) {
-        // Looked at first: where nobody drains, many threads read one line that nobody writes.
+        // Read first: between two drains all threads read this cache line, and one of them has written it.
         if !self.pending.load(Ordering::Relaxed) {
             self.pending.store(true, Ordering::Relaxed);
         }
@@ -154,7 +154,7 @@ impl Pusher {
         }
         self.ring.record(self.pushed).store(record, Ordering::Relaxed);
         self.pushed = self.pushed.wrapping_add(1);
-        // Release: who sees the count sees the record, and all that was done before the free.
+        // Release: a thread that sees the count sees the record, and all that was done before the free.
         self.ring.pushed.0.store(self.pushed, Ordering::Release);
         Ok(())
     }
@@ -172,11 +172,11 @@ impl Ring {
     }
 
     fn has_any(&self) -> bool {
-        // Who has left something, and had this thread know, has it seen here.
+        // A push that happens before this call is seen.
         self.pushed.0.load(Ordering::Acquire) != self.drained.0.load(Ordering::Relaxed)
     }
 
-    /// For one at a time.
+    /// Called by one thread at a time.
     fn drain(&self, done: &mut impl FnMut(u32)) {
         let pushed = self.pushed.0.load(Ordering::Acquire);
         let mut drained = self.drained.0.load(Ordering::Relaxed);

@@ -145,7 +145,7 @@ impl DeviceCache {
         if is_over {
             return Ok(());
         }
-        // Another thread's default stream nobody else can name, and one that was disowned nobody can. Once more, because the driver reports
+        // For default streams of other threads, and disowned streams, which this thread cannot name. Once more, because the driver reports
         // older errors of others in any call.
         let wait = || self.context.point().and_then(|point| point.synchronize());
         wait().or_else(|_| wait())
@@ -157,7 +157,7 @@ impl DeviceCache {
         for stream in self.slots.iter().filter_map(|slot| slot.owner.stream()) {
             match stream.is_capturing() {
                 Ok(true) => return Err(CoreError::Capturing { call }.into()),
-                // Of another thread's default stream, and of one that was disowned, nobody can ask.
+                // Default streams of other threads, and disowned streams, cannot be asked.
                 Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -167,7 +167,7 @@ impl DeviceCache {
 }
 
 impl Drop for DeviceCache {
-    /// The last handle is gone. Blocks that somebody only has the address of end here too.
+    /// The last handle is dropped. Blocks that were allocated by address end here too.
     fn drop(&mut self) {
         // In a forked child all of it is the parent's. What work may use yet stays mapped.
         if forked() {

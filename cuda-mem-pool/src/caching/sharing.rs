@@ -1,4 +1,4 @@
-//! The memory that blocks lie in, for those who share or register it: segments, pins that keep them where they are, handles for other
+//! The memory that blocks lie in, for code that shares or registers it: segments, pins that keep them where they are, handles for other
 //! processes, and peers.
 //!
 //! # Safety
@@ -89,8 +89,8 @@ impl CachingAllocator {
         self.shared().source.lock()?.segment(address).ok_or(Error::UnknownAddress { address })
     }
 
-    /// The number of the last change of what is behind a range of addresses. Whoever registered the range compares: as long as
-    /// the number is the same, so is the memory. It may change without that, too.
+    /// The number of the last change of what is behind a range of addresses. Code that registered the range compares it: as long as
+    /// the number is the same, so is the memory. The number may also change while the memory stays.
     pub fn generation(&self, address: CUdeviceptr, bytes: usize) -> Result<u64> {
         let segments = self.shared().source.lock()?.segments(&(address..end_of(address, bytes)?))?;
         Ok(segments.iter().map(|segment| segment.generation).max().unwrap_or(0))
@@ -151,7 +151,7 @@ impl CachingAllocator {
         Ok(Pinned { inner: Arc::clone(&self.inner), id, range, pin, handles })
     }
 
-    /// All ranges that are pinned now and for whom, in the order in which they were.
+    /// All ranges that are pinned now, each with its reason, in the order in which they were pinned.
     #[must_use]
     pub fn pins(&self) -> Vec<(Range<CUdeviceptr>, Pin)> {
         let pins = || lock(&self.shared().source.pins).ranges.values().cloned().collect();
@@ -161,7 +161,7 @@ impl CachingAllocator {
     /// The legacy handle of a block of a private pool, as `cudaIpcGetMemHandle` gives it, with the block's place in its segment.
     /// [`CachingAllocator::private_pool`] has an example.
     ///
-    /// Whoever opens it reads and writes the whole segment, and has closed it before the block is freed: the segment then serves others.
+    /// A process that opens it reads and writes the whole segment, and must close it before the block is freed: the segment then serves others.
     ///
     /// Wraps [`cuIpcGetMemHandle`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html).
     ///

@@ -13,7 +13,7 @@ use crate::engine::paged::StreamHeap;
 use crate::primitive::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::statistics::{CountedCell, Shard};
 
-/// A value on cache lines of its own: it is written all the time, and what would lie beside it read all the time.
+/// A value on cache lines of its own: it is written often, and its neighbours are read often.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
@@ -32,18 +32,18 @@ pub(super) struct StreamSlot {
     pub(super) remote: RemoteFrees,
     /// The sizes of its blocks that wait for other streams.
     pub(super) waiting: SizeSet,
-    /// The bytes of its slabs, as they were when somebody last looked.
+    /// The bytes of its slabs, as they were when they were last counted.
     pub(super) slab_bytes: AtomicU64,
-    /// The thread that allocates here, where frees of others are left for it. Read with each free, and hardly ever written.
+    /// The thread that allocates here, if it is one alone: others leave their frees in rings. Read by each free, hardly ever written.
     taker: Apart<AtomicUsize>,
 }
 
-/// Several threads allocate: nothing is left to any.
+/// Several threads allocate: frees go to the heap.
 const MANY: usize = 0;
-/// None has yet. No thread's data is at this address.
-const NOBODY: usize = 1;
+/// No thread has allocated yet. No thread's token has this value.
+const NO_THREAD: usize = 1;
 
-/// A stream's handle as snapshots and histories have it: 0 is the legacy default stream's, by which programs know it. The driver takes another, too.
+/// A stream's handle as snapshots and histories show it: 0 for the legacy default stream, also if it was named by `CU_STREAM_LEGACY`.
 pub(in crate::caching) fn shown_handle(stream: &Stream) -> u64 {
     let handle = stream.as_raw();
     if handle == CU_STREAM_LEGACY.cast() { 0 } else { handle as usize as u64 }
@@ -63,7 +63,7 @@ impl StreamSlot {
             remote: RemoteFrees::new(),
             waiting: SizeSet::default(),
             slab_bytes: AtomicU64::new(0),
-            taker: Apart(AtomicUsize::new(NOBODY)),
+            taker: Apart(AtomicUsize::new(NO_THREAD)),
         }
     }
 
@@ -84,24 +84,24 @@ impl StreamSlot {
         if !self.owner.take_over(stream.id().as_raw(), stream) {
             return None;
         }
-        // Those who allocate for it come anew.
-        self.taker.0.store(NOBODY, Ordering::Relaxed);
+        // Each thread that allocates for the new stream enters itself.
+        self.taker.0.store(NO_THREAD, Ordering::Relaxed);
         Some(std::mem::replace(&mut *lock(&self.name), name_of(stream)).0)
     }
 
-    /// The calling thread comes to allocate here.
+    /// Enters the calling thread as one that allocates here.
     pub(super) fn note_taker(&self) {
         let token = streams::token();
         let _ = self.taker.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taker| match taker {
-            NOBODY => Some(token),
+            NO_THREAD => Some(token),
             taker if taker == token => None,
             _ => Some(MANY),
         });
     }
 
-    /// Whether another thread alone allocates here: a hint.
+    /// Whether no thread allocates here but one other than the calling: a hint.
     #[inline]
-    pub(super) fn is_anothers(&self) -> bool {
+    pub(super) fn only_another_thread_allocates(&self) -> bool {
         let taker = self.taker.0.load(Ordering::Relaxed);
         taker != MANY && taker != streams::token()
     }
@@ -109,14 +109,14 @@ impl StreamSlot {
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
-        // In a forked child somebody may have had the lock who does not run there.
+        // In a forked child a thread that does not run there may hold the lock.
         if !forked() {
             self.owner.close();
         }
     }
 }
 
-/// The slots by number: they only become more, so that a number is looked up without a lock.
+/// The slots by number. Slots are only added, so a number is looked up without a lock.
 #[derive(Debug)]
 pub(super) struct Slots {
     /// Hardly any program has more.

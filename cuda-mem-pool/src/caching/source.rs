@@ -7,14 +7,14 @@ use crate::engine::paged::PageSource;
 use crate::error::Result;
 use crate::primitive::{Mutex, OverCalls, lock, lock_over_calls};
 
-/// The page source, and the pins that nobody has told it of yet.
+/// The page source, and the pins whose end it does not know of yet.
 #[derive(Debug)]
 pub(super) struct SourceCell {
     source: Mutex<PageSource<Vmm>>,
     pub(super) pins: Mutex<Pins>,
 }
 
-/// The page source, for the one who has it.
+/// The page source, locked.
 pub(super) type Source<'s> = OverCalls<'s, PageSource<Vmm>>;
 
 impl SourceCell {
@@ -31,7 +31,7 @@ impl SourceCell {
         Ok(source)
     }
 
-    /// Locks the page source for who is in no watcher.
+    /// Locks the page source. The calling thread must not be in a watcher.
     pub(super) fn lock_unchecked(&self) -> Source<'_> {
         lock_over_calls(&self.source)
     }
@@ -43,15 +43,13 @@ impl SourceCell {
         if bytes > 0 && missing > 0 {
             return Ok(Err(missing));
         }
-        let elsewhere = source.elsewhere.saturating_add(bytes);
-        source.set_elsewhere(elsewhere);
+        source.elsewhere = source.elsewhere.saturating_add(bytes);
         Ok(Ok(Claim { cell: self, bytes }))
     }
 
     pub(super) fn unclaim(&self, bytes: usize) {
         let mut source = self.lock_unchecked();
-        let elsewhere = source.elsewhere.saturating_sub(bytes);
-        source.set_elsewhere(elsewhere);
+        source.elsewhere = source.elsewhere.saturating_sub(bytes);
     }
 }
 

@@ -92,7 +92,7 @@ impl Streams {
         Ok(slot)
     }
 
-    /// The slot that the stream of an id has, or had last if nobody took that over. None of one that is over.
+    /// The slot that the stream of an id has, or had last if no other stream has it now. None of one that is over.
     pub(super) fn slot_of(&self, id: u64) -> Option<&StreamSlot> {
         let number = lock(&self.numbers).get(&id).copied();
         self.slots.get(number?)
@@ -103,7 +103,7 @@ impl Streams {
         self.slot_of(id).map_or(0, StreamSlot::handle)
     }
 
-    /// Whether a stream has ended, and is done. Asks nobody: one that was left has to be [looked for](Owner::look_for_end) before.
+    /// Whether a stream has ended, and is done. Makes no call: one that was left has to be [looked for](Owner::look_for_end) before.
     pub(super) fn is_over(&self, id: u64) -> bool {
         self.slot_of(id).is_none_or(|slot| slot.owner.has_ended())
     }
@@ -131,7 +131,11 @@ const FORGETTING: &str = "forgetting a stream";
 
 /// Where all ends that a stream was given so far.
 fn end_of(stream: &Stream) -> Result<End<Arc<Event>>> {
-    let point = stream.point(FORGETTING)?;
+    let point = match stream.point(FORGETTING) {
+        // Nobody can name it any more: behind all that the context was given.
+        Err(CoreError::Disowned) => stream.context().point()?,
+        point => point?,
+    };
     Ok(if point.is_complete()? { End::Done } else { End::At(Arc::new(point)) })
 }
 
@@ -159,7 +163,7 @@ impl Drop for Own {
     /// The thread ends. Destructors of other thread-locals may run yet, and use these streams: for those they are new then.
     fn drop(&mut self) {
         if forked() {
-            // Somebody of the parent may have had a lock.
+            // A thread of the parent may have held a lock.
             return;
         }
         for (owner, stream) in &self.0 {
@@ -176,7 +180,7 @@ fn place(allocator: u64, stream: StreamId) -> usize {
 /// Names the calling thread among those that run, with the address of something of its own.
 #[inline]
 pub(super) fn token() -> usize {
-    // A thread at its end has none of its own: nobody has that name.
+    // A thread at its end has none of its own: no thread has this token.
     KNOWN.try_with(|known| known.as_ptr().addr()).unwrap_or(usize::MAX)
 }
 

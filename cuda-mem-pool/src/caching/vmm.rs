@@ -34,7 +34,7 @@ pub(super) struct Vmm {
     /// Devices that reach the memory: its own, and peers that were let in.
     pub(super) reached_by: Vec<Device>,
     ranges: BTreeMap<CUdeviceptr, AddressRange>,
-    /// Rows that are mapped though nobody was let in to them, because the driver refused to unmap them too.
+    /// Mappings without access, which the driver refused, as it refused to unmap them.
     shut: Vec<(CUdeviceptr, usize)>,
     slots: Arc<Slots>,
     watchers: Arc<List<Watcher>>,
@@ -87,7 +87,7 @@ impl Vmm {
         Ok(((address - start) as usize, range))
     }
 
-    /// Takes away what nobody was let in to, as far as the driver does so now.
+    /// Unmaps the mappings without access, as far as the driver lets it.
     fn unmap_shut(&mut self) {
         let mut shut = std::mem::take(&mut self.shut);
         shut.retain(|(address, bytes)| self.unmap(*address, *bytes).is_err());
@@ -132,7 +132,7 @@ impl Backend for Vmm {
             |memory| DriverCall::Create { memory: *memory, bytes: bytes as u64 },
         )?;
         if made.is_some() {
-            // Each may serve blocks of all sizes: the slabs for small ones are counted when somebody asks.
+            // Each may serve blocks of all sizes: the slabs for small ones are counted when figures are read.
             self.figures.add_segment(MempoolId::NONE, PoolSize::Large, bytes as u64);
         }
         Ok(made)
@@ -179,7 +179,7 @@ impl Backend for Vmm {
         let (offset, range) = self.range(address)?;
         self.observer.watch(
             || {
-                // SAFETY: the page source unmaps what nothing uses any more, and what the device was not let in to nothing can.
+                // SAFETY: the page source unmaps mappings whose work is done; no work uses a mapping without access.
                 unsafe { range.unmap(offset, bytes) }
             },
             |()| DriverCall::Unmap { address, bytes: bytes as u64 },
@@ -213,7 +213,7 @@ impl Backend for Vmm {
             |event| DriverCall::Record { stream: stream.id(), event: Some(event.as_raw() as usize as u64) },
         );
         match point {
-            // One that captures, or another thread's default stream, which nobody else can name.
+            // One that captures, or another thread's default stream, which only that thread can name.
             Err(Error::Capturing { .. } | Error::WrongThread) => Ok(None),
             point => Ok(Some(Arc::new(point?))),
         }
@@ -267,7 +267,7 @@ fn map_page(device: Device) -> Result<()> {
     let range = AddressRange::reserve(device, SLAB, SLAB)?;
     range.map(0, &memory)?;
     let access = range.set_access(0, SLAB, &[device], Access::ReadWrite);
-    // SAFETY: nobody was told of it.
+    // SAFETY: mapped above; its address was given to no one, so no work uses it.
     let unmap = || unsafe { range.unmap(0, SLAB) };
     // Once more, because the driver reports older errors of others in any call.
     access.and(unmap().or_else(|_| unmap()))

@@ -64,7 +64,7 @@ impl DeviceMemoryResource {
     /// With options, makes a pool of its own on the device of `context`, which keeps what is freed. Without, uses the device's
     /// current pool, or its default one if none was made current, and changes nothing about it.
     ///
-    /// The release threshold of a default pool is 0 bytes unless somebody set it: freed memory goes back to the system at each
+    /// The release threshold of a default pool is 0 bytes unless the program set it: freed memory goes back to the system at each
     /// synchronisation. [`set_release_threshold`](crate::Attributes::set_release_threshold) keeps it, for the whole process.
     ///
     /// Wraps [`cuMemPoolCreate`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html) or

@@ -79,16 +79,16 @@ pub enum Error {
     /// There is no more memory on the device for a caching allocator, after all that it can do.
     #[error("{0}")]
     DeviceOutOfMemory(Box<OutOfMemoryReport>),
-    /// A callback about memory that is about to leave addresses asked for what has to wait until it has returned.
+    /// A backing watcher made a call that needs the allocator's lock, which is held while the watcher runs.
     #[error(
-        "called from a callback about changing memory, while the allocator is locked: there only cached memory can be handed \
-         out, and memory freed"
+        "called from a backing watcher, while the allocator is locked: there only cached memory can be allocated, and memory \
+         freed"
     )]
     InCallback,
     /// The stream has ended, and its memory may serve another one.
     #[error("the stream was forgotten, or its thread is at its end; get an allocator for the stream anew")]
     StreamEnded,
-    /// More streams came than an allocator can tell apart.
+    /// More streams than an allocator can tell apart.
     #[error(
         "an allocator serves {most} streams at the most, counting those that ended and were not forgotten"
     )]
@@ -127,7 +127,7 @@ pub enum Error {
     NotIpcEnabled,
     /// No block begins at an address, or no memory is there.
     #[error(
-        "no block begins at {address:#x}, or no memory of this resource is there: freed already, or another's"
+        "no block of this resource begins at {address:#x}, or no memory of it is there: freed already, or another's"
     )]
     UnknownAddress { address: u64 },
     /// No resource is registered under the UUID.
@@ -158,7 +158,7 @@ pub enum Error {
     OwnSource { id: MempoolId },
     /// A pool's own source panicked when it was given memory back, which stays in the pool.
     #[error(
-        "the source of a private pool panicked when it was to take back the segment at {address:#x}; the pool keeps it"
+        "the source of a private pool panicked as it took back the segment at {address:#x}; the pool keeps the segment"
     )]
     SourcePanicked { address: u64 },
     /// Mapped memory has no handle of `cuIpcGetMemHandle`.
@@ -170,7 +170,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there was not enough memory, whoever says so: less of it, or another try after a free, may succeed.
+    /// Whether there was not enough memory, of the driver or of a limit: a smaller request, or a retry after a free, may succeed.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         let by_driver = |error: &DriverError| error.code() == CUresult::CUDA_ERROR_OUT_OF_MEMORY;
@@ -288,13 +288,13 @@ pub enum SleepError {
     /// An address is no memory of the tag, or of any tag.
     #[error("{address:#x} is no memory of {}", tag_name(.tag.as_ref()))]
     NotOfTag { tag: Option<String>, address: u64 },
-    /// A tag has a block that does not belong to whoever puts it to sleep.
+    /// A tag has a block that its caller does not own ([`Asleep`](crate::caching::Asleep)).
     #[error(
         "the tag has a block at {address:#x} that is not among those to be put to sleep, or that a graph may use until its pool is released"
     )]
     NotOwned { address: u64 },
     /// There is no host memory for the backup.
-    #[error("no pinned host memory of {bytes} bytes for the backup, everything is awake: {source}")]
+    #[error("no pinned host memory of {bytes} bytes for the backup, so nothing was put to sleep: {source}")]
     NoBackup { bytes: usize, source: cuda_mem_core::Error },
     /// There is not enough memory to wake tags. All of them sleep on.
     #[error(

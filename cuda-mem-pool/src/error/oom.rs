@@ -25,9 +25,9 @@ pub struct OutOfMemoryReport {
     pub limit: Option<usize>,
     /// What it holds.
     pub reserved: usize,
-    /// What of this is in blocks that somebody has. For those of tags that sleep nothing is held.
+    /// What of this is in allocated blocks. For those of tags that sleep nothing is held.
     pub live: usize,
-    /// What is in blocks that were freed while streams used them that have not come past that point.
+    /// What is in blocks that were freed and that streams still use.
     pub pending: usize,
     /// What is in no block, by the pool that has it; pools without any, and those that sleep, are left out.
     pub cached: Vec<CachedMemory>,
@@ -92,10 +92,10 @@ pub enum Advice {
     #[error("ask for less: the device has {} in all", bytes_of(*.total))]
     LargerThanDevice { total: usize },
     /// The device has the memory, but this allocator may not hold more.
-    #[error("raise the limit or the fraction: it allows {}", bytes_of(*.limit))]
+    #[error("raise the limit or the memory fraction, which allow {}", bytes_of(*.limit))]
     RaiseMemoryFraction { limit: usize },
     /// Much of the device is held by others: processes, libraries, other allocators of this process.
-    #[error("have others on the device hold less than {}", bytes_of(*.bytes))]
+    #[error("free memory of other processes and libraries, which hold {} of the device", bytes_of(*.bytes))]
     EndOthers { bytes: usize },
     /// Much was freed, but streams still use it.
     #[error("wait for the streams that still use {} of freed blocks, or record fewer streams on blocks", bytes_of(*.bytes))]
@@ -104,7 +104,7 @@ pub enum Advice {
     #[error("release private pools or their graphs, which have {} free", bytes_of(*.bytes))]
     ReleasePools { bytes: usize },
     /// There is enough free memory, but moving it is switched off.
-    #[error("allow moves, so that free memory becomes one piece")]
+    #[error("allow moves (CachingOptions::moves), so that free memory becomes one piece")]
     AllowMoves,
     /// There is enough free memory, but it cannot be moved because segments are pinned.
     #[error("end some of the pins that keep {} where they are", bytes_of(*.bytes))]
@@ -133,7 +133,9 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
     let mut advice = Vec::new();
     let missing = requested.saturating_sub(together);
     let free = report.free.unwrap_or(0);
-    if let Some(limit) = report.limit.filter(|_| free >= missing) {
+    // Of the limit and the device one leaves less than the other, and only more of that helps.
+    let is_limited = report.limit.is_some_and(|limit| limit.saturating_sub(reserved) < free);
+    if let Some(limit) = report.limit.filter(|_| is_limited && free >= missing) {
         advice.push(Advice::RaiseMemoryFraction { limit });
     }
     if pending > 0 && pending >= missing {
@@ -143,7 +145,7 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
         let counted = report.cached.iter().filter(|cached| is_counted(cached.pool));
         counted.map(|cached| cached.bytes).sum::<usize>()
     };
-    // Nobody can release a tag's own.
+    // A tag's own pool cannot be released.
     let private = free_in(|pool| pool != MempoolId::NONE && !pool.is_tag_s_own());
     if private > 0 && private >= missing {
         advice.push(Advice::ReleasePools { bytes: private });
@@ -157,7 +159,7 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
         });
     }
     let others = total.saturating_sub(free).saturating_sub(reserved);
-    if report.free.is_some() && missing > 0 && others >= missing {
+    if report.free.is_some() && missing > 0 && others >= missing && !is_limited {
         advice.push(Advice::EndOthers { bytes: others });
     }
     advice.push(match missing {

@@ -15,7 +15,7 @@ use cuda_mem_core::{catch_panic, forked};
 pub use options::{HistoryOptions, RecordContext, backtrace};
 
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Mutex, lock, unique};
+use crate::primitive::{Inside, Mutex, TELLING, is_set, lock, unique};
 use crate::snapshot::{Action, Frames, TraceEntry};
 
 /// The ring records.
@@ -29,7 +29,7 @@ const STACKS: u8 = 4;
 ///
 /// In a forked child it does nothing and takes no lock, which a thread of the parent may have held.
 ///
-/// A block is recorded as allocated before it is handed out, and as freed before anybody else may have it: entries are in an order
+/// A block is recorded as allocated before it is handed out, and as freed before another thread may have it: entries are in an order
 /// in which they can have happened.
 ///
 /// ```
@@ -39,7 +39,7 @@ const STACKS: u8 = 4;
 ///
 /// let history = History::new();
 /// let tell = |action| history.tell(action, 0x7f00_0000_0000, 500, 0, MempoolId::NONE, None);
-/// tell(Action::Alloc); // Nobody listens.
+/// tell(Action::Alloc); // not recorded: there is no listener yet
 /// let options = HistoryOptions::default().with_max_entries(2).with_frames(RecordContext::State, backtrace);
 /// history.start(&options);
 /// let tracker = history.attach(|entry| println!("{:?} of {} bytes", entry.action, entry.size));
@@ -52,7 +52,7 @@ const STACKS: u8 = 4;
 /// ```
 #[derive(Default)]
 pub struct History {
-    /// `RECORDING`, `TRACKED`, `STACKS`, or none: all that is read when nobody listens.
+    /// `RECORDING`, `TRACKED`, `STACKS`, or none: all that is read when there is no listener.
     listeners: AtomicU8,
     state: Mutex<State>,
     trackers: List<dyn Fn(&TraceEntry) + Send + Sync>,
@@ -71,7 +71,6 @@ thread_local! {
     static COMPILE_CONTEXTS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
     /// The thread is in what tells stacks.
     static IN_PROVIDER: Cell<bool> = const { Cell::new(false) };
-    static IN_TRACKER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sets the text that new entries of the calling thread carry, on any device; `None` for none. PyTorch's `_set_memory_metadata`.
@@ -145,7 +144,7 @@ impl History {
         self.listeners.load(Ordering::Relaxed) & RECORDING != 0
     }
 
-    /// Whether anybody wants to know of entries: if not, [`History::tell`] does nothing, after one load.
+    /// Whether there are listeners, a recording or trackers: if not, [`History::tell`] does nothing, after one load.
     #[inline]
     #[must_use]
     pub fn is_listening(&self) -> bool {
@@ -172,9 +171,8 @@ impl History {
         lock(&self.state).options.context >= level
     }
 
-    pub(crate) fn is_telling() -> bool {
-        // A thread at its end is in none.
-        IN_TRACKER.try_with(Cell::get).unwrap_or(false)
+    pub(crate) fn is_in_tracker() -> bool {
+        is_set(&TELLING)
     }
 
     /// The calling stack, if it is recorded at this level. For a block that is handed out, [`RecordContext::State`]: the block
@@ -220,14 +218,14 @@ impl History {
     #[inline]
     pub(crate) fn record(&self, event: Event, frames: Option<&Frames>) {
         if self.is_listening() && !forked() {
-            self.record_and_tell(event, frames);
+            self.record_and_call(event, frames);
         }
     }
 
     /// Calls every tracker, in the order in which entries are made; none if a tracker is the caller.
     #[cold]
-    fn record_and_tell(&self, event: Event, frames: Option<&Frames>) {
-        if IN_TRACKER.get() || self.trackers.is_empty() {
+    fn record_and_call(&self, event: Event, frames: Option<&Frames>) {
+        if Self::is_in_tracker() || self.trackers.is_empty() {
             self.keep(event, frames);
             return;
         }
@@ -235,14 +233,13 @@ impl History {
         let turn = lock(&self.turn);
         let entry = self.keep(event, frames);
         let trackers = self.trackers.all();
-        IN_TRACKER.set(true);
+        let _inside = Inside::new(&TELLING);
         for (_, tracker) in trackers.iter() {
             let _ = catch_panic(|| tracker(&entry));
         }
         drop(turn);
         // One may have been detached meanwhile, and ends here.
         let _ = catch_panic(|| drop(trackers));
-        IN_TRACKER.set(false);
     }
 
     fn keep(&self, event: Event, frames: Option<&Frames>) -> TraceEntry {
@@ -276,7 +273,7 @@ impl History {
     /// entries, by the thread that did what the entry says, before that call returns.
     ///
     /// What a watcher of [backing changes](crate::caching::CachingAllocator::attach_backing_watcher) does is told after it has returned, by
-    /// whoever tells next. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
+    /// the next thread that records something. What a tracker itself does to the allocator is recorded, but no tracker is told of it. Other threads that record
     /// wait meanwhile, so a tracker must not wait for them; and it must not take the GIL, which they may have. A panic ends in it: memory must
     /// not be lost over it.
     pub fn attach(&self, tracker: impl Fn(&TraceEntry) + Send + Sync + 'static) -> CallbackId {

@@ -5,16 +5,16 @@ use std::sync::{Arc, OnceLock};
 use cuda_mem_core::{Context, Stream, StreamId, forked};
 
 use super::block::PinnedBlock;
-use super::shared::{ASKING, Shared};
+use super::shared::Shared;
 use super::statistics::PinnedCacheStatistics;
 use super::{PinnedCacheOptions, thread_cache};
 use crate::engine::classes;
 use crate::error::{PoolError, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Ordering, is_set, lock, wait_until};
+use crate::primitive::{Ordering, lock, wait_for_askers};
 use crate::resource::ResourceContext;
 
-/// Pinned host memory that is kept when it is freed, so that the next request does not wait for the driver.
+/// Allocates pinned host memory, and keeps what is freed, so that the next request does not wait for the driver.
 ///
 /// Clones are handles to the same allocator. When the last one is dropped, what is free goes back to the system; blocks that
 /// are still in use stay valid, and go back when they are dropped. That drop waits for streams that still use what goes back, and
@@ -106,8 +106,8 @@ impl PinnedCachingAllocator {
 
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
     /// filter gets the stream of [`PinnedCachingAllocator::allocate_with`], if there is one, and is called in the allocating thread. Of
-    /// several that say yes, the one that was begun last has the allocation. What a filter allocates itself goes to no private pool. Who
-    /// ends a use of a pool waits for those that are being asked, so a filter waits for no such thread. If it panics, nothing was allocated.
+    /// several that say yes, the one that was begun last has the allocation. What a filter allocates itself goes to no private pool. A
+    /// call that ends a use of a pool waits for filters that are running, so a filter must not wait for its thread. If it panics, nothing was allocated.
     ///
     /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
     /// this, or the last handle to the allocator is dropped: a graph that captured some of it must not run after either.
@@ -159,7 +159,7 @@ impl PinnedCachingAllocator {
         let mut route = pools.routes.remove(position);
         shared.routes.store(pools.routes.len(), Ordering::Release);
         drop(pools);
-        wait_until(|| is_set(&ASKING) || Arc::get_mut(&mut route.1).is_some());
+        wait_for_askers(|| Arc::get_mut(&mut route.1).is_some());
         // What the filter has captured is dropped outside the lock.
         drop(route);
         Ok(())
@@ -187,9 +187,7 @@ impl PinnedCachingAllocator {
         shared.routes.store(pools.routes.len(), Ordering::Release);
         let released: Vec<_> = pools.arenas.extract_if(|(pool, _), _| *pool == Some(id)).collect();
         drop(pools);
-        route
-            .iter_mut()
-            .for_each(|(_, filter)| wait_until(|| is_set(&ASKING) || Arc::get_mut(filter).is_some()));
+        route.iter_mut().for_each(|(_, filter)| wait_for_askers(|| Arc::get_mut(filter).is_some()));
         released.iter().for_each(|(_, arena)| arena.close());
         // Last: what the filter has captured may panic as it goes.
         drop(route);

@@ -1,6 +1,5 @@
 //! What all handles, blocks and threads of one allocator have in common.
 
-use std::cell::Cell;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
@@ -17,12 +16,9 @@ use super::{PinnedCacheOptions, heap};
 use crate::engine::classes;
 use crate::error::{Error, Result, refuse_forked};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{AtomicBool, AtomicUsize, Inside, Mutex, Ordering, is_set, lock, try_lock, unique};
-
-thread_local! {
-    /// The thread asks filters: what they allocate goes to no private pool, and what they end waits for nobody.
-    pub(super) static ASKING: Cell<bool> = const { Cell::new(false) };
-}
+use crate::primitive::{
+    ASKING, AtomicBool, AtomicUsize, Inside, Mutex, Ordering, is_set, lock, try_lock, unique,
+};
 
 #[derive(Debug)]
 pub(super) struct Shared {

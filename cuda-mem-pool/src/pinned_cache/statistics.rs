@@ -20,7 +20,7 @@ pub struct PinnedCacheStatistics {
     pub allocations: Stat,
     /// Their bytes.
     pub allocated_bytes: Stat,
-    /// Blocks that somebody has. A block that is dropped counts no longer, also while streams still use it.
+    /// Allocated blocks. A block that is dropped counts no longer, also while streams still use it.
     pub active_requests: Stat,
     /// Their bytes, each rounded up as [`PinnedBlock::capacity`](super::PinnedBlock::capacity) says.
     pub active_bytes: Stat,

@@ -58,14 +58,14 @@ pub const DEFAULT_ALIGNMENT: usize = 256;
 ///
 /// # Safety
 ///
-/// [`allocate`](RawResource::allocate) gives memory of the layout that nobody else has, until
+/// [`allocate`](RawResource::allocate) gives memory of the layout that has no other owner, until
 /// [`deallocate`](MemorySource::deallocate) takes it back, to be used by work that is ordered behind the allocation on its stream.
 pub unsafe trait RawResource: MemorySource {
     /// Memory of this layout, ordered on `stream`. A size of 0 gives address 0, which is never given back.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] if the stream captures, but for a caching allocator of device memory,
+    /// [`Error::OutOfMemory`], [`Error::Alignment`], [`Error::Capturing`] if the stream captures, except from a caching allocator of device memory,
     /// and those of the resource.
     fn allocate(&self, layout: Layout, stream: &Stream) -> Result<CUdeviceptr>;
 }
@@ -100,14 +100,14 @@ pub unsafe trait MemoryResource: Clone + Send + Sync + 'static {
     /// The context and internal stream for calls that name no stream.
     fn resource_context(&self) -> &ResourceContext;
 
-    /// Memory of `bytes` bytes, aligned to 256, with whatever bytes are there. Dropped, it goes back behind everything that
-    /// used it.
+    /// Allocates `bytes` bytes, aligned to 256, with whatever contents are there. Dropped, the memory goes back behind everything
+    /// that used it.
     ///
     /// Ordered on `stream`, or on an internal stream of the resource if none is given; uses on other streams wait for it.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Capturing`] if the stream captures, but for a caching allocator of device memory,
+    /// [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::Capturing`] if the stream captures, except from a caching allocator of device memory,
     /// and those of the resource.
     fn allocate<'s>(
         &self,

@@ -56,9 +56,9 @@ pub struct SegmentInfo {
     pub address: u64,
     /// Bytes.
     pub total_size: u64,
-    /// Bytes of blocks that somebody has.
+    /// Bytes of allocated blocks.
     pub allocated_size: u64,
-    /// Bytes of blocks that somebody has or a stream still uses.
+    /// Bytes of allocated blocks, and of freed ones that a stream still uses.
     pub active_size: u64,
     /// As `active_size`, in bytes that were asked for.
     pub requested_size: u64,

@@ -24,11 +24,11 @@ use crate::error::Bytes;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceStatistics {
-    /// Blocks that somebody has: handed out and not given back.
+    /// Allocated blocks: handed out and not given back.
     pub allocation: PoolStat,
     /// Segments: pieces of memory that the driver gave.
     pub segment: PoolStat,
-    /// Blocks that somebody has or that a stream still uses.
+    /// Allocated blocks, and freed ones that a stream still uses.
     pub active: PoolStat,
     /// Free blocks in segments that are cut up.
     pub inactive_split: PoolStat,
@@ -42,7 +42,7 @@ pub struct DeviceStatistics {
     pub inactive_split_bytes: PoolStat,
     /// Bytes of the blocks of `active`, as they were asked for.
     pub requested_bytes: PoolStat,
-    /// Blocks that somebody has of `max_split_size` bytes and more.
+    /// Allocated blocks of `max_split_size` bytes and more.
     pub oversize_allocations: Stat,
     /// Segments of as many.
     pub oversize_segments: Stat,

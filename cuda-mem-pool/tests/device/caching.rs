@@ -1,15 +1,11 @@
 //! The caching allocator: blocks by address and by owner.
 
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Options;
 use cuda_mem_pool::{Error, MemoryResource};
 
 use crate::common::World;
 use crate::common::gate::Gate;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
+use crate::support::allocator;
 
 #[test]
 fn what_is_freed_is_given_again_without_a_driver_call() {

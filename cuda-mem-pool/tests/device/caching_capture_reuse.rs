@@ -8,6 +8,7 @@ use cuda_mem_pool::segments::Filter;
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL};
 use crate::common::kernels::Kernels;
+use crate::support::free;
 
 const COUNT: u64 = 4096;
 const BYTES: usize = COUNT as usize;
@@ -29,11 +30,6 @@ fn begin(allocator: &CachingAllocator, id: MempoolId) {
 
 fn allocate(allocator: &CachingAllocator, stream: &Stream) -> u64 {
     allocator.allocate_by_address(BYTES, stream).unwrap()
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once; graphs that use it are launched before its pool is released.
-    unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
 /// Has `to` come after all that `from` was given.

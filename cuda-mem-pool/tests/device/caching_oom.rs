@@ -8,12 +8,9 @@ use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 
 use crate::common::World;
+use crate::support::allocator;
 
 const MIB: usize = 1 << 20;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
 
 /// An allocator that may hold so many bytes, give or take a page.
 fn limited(world: &World, bytes: usize) -> CachingAllocator {

@@ -12,22 +12,9 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId, TrackingAdaptor};
 
 use crate::common::World;
 use crate::common::gate::Gate;
-use crate::support::device;
+use crate::support::{allocator, device, free, on};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
-
-fn on(stream: &Stream) -> Filter {
-    Filter::stream(stream.id().as_raw())
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
 
 /// The pool in which a block is, of those that are asked.
 fn pool_of(allocator: &CachingAllocator, pools: &[MempoolId], block: u64) -> Vec<bool> {

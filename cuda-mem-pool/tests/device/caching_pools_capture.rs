@@ -1,30 +1,15 @@
 //! Graphs that are captured from private pools of `CachingAllocator`.
 
-use cuda_mem_core::Stream;
 use cuda_mem_pool::MempoolId;
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
-use cuda_mem_pool::segments::Filter;
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
+use crate::support::{allocator, free, on};
 
 const MIB: usize = 1 << 20;
 const COUNT: u64 = 1000;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
-
-fn on(stream: &Stream) -> Filter {
-    Filter::stream(stream.id().as_raw())
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once; graphs that use it are launched before its pool is released.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
 
 #[test]
 fn a_graph_has_its_memory_until_its_pool_is_released() {

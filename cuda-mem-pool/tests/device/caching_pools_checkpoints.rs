@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use cuda_mem_core::{Event, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::history::{HistoryOptions, RecordContext};
 use cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_pool::snapshot::{Action, Frame, TraceEntry};
@@ -17,22 +16,9 @@ use cuda_mem_pool::{Error, MempoolId};
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::common::gate::Gate;
-use crate::support::shown;
+use crate::support::{allocator, free, on, shown};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
-
-fn on(stream: &Stream) -> Filter {
-    Filter::stream(stream.id().as_raw())
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once; no graph is launched.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
 
 /// Has `later` come behind all that `earlier` was given.
 fn join(earlier: &Stream, later: &Stream) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_mem_core::Stream;
 use cuda_mem_core::ipc::MemoryHandle;
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions, Pin};
+use cuda_mem_pool::caching::{CachingAllocator, Pin};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::{BlockState, SegmentInfo};
 use cuda_mem_pool::statistics::PoolSize;
@@ -14,22 +14,9 @@ use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL};
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
-use crate::support::{device, shown};
+use crate::support::{allocator, device, free, on, shown};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
-
-fn on(stream: &Stream) -> Filter {
-    Filter::stream(stream.id().as_raw())
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing uses it.
-    unsafe { allocator.free_by_address(address) }.unwrap();
-}
 
 /// The legacy handle of a block, which no process opens.
 fn handle_of(allocator: &CachingAllocator, block: u64) -> cuda_mem_pool::Result<MemoryHandle> {

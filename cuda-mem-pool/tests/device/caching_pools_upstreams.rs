@@ -15,7 +15,7 @@ use cuda_mem_pool::{Error, MemoryResource, MempoolId, RawResource, TrackingAdapt
 
 use crate::common::World;
 use crate::common::capture::{Capture, GLOBAL, RELAXED, THREAD_LOCAL, exchange_mode, thread_mode};
-use crate::support::device;
+use crate::support::{device, free};
 
 const MIB: usize = 1 << 20;
 
@@ -56,11 +56,6 @@ unsafe impl RawResource for Plain {
         self.blocks.fetch_add(1, Ordering::SeqCst);
         Ok(address)
     }
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing uses it.
-    unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
 #[test]
@@ -253,6 +248,28 @@ fn what_a_source_aligns_less_is_not_passed_for_more() {
     assert_eq!(block % 512, 256);
     drop(route);
     free(&allocator, block);
+}
+
+/// What a pool lends comes last: that it is aligned less does not mean that there is other memory.
+#[test]
+fn where_only_a_pool_that_aligns_less_would_lend_it_is_out_of_memory() {
+    let world = World::new();
+    let options = CachingOptions::default().with_max_bytes(64 * MIB);
+    let (allocator, id) = (CachingAllocator::new(&world.context, &options).unwrap(), MempoolId::for_user());
+    allocator.create_or_incref_pool(id, Some(Arc::new(Shifted(device(&world).raw())))).unwrap();
+    allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+    free(&allocator, allocator.allocate_by_address(60 * MIB, &world.stream).unwrap());
+    allocator.end_allocate_to_pool(id).unwrap();
+    allocator.set_use_on_oom(id, true).unwrap();
+    let layout = |align| Layout::from_size_align(30 * MIB, align).unwrap();
+    let asked = |align| allocator.raw().allocate(layout(align), &world.stream);
+    let refused = asked(512).unwrap_err();
+    assert!(refused.is_out_of_memory(), "{refused}");
+    assert_eq!(allocator.statistics().active.all.current, 0);
+    let block = asked(256).unwrap();
+    assert_eq!(block % 512, 256);
+    free(&allocator, block);
+    allocator.release_pool(id).unwrap();
 }
 
 /// A pool over [`Told`] with so many free segments of 2 MiB, released.

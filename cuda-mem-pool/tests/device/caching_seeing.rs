@@ -15,11 +15,7 @@ use proptest::prelude::*;
 
 use crate::common::World;
 use crate::common::gate::Gate;
-use crate::support::shown;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
+use crate::support::{allocator, shown};
 
 fn recording(world: &World) -> CachingAllocator {
     let allocator = allocator(world);

@@ -16,21 +16,13 @@ use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::common::kernels::Kernels;
 use crate::common::{Backend, World, backend};
+use crate::support::{allocator, free};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(world: &World) -> CachingAllocator {
-    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
-}
 
 fn allocate_in(tag: &Tag, allocator: &CachingAllocator, bytes: usize, stream: &Stream) -> u64 {
     let _scope = tag.enter().unwrap();
     allocator.allocate_by_address(bytes, stream).unwrap()
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: tests free what they allocated, once, and nothing uses it.
-    unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
 fn fill(stream: &Stream, address: u64, bytes: usize, value: u8) {

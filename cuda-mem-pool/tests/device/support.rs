@@ -2,7 +2,9 @@
 
 use cuda_mem_core::Stream;
 use cuda_mem_core::sys::CUdevice_attribute;
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::pinned_cache::PinnedCacheOptions;
+use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{
     DeviceMemoryResource, DeviceMemoryResourceOptions, Error, PinnedCachingAllocator, PinnedMemoryResource,
     PinnedMemoryResourceOptions,
@@ -14,6 +16,22 @@ use crate::common::World;
 pub(crate) fn shown(stream: &Stream) -> u64 {
     let handle = stream.as_raw() as usize as u64;
     if handle == 1 { 0 } else { handle }
+}
+
+/// A caching allocator of its own.
+pub(crate) fn allocator(world: &World) -> CachingAllocator {
+    CachingAllocator::new(&world.context, &CachingOptions::default()).unwrap()
+}
+
+/// Frees a block that the test allocated, once.
+pub(crate) fn free(allocator: &CachingAllocator, address: u64) {
+    // SAFETY: what still uses it was recorded, or is a graph that is launched no more once its pool was released.
+    unsafe { allocator.free_by_address(address) }.unwrap();
+}
+
+/// Accepts the requests of a stream.
+pub(crate) fn on(stream: &Stream) -> Filter {
+    Filter::stream(stream.id().as_raw())
 }
 
 /// A pool of its own on the device.

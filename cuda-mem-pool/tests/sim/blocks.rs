@@ -1,9 +1,13 @@
-//! Blocks of private pools, as the tests of these get and free them.
+//! Allocators and blocks, as tests get and free them.
 
-use cuda_mem_core::Stream;
-use cuda_mem_pool::caching::CachingAllocator;
+use cuda_mem_core::{Context, Stream};
+use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MempoolId};
+
+pub(crate) fn allocator(context: &Context) -> CachingAllocator {
+    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
+}
 
 pub(crate) fn free(allocator: &CachingAllocator, address: u64) {
     // SAFETY: tests free what they allocated, once, and nothing that still runs uses it but what was recorded.

@@ -15,16 +15,14 @@ use cuda_mem_pool::statistics::{DeviceStatistics, Stat};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId, TrackingAdaptor};
 use cuda_mem_sim::Sim;
 
-use crate::common::capture::{Capture, GLOBAL};
+use crate::blocks::{allocator, free};
+use crate::common::capture::{Capture, GLOBAL, RELAXED};
 use crate::common::child;
 use crate::common::gate::Gate;
+use crate::interrupted::until;
 use crate::rig::{expect_clean, on};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(context: &Context) -> CachingAllocator {
-    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
 
 /// A device with room for one large block at a time.
 fn on_small(test: impl FnOnce(&Sim, &Context)) {
@@ -47,6 +45,23 @@ fn a_third_stream_waits_for_the_first() {
         assert!(!c.is_idle().unwrap(), "its work waits for that of the first stream");
         gate.open();
         assert!(block.to_vec(&c).unwrap().iter().all(|byte| *byte == 3));
+    });
+}
+
+/// Of a heap that has nothing to give and wants nothing nobody asks how far its stream has come.
+#[test]
+fn memory_that_is_given_back_again_and_again_takes_no_more_events() {
+    on_small(|sim, context| {
+        let (allocator, stream) = (allocator(context), Stream::new(context).unwrap());
+        let kept = allocator.allocate(MIB / 2, &stream).unwrap();
+        let before = sim.log().count("cuEventCreate");
+        for _ in 0..200 {
+            allocator.empty_cache().unwrap();
+            stream.synchronize().unwrap();
+        }
+        let made = sim.log().count("cuEventCreate") - before;
+        assert!(made < 80, "{made} events for 200 times");
+        drop(kept);
     });
 }
 
@@ -104,6 +119,65 @@ fn a_block_freed_behind_another_stream_comes_back_when_that_is_done() {
         allocator.empty_cache().unwrap();
         let statistics = allocator.statistics();
         assert_eq!((statistics.active.all.current, allocator.reserved_bytes()), (0, 0));
+    });
+}
+
+/// Of many uses those are forgotten that seem to be over, and others are looked at: neither is the end of what a stream is given.
+#[test]
+fn a_block_that_many_streams_used_waits_for_what_each_was_given_until_its_free() {
+    for was_busy in [false, true] {
+        on(Sim::builder(), |_, context| {
+            let (allocator, home) = (allocator(context), Stream::new(context).unwrap());
+            let users: Vec<_> = (0..40).map(|_| Stream::new(context).unwrap()).collect();
+            let [before, since] = [(); 2].map(|()| Gate::new(context));
+            if was_busy {
+                assert!(!users[0].as_raw().is_null());
+                before.hold(&users[0]);
+            }
+            let address = allocator.allocate_by_address(4 * MIB, &home).unwrap();
+            users.iter().for_each(|user| allocator.record_stream(address, user).unwrap());
+            since.hold(&users[0]);
+            before.open();
+            free(&allocator, address);
+            thread::sleep(Duration::from_millis(20));
+            let other = allocator.allocate_by_address(4 * MIB, &home).unwrap();
+            assert_ne!(other, address, "a stream uses it");
+            since.open();
+            comes_back(&allocator, address, &home);
+            free(&allocator, other);
+        });
+    }
+}
+
+/// The point of its record is before what the stream was given since, and while it captures there is none behind that.
+#[test]
+fn a_block_waits_for_what_the_freeing_threads_default_stream_was_given_before_it_captured() {
+    on(Sim::builder(), |sim, context| {
+        // The stream is known by its context alone.
+        // SAFETY: a live context.
+        let _ = unsafe { sim.table().cuCtxSetCurrent().unwrap()(context.as_raw().cast()) };
+        let (allocator, home) = (allocator(context), Stream::new(context).unwrap());
+        let used = Stream::per_thread(context).unwrap();
+        let address = allocator.allocate_by_address(4 * MIB, &home).unwrap();
+        allocator.record_stream(address, &used).unwrap();
+        let gate = Gate::before(&used);
+        let capture = Capture::begin(&used, RELAXED);
+        free(&allocator, address);
+        let other = allocator.allocate_by_address(4 * MIB, &home).unwrap();
+        assert_ne!(other, address, "the stream uses it");
+        assert_eq!(capture.end().unwrap().len(), 0);
+        gate.open();
+        comes_back(&allocator, address, &home);
+        free(&allocator, other);
+    });
+}
+
+/// A block of 4 MiB, once nothing uses it.
+fn comes_back(allocator: &CachingAllocator, address: u64, stream: &Stream) {
+    until("the block is back", || {
+        let again = allocator.allocate_by_address(4 * MIB, stream).unwrap();
+        free(allocator, again);
+        again == address
     });
 }
 

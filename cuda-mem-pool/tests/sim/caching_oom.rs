@@ -127,6 +127,49 @@ fn what_is_pending_is_said() {
     });
 }
 
+/// A higher limit gives no more where the device has less left, and others that hold less give no more where the limit does.
+#[test]
+fn what_leaves_less_is_said_to_be_in_the_way() {
+    on(machine(256 * MIB), |_, context| {
+        let stream = Stream::new(context).unwrap();
+        let options = CachingOptions::default().with_max_bytes(GIB);
+        let [allocator, others] = [(); 2].map(|()| CachingAllocator::new(context, &options).unwrap());
+        let kept = allocator.allocate_by_address(100 * MIB, &stream).unwrap();
+        let rest = others.allocate_by_address(60 * MIB, &stream).unwrap();
+        let advised = |bytes: usize| {
+            let refused = report(&allocator, bytes, &stream);
+            let has = |is_it: fn(&Advice) -> bool| refused.advice.iter().any(is_it);
+            let raise = has(|advice| matches!(advice, Advice::RaiseMemoryFraction { .. }));
+            (raise, has(|advice| matches!(advice, Advice::EndOthers { .. })))
+        };
+        assert_eq!(advised(150 * MIB), (false, true));
+        allocator.set_limit(150 * MIB).unwrap();
+        assert_eq!(advised(100 * MIB), (true, false));
+        free(&allocator, kept).unwrap();
+        free(&others, rest).unwrap();
+    });
+}
+
+/// What a stream has free that captures stays with it: nobody can be made to wait for that stream.
+#[test]
+fn what_a_stream_that_captures_has_free_is_not_said_to_fit() {
+    on(machine(256 * MIB), |_, context| {
+        let [one, other] = [(); 2].map(|()| Stream::new(context).unwrap());
+        let allocator = allocator(context, true);
+        let kept = allocator.allocate_by_address(100 * MIB, &one).unwrap();
+        let freed = allocator.allocate_by_address(100 * MIB, &other).unwrap();
+        let capture = Capture::begin(&other, RELAXED);
+        free(&allocator, freed).unwrap();
+        let refused = report(&allocator, 110 * MIB, &one);
+        assert!(refused.largest < 100 * MIB, "{refused}");
+        let again = |advice: &Advice| matches!(advice, Advice::AskElsewhere { .. });
+        assert!(!refused.advice.iter().any(again), "{refused}");
+        drop(capture.end().unwrap());
+        let block = allocator.allocate_by_address(110 * MIB, &one).unwrap();
+        [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
 #[test]
 fn a_stream_waits_rather_than_the_host() {
     on(machine(128 * MIB), |_, context| {
@@ -145,6 +188,26 @@ fn a_stream_waits_rather_than_the_host() {
         gate.open();
         one.synchronize().unwrap();
         [block, kept].into_iter().for_each(|block| free(&allocator, block).unwrap());
+    });
+}
+
+/// A small block needs a page at a multiple of its size, which no hole between large ones need have.
+#[test]
+fn a_hole_that_is_no_page_is_not_said_to_fit_a_small_block() {
+    on(machine(64 * MIB), |_, context| {
+        let stream = Stream::new(context).unwrap();
+        let allocator = allocator(context, true);
+        let mut blocks = Vec::new();
+        while let Ok(block) = allocator.allocate_by_address(3 * MIB / 2, &stream) {
+            blocks.push(block);
+        }
+        free(&allocator, blocks.swap_remove(blocks.len() / 2)).unwrap();
+        let refused = report(&allocator, 1000, &stream);
+        let again = |advice: &Advice| matches!(advice, Advice::AskElsewhere { .. });
+        assert!(!refused.advice.iter().any(again), "{refused}");
+        assert_eq!(refused.largest, 3 * MIB / 2, "{refused}");
+        blocks.push(allocator.allocate_by_address(refused.largest, &stream).unwrap());
+        blocks.into_iter().for_each(|block| free(&allocator, block).unwrap());
     });
 }
 
@@ -228,6 +291,25 @@ fn a_refused_release_keeps_no_other_stream_s_memory() {
         sim.fail_call("cuMemUnmap", 1, CUresult::CUDA_ERROR_UNKNOWN);
         assert!(allocator.empty_cache().is_err());
         assert_eq!(allocator.reserved_bytes(), before / 2);
+        assert_eq!(allocator.empty_cache().unwrap(), before / 2);
+    });
+}
+
+/// Nor does a handle that is mapped nowhere any more and is refused each time.
+#[test]
+fn a_handle_that_is_refused_again_keeps_no_other_stream_s_memory() {
+    on(machine(256 * MIB), |sim, context| {
+        let allocator = allocator(context, false);
+        let streams = [(); 2].map(|()| Stream::new(context).unwrap());
+        let blocks =
+            streams.each_ref().map(|stream| allocator.allocate_by_address(40 * MIB, stream).unwrap());
+        blocks.into_iter().for_each(|block| free(&allocator, block).unwrap());
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        let before = allocator.reserved_bytes();
+        // The first stream's handle, and the same one once more when it is the second stream's turn.
+        (0..2).for_each(|_| sim.fail_call("cuMemRelease", 1, CUresult::CUDA_ERROR_UNKNOWN));
+        assert!(allocator.empty_cache().is_err());
+        assert_eq!((sim.struck().len(), allocator.reserved_bytes()), (2, before / 2));
         assert_eq!(allocator.empty_cache().unwrap(), before / 2);
     });
 }

@@ -118,6 +118,46 @@ fn the_reserve_goes_last_and_is_there_to_be_set() {
     });
 }
 
+/// Others that leave little have new handles be small. What is free in larger ones moves all the same before the reserve is used.
+#[test]
+fn the_reserve_goes_last_beside_handles_of_another_size() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let [allocator, others] =
+            [(); 2].map(|()| CachingAllocator::new(context, &CachingOptions::default()).unwrap());
+        let blocks: Vec<_> = (0..128).map(|_| allocator.allocate(14 * MIB, &stream).unwrap()).collect();
+        let kept: Vec<_> = blocks.into_iter().enumerate().filter(|(at, _)| at % 2 == 0).collect();
+        let left = context.memory_info().unwrap().free - 200 * MIB;
+        let rest = others.allocate(left, &stream).unwrap();
+        let held = allocator.reserved_bytes();
+        let large = allocator.allocate(150 * MIB, &stream).unwrap();
+        assert_eq!(allocator.reserved_bytes(), held);
+        drop((kept, rest, large));
+    });
+}
+
+/// What private pools hold of a limit changes no size of handles: what is free in those of before would serve nobody else.
+#[test]
+fn handles_have_one_size_whatever_private_pools_hold() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let options = CachingOptions::default().with_max_bytes(8 << 30);
+        let allocator = CachingAllocator::new(context, &options).unwrap();
+        let handle = || {
+            let block = allocator.allocate(40 * MIB, &stream).unwrap();
+            (allocator.segment(block.address()).unwrap().bytes, block)
+        };
+        let (before, first) = handle();
+        let pool = allocator.private_pool(None).unwrap();
+        let route = pool.route_this_thread().unwrap();
+        let private = allocator.allocate(3 << 30, &stream).unwrap();
+        drop(route);
+        let (after, second) = handle();
+        assert_eq!((before, after), (12 * MIB, 12 * MIB));
+        drop((first, second, private));
+    });
+}
+
 #[test]
 fn memory_goes_back_down_to_a_size() {
     on_a_large_one(|_, context| {

@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 use std::thread;
 
-use cuda_mem_core::{Context, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_core::Stream;
+use cuda_mem_pool::caching::CachingAllocator;
 use cuda_mem_pool::history::HistoryOptions;
 use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::snapshot::Action;
@@ -13,21 +13,13 @@ use cuda_mem_sim::Sim;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::blocks::{allocator, free};
 use crate::rig::on;
 
 const MIB: usize = 1 << 20;
 
-fn allocator(context: &Context) -> CachingAllocator {
-    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
-
 fn elsewhere<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(body).join()).unwrap()
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: the tests allocate it, and nothing uses it.
-    unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
 /// The most active bytes since the peaks began anew.

@@ -11,20 +11,19 @@ use cuda_mem_core::{Context, MemorySource, Stream};
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, Options};
 use cuda_mem_pool::snapshot::Action;
-use cuda_mem_pool::{DeviceMemoryResource, Error, MemoryResource, MempoolId, RawResource, TrackingAdaptor};
+use cuda_mem_pool::{
+    DeviceMemoryResource, Error, MemoryResource, MempoolId, PinnedMemoryResource, RawResource,
+    TrackingAdaptor,
+};
 use cuda_mem_sim::Sim;
 
-use crate::blocks::{free, routed};
+use crate::blocks::{allocator, free, routed};
 use crate::caching_watchers::Bomb;
 use crate::common::capture::{Capture, GLOBAL};
 use crate::common::gate::Gate;
 use crate::rig::{on, on_simulator};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(context: &Context) -> CachingAllocator {
-    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
 
 fn small(test: impl FnOnce(&Sim, &Context, &Stream)) {
     on(Sim::builder().memory(256 << 20), |sim, context| {
@@ -108,6 +107,21 @@ fn a_pool_does_not_lend_what_a_graph_may_use() {
         let again = routed(&allocator, id, 200 * MIB, stream).unwrap();
         assert_eq!(again, block);
         free(&allocator, again);
+    });
+}
+
+/// Memory of a pool's own source need not be the device's.
+#[test]
+fn what_a_pool_has_of_the_host_takes_no_room_on_the_device() {
+    small(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        let source = PinnedMemoryResource::new(context, None).unwrap();
+        allocator.create_or_incref_pool(id, Some(source.raw())).unwrap();
+        let of_host = routed(&allocator, id, 200 * MIB, stream).unwrap();
+        let block = allocator.allocate_by_address(150 * MIB, stream).unwrap();
+        assert_eq!(allocator.statistics().num_alloc_retries, 0);
+        [block, of_host].into_iter().for_each(|block| free(&allocator, block));
+        allocator.release_pool(id).unwrap();
     });
 }
 

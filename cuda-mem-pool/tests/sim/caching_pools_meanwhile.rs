@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use cuda_mem_core::Stream;
 use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
 use cuda_mem_pool::segments::{Filter, PoolError};
 use cuda_mem_pool::snapshot::Action;
-use cuda_mem_pool::{Error, MemoryResource, MempoolId};
+use cuda_mem_pool::{Error, MemoryResource, MempoolId, PinnedCachingAllocator};
 use cuda_mem_sim::Sim;
 
 use crate::blocks::{free, routed};
@@ -208,6 +208,45 @@ fn a_filter_waits_for_a_thread_that_allocates_while_a_route_ends() {
         });
         allocator.end_allocate_to_pool(other).unwrap();
         [id, other].into_iter().for_each(|id| allocator.release_pool(id).unwrap());
+    });
+}
+
+/// Two threads are asked, of device and of pinned memory, and each ends the route that the other is asked for.
+#[test]
+fn filters_of_device_and_of_pinned_memory_may_end_each_others_routes() {
+    on_simulator(|_, context| {
+        let device = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let pinned = PinnedCachingAllocator::new(context);
+        let (stream, id, both) =
+            (Stream::new(context).unwrap(), MempoolId::for_user(), Arc::new(Barrier::new(2)));
+        let (other, meets) = (pinned.clone(), Arc::clone(&both));
+        let ends_pinned = move |_| {
+            meets.wait();
+            other.end_allocate_to_pool(id).is_err()
+        };
+        device.begin_allocate_to_pool(id, Filter::new(ends_pinned)).unwrap();
+        let other = device.clone();
+        let ends_device = move |_| {
+            both.wait();
+            other.end_allocate_to_pool(id).is_err()
+        };
+        pinned.begin_allocate_to_pool(id, ends_device).unwrap();
+        let (done, is_done) = channel();
+        let (of_device, of_pinned) = (device.clone(), pinned.clone());
+        let works: [Box<dyn FnOnce() + Send>; 2] = [
+            Box::new(move || drop(of_device.allocate(BYTES, &stream).unwrap())),
+            Box::new(move || drop(of_pinned.allocate(BYTES).unwrap())),
+        ];
+        for work in works {
+            let done = done.clone();
+            thread::spawn(move || {
+                work();
+                done.send(()).unwrap();
+            });
+        }
+        (0..2).for_each(|_| is_done.recv_timeout(LIMIT).expect("neither waits for the other"));
+        device.release_pool(id).unwrap();
+        pinned.release_pool(id).unwrap();
     });
 }
 

@@ -9,20 +9,16 @@ use std::time::Duration;
 use cuda_mem_core::copy::memset_async;
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Driver, Error as CoreError, Event, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::CachingAllocator;
 use cuda_mem_pool::{Allocation, DeviceAccessible, Error, MemoryResource};
 use cuda_mem_sim::Sim;
 
-use crate::blocks::free;
+use crate::blocks::{allocator, free};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::rig::{expect_clean, on};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(context: &Context) -> CachingAllocator {
-    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
 
 /// A device with room for one large block at a time.
 fn on_small(test: impl FnOnce(&Sim, &Context)) {

@@ -15,6 +15,7 @@ use cuda_mem_pool::snapshot::{Action, Frame, TraceEntry};
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
+use crate::blocks::free;
 use crate::caching_pins::Holes;
 use crate::common::gate::Gate;
 use crate::rig::on;
@@ -35,11 +36,6 @@ pub(crate) fn within_a_minute(test: impl FnOnce() + Send + 'static) {
 
 fn on_small(test: impl FnOnce(&Context) + Send + 'static) {
     within_a_minute(|| on(Sim::builder().memory(64 << 20), |_, context| test(context)));
-}
-
-fn free(allocator: &CachingAllocator, address: u64) {
-    // SAFETY: each caller allocated the block and does not use it.
-    unsafe { allocator.free_by_address(address) }.unwrap();
 }
 
 /// What happened to a block, in order. Memory may begin where it does.

@@ -8,21 +8,17 @@ use std::time::Duration;
 
 use cuda_mem_core::sys::CUresult;
 use cuda_mem_core::{Context, Event, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::CachingAllocator;
 use cuda_mem_pool::{DeviceMemoryResource, DeviceMemoryResourceOptions, Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
-use crate::blocks::{free, routed};
+use crate::blocks::{allocator, free, routed};
 use crate::common::capture::{Capture, RELAXED};
 use crate::common::gate::Gate;
 use crate::interrupted::{before_wait, interrupted, until};
 use crate::rig::{on, on_simulator};
 
 const MIB: usize = 1 << 20;
-
-fn allocator(context: &Context) -> CachingAllocator {
-    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
 
 /// Another library's stream, which that destroys when it was forgotten.
 struct Theirs<'s> {
@@ -84,6 +80,24 @@ fn memory_of_a_private_pool_goes_back_behind_the_end_of_its_stream() {
             }
             assert_eq!(allocator.reserved_bytes(), 0);
         }
+    });
+}
+
+/// In whichever order its owner says that it ends.
+#[test]
+fn a_stream_that_was_disowned_is_forgotten_too() {
+    on_simulator(|sim, context| {
+        let (allocator, theirs) = (allocator(context), Theirs::new(sim, context));
+        let block = allocator.allocate_by_address(4 * MIB, &theirs.stream).unwrap();
+        let gate = theirs.hold_up();
+        free(&allocator, block);
+        theirs.stream.disown();
+        theirs.forget(&allocator).unwrap();
+        theirs.destroy();
+        assert_eq!(allocator.empty_cache().unwrap(), 0, "its work runs yet");
+        gate.open();
+        until("its work is done", || allocator.empty_cache().unwrap() > 0);
+        assert_eq!(allocator.reserved_bytes(), 0);
     });
 }
 

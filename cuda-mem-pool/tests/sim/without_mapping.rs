@@ -2,20 +2,17 @@
 
 use cuda_mem_core::sys::{CUdevice_attribute, CUresult};
 use cuda_mem_core::{Context, Driver, Stream};
-use cuda_mem_pool::caching::{CachingAllocator, CachingOptions};
+use cuda_mem_pool::caching::CachingAllocator;
+use cuda_mem_pool::segments::Filter;
 use cuda_mem_pool::{Error, MemoryResource, MempoolId};
 use cuda_mem_sim::Sim;
 
-use crate::blocks::{free, routed};
+use crate::blocks::{allocator, free, routed};
 use crate::common::gate::Gate;
 use crate::rig::on;
 
 const MIB: usize = 1 << 20;
 const MAPS: CUdevice_attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
-
-fn allocator(context: &Context) -> CachingAllocator {
-    CachingAllocator::new(context, &CachingOptions::default()).unwrap()
-}
 
 fn without_mapping(test: impl FnOnce(&Sim, &Context, &Stream)) {
     on(Sim::builder().memory(256 << 20).attribute(MAPS, 0), |sim, context| {
@@ -42,6 +39,22 @@ fn has_ends(allocator: &CachingAllocator, bytes: usize, stream: &Stream, seed: u
         part.copy_to_slice(stream, &mut seen).unwrap();
         assert!(seen == vec![seed; PART]);
     }
+}
+
+/// Who allocates by other means what goes to no private pool does so there too.
+#[test]
+fn a_request_that_goes_to_no_private_pool_gets_nothing_of_the_default_one() {
+    without_mapping(|_, context, stream| {
+        let (allocator, id) = (allocator(context), MempoolId::for_user());
+        assert_eq!(allocator.allocate_in_pool(3 * MIB, stream).unwrap(), None);
+        allocator.begin_allocate_to_pool(id, Filter::this_thread()).unwrap();
+        let block = allocator.allocate_in_pool(3 * MIB, stream).unwrap().expect("a block of the pool");
+        allocator.end_allocate_to_pool(id).unwrap();
+        assert_eq!(allocator.allocate_in_pool(3 * MIB, stream).unwrap(), None);
+        free(&allocator, block);
+        allocator.release_pool(id).unwrap();
+        assert_eq!(allocator.empty_pool_cache(id).unwrap(), 20 * MIB);
+    });
 }
 
 #[test]

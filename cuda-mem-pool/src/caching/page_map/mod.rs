@@ -3,7 +3,7 @@
 //! Addresses are cut into slots of 2 MiB. A slot holds the starts of *large* blocks, which have more than 1 MiB, so that no
 //! two start in one half of it; or it is one *page*, cut into small or medium blocks, whose starts are in a leaf of its own.
 //!
-//! Whoever looks up an address was handed it after its block was entered, and the entry stays until the block is freed: in
+//! A thread that looks up an address got it after its block was entered, and the entry stays until the block is freed: in
 //! each atomic the value that was entered, or a later one of a neighbour that left this block's part as it was, is the
 //! oldest that the reader can see. So no load needs an order of its own. Looking up anything else is not undefined, but the answer may be
 //! about another block.
@@ -43,7 +43,7 @@ pub(super) struct Found {
     pub(super) tier: Tier,
 }
 
-/// Who writes to a slot has the lock of the heap that has the slot; slots pass between heaps under a lock.
+/// A slot is written under the lock of the heap that has it; slots pass between heaps under a lock.
 ///
 /// None, and nothing is entered, if an address is no multiple of 512, or not in a page, or in one where it must not be; if a record is out of
 /// bounds; or if there are no more leaves.

@@ -14,15 +14,13 @@ use cuda_mem_core::sys::CUdeviceptr;
 use cuda_mem_core::{Stream, catch_panic};
 
 use super::PoolState;
-use super::blocks::IN_FOREIGN_CODE;
 use super::graph::Restored;
 use crate::caching::CachingAllocator;
-use crate::caching::callbacks::{is_watching, refuse_watchers};
+use crate::caching::callbacks::refuse_watchers;
 use crate::caching::sleep::Tag;
 use crate::error::{Error, PoolError, Result, refuse_forked};
-use crate::history::History;
 use crate::mempool_id::MempoolId;
-use crate::primitive::{MutexGuard, Ordering, is_set, lock, wait_until};
+use crate::primitive::{MutexGuard, Ordering, lock, wait_for_askers};
 use crate::resource::{MemoryResource, RawResource};
 use crate::segments::{Checkpoint, Filter, Options};
 
@@ -96,8 +94,8 @@ impl CachingAllocator {
 
     /// Has allocations that the filter accepts go to the pool, which is made if there is none and has one use more. Of several filters
     /// that accept one, the one that was begun last decides. A filter is asked in the allocating thread, with the
-    /// [id](cuda_mem_core::StreamId::as_raw) of the stream; what it allocates itself goes to no private pool. Who ends a use of a pool waits
-    /// for those that are being asked, so a filter waits for no such thread.
+    /// [id](cuda_mem_core::StreamId::as_raw) of the stream; what it allocates itself goes to no private pool. A call that ends a use of a pool
+    /// waits for filters that are running, so a filter must not wait for the thread of such a call.
     ///
     /// # Errors
     ///
@@ -152,9 +150,7 @@ impl CachingAllocator {
         let private = &self.shared().private;
         private.routes.fetch_sub(1, Ordering::Relaxed);
         lock(&private.captures.pasts).clear();
-        // Whom a filter may wait for waits for none.
-        let waits = !is_set(&IN_FOREIGN_CODE) && !is_watching() && !History::is_telling();
-        wait_until(|| !waits || Arc::get_mut(&mut filter).is_some());
+        wait_for_askers(|| Arc::get_mut(&mut filter).is_some());
         let _ = catch_panic(|| drop(filter));
     }
 
@@ -259,13 +255,13 @@ impl CachingAllocator {
     ///
     /// # Safety
     ///
-    /// What [`Restored`] calls freed is not used any more, as for [`CachingAllocator::free_by_address`], and is not freed by anybody
-    /// else. What it calls allocated is used behind all that used that memory before.
+    /// What [`Restored`] calls freed is not used any more, as for [`CachingAllocator::free_by_address`], and is not freed
+    /// again. What it calls allocated is used behind all earlier uses of that memory.
     pub unsafe fn restore_pool(&self, id: MempoolId, checkpoint: &Checkpoint) -> Result<Restored> {
         self.shared().pools().restore(id, checkpoint)
     }
 
-    /// Checks whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+    /// Checks whether exactly the blocks at these addresses are allocated, of all blocks of the pool.
     pub fn check_pool_live_allocations(
         &self,
         id: MempoolId,
@@ -279,7 +275,7 @@ impl CachingAllocator {
     pub fn allocate_in_pool(&self, bytes: usize, stream: &Stream) -> Result<Option<CUdeviceptr>> {
         refuse_forked()?;
         let shared = self.shared();
-        if shared.private.is_routed() { shared.pools().allocate(bytes, stream) } else { Ok(None) }
+        if shared.private.is_routed() { shared.pools().allocate(bytes, stream, false) } else { Ok(None) }
     }
 
     /// Sets whether blocks of private pools that other streams used during a capture may serve that capture again before it has ended:

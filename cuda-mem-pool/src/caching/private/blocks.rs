@@ -1,6 +1,5 @@
 //! Blocks: how requests get them, and how they come back.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::engine::segments::{Allocation, Block, SegmentRequest};
 use crate::error::{Error, Result};
 use crate::history::{Event, RecordContext};
 use crate::mempool_id::MempoolId;
-use crate::primitive::{Inside, MutexGuard, is_set, lock};
+use crate::primitive::{IN_FOREIGN_CODE, Inside, MutexGuard, is_set, lock};
 use crate::resource::RawResource;
 use crate::snapshot::Action;
 
@@ -38,21 +37,23 @@ pub(super) enum Found {
     Gone,
 }
 
-thread_local! {
-    pub(super) static IN_FOREIGN_CODE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Says that the thread is in an upstream or a filter, whose allocations go to no private pool: that would ask it again.
 pub(super) fn in_foreign_code() -> Inside {
     Inside::new(&IN_FOREIGN_CODE)
 }
 
 impl<'s> PrivatePools<'s> {
-    /// Allocates from the private pool that the request goes to, if it goes to one.
+    /// Allocates from the pool that the request goes to, if that has segments: from the default one only if that is asked for.
     #[cold]
-    pub(in crate::caching) fn allocate(self, requested: usize, stream: &Stream) -> Result<Option<u64>> {
-        while let Some(pool) = self.route(stream.id().as_raw()) {
-            // Memory of a stream without a slot would be anybody's.
+    pub(in crate::caching) fn allocate(
+        self,
+        requested: usize,
+        stream: &Stream,
+        or_default: bool,
+    ) -> Result<Option<u64>> {
+        let is_asked = |pool: &MempoolId| or_default || *pool != MempoolId::NONE;
+        while let Some(pool) = self.route(stream.id().as_raw()).filter(is_asked) {
+            // The stream gets a slot: without one its memory would count as that of a stream that has ended.
             self.shared.streams.slot(stream)?;
             self.note_capture(pool, stream)?;
             self.reuse_captured(stream);
@@ -179,7 +180,7 @@ impl<'s> PrivatePools<'s> {
         claim.keep();
         self.shared.figures.add_segment(id, block.kind, bytes as u64);
         let (action, size, handle) = (Action::SegmentAlloc, bytes as u64, shown_handle(stream));
-        self.shared.record.tell_segment(Event { action, address, size, stream: handle, pool: id }, stack);
+        self.shared.record.emit_segment(Event { action, address, size, stream: handle, pool: id }, stack);
         self.tell(Action::Alloc, id, address, requested, stream.id().as_raw());
         Ok(Some(Found::Block(address)))
     }
@@ -209,7 +210,7 @@ impl<'s> PrivatePools<'s> {
         if let Some(other) = stream.filter(|stream| !self.is_served(&block, stream)) {
             pending.record_stream(address, other, self.capture_of(other))?;
         }
-        // Nobody else frees it from here on.
+        // Claimed under the lock: a second free of it fails from here on.
         let claimed = lock(&self.private.state).pools.get_mut(id)?.heap.free_pending(address);
         claimed.ok_or(Error::UnknownAddress { address })?;
         let uses = if pending.is_empty() { None } else { pending.take_uses(address) };
@@ -271,7 +272,7 @@ impl<'s> PrivatePools<'s> {
         let Some((id, block)) = state.block(address) else { return };
         let (size, requested) = sizes(&block);
         drop(state);
-        // Before anybody else may have it.
+        // Recorded before another request may have it.
         self.tell(Action::FreeCompleted, id, address, requested, block.stream);
         let mut state = lock(&self.private.state);
         let completed = state.pools.get_mut(id).ok().and_then(|pool| pool.heap.complete(address));
@@ -284,7 +285,7 @@ impl<'s> PrivatePools<'s> {
         let record = &self.shared.record;
         if record.history.awaits_frees() {
             let stream = self.shared.streams.handle_of(stream);
-            record.tell_block(Event { action, address, size: size as u64, stream, pool });
+            record.emit_block(Event { action, address, size: size as u64, stream, pool });
         }
     }
 }

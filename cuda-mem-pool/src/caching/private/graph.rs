@@ -68,7 +68,7 @@ impl PrivatePools<'_> {
         let own = self.shared.streams.slot_of(owner)?.owner.stream()?;
         let streams = used.uses.streams();
         let points = iter::once(&own).chain(&streams).map(|stream| {
-            // SAFETY: the promise of who switched this on.
+            // SAFETY: the promise of the caller of `set_graph_capture_record_stream_reuse`.
             let point = unsafe { stream.capture_point() }.ok().flatten();
             point.filter(|point| point.capture() == capture)
         });
@@ -82,7 +82,7 @@ impl PrivatePools<'_> {
         if !private.captures.are_reused() || !private.pending.has_captured(owner) {
             return;
         }
-        // SAFETY: the promise of who switched this on.
+        // SAFETY: the promise of the caller of `set_graph_capture_record_stream_reuse`.
         let Ok(Some(place)) = (unsafe { stream.capture_point() }) else { return };
         let mut pasts = lock_over_calls(&private.captures.pasts);
         let past = pasts.entry(owner).or_default();
@@ -123,7 +123,7 @@ impl PrivatePools<'_> {
             freed.iter().filter_map(|was| self.private.pending.take_uses(was.address)).collect();
         drop(state);
         drop(gone);
-        self.shared.record.tell_moves();
+        self.shared.record.emit_moves();
         let addresses = |blocks: Vec<Block>| blocks.iter().map(|block| block.address).collect();
         Ok(Restored { freed: addresses(freed), allocated: addresses(allocated) })
     }
@@ -147,7 +147,7 @@ impl PrivatePools<'_> {
             // What cannot be waited for stays, and so may what another thread has taken out if that waits too: for a stream, or for the
             // tracker or watcher that this one is in.
             let is_left = !self.end_all(|block| block.pool == id)?;
-            if is_left || History::is_telling() || is_watching() || Instant::now() >= until {
+            if is_left || History::is_in_tracker() || is_watching() || Instant::now() >= until {
                 break;
             }
             wait_a_moment(&mut tries);

@@ -1,8 +1,8 @@
-//! Private pools: memory that serves nobody else, in PyTorch's segment layout, which never moves.
+//! Private pools: memory that serves no other pool, in PyTorch's segment layout, which never moves.
 //!
 //! [`api`] is what users call, [`blocks`] allocates and frees, [`memory`] gets segments and gives them back, [`graph`] serves
 //! captures and checkpoints, [`reclaim`] is what is tried without memory. The tables are those of [`crate::segments`], behind one
-//! lock that nobody has while the driver, an upstream, a filter or a tracker is called.
+//! lock that no thread holds while the driver, an upstream, a filter or a tracker is called.
 
 mod api;
 mod blocks;
@@ -110,11 +110,18 @@ impl Private {
         self.routes.load(Ordering::Relaxed) != 0
     }
 
-    /// The bytes of all blocks that are not free, which the counter has among the others'.
-    pub(super) fn active(&self) -> usize {
+    /// The bytes of all blocks that are not free, which the counter has among the others'; and those of segments of pools' own sources, which
+    /// need not be the device's, as tags' are.
+    pub(super) fn active(&self) -> (usize, usize) {
         let state = lock(&self.state);
         let blocks = state.segments().flat_map(|(_, segment)| segment.blocks());
-        blocks.filter(|block| block.state != BlockState::Inactive).map(|block| block.size as usize).sum()
+        let active = blocks.filter(|block| block.state != BlockState::Inactive);
+        let sources = state.pools.iter().filter(|(_, pool)| pool.source.is_some() && !pool.heap.is_roomy);
+        let of_sources = sources.flat_map(|(_, pool)| pool.heap.segments());
+        (
+            active.map(|block| block.size as usize).sum(),
+            of_sources.map(|segment| segment.bytes as usize).sum(),
+        )
     }
 
     pub(super) fn options(&self) -> Options {
@@ -154,7 +161,7 @@ impl Private {
         let lending = state.pools.iter().filter(|(_, pool)| is_default && pool.lends());
         let lent = lending.map(|(_, pool)| pool.heap.largest_for(stream, 0)).max().unwrap_or(0);
         let own = state.pools.get(id).map_or(0, |pool| {
-            // What another source than a tag's would have given nobody knows.
+            // What a source other than a tag's would have given is not known.
             let room = if pool.source.is_none() || pool.heap.is_roomy { room } else { 0 };
             pool.heap.largest_for(stream, room as u64)
         });
@@ -240,7 +247,7 @@ pub(super) struct PrivatePools<'s> {
     pub(super) private: &'s Private,
 }
 
-/// What there is, for those who ask.
+/// Figures.
 impl PrivatePools<'_> {
     pub(super) fn segments(self, device: u32, stacks: &HashMap<u64, Frames>) -> Vec<SegmentInfo> {
         let state = lock(&self.private.state);

@@ -122,7 +122,7 @@ impl PrivatePools<'_> {
         // Also without memory: a pool that was released keeps its source until it is forgotten.
         let (taken, over) = lock(&self.private.state).pools.take_cached(id);
         let released = self.give_back(taken, waits);
-        // The last handle to an upstream is somebody else's code.
+        // Without a lock: the last handle to an upstream runs the program's code.
         drop(over);
         released
     }
@@ -157,14 +157,14 @@ impl PrivatePools<'_> {
         let event = |action| Event { action, address, size: bytes, stream, pool };
         // Another segment may come to the address once this one has gone.
         let stack = lock(&self.private.state).segment_stacks.remove(&address);
-        // Before the memory is somebody else's: trackers end what they registered of it.
-        self.shared.record.tell_segment(event(Action::SegmentFree), stack.clone());
+        // Before the memory goes: trackers end what they registered of it.
+        self.shared.record.emit_segment(event(Action::SegmentFree), stack.clone());
         if let Err(refusal) = self.private.memory.release(address) {
             let mut state = lock(&self.private.state);
             let kept = state.pools.put_back(taken);
             state.segment_stacks.extend(stack.clone().map(|stack| (address, stack)));
             drop(state);
-            self.shared.record.tell_segment(event(Action::SegmentAlloc), stack);
+            self.shared.record.emit_segment(event(Action::SegmentAlloc), stack);
             return kept.map_err(Error::from).and(Err(refusal));
         }
         self.shared.figures.remove_segment(pool, kind, bytes);
@@ -197,7 +197,7 @@ impl PrivatePools<'_> {
     }
 
     /// Looks again with the pool's memory of each stream that has ended, until that will do: as with heaps it is as if that had been the
-    /// request's stream all the time, also for blocks that somebody has. What a graph may use stays as it is. Waits for nothing.
+    /// request's stream all the time, also for allocated blocks. What a graph may use stays as it is. Waits for nothing.
     fn look_at_left(self, routed: Routed<'_>) -> Result<Option<Found>> {
         let own = routed.stream.id().as_raw();
         let others: BTreeSet<u64> = match lock(&self.private.state).pools.get(routed.pool) {
@@ -231,8 +231,8 @@ impl PrivatePools<'_> {
     }
 }
 
-/// A request that climbs the ladder: released pools give theirs back with what is free elsewhere, and what a stream is made to wait for
-/// is still in use, so that it cannot go.
+/// A request that climbs the ladder. It has two rungs less: released pools give their memory back together with what is free elsewhere, and
+/// memory that a stream is made to wait for is still in use, so it cannot go.
 struct Climber<'s> {
     pools: PrivatePools<'s>,
     routed: Routed<'s>,

@@ -44,7 +44,7 @@ const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 impl Tag {
     /// Puts tags to sleep: their memory goes back to the driver, and their addresses stay.
     ///
-    /// Waits for the whole device first, because streams may use the memory that nobody recorded. That ends a capture that the allocator does
+    /// Waits for the whole device first, because streams that were not recorded may use the memory. That ends a capture that the allocator does
     /// not know of. What has to stay ([`Tag::keep`]) is named. A tag that sleeps already sleeps as far as it stayed awake. [`Tag`] has an example.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Tag {
             // SAFETY: saved or not wanted, nothing uses it, by the caller's promise and the waits above.
             slept.freed += unsafe { plan.unmap(shared, cycle.tag, &mut slept.refused) };
             cycle.end = ASLEEP;
-            let stayed = plan.leaving.iter().filter(|segment| segment.is_awake());
+            let stayed = plan.leaving.iter().filter(|segment| !segment.is_asleep());
             let stayed: Vec<_> = stayed.map(|segment| segment.addresses()).collect();
             // Registrants took it for gone.
             slept.told.extend(tell(shared, cycle.tag, false, &stayed));
@@ -276,7 +276,7 @@ impl TagShared {
             let Some(segment) = self.segment_of(address) else {
                 return Err(SleepError::NotOfTag { tag: Some(self.name.clone()), address }.into());
             };
-            if !segment.is_awake() {
+            if segment.is_asleep() {
                 return Err(SleepError::Asleep { tag: self.name.clone() }.into());
             }
             address = segment.addresses().end;
@@ -319,7 +319,7 @@ impl TagShared {
         for segment in self.segments().into_iter().filter(|segment| segments.contains(&segment.address())) {
             if segment.is_stale() {
                 stale.push(segment);
-            } else if segment.is_awake() {
+            } else if !segment.is_asleep() {
                 let (Range { start, end }, mut stays) = (segment.addresses(), false);
                 for keep in kept.iter_mut().filter(|keep| keep.range.start < end && start < keep.range.end) {
                     (stays, keep.bytes) = (true, keep.bytes + segment.bytes());
@@ -426,7 +426,7 @@ fn map_all(
     let mut memory = memory.into_iter();
     let of_tag = |cycle: &Cycle<'_>| {
         let mut woken = Vec::new();
-        for segment in cycle.tag.segments().iter().filter(|segment| !segment.is_awake()) {
+        for segment in cycle.tag.segments().iter().filter(|segment| segment.is_asleep()) {
             segment.wake(cycle.tag, &mut memory)?;
             fill(cycle.tag, &segment.addresses(), restore, stream)?;
             woken.push(segment.addresses());

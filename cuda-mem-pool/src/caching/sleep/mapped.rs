@@ -34,9 +34,9 @@ pub(super) struct Segment {
 struct Backing {
     /// None while it sleeps.
     memory: Option<PhysicalMemory>,
-    /// Mapped by a wake that is not done, or failed and could not unmap it: nobody may use it before it is filled.
+    /// Mapped by a wake that is not done, or failed and could not unmap it: it may not be used before it is filled.
     is_stale: bool,
-    /// Copies that nobody could wait for may use it: it stays mapped when it is given back.
+    /// Copies whose end could not be waited for may use it: it stays mapped when it is given back.
     is_kept: bool,
     /// Given back, while others look at it: it neither sleeps nor is filled again.
     is_gone: bool,
@@ -84,10 +84,10 @@ impl Segment {
         self.address()..self.address() + self.bytes() as u64
     }
 
-    /// Whether it can be used, or is gone: nobody wakes it.
-    pub(super) fn is_awake(&self) -> bool {
+    /// Whether it cannot be used before a wake. One that is gone does not sleep.
+    pub(super) fn is_asleep(&self) -> bool {
         let backing = lock(&self.backing);
-        backing.is_gone || backing.memory.is_some() && !backing.is_stale
+        !backing.is_gone && (backing.memory.is_none() || backing.is_stale)
     }
 
     pub(super) fn is_stale(&self) -> bool {
@@ -117,7 +117,7 @@ impl Segment {
         memory.close().or_else(|refused| refused.owner.close()).map_err(|refused| refused.error)
     }
 
-    /// Maps memory where there is none, and lets all devices reach it. Nobody may use it before [`Segment::settle`]; what an error leaves
+    /// Maps memory where there is none, and lets all devices reach it. It may not be used before [`Segment::settle`]; what an error leaves
     /// mapped is stale.
     pub(super) fn wake(
         &self,
@@ -140,7 +140,7 @@ impl Segment {
         lock(&self.backing).is_stale = false;
     }
 
-    /// Has it be there until the process ends, for copies that nobody could wait for.
+    /// Keeps it mapped until the process ends, for copies whose end could not be waited for.
     pub(super) fn keep_for_ever(self: Arc<Self>) {
         lock(&ManuallyDrop::new(self).backing).is_kept = true;
     }
@@ -164,7 +164,7 @@ impl Segment {
     /// Unmaps the memory of a segment that was given back, or whose allocator is gone, and gives that back. After an error it is as it was.
     fn end(&self, backing: &mut Backing) -> cuda_mem_core::Result<()> {
         if backing.memory.is_some() && !backing.is_kept {
-            // SAFETY: who gave it back, or the allocator at its end, has waited for all that used its memory.
+            // SAFETY: the pool that gave it back, or the allocator at its end, has waited for all that used its memory.
             let unmap = || unsafe { self.range.unmap(0, self.range.bytes()) };
             // Once more, because the driver reports older errors of others in any call.
             unmap().or_else(|_| unmap())?;

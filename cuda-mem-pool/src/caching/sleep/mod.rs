@@ -36,7 +36,7 @@ use crate::segments::Filter;
 pub enum Backup {
     /// In pinned host memory, of exactly the size of what is live.
     Pinned,
-    /// Nowhere: who wakes the tag writes them anew.
+    /// Nowhere: the program writes them anew after waking.
     Discard,
 }
 
@@ -59,11 +59,11 @@ pub struct Kept {
     pub range: Range<CUdeviceptr>,
     /// The bytes that stayed for it: whole segments. One in which several such ranges lie counts for each of them.
     pub bytes: usize,
-    /// For whom.
+    /// The reason that [`Tag::keep`] was given.
     pub reason: String,
 }
 
-/// What a registrant did when it was told of a change.
+/// What came of calling a registrant for a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// The registrant.
@@ -82,7 +82,7 @@ pub struct Slept {
     pub freed: usize,
     /// The bytes that the backup took.
     pub saved: usize,
-    /// What stayed, and for whom.
+    /// Ranges that stayed awake.
     pub kept: Vec<Kept>,
     /// Of `freed`, the bytes that the driver does not show as free: an export or an import elsewhere has them yet.
     pub missing: usize,
@@ -298,7 +298,7 @@ impl Tag {
     /// Whether memory of the tag is there that sleeps now.
     #[must_use]
     pub fn is_asleep_at(&self, address: CUdeviceptr) -> bool {
-        !forked() && self.shared.segment_of(address).is_some_and(|segment| !segment.is_awake())
+        !forked() && self.shared.segment_of(address).is_some_and(|segment| segment.is_asleep())
     }
 
     /// Gives a private pool to the tag, as a whole: a graph's, or one of PyTorch's `MemPool`s. It is made, with one use, if there is none:

@@ -1,8 +1,8 @@
-//! Sleep without `unsafe`: by whoever owns all that sleeps.
+//! Sleep without `unsafe`: by code that owns all blocks that sleep.
 //!
 //! # Safety
 //!
-//! Relies on allocations being used on streams by borrows alone: who owns one knows that nothing uses it that was not queued before.
+//! Relies on allocations being used on streams by borrows alone: while a call owns one, no work that uses it is queued.
 
 #![allow(unsafe_code, reason = "puts to sleep what it owns")]
 
@@ -82,7 +82,7 @@ impl Asleep {
         let borrowed: Vec<&Tag> = tags.iter().collect();
         // SAFETY: every block of these tags is one of the buffers, which `put_to_sleep` looks after before it waits: what was freed by then
         // has its work queued, and it refuses what a stream uses after the waits. All uses of the buffers are over, since this has waited
-        // for them and nobody can queue work with what it owns.
+        // for them and no other code can queue work with what it owns.
         let slept = unsafe { Tag::put_to_sleep(&borrowed, backup, Some(&owned)) }?;
         Ok((tags, slept))
     }

@@ -8,10 +8,10 @@ use super::memory::Segment;
 /// Addresses, memory and order, from a driver or a model of one.
 ///
 /// Sizes are bytes, multiples of 2 MiB. Memory goes by the numbers that [`create`](Self::create) gave it, streams by those of their
-/// heaps. A call that fails has done nothing that its caller has to know of: where a driver maps memory, does not let the device in and does
-/// not unmap it either, the backend sees to it before it maps again.
+/// heaps. A call that fails has had no effect for its caller: if a driver maps memory, then refuses the device's access and the unmapping, the
+/// backend unmaps it before it maps again.
 pub trait Backend {
-    /// What a call says that failed.
+    /// The error of a call.
     type Error;
     /// A point in a stream's work, behind all that was there when it was made.
     type Point: Debug;
@@ -21,7 +21,7 @@ pub trait Backend {
         false
     }
 
-    /// The bytes that are free on the device, for everybody; None where nobody knows.
+    /// The bytes that are free on the device, for all its users; None if the driver does not say.
     fn left(&mut self) -> Option<usize> {
         None
     }
@@ -37,14 +37,14 @@ pub trait Backend {
     /// Creates physical memory. None if there is not enough.
     fn create(&mut self, bytes: usize) -> Result<Option<u64>, Self::Error>;
 
-    /// Maps pieces of memory of `bytes` bytes each, one behind the other, and lets the device in. How many are mapped, from the first on,
-    /// and why not all; none if the device is not let in.
+    /// Maps pieces of memory of `bytes` bytes each, one behind the other, and gives the device access. Returns how many are mapped, from the
+    /// first on, and why not all; none if access is refused.
     fn map(&mut self, address: u64, bytes: usize, memory: &[u64]) -> (usize, Result<(), Self::Error>);
 
     /// Unmaps one mapping, or several one behind the other. What used them there is done.
     fn unmap(&mut self, address: u64, bytes: usize) -> Result<(), Self::Error>;
 
-    /// Gives memory back that is nowhere mapped.
+    /// Releases memory that is mapped nowhere.
     fn release(&mut self, memory: u64, bytes: usize) -> Result<(), Self::Error>;
 
     /// Makes a point behind the work of a heap's stream. None if none can be made now, because the stream captures.
@@ -63,7 +63,7 @@ pub trait Backend {
     fn moved(&mut self, _heap: u32, _address: u64, _bytes: usize, _came: bool) {}
 }
 
-/// A request for memory, with the rungs of its ladder: each says whether it may have helped, or why nothing will.
+/// A request for memory, with the rungs of its ladder: each returns whether it may have helped, or the error after which none will.
 pub trait Climb {
     /// What is asked for.
     type Found;
@@ -83,7 +83,7 @@ pub trait Climb {
         Ok(false)
     }
 
-    /// Takes the same, and free memory that the device still uses: the host waits.
+    /// Waits on the host for the same, and for free memory that the device still uses.
     fn wait(&mut self) -> Result<bool, Self::Error>;
 
     /// Asks the program to free what it can; whether it did.

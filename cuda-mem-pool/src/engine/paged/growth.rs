@@ -24,7 +24,7 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) policy: Policy,
     /// The most bytes that may be held, here and elsewhere.
     limit: usize,
-    /// The bytes that others hold of the limit, and of the device, as [`PageSource::set_elsewhere`] was told.
+    /// The bytes that others hold of the limit, and of the device. Handles keep their size for it: of several sizes none serves another's gaps.
     pub(crate) elsewhere: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
@@ -139,13 +139,7 @@ impl<B: Backend> PageSource<B> {
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         let total = usize::try_from(self.total).unwrap_or(usize::MAX);
-        self.policy.handle_bytes = Policy::for_memory(self.limit().min(total)).handle_bytes;
-    }
-
-    /// Sets how many bytes of the limit, and of the device, others hold.
-    pub(crate) fn set_elsewhere(&mut self, bytes: usize) {
-        self.elsewhere = bytes;
-        self.set_limit(self.limit);
+        self.policy.handle_bytes = Policy::for_memory(limit.min(total)).handle_bytes;
     }
 
     /// Another allocation comes for memory: the device is asked anew what it has left.
@@ -177,12 +171,16 @@ impl<B: Backend> PageSource<B> {
         let unit = self.handle_bytes(headroom.room);
         let others: BTreeSet<usize> =
             self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
-        for unit in [unit].into_iter().chain(others.into_iter().rev()) {
-            match self.grow_by(unit, heap, heaps, (wanted, headroom)) {
-                Err(GrowError::OutOfMemory) => {}
-                // More mappings than the driver has room for are a lack of memory too.
-                Err(GrowError::Backend(error)) if B::is_out_of_memory(&error) => {}
-                grown => return grown,
+        // What is free moves before the reserve is used, of whichever size it is.
+        let rounds = [Headroom { last: headroom.first, ..headroom }, headroom];
+        for headroom in rounds.into_iter().skip(usize::from(others.is_empty())) {
+            for unit in [unit].into_iter().chain(others.iter().rev().copied()) {
+                match self.grow_by(unit, heap, heaps, (wanted, headroom)) {
+                    Err(GrowError::OutOfMemory) => {}
+                    // More mappings than the driver has room for are a lack of memory too.
+                    Err(GrowError::Backend(error)) if B::is_out_of_memory(&error) => {}
+                    grown => return grown,
+                }
             }
         }
         Err(GrowError::OutOfMemory)
@@ -270,12 +268,13 @@ impl<B: Backend> PageSource<B> {
             Hold::Tight { over_peak } => ((wanted.peak as f64 * over_peak) as usize).saturating_sub(held),
         };
         let left = if of_limit == 0 { 0 } else { self.left() };
-        let first = of_limit.min(of_policy).min(left.saturating_sub(self.policy.reserve_bytes));
         let last = of_limit.min(left);
         // Beyond a share of the time for moving pages the reserve is used first.
         let now = u64::try_from(self.backend.now().as_micros()).unwrap_or(u64::MAX);
         let is_spent = self.budget.is_spent(now, self.policy.moves_us_per_s);
-        Headroom { first: if is_spent { last } else { first }, last, room: held.saturating_add(left) }
+        let reserve = if is_spent { 0 } else { self.policy.reserve_bytes };
+        let first = last.min(of_policy).min(left.saturating_sub(reserve));
+        Headroom { first, last, room: held.saturating_add(left) }
     }
 
     /// The bytes of new handles where there is room for so much: fewer than the policy says where neighbours leave so little that large ones

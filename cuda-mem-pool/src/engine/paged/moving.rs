@@ -11,7 +11,7 @@ use super::memory::Content;
 use super::window::Window;
 use crate::engine::slab::NONE;
 
-/// So many stale mappings a handle may have. The driver has room for 524,072 mappings of a process, and the largest devices have 7,000 handles.
+/// The most stale mappings of a handle. The driver has room for 524,072 mappings of a process, and the largest devices have 7,000 handles.
 const MOST_STALE: usize = 32;
 
 /// So much more than its share may be held before idle streams leave memory to others.
@@ -30,7 +30,7 @@ pub(super) struct Free {
     pub(super) freed_at: u64,
 }
 
-/// A window that is being filled. Its free bytes and the free handles that it takes are nobody else's meanwhile.
+/// A window that is being filled. No other request has its free bytes and the free handles that it takes meanwhile.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) heap: u32,

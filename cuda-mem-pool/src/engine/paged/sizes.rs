@@ -69,9 +69,9 @@ impl BlockIndex for NoIndex {}
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Hold {
-    /// Memory that nobody else wants is held: pages move only when the headroom is used up.
+    /// As much as the limit and the device leave: handles move only when the headroom is used up.
     Ample,
-    /// At most so many times the most bytes that were ever active at once are held, for devices that are shared. Pages move beyond that.
+    /// At most a multiple of the peak of active bytes, for devices that are shared: beyond that, free handles move.
     Tight {
         /// The factor, from 1.0 on.
         over_peak: f64,
@@ -84,15 +84,15 @@ pub(crate) struct Policy {
     /// The size of every new handle, a multiple of 2 MiB. The driver's time goes with the number of handles, and what a
     /// block leaves of a handle cannot be moved.
     pub(crate) handle_bytes: usize,
-    /// What is left to others on the device: libraries, lazily loaded modules, graphs, neighbours. It is used when nothing else helps.
+    /// The bytes that are left on the device for libraries, lazily loaded modules, graphs and other processes. Used last.
     pub(crate) reserve_bytes: usize,
-    /// How much is held while others could use it.
+    /// How much free memory is held.
     pub(crate) hold: Hold,
-    /// Whether free pages may be mapped elsewhere at all.
+    /// Whether free handles may be mapped elsewhere at all.
     pub(crate) moves: bool,
-    /// The driver's time for moving pages within one second beyond which the reserve is used rather than more pages moved.
+    /// Microseconds of driver calls that moves may take in one second. Beyond that the reserve is used first.
     pub(crate) moves_us_per_s: u64,
-    /// Free handles of idle streams are taken before new ones are made beyond so many thousandths of the peak of active bytes.
+    /// Where more is held than this many thousandths of the peak of active bytes, free handles of idle streams go before new ones.
     pub(crate) idle_permille: usize,
 }
 

@@ -27,6 +27,8 @@ impl<B: Backend> Timeline<B> {
             && self.points.back().is_none_or(|(count, _)| *count < now)
             && let Ok(Some(point)) = backend.point(heap)
         {
+            // At most 64: of a heap that wants nothing nobody asks, and a later one says as much.
+            self.points.truncate(63);
             self.points.push_back((now, point));
         }
     }
@@ -51,6 +53,11 @@ impl<B: Backend> Timeline<B> {
             self.points.pop_front();
         }
         self.done >= freed_at
+    }
+
+    /// The count of frees up to which there is a point, or which are done.
+    pub(super) fn known(&self) -> u64 {
+        self.points.back().map_or(self.done, |(count, _)| *count)
     }
 
     /// How far the device is known to have come, as a count of frees.

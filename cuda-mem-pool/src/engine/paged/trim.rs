@@ -7,6 +7,7 @@ use super::growth::{GrowError, Heaps, PageSource};
 use super::heap::StreamHeap;
 use super::memory::Content;
 use super::moving::Free;
+use super::timeline::Timeline;
 
 impl<B: Backend> PageSource<B> {
     /// Makes a point behind all that is free in a heap.
@@ -25,7 +26,15 @@ impl<B: Backend> PageSource<B> {
         most: usize,
     ) -> Result<usize, GrowError<B::Error>> {
         self.round += 1;
-        let mut bytes = self.release_unmapped(most)?;
+        let (mut bytes, mut outcome) = (0usize, Ok(()));
+        for (number, unmapped) in self.memory.unmapped().collect::<Vec<_>>() {
+            if bytes < most {
+                // One that is refused keeps nothing else.
+                let released = self.release(number);
+                bytes = bytes.saturating_add(if released.is_ok() { unmapped } else { 0 });
+                outcome = outcome.and(released);
+            }
+        }
         self.mark_free(heap, heaps);
         let mut free = heaps.with(heap, |mine| self.wholly_free(heap, mine)).unwrap_or_default();
         free.retain(|free| self.is_quiet(*free));
@@ -51,7 +60,7 @@ impl<B: Backend> PageSource<B> {
             }
             bytes = bytes.saturating_add(free.bytes);
         }
-        Ok(bytes)
+        outcome.map(|()| bytes)
     }
 
     /// Takes handles out of a heap that are still wholly free as they were when they were looked at.
@@ -66,8 +75,11 @@ impl<B: Backend> PageSource<B> {
         now
     }
 
-    pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap) -> usize {
-        self.wholly_free(heap, mine).iter().map(|free| free.bytes).sum()
+    /// The bytes of the wholly free handles of a heap; `to_others` those behind a point, for which other streams can wait.
+    pub(crate) fn movable(&self, heap: u32, mine: &StreamHeap, to_others: bool) -> usize {
+        let known = if to_others { self.timelines.get(&heap).map_or(0, Timeline::known) } else { u64::MAX };
+        let free = self.wholly_free(heap, mine).into_iter();
+        free.filter(|free| free.freed_at <= known).map(|free| free.bytes).sum()
     }
 
     /// Gives everything back, at the end: nobody has a block and the device is done. What a call refuses is tried again once, because the
@@ -83,18 +95,6 @@ impl<B: Backend> PageSource<B> {
             outcome = outcome.and(released);
         }
         outcome
-    }
-
-    fn release_unmapped(&mut self, most: usize) -> Result<usize, GrowError<B::Error>> {
-        let mut released = 0;
-        for (number, bytes) in self.memory.unmapped().collect::<Vec<_>>() {
-            if released >= most {
-                break;
-            }
-            self.release(number)?;
-            released += bytes;
-        }
-        Ok(released)
     }
 
     /// Whether all work is done that used a wholly free handle, wherever it is mapped.

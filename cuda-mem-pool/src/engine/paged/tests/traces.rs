@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::BufReader;
 
 use super::model::{AllHeaps, Model};
-use crate::engine::paged::{Block, GrowError, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size};
+use crate::engine::paged::{
+    Block, GrowError, Hold, NoIndex, PageSource, Policy, StreamHeap, Wanted, block_size,
+};
 use crate::trace;
 
 pub(super) struct Figures {
@@ -207,6 +209,20 @@ fn an_empty_slab_parts_nothing_that_a_large_block_needs_whole() {
     assert!(heap.allocate(300 << 20, 0, &NoIndex).is_none(), "around a small block");
     heap.free(small.number, &NoIndex).unwrap();
     assert_eq!(heap.allocate(300 << 20, 0, &NoIndex).unwrap().address, 1 << 40);
+}
+
+/// The time that moves take decides about the reserve, not about what others on the device were promised.
+#[test]
+fn what_is_held_tightly_stays_so_however_long_moves_take() {
+    let allocate = |id, size| Event::Allocate { id, size, stream: 0 };
+    let mut events: Vec<Event> = (0..64).map(|id| allocate(id, 20 << 20)).collect();
+    events.extend((0..64).step_by(2).map(Event::Free));
+    events.push(allocate(64, 600 << 20));
+    let trace = Trace { name: "holes".to_owned(), wall: 1.0, expandable: 1.0, events };
+    let hold = Hold::Tight { over_peak: 1.02 };
+    let policy = Policy { hold, moves_us_per_s: 0, ..Policy::for_memory(80 << 30) };
+    let figures = trace.replay(0, policy, 80 << 30, true);
+    assert!(figures.ratio < 1.05 && figures.ooms == 0, "{}", figures.line);
 }
 
 /// What is held of a short trace, and that no byte belongs to two blocks, without a limit and close to what is in use.
