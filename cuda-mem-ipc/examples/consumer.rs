@@ -1,4 +1,4 @@
-//! Gets a buffer from the example `producer`, which runs beside it and says how, and copies it on the device.
+//! Receives a buffer from the example `producer`, whose first lines say how to run both, and copies it on the device.
 use std::time::Duration;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Stream};

@@ -1,4 +1,4 @@
-//! Works on the stream and the memory of another binding, such as cudarc: what its types promise is said once, in `binding`.
+//! Works on the stream and the memory of another binding, such as cudarc. What is promised of its types stands in `binding` alone.
 mod binding;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Driver, Result, Stream};

@@ -1,5 +1,5 @@
-//! Hands a buffer to the example `consumer`, which runs beside it, and waits until it is back:
-//! `cargo run -p cuda-mem-ipc --example producer & cargo run -p cuda-mem-ipc --example consumer`, both with the same name, if any.
+//! Hands a buffer to the example `consumer`, and waits until it is back. Run both, each with the same name as its argument or none:
+//! `cargo run -p cuda-mem-ipc --example producer & cargo run -p cuda-mem-ipc --example consumer`.
 use std::time::Duration;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Driver, Stream};

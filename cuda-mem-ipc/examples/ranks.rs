@@ -13,9 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (buffer, next) = (group.alloc::<f32>(1 << 20)?, (rank + 1) % ranks);
     buffer.of(rank)?.as_range()?.copy_from_slice(&stream, &vec![rank as f32; buffer.len()])?;
     group.barrier(&stream)?; // all have written
-    let theirs = DeviceBuffer::<f32>::uninit(&stream, buffer.len())?;
-    theirs.whole().copy_from(&stream, &buffer.of(next)?.as_range()?)?;
+    let copy = DeviceBuffer::<f32>::uninit(&stream, buffer.len())?;
+    copy.whole().copy_from(&stream, &buffer.of(next)?.as_range()?)?;
     group.barrier(&stream)?; // all have read
-    assert!(theirs.to_vec(&stream)?.iter().all(|value| *value == next as f32));
+    assert!(copy.to_vec(&stream)?.iter().all(|value| *value == next as f32));
     Ok(group.check()?)
 }

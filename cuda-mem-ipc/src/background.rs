@@ -1,4 +1,4 @@
-//! Threads for whatever may wait for somebody else: drops, closings, and looks at memory that streams still use.
+//! Threads for work that may block: drops, closings, and looks at memory that streams still use.
 //!
 //! Each job that waits holds up one thread and nothing else: as soon as the jobs that run have taken longer than [`PATIENCE`], the next one gets
 //! another thread. Jobs that are short share one. What waits for streams alone takes no thread: it is looked at again and again.
@@ -75,7 +75,7 @@ impl Background {
         Self { name, most_threads, state: Mutex::new(state), came: Condvar::new() }
     }
 
-    /// Runs a job soon. Never waits for anybody.
+    /// Runs a job soon. Does not block.
     pub(crate) fn run(&'static self, job: impl FnOnce() + Send + 'static) {
         let mut job = Some(job);
         self.add(Box::new(move || {

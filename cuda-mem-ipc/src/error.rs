@@ -40,28 +40,28 @@ pub enum Error {
     #[error("process {pid} has exited")]
     PeerExited { pid: u32 },
     /// An earlier message broke the protocol, after which nothing is believed any more.
-    #[error("the connection is broken by an earlier message that was not of the protocol; make a new one")]
+    #[error("an earlier message of the peer broke the protocol: make a new connection")]
     Broken,
     /// The object belongs to the parent of this process.
     #[error("made in process {made_in}, used in {here}: a forked child makes connections of its own")]
     Forked { made_in: u32, here: u32 },
     /// The peer ended, or ended the connection, before the work was done that was waited for.
-    #[error("process {pid} is gone, and its work was not finished: the bytes are not what it meant")]
+    #[error("process {pid} ended before its work on the memory was done: do not use the bytes")]
     PeerDied { pid: u32 },
-    /// As many streams wait for fences of the peer that it has not reached as may: streams that wait hold up others.
-    #[error("{most} streams wait for work of process {pid}: synchronize with a deadline, or use fewer")]
+    /// No more streams may wait for fences that the peer has not reached: streams that wait hold up others.
+    #[error("{most} streams wait for process {pid}, no more may: synchronize with a deadline, or use fewer")]
     TooManyWaits { pid: u32, most: usize },
     /// The driver layer refused.
     #[error(transparent)]
     Core(core::Error),
-    /// What came is no message of a shared pool. The connection is broken.
-    #[error("process {pid} sent what is no message of a shared pool: {source}")]
+    /// The peer sent bytes that are no message of a shared pool. The connection is broken.
+    #[error("process {pid} sent bytes that are no message of a shared pool: {source}")]
     Wire { pid: u32, source: MessageError },
     /// A message of a shared pool that does not fit what came before. The connection is broken.
     #[error("process {pid} does not follow the protocol: {what}")]
     Protocol { pid: u32, what: &'static str },
     /// Host memory of another size than its sender says.
-    #[error("the memory was said to have {said} bytes and has {found}")]
+    #[error("the sender declared {said} bytes of host memory, and it has {found}")]
     WrongSize { said: u64, found: usize },
     /// Memory of a device that this process does not have.
     #[error("the memory lies on the device {uuid}, which is not visible here (CUDA_VISIBLE_DEVICES)")]
@@ -75,24 +75,24 @@ pub enum Error {
          whose segments have one handle each"
     )]
     TooManyHandles { handles: usize, most: usize },
-    /// Bytes of a device are not touched by the host.
+    /// The host does not reach the memory of a device.
     #[error("the buffer lies on a device; the host reads and writes buffers of host memory alone")]
     NotOnHost,
-    /// An import that another one of the same segment was in the way of.
+    /// Another import or release of the same segment was under way, and did not end in time.
     #[error("another import or release of this segment did not end in time: have its exporter trim its pool")]
     ImportBusy,
     /// A block of a driver pool that this process has already, for another device or by way of another process. The driver
     /// counts one import of it: a second one's end would take the memory from the first.
     #[error("this block of a driver pool is imported already: drop the buffers of that import first")]
     BlockImported,
-    /// So much of this process is taken up by segments of host memory of one exporter, or of all, that no more of it is accepted. Its
+    /// The host memory of one exporter, or of all together, takes as much of this process as it may: a further segment is refused, and its
     /// buffers go back. Bytes that the exporter has retired are pinned until no stream of this process is busy for a moment.
     #[error(
-        "the exporter's host memory takes up as many {what} here as one may, {most}, or all exporters' does: share fewer or larger segments, \
-         or let the streams come to an end; a segment that was refused stays so until the exporter trims its pool"
+        "the host memory of this exporter, or of all exporters, would take more than {most} {what} here: share fewer or larger segments, or \
+         wait for this process's streams; a segment that was refused stays refused until the exporter trims its pool"
     )]
     OverBudget { what: &'static str, most: u64 },
-    /// What came is no frame of the protocol. The connection is broken.
+    /// The peer sent bytes that are no frame of the protocol. The connection is broken.
     #[error("not a frame: {0}")]
     Frame(#[from] MessageError),
     /// A message came with more or fewer descriptors than it says. All were closed, the connection is broken.
@@ -116,13 +116,13 @@ pub enum Error {
     /// The peer takes no descriptors: nothing that it expects has any. Nothing was sent.
     #[error("the peer takes no descriptors")]
     DescriptorsRefused,
-    /// The default policy where everybody may come in.
-    #[error("everybody reaches an abstract name: say whom to admit, by PeerPolicy::same_user or with_uids")]
+    /// The default policy at an abstract name, which has no permissions.
+    #[error("any process reaches an abstract name: say whom to admit, by PeerPolicy::same_user or with_uids")]
     ImplicitPolicy,
     /// The policy does not admit the peer.
     #[error("process {pid} of user {uid} and group {gid} is not admitted; accepted: {accepted}")]
     PeerRefused { uid: u32, gid: u32, pid: u32, accepted: String },
-    /// The system does not tell who the peer is: it is in a PID namespace that this process cannot see.
+    /// The system does not name the peer's process: it is in a PID namespace that this process cannot see.
     #[error("the peer is in another PID namespace; both processes must be in one")]
     PeerUnknown,
     /// The peer says that it is another process than the system says.
@@ -146,7 +146,7 @@ pub enum Error {
     /// The directory of a socket cannot be made or opened.
     #[error("the directory {path:?} cannot be used: {source}")]
     Directory { path: PathBuf, source: Arc<io::Error> },
-    /// The directory, or a file where the socket would be, is somebody else's.
+    /// The directory, or a file where the socket would be, belongs to another user.
     #[error("{path:?} belongs to user {owner}; it must belong to user {accepted}")]
     WrongOwner { path: PathBuf, owner: u32, accepted: u32 },
     /// Others may enter the directory, or its owner may not.
@@ -155,11 +155,11 @@ pub enum Error {
     /// There is a file, which is no socket, where the socket would be.
     #[error("{path:?} is there and is no socket; it is left as it is")]
     NotASocket { path: PathBuf },
-    /// Somebody listens there already.
-    #[error("{address} is in use: somebody listens there")]
+    /// Another listener has the address.
+    #[error("{address} is in use by another listener")]
     InUse { address: String },
-    /// Nobody listens there.
-    #[error("nobody listens at {address}: {source}")]
+    /// No listener has the address.
+    #[error("there is no listener at {address}: {source}")]
     NotListening { address: String, source: Arc<io::Error> },
     /// The descriptor is no end of a pair.
     #[error("the descriptor is not a connected Unix socket of type SOCK_SEQPACKET")]

@@ -7,7 +7,7 @@ pub(crate) trait PendingUses: Clone {
     fn join(&mut self, other: Self);
 }
 
-/// For who hands bytes on only when nothing uses them any more.
+/// For owners that hand bytes out again only when nothing uses them any more.
 impl PendingUses for () {
     fn join(&mut self, (): Self) {}
 }

@@ -4,8 +4,8 @@
 //! message and notices the death of a peer.
 //! [`Imports`] maps memory of other processes once, however often it is asked for; the handles are those of `cuda_mem_core::ipc`.
 //! [`shared`] hands buffers from one process to another, each with the fence that orders it.
-//! [`symmetric`] allocates the same buffer on every rank of a group and tells each rank where the others have it; with the features
-//! `nvshmem` and `nccl` over those libraries too.
+//! [`symmetric`] allocates a buffer of the same size on every rank of a group and gives each rank the addresses of the others'; with
+//! the features `nvshmem` and `nccl` over those libraries too.
 //! Functions may be called while streams capture, unless their documentation says otherwise.
 //!
 //! The layer below is re-exported, so that this crate serves as a project's only dependency:

@@ -30,7 +30,7 @@ pub(crate) fn lock_over_calls<T: ?Sized>(
     (core::LateReports::new(), lock(mutex))
 }
 
-/// As [`lock`], unless somebody else has it.
+/// As [`lock`], unless another thread has it.
 #[allow(unused_qualifications, reason = "as above")]
 pub(crate) fn try_lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
     match mutex.try_lock() {

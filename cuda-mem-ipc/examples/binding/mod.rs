@@ -1,6 +1,7 @@
-//! Stands for another binding of CUDA: a stream and memory that it owns, and what is promised of them.
+//! Stands for another binding of CUDA, such as cudarc: its stream and its memory, with the `unsafe` promises about both.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{
     Context, DeviceBuffer, DeviceRange, ForeignStream, Result, Stream, Uses,
@@ -26,27 +27,30 @@ unsafe impl ForeignStream for CudaStream {
 }
 
 pub(crate) struct CudaSlice {
-    memory: DeviceBuffer<f32>,
+    memory: ManuallyDrop<DeviceBuffer<f32>>,
     uses: Uses,
 }
 
 impl CudaSlice {
     pub(crate) fn new(stream: &CudaStream, len: usize) -> Result<Self> {
-        let memory = DeviceBuffer::zeroed(&stream.0, len)?;
+        let memory = ManuallyDrop::new(DeviceBuffer::zeroed(&stream.0, len)?);
         stream.0.synchronize()?;
         Ok(Self { memory, uses: Uses::new() })
     }
 
     pub(crate) fn as_range(&self) -> Result<DeviceRange<'_, f32>> {
         let (address, len) = (self.memory.as_raw(), self.memory.len());
-        // SAFETY: the memory lives while the uses are borrowed, and is freed when they are over.
+        // SAFETY: the memory lives while the uses are borrowed, and is freed once a wait for them has succeeded, or never.
         unsafe { DeviceRange::from_raw_parts(&self.uses, self.memory.context(), address, len) }
     }
 }
 
 impl Drop for CudaSlice {
     fn drop(&mut self) {
-        // It fails with the context, and then nothing runs there any more.
-        let _ = self.uses.wait();
+        // Refused, as beside a capture of a stream that used it, the memory is leaked: work may still use it.
+        if self.uses.wait().is_ok() {
+            // SAFETY: dropped here alone.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
     }
 }

@@ -14,7 +14,7 @@ use table::Table;
 /// Names memory of another process: the device here that it is imported for, and bytes that say what it is.
 ///
 /// The bytes are the exporter's: those of a handle, or the identity of the process with the number and generation of a segment.
-/// The same bytes must mean the same memory for as long as anybody has it imported. [`Imports`] has an example.
+/// The same bytes must mean the same memory for as long as it is imported. [`Imports`] has an example.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImportKey {
     driver: Driver,
@@ -33,9 +33,9 @@ impl ImportKey {
 /// The imports of a process: memory that is asked for by the same name is imported once, and given back when its last user is
 /// done with it.
 ///
-/// No lock is held during calls of the driver, but for whoever wants the very same memory, who waits. Memory that is on its way
-/// out is never handed to anybody: who comes meanwhile waits until it is gone, and imports it anew. Some drivers would give both
-/// the same address, and the first one's release would take it from the second.
+/// No lock is held during calls of the driver; only calls for the very same memory wait for each other. Memory that is being
+/// released is never handed out: a call that asks for it waits until it is released, and imports it anew. Some drivers would give
+/// both imports the same address, and the first one's release would take it from the second.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -82,7 +82,7 @@ pub enum ImportError<E> {
     /// The import itself failed.
     #[error(transparent)]
     Failed(E),
-    /// Somebody else's import or release of the same memory did not end in time.
+    /// Another import or release of the same memory did not end in time.
     #[error("another import or release of the same memory did not end within {} ms", .0.as_millis())]
     Timeout(Duration),
     /// The process was forked: what its parent has imported is not there.
@@ -105,7 +105,7 @@ impl<V: Send + Sync + 'static> Imports<V> {
     ///
     /// # Errors
     ///
-    /// [`ImportError::Failed`] with the error of `import`, [`ImportError::Timeout`] if somebody else's import or release of
+    /// [`ImportError::Failed`] with the error of `import`, [`ImportError::Timeout`] if another import or release of
     /// the same memory takes longer than `limit`, [`ImportError::Forked`].
     pub fn import<E>(
         &self,

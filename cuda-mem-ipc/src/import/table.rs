@@ -1,4 +1,4 @@
-//! Who comes first imports, who comes last gives back, and nobody gets what is on its way out.
+//! The first share imports, the last one releases, and memory that is being released is never handed out.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -42,7 +42,7 @@ impl<K, V> Table<K, V> {
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static, V: Send + Sync + 'static> Table<K, V> {
-    /// A share in what the key names; `nudge` is called now and then while somebody else is busy with it.
+    /// A share in the memory that the key names; `nudge` is called now and then while another thread imports or releases it.
     pub(super) fn import<E>(
         table: &Arc<Self>,
         key: &K,

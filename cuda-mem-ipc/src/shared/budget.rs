@@ -51,17 +51,16 @@ impl Kind {
 impl Budget {
     /// Takes some, if there is as much for this peer.
     pub(super) fn take(&self, kind: Kind, amount: u64) -> Result<Held> {
-        let (amount, most) = (usize::try_from(amount).unwrap_or(usize::MAX), kind.most_of_a_peer());
+        let amount = usize::try_from(amount).unwrap_or(usize::MAX);
+        let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
         let take = |used, most| {
             let (counted, all) = Counted::new(used, amount);
             // Without room it is given back here.
-            (all as u64 <= most).then_some(counted)
+            (all as u64 <= most).then_some(counted).ok_or(Error::OverBudget { what, most })
         };
-        // The peer's own first: nobody else finds it taken for a moment by who may not have it.
-        let own = take(&self.used[kind as usize], most);
-        let counts = own.and_then(|own| Some([own, take(&USED[kind as usize], kind.most())?]));
-        let what = if kind == Kind::Descriptors { "descriptors" } else { "pinned bytes" };
-        counts.ok_or(Error::OverBudget { what, most })
+        // The peer's own first: a peer that may not have it takes nothing of the others', not even for a moment.
+        let own = take(&self.used[kind as usize], kind.most_of_a_peer())?;
+        Ok([own, take(&USED[kind as usize], kind.most())?])
     }
 }
 
@@ -79,5 +78,10 @@ mod tests {
         assert!(greedy.take(Kind::Descriptors, 1).is_ok());
         drop(held);
         assert!(greedy.take(Kind::PinnedBytes, most).is_ok());
+        // Refused for the sake of all, it names what all may take.
+        let (peers, of_all) = ([(); 5].map(|()| Budget::default()), Kind::PinnedBytes.most());
+        let taken = peers.each_ref().map(|peer| peer.take(Kind::PinnedBytes, most));
+        assert!(taken[..4].iter().all(Result::is_ok));
+        assert!(matches!(taken[4], Err(Error::OverBudget { most, .. }) if most == of_all));
     }
 }

@@ -31,7 +31,7 @@ const LATE: u32 = 64;
 /// Hands buffers to the process at the other end of a connection, which has an [`Importer`](super::Importer).
 ///
 /// A buffer that is handed over is kept, as a lease, until its receiver is done with it. If the receiver closes, exits or is
-/// killed, its leases end within a second, and streams that wait for it go on; nobody else notices.
+/// killed, its leases end within a second, and streams that wait for it go on; other receivers are not affected.
 ///
 /// Dropped, the connection stays until the last lease has ended. [`Exporter::listen`] has an example.
 #[derive(Debug)]
@@ -126,8 +126,8 @@ impl Exporter {
     /// Hands a buffer over, behind everything that `stream` was given so far and behind the buffer's uses. Returns the number
     /// that the receiver knows it by.
     ///
-    /// **The receiver gets the whole segment that the buffer lies in**, to read and to write: every other buffer of it too, those that are
-    /// handed to others or to nobody. A pool is one circle of trust. What only one receiver may see belongs into a pool of its own, or into an
+    /// **The receiver gets the whole segment that the buffer lies in**, to read and to write: every other buffer of it too, handed to
+    /// others or not. A pool is one circle of trust. Memory that only one receiver may see belongs into a pool of its own, or into an
     /// [isolated](SharedPool::allocate_isolated) buffer; an [`Exportable`](super::Exportable) gives whatever lies in the same handles.
     ///
     /// Neither host nor stream waits. Only the first buffer of a segment takes a descriptor along. The buffer may be dropped
@@ -174,8 +174,8 @@ impl Exporter {
     /// Tells the receiver of all segments of a pool: of those that are there now, and of each new one as soon as it is there. It maps them
     /// in the background, as many as its [`AheadLimit`] says, and their first buffers cost no mapping any more.
     ///
-    /// **It gets all of the pool's memory by this**, but for isolated buffers, whether anything of it is handed over or not. Nobody is
-    /// waited for; what cannot be told now is told with the first buffer. Ends with the exporter or the pool.
+    /// **It gets all of the pool's memory by this**, but for isolated buffers, whether anything of it is handed over or not. The call does
+    /// not wait; a segment that cannot be announced now is announced with its first buffer. Ends with the exporter or the pool.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl Exporter {
     /// a block of a caching allocator. False if it is not told ahead, because of its [`AheadLimit`] or because it has not heard
     /// yet of what it was told before; then it is told with the first buffer.
     ///
-    /// **It gets the whole of the memory by this**, whether the buffer is handed over or not. Nobody is waited for.
+    /// **It gets the whole of the memory by this**, whether the buffer is handed over or not. The call does not wait.
     ///
     /// # Errors
     ///

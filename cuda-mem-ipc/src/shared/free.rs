@@ -53,7 +53,7 @@ impl Last {
         self.releases.iter().try_for_each(|release| release.order(stream))
     }
 
-    /// Whether a stream, or whoever it is, need not wait for any of it.
+    /// Whether a stream, or any user of the memory, need not wait for any of it.
     pub(super) fn is_over(&self, stream: Option<&Stream>) -> bool {
         let is_over =
             |point: &UsePoint| stream == Some(point.stream()) || point.is_reached().unwrap_or(false);

@@ -57,7 +57,7 @@ pub(super) struct ImportLink {
     receiving: AtomicUsize,
     ring: ring::Shared,
     releases: Mutex<Producer<ring::Shared>>,
-    /// Where the exporter says that nobody there looks.
+    /// Where the exporter's thread says that it sleeps.
     wake_flag: ring::Shared,
     pub(super) words: Words,
     segments: Mutex<BTreeMap<u64, Arc<Known>>>,
@@ -227,7 +227,7 @@ impl ImportLink {
         }
     }
 
-    /// Waits until there is something to take, or nothing comes any more. Whoever ends the connection wakes this.
+    /// Waits until there is something to take, or nothing comes any more. The thread that ends the connection wakes this.
     fn sleep(&self, deadline: Deadline) {
         let position = lock(&self.entries).position();
         if let Some(rung) = ring::prepare_sleep(&self.ring, position)

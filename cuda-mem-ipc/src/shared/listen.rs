@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::transport::{Address, Connection, Deadline, Listener, PeerPolicy};
 
 impl Exporter {
-    /// Waits at a name for one importer of this user, which calls [`Importer::connect`]: at [`Address::of_user`]. Who comes and is not
-    /// admitted is turned away. Who is admitted and says nothing is waited for until the deadline. For several importers, other users or
+    /// Waits at a name for one importer of this user, which calls [`Importer::connect`]: at [`Address::of_user`]. A process that is not
+    /// admitted is turned away. One that is admitted and says nothing is waited for until the deadline. For several importers, other users or
     /// other places, make connections with a [`Listener`].
     ///
     /// ```
@@ -51,7 +51,7 @@ impl Exporter {
         loop {
             let connection = listener.accept(deadline)?.complete(&PeerPolicy::default(), deadline);
             match connection.and_then(|connection| Self::new(context, connection, deadline)) {
-                Err(error) if is_of_who_came(&error) && !deadline.has_passed() => {}
+                Err(error) if is_of_client(&error) && !deadline.has_passed() => {}
                 result => return result,
             }
         }
@@ -63,7 +63,7 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] when nobody does until the
+    /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] when there is no listener until the
     /// deadline.
     pub fn connect(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
         let (deadline, address) = (deadline.into(), Address::of_user(name)?);
@@ -72,7 +72,7 @@ impl Importer {
     }
 }
 
-/// Whether an error says something of who came, and nothing of this process.
-fn is_of_who_came(error: &Error) -> bool {
+/// Whether an error is one of the process that connected, and not of this one.
+fn is_of_client(error: &Error) -> bool {
     !matches!(error, Error::System { .. } | Error::Timeout { .. } | Error::Forked { .. } | Error::Core(_))
 }

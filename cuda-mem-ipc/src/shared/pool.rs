@@ -22,11 +22,11 @@ const GRANULE: usize = 512;
 ///
 /// A peer maps a segment when it gets the first buffer of it, or before if it is [attached](super::Exporter::attach), and from then
 /// on a hand-over needs no handle and no mapping. It
-/// always gets the whole segment: what may not be seen by everybody who gets anything of the pool belongs into another pool, or
+/// always gets the whole segment: memory that not every receiver of the pool may see belongs into another pool, or
 /// into [`isolated`](Self::allocate_isolated) buffers.
 ///
-/// Buffers are allocated and freed in stream order: memory is used again at once, and the stream waits for whoever used it
-/// last, a receiver in another process too. The host waits for nothing. Clones are handles to the same pool, which lives as
+/// Buffers are allocated and freed in stream order: memory is used again at once, and the stream waits for the streams that used it
+/// last, those of a receiver in another process too. The host waits for nothing. Clones are handles to the same pool, which lives as
 /// long as any of its buffers.
 /// [`Exporter::listen`](super::Exporter::listen) has an example.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ struct Slot {
     is_isolated: bool,
 }
 
-/// A part of a segment, with whoever used it last.
+/// A part of a segment, with its last uses.
 #[derive(Debug)]
 pub(super) struct Cut {
     pub(super) segment: Arc<Segment>,
@@ -96,12 +96,12 @@ impl SharedPool {
         Ok(Self { pool: Arc::new(Pool { context, options, page, slabs, state, attached }) })
     }
 
-    /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind whoever had the memory before. What is in it is
+    /// A buffer of `bytes` bytes, for `stream` at first, which is ordered behind earlier uses of the memory. Its contents are
     /// undefined.
     ///
     /// # Capture
     ///
-    /// [`core::Error::Capturing`] if the stream captures and has to wait for somebody.
+    /// [`core::Error::Capturing`] if the stream captures and would have to wait for earlier uses.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl SharedPool {
         SharedBuffer::new(&self.pool, cut, bytes, stream)
     }
 
-    /// As [`SharedPool::allocate`], in a segment of its own: who gets it gets nothing else.
+    /// As [`SharedPool::allocate`], in a segment of its own: its receiver gets nothing else.
     ///
     /// It takes whole pages, a handle and a descriptor, and a mapping in each receiver, all of which go when it is freed.
     pub fn allocate_isolated(&self, bytes: usize, stream: &Stream) -> Result<SharedBuffer> {
@@ -142,12 +142,12 @@ impl SharedPool {
             unused
         };
         let bytes = unused.iter().map(|slot| slot.segment.info.bytes).sum();
-        // Who has a share yet is just letting go of it.
+        // Another share is just being dropped.
         unused.into_iter().filter_map(|slot| Arc::into_inner(slot.segment)).for_each(Segment::end);
         bytes
     }
 
-    /// Has an importer told of all segments that everybody may get buffers of: those that are there, and those to come.
+    /// Announces to an importer all segments that are not isolated: those that are there, and those to come.
     pub(super) fn attach(&self, link: &Arc<ExportLink>) {
         let pool = &self.pool;
         {
@@ -205,7 +205,7 @@ impl Pool {
         let segment = Segment::create(&self.context, kind, slabs, bytes, |info, handles| {
             let links = lock(&self.attached).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
             for link in links.iter().filter(|_| !is_isolated) {
-                // Whoever cannot be told now is told with the first buffer.
+                // An importer that cannot be told now is told with the first buffer.
                 let _ = link.announce_ahead(info, handles);
             }
             Ok(())

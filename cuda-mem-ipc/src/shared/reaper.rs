@@ -1,5 +1,5 @@
-//! One thread looks after all peers: it takes what they give back, and what they held when they die. A second thread waits for its lock. Whoever
-//! hears of an urgent job, the import of a segment, leaves the peers to the other one and does the job: to wake somebody for it would take longer.
+//! One thread looks after all peers: it takes what they give back, and what they held when they die. A second thread waits for its lock. The thread
+//! that reads of an urgent job, the import of a segment, leaves the peers to the other one and does the job: to wake a thread for it would take longer.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::primitive::lock;
 use crate::transport::{Connection, Poller};
 
-/// How long a peer that has closed its end may live on before what it holds is taken. Who follows the protocol holds nothing
-/// then; who is killed or calls `exec` closes a moment before the rest of it ends.
+/// How long a peer that has closed its end may live on before what it holds is taken. A peer that follows the protocol holds nothing
+/// then; one that is killed or calls `exec` closes a moment before the rest of it ends.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How often is tried again what could not be done at once.
@@ -37,19 +37,19 @@ pub(super) trait Watched: Send + Sync {
     /// peer. What calls the driver is put into `urgent`.
     fn service(self: Arc<Self>, urgent: &mut Vec<Urgent>) -> Result<()>;
 
-    /// Whether nothing came by memory that was not taken. Nobody else reads it.
+    /// Whether all that came by memory was taken. Only this thread reads it.
     fn may_sleep(&self) -> bool {
         true
     }
 
-    /// Whether there is something left to do that nobody will tell of.
+    /// Whether work is left that no message will announce.
     fn is_restless(&self) -> bool;
 
     /// Whether its owner has let it go and nothing is left to do. Its peer's end will not be heard of then: what that one writes from here on
-    /// must keep nobody waiting.
+    /// is not waited for.
     fn ends_well(&self) -> bool;
 
-    /// The peer is gone. Must not wait for anybody.
+    /// The peer has ended. Must not block.
     fn end(self: Arc<Self>);
 }
 
@@ -61,9 +61,9 @@ struct Watch {
     is_refused: bool,
 }
 
-/// What both threads have. Who has the lock looks.
+/// Shared by both threads. The one that has the lock looks after the peers.
 struct Shift {
-    /// An eventfd that whoever looks waits for, too.
+    /// An eventfd that wakes the thread that looks.
     wake_up: OwnedFd,
     watches: Mutex<Vec<Watch>>,
     /// How many threads wait for the lock.
@@ -119,7 +119,7 @@ impl Shift {
         let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
-    /// Looks until there is a job for this thread, and the other one goes on. None when there is nobody to look after.
+    /// Looks until there is a job for this thread, and the other one goes on. None when there is no peer to look after.
     fn look_after(self: &Arc<Self>) -> Option<Urgent> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut watches = lock(&self.watches);
@@ -127,7 +127,7 @@ impl Shift {
         loop {
             {
                 let mut inbox = lock(&INBOX);
-                // Otherwise the other thread has found nobody, and others look after who came since.
+                // Otherwise the other thread has found no peer, and new threads look after peers that came since.
                 inbox.shift.as_ref().filter(|shift| Arc::ptr_eq(shift, self))?;
                 let watch = |link| Watch { link, closed: None, is_refused: false };
                 watches.extend(inbox.new.drain(..).map(watch));

@@ -23,7 +23,7 @@ pub(super) const ENTRY: usize = 7;
 /// Where things are, in words; what one side writes has a cache line of its own, and so has each entry.
 const TAIL: usize = 0;
 const HEAD: usize = 8;
-/// 1 when a reader sleeps or is about to. Whoever takes that away wakes it.
+/// 1 when a reader sleeps or is about to. The thread that clears it wakes the reader.
 const SLEEPS: usize = 16;
 /// How often readers were woken: what they sleep on, touched as 32 bits.
 const BELL: usize = 17;
@@ -52,7 +52,7 @@ pub(super) struct Producer<C> {
     cells: C,
     entries: u64,
     next: u64,
-    /// How many of the free places are somebody's who will [`push`](Self::push).
+    /// How many of the free places are reserved for a later [`push`](Self::push).
     reserved: u64,
     /// How many the reader had taken when that was looked at last.
     taken: u64,
@@ -106,7 +106,7 @@ impl<C: Cells> Producer<C> {
         }
         self.cancel();
         self.next = self.next.wrapping_add(1);
-        // After the entry: whoever sees the number sees that.
+        // After the entry: a reader that sees the number sees the entry.
         self.cells.store(TAIL, self.next, Ordering::Release);
         // Either the reader sees the number before it sleeps, or `claim` sees that it does.
         self.cells.fence();
@@ -148,7 +148,7 @@ pub(super) fn has_more(cells: &impl Cells, position: u64) -> bool {
 
 /// Says that a reader is about to sleep behind `position` entries. None if there is more; else what [`sleep`] takes.
 pub(super) fn prepare_sleep(cells: &impl Cells, position: u64) -> Option<u32> {
-    // First: whoever takes the sign away behind this counts, and the sleep ends.
+    // First: a thread that clears the flag after this also counts, and the sleep ends.
     let rung = cells.rung();
     cells.store(SLEEPS, 1, Ordering::Release);
     // As in `push`.

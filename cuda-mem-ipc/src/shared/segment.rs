@@ -33,7 +33,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Tells what runs in a process from what ran in it before `exec`.
 static PROGRAM: OnceLock<u64> = OnceLock::new();
 
-/// What peers are told of a segment, before it is mapped here, and who was told: all of them hear of its end.
+/// What peers are told of a segment, before it is mapped here, and which peers were told: each of them hears of its end.
 #[derive(Debug)]
 pub(super) struct SegmentInfo {
     pub(super) id: u64,
@@ -44,7 +44,7 @@ pub(super) struct SegmentInfo {
     known_by: Mutex<Vec<Weak<ExportLink>>>,
 }
 
-/// A large piece of memory, mapped once. Whoever drops the last share waits for nothing: its memory ends in another thread, behind its
+/// A large piece of memory, mapped once. Dropping the last share does not block: its memory ends in another thread, behind its
 /// uses.
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -242,7 +242,7 @@ impl Segment {
         first.wrapping_add(offset as u64)
     }
 
-    /// Gives somebody what peers map it by.
+    /// Calls `to` with the descriptors that peers map it by.
     pub(super) fn with_handles<R>(&self, to: impl FnOnce(&[BorrowedFd<'_>]) -> Result<R>) -> Result<R> {
         let descriptor = match &self.memory {
             Some(Memory::Handles { descriptor, .. }) => descriptor.as_ref().map(AsFd::as_fd),
@@ -269,7 +269,7 @@ impl Segment {
             Some(Memory::Handles { mapping, .. }) => mapping.absorb_uses(uses),
             Some(Memory::Slab(slab)) => slab.absorb(uses),
             Some(Memory::Host { registered, .. }) => registered.absorb_uses(uses),
-            // The allocator knows who uses its blocks.
+            // The allocator knows which streams use its blocks.
             Some(Memory::Lent(..)) | None => {}
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! Relies on the importer's free of a block coming before the exporter's. An importer says that its free was reached
 //! ([`LetGo`](super::wire::Message::LetGo)), and each [`Exporter`](super::Exporter) that told of a slab has a share in it until
-//! then, or until the peer is gone. A block is imported once at a time, whoever tells of it and for whichever device: the driver gives
+//! then, or until the peer is gone. A block is imported once at a time, by whichever peer's message and for whichever device: the driver gives
 //! a second import the first one's memory, and the first free takes it from both. Its 64 bytes are entered in a set before it is
 //! imported, and leave it when its free was reached.
 
@@ -33,7 +33,7 @@ pub(super) struct Slabs {
     descriptor: OwnedFd,
 }
 
-/// A block of such a pool, of this process or another one's. Whoever drops it waits for nothing: it is freed in another thread once no use
+/// A block of such a pool, of this process or another one's. Dropping it does not block: it is freed in another thread once no use
 /// runs any more. The driver would free it behind them, but not destroy its stream before: of streams that wait it destroys 56, and from
 /// then on has all of the process wait until one ends (seen on hardware).
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Slab {
         reach(&pool, context)?;
         let stream = Stream::new(context)?;
         let data = PointerExport::from_bytes(export);
-        // SAFETY: nobody else here has it, nor gets it until its free was reached; the peer frees it after this process has said so.
+        // SAFETY: no other code of this process has it, nor gets it until its free was reached; the peer frees it after this process said so.
         let imported = unsafe { ImportedBlock::import(&pool, &data, bytes, &stream) };
         if imported.is_err() {
             // A block that is too small was freed on it.
@@ -145,7 +145,7 @@ impl Slab {
         }
         let mut block = imported?;
         let told = Arc::new(Subscribers::default());
-        // In this order: who waits for the departure imports it anew.
+        // In this order: a call that waits for the departure imports the block anew.
         block.drop_after_free((only, departure, Arc::clone(&told)));
         Ok(Self { block: Some(Block::Imported(block, told)), export })
     }

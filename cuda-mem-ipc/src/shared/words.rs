@@ -120,7 +120,7 @@ impl Words {
             reserved.record(stream).map(|_| point)
         });
         let point = recorded.map_err(|error| match error {
-            // The peer's doing, or that of whoever found it dead.
+            // By the peer, or by the thread that found it dead.
             core::Error::Poisoned => Error::PeerDied { pid: self.pid },
             error => error.into(),
         })?;
@@ -223,7 +223,7 @@ impl Words {
         self.have_come_to(self.peers_lines, &self.expected)
     }
 
-    /// Lets whoever waits for the peer go, and remembers what it had reached: it is gone.
+    /// Ends waits for the peer, and remembers what it had reached: it has ended.
     pub(super) fn end(&self) {
         let Ok(page) = self.page() else { return };
         let seen = |line| word(&page, self.peers_lines + line);

@@ -81,7 +81,7 @@ pub unsafe trait SymmetricBackend: Send + Sync {
 
 /// Symmetric memory of a backend, given back when it is dropped. The [module](super) has an example.
 ///
-/// If the backend has freed it before, with its group, it is of no use any more: its drop frees nothing, whoever has the address by then.
+/// If the backend has freed it before, with its group, it is of no use any more: its drop frees nothing, also if another allocation has the address by then.
 pub struct SymmetricBuffer {
     backend: Arc<dyn SymmetricBackend>,
     allocated: Allocated,

@@ -33,7 +33,7 @@ pub enum Error {
     #[error("ranks {ranks:?} did not {what} within {} ms", waited.as_millis())]
     Missing { ranks: Vec<usize>, what: &'static str, waited: Duration },
     /// A rank ended, went or was too late. The group is of no use any more, on any rank: make a new one.
-    #[error("group {group:?} is broken: rank {rank} {why}; results of what waited are not to be used")]
+    #[error("group {group:?} is broken: rank {rank} {why}; do not use results of work that waited for it")]
     Broken { group: String, rank: usize, why: Why },
     /// The group [sleeps](super::Group::sleep).
     #[error("group {group:?} sleeps: wake it on all ranks first")]
@@ -113,15 +113,15 @@ pub enum Error {
     #[error("{backend}: {call} failed on rank {rank} and not on all ranks: make a new backend")]
     Uneven { backend: &'static str, call: &'static str, rank: usize },
     /// Ranks are about to make different calls, none of which was made.
-    #[error("rank {rank} is at: {theirs}; this one is at: {ours}. All must make the same calls in order")]
+    #[error("rank {rank} is at {theirs}; this rank is at {ours}: all must make the same calls in order")]
     Disagrees { rank: usize, ours: String, theirs: String },
-    /// What a rank said in an exchange is none of the messages that are expected there.
-    #[error("rank {rank} said something in an exchange that is no message of {backend}")]
+    /// A rank sent bytes in an exchange that are no message expected there.
+    #[error("rank {rank} sent bytes in an exchange that are no message of {backend}")]
     NoMessage { rank: usize, backend: &'static str },
     /// The process has a backend over the library, of which there is one instance.
     #[error("this process has a backend over {backend} already; close it first")]
     EngineInUse { backend: &'static str },
-    /// The library was initialised by somebody else, with other ranks.
+    /// Other code of the process initialised the library, with other ranks.
     #[error(
         "{backend} is initialised in this process as rank {found} of {found_size}; this is rank {rank} of {world_size}"
     )]
@@ -160,8 +160,8 @@ pub enum Why {
     /// It did not signal before a deadline.
     #[error("did not signal before the deadline")]
     TimedOut,
-    /// It said what is not of the protocol, or takes no messages.
-    #[error("cannot be talked to")]
+    /// It sent a message that breaks the protocol, or takes none.
+    #[error("broke the protocol, or takes no messages")]
     Unreachable,
     /// It could not do its part of an operation of the group, or only some of that.
     #[error("could not do its part of an operation")]

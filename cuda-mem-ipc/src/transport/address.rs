@@ -1,7 +1,7 @@
 //! Where a listener is found.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use super::channel::Socket;
 use super::deadline::Deadline;
+use super::peer::Peer;
 use crate::error::{Error, Result, shared};
 
 /// The longest name of a socket, in bytes.
@@ -92,7 +93,7 @@ impl Address {
             openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         };
         let directory = self.directory.as_ref().map(open).transpose().map_err(not_listening)?;
-        let address = self.of_system(directory.as_ref().map(rustix::fd::AsFd::as_fd))?;
+        let address = self.of_system(directory.as_ref().map(AsFd::as_fd))?;
         let socket = Socket::guarded(new_socket()?);
         loop {
             // The system's own clock, for a listener whose queue is full: there is nothing to poll for then.
@@ -119,8 +120,10 @@ impl Address {
         let (address, socket) = (self.of_system(Some(directory))?, new_socket()?);
         rustix::io::ioctl_fionbio(&socket, true).map_err(Error::system("ioctl(FIONBIO)"))?;
         match retry_on_intr(|| connect(&socket, &address)) {
+            // A process that has ended may have forked others, which have its socket and do not accept.
+            Ok(()) => Ok(!matches!(Peer::of_socket(socket.as_fd()), Err(Error::PeerExited { .. }))),
             // Of another type, or with a full queue, it is somebody's.
-            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
+            Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
             Err(errno) => Err(Error::system("connect")(errno)),
         }

@@ -1,8 +1,8 @@
-//! Closes what others have made, where nobody waits for it.
+//! Closes descriptors that other processes made, in threads that no call waits for.
 //!
 //! Closing the last copy of a descriptor can take as long as its maker wants: a socket that lingers, a file of a file system in user space. So
 //! no descriptor that a peer has sent is closed by a thread of the program, nor by the one that looks after peers: [`Descriptors`] go to
-//! threads of this module, and so do sockets with messages in them that nobody has received.
+//! threads of this module, and so do sockets with messages in them that were not received.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};

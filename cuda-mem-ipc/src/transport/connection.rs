@@ -26,8 +26,8 @@ pub const FIRST_KIND: u16 = 16;
 ///
 /// Messages arrive whole and in order. A send waits while the peer's queue is full, which holds a few hundred KiB, so a peer that
 /// stops to receive costs the sender a [`Timeout`](Error::Timeout) and never memory. A message that is not of the protocol breaks
-/// the connection for both sides, and what came with it is closed. When the peer's process ends, who waits gets an error at once,
-/// also if somebody else still has the socket; what it had sent before is received first.
+/// the connection for both sides, and what came with it is closed. When the peer's process ends, calls that wait get an error at once,
+/// also if another process still has the socket; what it had sent before is received first.
 ///
 /// All methods take `&self`: threads may send and receive at the same time, and each message goes to one receiver. [`AsFd`]
 /// gives the socket, readable when a message is there, for a [`Poller`](super::Poller). A forked child can only drop it, which its
@@ -86,7 +86,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Error::NotListening`] if nobody does, otherwise as [`Pending::complete`]. The C function is
+    /// [`Error::NotListening`] if there is no listener, otherwise as [`Pending::complete`]. The C function is
     /// [`connect`](https://man7.org/linux/man-pages/man2/connect.2.html).
     pub fn connect(address: &Address, policy: &PeerPolicy, deadline: impl Into<Deadline>) -> Result<Self> {
         let deadline = deadline.into();
@@ -94,11 +94,13 @@ impl Connection {
         Pending::connected(address.connect(deadline)?, address.is_public()).complete(policy, deadline)
     }
 
-    /// As [`connect`](Self::connect), to a listener that may not be there yet.
+    /// As [`connect`](Self::connect), to a listener that may not be there yet, or whose process has ended.
     pub(crate) fn connect_soon(address: &Address, policy: &PeerPolicy, deadline: Deadline) -> Result<Self> {
         loop {
             match Self::connect(address, policy, deadline) {
-                Err(Error::NotListening { .. }) if !deadline.has_passed() => thread::sleep(PAUSE),
+                Err(Error::NotListening { .. } | Error::PeerExited { .. }) if !deadline.has_passed() => {
+                    thread::sleep(PAUSE);
+                }
                 connection => return connection,
             }
         }
@@ -120,7 +122,7 @@ impl Connection {
     ///
     /// Nothing was sent when it fails. [`Error::Timeout`] when the peer's queue stays full; [`Error::PayloadTooLong`],
     /// [`Error::TooManyDescriptors`] and [`Error::ReservedKind`] for what no message carries; [`Error::TooManyInFlight`];
-    /// [`Error::DescriptorsRefused`]; [`Error::Closed`], [`Error::PeerExited`], [`Error::Broken`] when nobody is there or believed any more.
+    /// [`Error::DescriptorsRefused`]; [`Error::Closed`], [`Error::PeerExited`], [`Error::Broken`] when the connection has ended.
     /// The C function is [`sendmsg`](https://man7.org/linux/man-pages/man2/sendmsg.2.html).
     pub fn send(
         &self,

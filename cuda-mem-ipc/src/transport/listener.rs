@@ -19,8 +19,8 @@ const QUEUE: i32 = 128;
 /// A socket that clients connect to, until it is dropped, which also removes its file.
 ///
 /// The directory is made with mode 0700 if it is not there (its parent must be). One that is there must be a directory of this
-/// user with exactly that mode, and no symbolic link. The file that a listener left when it was killed is replaced; one that
-/// somebody listens at, that is somebody else's or no socket is an error.
+/// user with exactly that mode, and no symbolic link. The file that a listener left when it was killed is replaced; one
+/// that has a listener, belongs to another user or is no socket is an error.
 ///
 /// ```
 /// use std::thread;

@@ -43,3 +43,4 @@ pub use listener::Listener;
 pub use peer::Peer;
 pub use pending::{Pending, pair};
 pub use policy::PeerPolicy;
+pub(crate) use system::peer_pid;

@@ -98,11 +98,6 @@ impl AsFd for Peer {
     }
 }
 
-/// When this process was started, as others see it.
-pub(super) fn own_start_time() -> Result<u64> {
-    start_time(rustix::process::getpid())
-}
-
 fn visible(credentials: Credentials) -> Result<Pid> {
     Pid::from_raw(credentials.pid).ok_or(Error::PeerUnknown)
 }
@@ -112,7 +107,7 @@ fn number(process: Pid) -> u32 {
 }
 
 /// Field 22 of `/proc/PID/stat`.
-fn start_time(process: Pid) -> Result<u64> {
+pub(super) fn start_time(process: Pid) -> Result<u64> {
     let text =
         fs::read(format!("/proc/{process}/stat")).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NOENT | Errno::SRCH) => Error::PeerExited { pid: number(process) },
@@ -162,7 +157,7 @@ mod tests {
         let pid = std::process::id().cast_signed();
         let peer = Peer::of_credentials(Credentials { pid, uid: 1, gid: 2 }).unwrap();
         assert_eq!((peer.uid(), peer.gid(), peer.pid()), (1, 2, std::process::id()));
-        assert_eq!(peer.start_time(), own_start_time().unwrap());
+        assert_eq!(peer.start_time(), start_time(rustix::process::getpid()).unwrap());
         assert!(peer.is_alive().unwrap());
     }
 }

@@ -20,7 +20,7 @@ use super::channel::{Channel, Socket, guard};
 use super::connection::{Connection, Message};
 use super::deadline::Deadline;
 use super::frame::{Frame, VERSION};
-use super::peer::{Peer, own_start_time};
+use super::peer::{Peer, start_time};
 use super::policy::PeerPolicy;
 use crate::error::{Error, Result};
 
@@ -41,8 +41,8 @@ pub struct Pending {
 /// Two connected ends: one to keep, and a descriptor for a child.
 ///
 /// The descriptor has close-on-exec; the standard library gives it to a child as one of its standard streams. Nothing else needs to be
-/// agreed on, no name exists, and both sides still check each other: whoever holds the child's end says hello, and the system
-/// tells the parent who that is.
+/// agreed on, no name exists, and both sides still check each other: the process with the child's end says hello, and the system
+/// tells the parent which process that is.
 ///
 /// ```no_run
 /// use std::os::fd::AsFd;
@@ -94,8 +94,8 @@ impl Pending {
     /// Finds out who is there, checks it against the policy, and exchanges hellos.
     ///
     /// Nothing is sent to a peer that is not admitted, and it finds the connection closed. The end that [`pair`] kept is the one
-    /// exception to "who is it" before "what does it say": only the sender of the first message is told by the system, so that
-    /// message, which may have no descriptors, is read first. Nobody can send descriptors before it is admitted (Linux 6.16); what comes
+    /// exception to checking the peer before reading from it: the system names only the sender of the first message, so that
+    /// message, which may have no descriptors, is read first. No peer can send descriptors before it is admitted (Linux 6.16); what comes
     /// with descriptors all the same is closed in the background, so that the deadline holds.
     ///
     /// # Errors
@@ -158,7 +158,8 @@ impl Hello {
     /// Of this process.
     fn own() -> Result<Self> {
         let versions = [VERSION; 2].map(U16::new);
-        Ok(Self { versions, pid: std::process::id().into(), start_time: own_start_time()?.into() })
+        let start_time = start_time(rustix::process::getpid())?.into();
+        Ok(Self { versions, pid: std::process::id().into(), start_time })
     }
 
     /// Whether the hello is that of the peer, and it speaks this side's version.

@@ -1,4 +1,4 @@
-//! Who is admitted.
+//! Which peers are admitted.
 
 use std::fmt;
 use std::fs;
@@ -25,7 +25,7 @@ type Predicate = Arc<dyn Fn(&Peer) -> bool + Send + Sync>;
 pub struct PeerPolicy {
     uids: Vec<u32>,
     predicate: Option<Predicate>,
-    /// Whether nobody has said anything.
+    /// Whether it is the default.
     is_implicit: bool,
 }
 
@@ -42,13 +42,13 @@ impl PeerPolicy {
         Self { uids: uids.into_iter().collect(), is_implicit: false, ..self }
     }
 
-    /// Admits only whom the function says yes to. It is asked last, and replaces one that was set before.
+    /// Admits only peers that the function accepts. It is asked last, and replaces one that was set before.
     #[must_use]
     pub fn with_predicate(self, predicate: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
         Self { predicate: Some(Arc::new(predicate)), is_implicit: false, ..self }
     }
 
-    /// Refuses a policy that nobody has chosen where everybody can come in.
+    /// Refuses the default policy at an address that every process reaches.
     pub(super) fn expect_explicit(&self, is_public: bool) -> Result<()> {
         if is_public && self.is_implicit { Err(Error::ImplicitPolicy) } else { Ok(()) }
     }

@@ -58,6 +58,11 @@ pub(super) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<Credentials, Er
     Ok(Credentials { pid: found.pid, uid: found.uid, gid: found.gid })
 }
 
+/// Which process that was, as far as the system says.
+pub(crate) fn peer_pid(socket: BorrowedFd<'_>) -> Option<i32> {
+    Some(peer_credentials(socket).ok()?.pid)
+}
+
 /// `SO_PEERPIDFD`, of Linux 6.5: the same process, by a descriptor. `Errno::NOPROTOOPT` from older ones.
 pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut number: RawFd = -1;

@@ -9,6 +9,8 @@
 mod common;
 
 mod bodies;
+#[path = "../symmetric/crew.rs"]
+mod crew;
 #[allow(dead_code, reason = "each test program uses its part")]
 mod fake;
 #[cfg(feature = "nccl")]

@@ -32,6 +32,8 @@ macro_rules! on_two_ranks {
     }};
 }
 
+#[path = "../symmetric/crew.rs"]
+mod crew;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "../engines/fake/mod.rs"]
 mod fake;

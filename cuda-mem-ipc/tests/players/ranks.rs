@@ -328,7 +328,7 @@ fn nothing_is_read_of_a_rank_behind_what_is_no_message() {
 
 #[test]
 fn messages_that_cannot_be_break_the_group() {
-    let messages: [&dyn Fn(&Pair); 7] = [
+    let messages: [&dyn Fn(&Pair); 8] = [
         &|pair| pair.say(message::HELLO, b"again", &[]),
         &|pair| pair.say(message::SEGMENT, b"short", &[]),
         &|pair| {
@@ -336,6 +336,11 @@ fn messages_that_cannot_be_break_the_group() {
             pair.say(message::SEGMENT, SegmentInfo::new_zeroed().as_bytes(), &[]);
         },
         &|pair| pair.say(message::WORDS, b"short", &[]),
+        &|pair| {
+            // What comes with it could be sent without end, and closing it may take long.
+            let memory = SharedMapping::create(4096).unwrap();
+            pair.say(message::BROKEN, &[], &[memory.as_fd()]);
+        },
         &|pair| {
             pair.say(message::WORDS, PieceInfo { number: U64::new(0), room: U64::new(1) }.as_bytes(), &[])
         },

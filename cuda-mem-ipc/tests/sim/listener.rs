@@ -7,7 +7,7 @@ use std::thread;
 
 use cuda_mem_ipc::Error;
 use cuda_mem_ipc::transport::{Address, Connection, Deadline, FIRST_KIND, Listener, PeerPolicy};
-use rustix::process::{Signal, geteuid};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::other::{LIMIT, Other, SHORT, connected, wait_for_exit};
 
@@ -199,6 +199,40 @@ fn the_socket_of_a_killed_process_is_replaced_by_one_of_many() {
         assert!(pending.complete(&PeerPolicy::same_user(), LIMIT).unwrap_err().is_gone());
     }
     expect_talk(&listener);
+}
+
+/// Data loaders are forked and live on, with copies of everything.
+#[test]
+fn the_socket_of_a_killed_process_is_replaced_though_a_forked_child_has_it() {
+    let place = Place::new(&format!("forked-{}", std::os::unix::process::parent_id()));
+    if let Some(connection) = connected() {
+        let path = String::from_utf8(connection.recv(LIMIT).unwrap().payload).unwrap();
+        let _listener = Listener::bind(&Address::in_directory(path, "socket").unwrap(), LIMIT).unwrap();
+        // SAFETY: the child does nothing but wait for its end, in its only thread.
+        let loader = unsafe { libc::fork() };
+        if loader == 0 {
+            // SAFETY: ends the process in a minute, should the test not do so.
+            unsafe { libc::alarm(60) };
+            loop {
+                // SAFETY: has no arguments.
+                unsafe { libc::pause() };
+            }
+        }
+        connection.send(FIRST_KIND, &loader.to_ne_bytes(), &[], LIMIT).unwrap();
+        connection.recv(LIMIT).unwrap_err();
+        return;
+    }
+    let (other, connection) =
+        Other::start("listener::the_socket_of_a_killed_process_is_replaced_though_a_forked_child_has_it");
+    connection.send(FIRST_KIND, place.0.to_str().unwrap().as_bytes(), &[], LIMIT).unwrap();
+    let loader = connection.recv(LIMIT).unwrap().payload.try_into().unwrap();
+    assert!(matches!(Listener::bind(&place.address(), LIMIT), Err(Error::InUse { .. })));
+    other.signal(Signal::KILL);
+    wait_for_exit(connection.peer());
+    let nobody = Connection::connect(&place.address(), &PeerPolicy::same_user(), LIMIT);
+    assert!(matches!(nobody, Err(Error::PeerExited { .. })), "the child has no copy: {nobody:?}");
+    expect_talk(&Listener::bind(&place.address(), LIMIT).unwrap());
+    kill_process(Pid::from_raw(i32::from_ne_bytes(loader)).unwrap(), Signal::KILL).unwrap();
 }
 
 #[test]

@@ -46,15 +46,19 @@ fn one_wait_stands_for_many_releases_of_a_line() {
     let buffers = (0..COUNT).map(|_| pool.allocate(LEN, &producer).unwrap()).collect::<Vec<_>>();
     let gate = FenceLine::new(&context).unwrap();
     gate.fence(1).unwrap().hold_up(&consumer).unwrap();
+    let mut last = None;
     for buffer in buffers {
         exporter.hand_over(&buffer, &producer, LIMIT).unwrap();
         drop(importer.recv(LIMIT).unwrap().on(&consumer).unwrap());
+        last = Some(buffer);
     }
     let start = Instant::now();
     while exporter.leases() > 0 {
         assert!(start.elapsed() < LIMIT, "all go back");
         std::thread::yield_now();
     }
+    // The last point in the producer comes when no other thread records one: of two that are recorded at once neither stands for the other.
+    drop(last);
     // Only their last uses here are over.
     producer.synchronize().unwrap();
     let waits = waits_of_an_allocation(&sim, &pool, &next);

@@ -12,8 +12,8 @@ use rustix::net::{
 };
 
 use crate::common::World;
-use crate::common::pair::{self, test_name};
-use crate::rank::{Crew, LONG, SOON, options};
+use crate::common::pair::{self, Channel, test_name};
+use crate::rank::{Crew, LONG, SOON, Seat, options};
 
 #[test]
 fn ranks_that_never_join_are_named() {
@@ -76,6 +76,11 @@ fn who_is_found_at_the_place_of_a_rank_and_is_another_is_told_apart() {
             let is_none = matches!(&error, Error::Transport { rank: 0, source: IpcError::NoHello { .. } });
             assert!(is_none, "{error}");
         }
+        let mut older = hello(0, 2, "a");
+        older[0] = 3;
+        let error = join(HELLO, &older);
+        let versions = "the peer speaks versions (3, 3) of the protocol, this side (4, 4)";
+        assert!(error.to_string().ends_with(versions), "{error}");
         crew.finish();
     });
 }
@@ -133,6 +138,49 @@ fn who_is_no_rank_of_the_group_does_not_hold_up_those_that_are() {
             };
             assert!(silent.iter().any(|socket| has_ended(&socket)));
             drop((silent, half, chatty, others));
+        });
+        crew.finish();
+    });
+}
+
+/// It has connected and is slow to speak, while another process connects again and again and says nothing.
+#[test]
+fn a_process_that_connects_without_end_pushes_out_no_rank() {
+    fn body(first: &Channel) {
+        let place = Address::in_directory(Seat::of(first).directory, "slow.0").unwrap();
+        let slow = until_listening(|| Connection::connect(&place, &PeerPolicy::default(), LONG));
+        assert_eq!(slow.recv(LONG).unwrap().kind, HELLO);
+        first.send(b"admitted", &[]);
+        first.receive();
+        slow.send(HELLO, &hello(1, 2, "slow"), &[], LONG).unwrap();
+        // The directory: it is a rank.
+        assert_eq!(slow.recv(LONG).unwrap().kind, HELLO + 1);
+    }
+    pair::play(test_name!(), &[("rank", body)], |cast| {
+        let crew = Crew::start(cast, 2);
+        let (world, directory) = (World::new(), &crew.seat.directory);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| Group::join(&world.context, "slow", 0, 2, directory, &options()));
+            crew.others[0].receive();
+            let address = SocketAddrUnix::new(directory.join("slow.0")).unwrap();
+            let silent: Vec<_> = std::iter::repeat_with(|| {
+                let family = AddressFamily::UNIX;
+                let socket = socket_with(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+                connect(&socket, &address).unwrap();
+                socket
+            })
+            .take(200)
+            .collect();
+            // By then the rank would have had to go, too.
+            let start = Instant::now();
+            while !matches!(recv(&silent[100], &mut [0u8; 8][..], RecvFlags::DONTWAIT), Ok((0, _))) {
+                assert!(start.elapsed() < LONG, "there is room for all");
+                thread::sleep(Duration::from_millis(1));
+            }
+            crew.others[0].send(b"go on", &[]);
+            // It ends once it has the directory.
+            let ended = first.join().unwrap().unwrap_err();
+            assert!(matches!(ended, Error::Broken { rank: 1, .. }), "{ended}");
         });
         crew.finish();
     });

@@ -30,6 +30,7 @@ macro_rules! on_ranks {
 mod asleep;
 mod buffers;
 mod calls;
+mod crew;
 mod death;
 mod exchange;
 mod joining;
@@ -39,3 +40,4 @@ mod order;
 mod own_sim;
 mod rank;
 mod signals;
+mod under_way;

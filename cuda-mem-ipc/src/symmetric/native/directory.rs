@@ -87,7 +87,7 @@ impl Directory {
         self.word(LEFT + 16 * rank).is_ok_and(|word| word.load(Ordering::SeqCst) != 0)
     }
 
-    /// Who broke the group, if somebody did and says so in a way that can be.
+    /// The rank that broke the group, if one did and the word is valid.
     pub(super) fn broken(&self) -> Option<(usize, Why)> {
         let word = self.word(0).ok()?.load(Ordering::SeqCst);
         let rank = usize::try_from((word & 0xffff_ffff).checked_sub(1)?).ok()?;
@@ -95,12 +95,12 @@ impl Directory {
         Some((rank, *WHYS.get(why)?)).filter(|&(rank, _)| rank < self.ranks)
     }
 
-    /// Says who broke the group, unless somebody was faster.
+    /// Enters the rank that broke the group, unless another one is there.
     pub(super) fn break_by(&self, rank: usize, why: Why) {
         if let Ok(word) = self.word(0) {
             let number = WHYS.iter().take_while(|known| **known != why).count() as u64 + 1;
             let value = (number << 32) | (rank as u64 + 1);
-            // Whoever was faster has said it.
+            // Another rank was faster.
             let _ = word.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst);
         }
     }

@@ -22,7 +22,7 @@ use super::watch;
 use super::words::{OwnWords, Piece, Words};
 use crate::primitive::{lock, lock_over_calls, refuse_forked};
 use crate::symmetric::{Allocated, Error, PeerBuffer, Result, SymmetricMemory};
-use crate::transport::{Deadline, PeerPolicy};
+use crate::transport::{Deadline, PeerPolicy, until};
 
 /// How a group works. All ranks pass the same. The [module](crate::symmetric) has an example.
 #[derive(Debug, Clone)]
@@ -329,7 +329,13 @@ impl Inner {
     pub(super) fn announce(&self, kind: u16, payload: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
         let deadline = Deadline::after(self.options.timeout);
         for (rank, peer) in self.state.others() {
-            let sent = peer.connection.send(kind, payload, &[descriptor], deadline);
+            let send = || peer.connection.send(kind, payload, &[descriptor], deadline);
+            let may_pass = || !deadline.has_passed() && self.state.check().is_ok();
+            let sent = until(deadline, "fewer descriptors were under way", || match send() {
+                // Of all of the user's processes together, some of which may be slow to receive theirs.
+                Err(crate::Error::TooManyInFlight) if may_pass() => Ok(false),
+                sent => sent.map(|()| true),
+            });
             match sent {
                 // It needs nothing any more; the others do, as they do of what was announced before it left.
                 Err(_) if self.state.directory.has_left(rank) => {}

@@ -13,7 +13,7 @@ use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::memory_file;
 use crate::symmetric::{Error, Result};
-use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller};
+use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid};
 
 /// For what is there already.
 const AT_ONCE: Duration = Duration::ZERO;
@@ -135,9 +135,11 @@ impl<'j> Joining<'j> {
             // From the last on: the places of those before stay as they are. The listener is the first.
             for place in ready.into_iter().rev() {
                 let heard = match place {
-                    // One of those who have said nothing makes room: descriptors would be missed.
+                    // Of the process that has the most, the first makes room: descriptors would be missed.
                     None if clients.len() >= missing.len() + MOST_STRANGERS => {
-                        drop(clients.remove(0));
+                        let pids = clients.iter().map(|one| peer_pid(one.as_fd())).collect::<Vec<_>>();
+                        let of_its = |place: &usize| pids.iter().filter(|pid| **pid == pids[*place]).count();
+                        drop(clients.remove((0..pids.len()).rev().max_by_key(of_its).unwrap_or(0)));
                         Ok(None)
                     }
                     None => listener.accept(AT_ONCE).map(|pending| Some(Client::Connected(pending))),
@@ -188,12 +190,13 @@ impl<'j> Joining<'j> {
 
     /// Which rank says this of itself, which is rank `expected`, if that is known.
     fn rank_of(&self, heard: Message, expected: Option<usize>) -> Result<usize> {
-        let rank = expected.unwrap_or(self.ranks);
-        let hello = Hello::parse(&heard.payload).filter(|_| heard.kind == message::HELLO);
-        let Some(hello) = hello else {
-            let source = TransportError::NoHello { kind: heard.kind, bytes: heard.payload.len() };
-            return Err(Error::Transport { rank, source });
-        };
+        let failed = |source| Error::Transport { rank: expected.unwrap_or(self.ranks), source };
+        let (kind, bytes) = (heard.kind, heard.payload.len());
+        let hello = Hello::parse(&heard.payload).filter(|_| kind == message::HELLO);
+        let hello = hello.ok_or_else(|| failed(TransportError::NoHello { kind, bytes }))?;
+        let ours = (message::VERSION, message::VERSION);
+        let other = |theirs| failed(TransportError::NoCommonVersion { theirs: (theirs, theirs), ours });
+        let hello = hello.map_err(other)?;
         let told = usize::try_from(hello.rank).unwrap_or(usize::MAX);
         if hello.group != self.name || hello.ranks != self.ranks as u64 {
             return Err(Error::OtherGroup {

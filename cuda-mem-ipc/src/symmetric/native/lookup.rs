@@ -12,7 +12,7 @@ use super::directory::{Entry, Found, KEPT};
 use super::group::Inner;
 use super::segment::{Block, OwnSegment, Segment};
 use super::state::SLICE;
-use super::words::{self, Piece, Words};
+use super::words::{Piece, Words};
 use crate::symmetric::{Allocated, Error, Result};
 
 /// How long a rank that is about to allocate is waited for awake.
@@ -54,7 +54,7 @@ impl Inner {
             let segment = peer.segments.get(self, rank, entry.segment, &patience)?;
             let invalid = |(what, value, most)| Error::Invalid { rank, what, value, most };
             let (offset, pad) = place(&entry, &segment).map_err(invalid)?;
-            let (number, index) = words::of_place(entry.words);
+            let (number, index) = (entry.words >> 32, entry.words & 0xffff_ffff);
             let piece = peer.pieces.get(self, rank, number, &patience)?;
             let most = (piece.room as u64).saturating_sub(1);
             let words = usize::try_from(index).ok().filter(|words| *words < piece.room);

@@ -135,15 +135,9 @@ impl NativeMemory {
         let line = piece
             .mark_signalled(words)
             .and_then(|()| piece.line(words, operation.word(channel, self.world_size(), self.rank())));
-        let mut counts = false;
-        let put = line.and_then(|line| {
-            let reserved = line.reserve()?;
-            let number = reserved.generation();
-            // The write of the word is ordered behind the stream's earlier work, which it makes visible.
-            let put = reserved.record(stream);
-            counts = put.is_ok() || line.reserve().map(|next| next.generation()).ok() != Some(number);
-            put
-        });
+        // The write of the word is ordered behind the stream's earlier work, which it makes visible.
+        let put = line.and_then(|line| Ok(line.reserve()?.record_counted(stream)));
+        let (counts, put) = put.unwrap_or_else(|error| (false, Err(error)));
         (counts, put.map(drop).map_err(|error| self.explain(error, to)))
     }
 

@@ -21,7 +21,7 @@ pub(super) const BROKEN: u16 = HELLO + 3;
 pub(super) const SAID: u16 = HELLO + 4;
 pub(super) const WORDS: u16 = HELLO + 5;
 
-const VERSION: u64 = 4;
+pub(super) const VERSION: u16 = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -47,15 +47,18 @@ pub(super) struct PieceInfo {
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let numbers = [VERSION, self.rank, self.ranks].map(U64::new);
+        let numbers = [VERSION.into(), self.rank, self.ranks].map(U64::new);
         [numbers.as_bytes(), self.group.as_bytes()].concat()
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// None for what is no hello. Of one of another version that is known, and nothing else.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, u16>> {
         let (numbers, name) = <[U64; 3]>::ref_from_prefix(bytes).ok()?;
         let [version, rank, ranks] = numbers.map(U64::get);
-        let group = str::from_utf8(name).ok()?.to_owned();
-        Some(Self { rank, ranks, group }).filter(|_| version == VERSION)
+        match u16::try_from(version).unwrap_or(u16::MAX) {
+            VERSION => Some(Ok(Self { rank, ranks, group: str::from_utf8(name).ok()?.to_owned() })),
+            version => Some(Err(version)),
+        }
     }
 }
 
@@ -66,11 +69,13 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_are_written() {
         let hello = Hello { rank: 3, ranks: 8, group: "a group".to_owned() };
-        assert_eq!(Hello::parse(&hello.encode()), Some(hello.clone()));
+        assert_eq!(Hello::parse(&hello.encode()), Some(Ok(hello.clone())));
         assert_eq!(Hello::parse(&hello.encode()[..23]), None);
         let mut other = hello.encode();
         other[0] = 1;
-        assert_eq!(Hello::parse(&other), None);
+        assert_eq!(Hello::parse(&other), Some(Err(1)));
+        other[3] = 1;
+        assert_eq!(Hello::parse(&other), Some(Err(u16::MAX)));
         let [one, two] = [1, 2].map(U64::new);
         let info = SegmentInfo { number: one, bytes: two, device: [5; 16] };
         let words = [1, 2].map(u64::to_le_bytes).concat();

@@ -90,7 +90,7 @@ impl NativeBackend {
     ///
     /// # Safety
     ///
-    /// Nobody uses an allocation of the group by its address from now on.
+    /// No code uses an allocation of the group by its address from now on.
     pub unsafe fn remove_group(&self, name: &str) -> Result<Group> {
         refuse_forked()?;
         let mut groups = lock(&self.groups);
@@ -103,7 +103,7 @@ impl NativeBackend {
     }
 
     /// Frees the allocation that begins at an address in two steps: nothing has the address from now on, also when another allocation gets it,
-    /// and the memory is reused once the result is dropped. For who learns later that the work with it is done.
+    /// and the memory is reused once the result is dropped. For callers that learn later that the work with it is done.
     ///
     /// ```
     /// use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::Driver;

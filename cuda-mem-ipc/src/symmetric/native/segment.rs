@@ -104,7 +104,7 @@ impl Announced for Segment {
                 let unseen = Error::DeviceNotVisible { rank, uuid: info.device };
                 let (theirs, bytes) = (device_of(context, info.device)?, usize::try_from(bytes));
                 let bytes = bytes.unwrap_or(usize::MAX);
-                // SAFETY: nobody has it before it has memory, below.
+                // SAFETY: only this function has the addresses until they have memory, below.
                 let mapping = unsafe { ImportedMapping::reserve(theirs.ok_or(unseen)?, bytes) }?;
                 Arc::new(Self { mapping, pads })
             }
@@ -129,7 +129,7 @@ impl OwnSegment {
         let granularity = vmm::granularity(device)?;
         let whole = data.checked_add(bytes).and_then(|bytes| bytes.checked_next_multiple_of(granularity));
         let whole = whole.ok_or(CoreError::TooLarge { count: bytes, size: 1 })?;
-        // SAFETY: nobody has it before it has memory, below.
+        // SAFETY: only this function has the addresses until they have memory, below.
         let segment = Segment { mapping: unsafe { ImportedMapping::reserve(device, whole) }?, pads };
         let (free, pads) = (FreeList::new(whole - data, ()), (0..pads).rev().collect());
         let inner = Inner { free, pads, parked: Vec::new(), clearing: Vec::new() };
@@ -141,7 +141,7 @@ impl OwnSegment {
     /// Makes new memory, whose pads are zero, at the addresses; and what the other ranks map it by.
     pub(super) fn wake(&self) -> Result<(SegmentInfo, OwnedFd)> {
         let (_inner, Segment { mapping, pads }) = (lock(&self.inner), &self.segment);
-        // SAFETY: what an earlier try has left, which nobody was told of.
+        // SAFETY: the mapping of an earlier try that failed, whose memory no rank was told of.
         unsafe { mapping.sleep() }?;
         let (device, bytes) = (mapping.device(), mapping.bytes());
         let memory = ShareableMemory::create(device, bytes, &CreateOptions::supported_by(device)?)?;

@@ -44,7 +44,7 @@ fn watch(state: &State) {
             poller.readable(Some(rank), &**peer.connection.peer());
         }
         let Ok(ready) = poller.wait(limit) else {
-            // Too many descriptors for the system: nobody's death would be noticed.
+            // Too many descriptors for the system: no rank's death would be noticed.
             state.break_by(state.rank, Why::Failed);
             thread::sleep(AGAIN);
             continue;
@@ -111,7 +111,7 @@ fn heard(state: &State, peer: &Peer, message: Message) -> Result<(), Why> {
             if let Some((culprit, why)) = state.directory.broken() {
                 state.break_by(culprit, why);
             }
-            Ok(())
+            expect(message.descriptors.is_empty())
         }
         _ => Err(Why::Unreachable),
     }

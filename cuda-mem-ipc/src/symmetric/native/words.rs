@@ -189,10 +189,6 @@ impl Words {
     }
 }
 
-pub(super) fn of_place(place: u64) -> (u64, u64) {
-    (place >> 32, place & 0xffff_ffff)
-}
-
 impl Drop for Words {
     fn drop(&mut self) {
         if !forked() {

@@ -1,0 +1,68 @@
+//! Descriptors that are sent and not received yet.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::thread;
+
+use cuda_mem_ipc::symmetric::Group;
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+    socketpair,
+};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::common::{Backend, World, backend, child};
+use crate::rank::{SOON, options};
+
+/// The system counts those of all of a user's processes together, and refuses more for as long as that lasts.
+#[test]
+fn descriptors_that_somebody_else_does_not_receive_break_no_group() {
+    const NAME: &str = "under_way::descriptors_that_somebody_else_does_not_receive_break_no_group";
+    if backend() != Backend::Simulator {
+        return;
+    }
+    if let Some(output) = child::again(NAME, &[]) {
+        return child::expect_silent_success(&output);
+    }
+    let world = World::new();
+    let directory = std::env::temp_dir().join(format!("cuda-mem-under-way-{}", std::process::id()));
+    let join = |rank| Group::join(&world.context, "group", rank, 2, &directory, &options()).unwrap();
+    let groups = thread::scope(|scope| {
+        let second = scope.spawn(|| join(1));
+        [join(0), second.join().unwrap()]
+    });
+    // Root's may be as many as they like. Threads that start from here on have none of that either.
+    let mut sets = capabilities(None).unwrap();
+    sets.effective = CapabilitySet::empty();
+    sets.permitted = CapabilitySet::empty();
+    sets.inheritable = CapabilitySet::empty();
+    set_capabilities(None, sets).unwrap();
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = Some(512);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let (here, there) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let refused = loop {
+        let files = [file.as_fd(); 200];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        if let Err(refused) = sendmsg(&here, &[IoSlice::new(b"all")], &mut control, SendFlags::DONTWAIT) {
+            break refused;
+        }
+    };
+    assert_eq!(refused, Errno::TOOMANYREFS);
+    thread::scope(|scope| {
+        let made = groups.each_ref().map(|group| scope.spawn(move || group.alloc::<u8>(1000).map(drop)));
+        thread::sleep(SOON);
+        assert!(made.iter().all(|made| !made.is_finished()));
+        drop((here, there));
+        made.into_iter().for_each(|made| made.join().unwrap().unwrap());
+    });
+    groups.iter().for_each(|group| group.check().unwrap());
+    drop(groups);
+    std::fs::remove_dir_all(directory).unwrap();
+}
