@@ -321,7 +321,7 @@ typedef struct cuda_mem_torch_pinned_stats {
    */
   struct cuda_mem_torch_stat allocated_bytes;
   /*
-   Blocks that somebody has.
+   Allocated blocks.
    */
   struct cuda_mem_torch_stat active_requests;
   /*
@@ -550,11 +550,11 @@ typedef struct cuda_mem_torch_segment {
    */
   uint64_t total_size;
   /*
-   Bytes of blocks that somebody has.
+   Bytes of allocated blocks.
    */
   uint64_t allocated_size;
   /*
-   Bytes of blocks that somebody has or a stream still uses.
+   Bytes of allocated blocks, and of freed ones that a stream still uses.
    */
   uint64_t active_size;
   /*
@@ -604,11 +604,11 @@ typedef struct cuda_mem_torch_block {
    */
   uint64_t requested_size;
   /*
-   Whether somebody has it.
+   Whether it is allocated.
    */
   bool allocated;
   /*
-   Whether somebody has it or a stream still uses it.
+   Whether it is allocated, or freed and still used by a stream.
    */
   bool active;
   /*
@@ -666,7 +666,7 @@ typedef struct cuda_mem_torch_stat_array {
  */
 typedef struct cuda_mem_torch_device_stats {
   /*
-   Blocks that somebody has.
+   Allocated blocks.
    */
   struct cuda_mem_torch_stat_array allocation;
   /*
@@ -674,7 +674,7 @@ typedef struct cuda_mem_torch_device_stats {
    */
   struct cuda_mem_torch_stat_array segment;
   /*
-   Blocks that somebody has or a stream still uses.
+   Allocated blocks, and freed ones that a stream still uses.
    */
   struct cuda_mem_torch_stat_array active;
   /*
@@ -702,7 +702,7 @@ typedef struct cuda_mem_torch_device_stats {
    */
   struct cuda_mem_torch_stat_array requested_bytes;
   /*
-   Blocks that somebody has of `max_split_size` bytes and more.
+   Allocated blocks of `max_split_size` bytes and more.
    */
   struct cuda_mem_torch_stat oversize_allocations;
   /*
@@ -1017,16 +1017,14 @@ int cuda_mem_torch_block_bytes(const void *address,
                                size_t *bytes);
 
 /*
- Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
+ Enters a stream, of whichever device, as a user of a block: freed, the block is not reused until the stream is past
  the work that it was given by then.
 
  # Safety
 
  `stream` is a stream of `stream_device`.
  */
-int cuda_mem_torch_record_stream(void *address,
-                                 int stream_device,
-                                 void *stream);
+int cuda_mem_torch_record_stream(void *address, int stream_device, void *stream);
 
 /*
  What a block lies in: the segment, for a block of a private pool, else the whole pages of 2 MiB.
@@ -1110,7 +1108,7 @@ int cuda_mem_torch_pinned_record(void *address,
 int cuda_mem_torch_pinned_block_bytes(void *address, size_t *bytes);
 
 /*
- Tells of all blocks that somebody has.
+ Calls `visit` for each allocated block.
 
  # Safety
 
@@ -1316,7 +1314,7 @@ int cuda_mem_torch_empty_cache(int device,
                                size_t *bytes);
 
 /*
- Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+ Whether exactly the blocks at these addresses are allocated, of all blocks of the pool.
 
  # Safety
 
@@ -1628,8 +1626,8 @@ int cuda_mem_torch_symm_malloc(int device,
                                void **address);
 
 /*
- Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is in nobody's hands, or lies inside an
- allocation, is [`CUDA_MEM_TORCH_NOT_OURS`]. Who has a handle keeps it.
+ Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is not allocated, or lies inside an
+ allocation, is [`CUDA_MEM_TORCH_NOT_OURS`]. Handles keep the memory.
 
  # Safety
 

@@ -95,7 +95,7 @@ void follow_settings() {
       before(is_in_place() ? without_native_backend(settings) : settings);
     }
     if (is_in_place()) {
-      the_allocator.load()->apply_settings(settings.find("expandable_segments") != std::string::npos);
+      the_allocator.load()->apply_settings(without_native_backend(settings).find("expandable_segments:") != std::string::npos);
     }
   };
 }
@@ -267,7 +267,7 @@ void install(const std::string& version) {
   put(ours);
 }
 
-void uninstall() {
+void uninstall(const std::string& /*unused*/) {
   if (!is_in_place()) {
     return;
   }
@@ -339,8 +339,7 @@ EXPORT int cuda_mem_torch_shim_install(const char* torch_version, char* text, si
 
 /// Has PyTorch use its own allocator again, if nothing is in use of this one; 0, or 1 with the reason in `text`.
 EXPORT int cuda_mem_torch_shim_uninstall(char* text, size_t capacity) {
-  return cuda_mem::guarded(
-      text, capacity, [](const std::string&) { cuda_mem::uninstall(); }, std::string());
+  return cuda_mem::guarded(text, capacity, &cuda_mem::uninstall, std::string());
 }
 
 /// 0 if PyTorch uses its own allocator, 1 if it uses this one from the start, 2 if the native one was in use before.

@@ -295,10 +295,13 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 
 void Allocator::init(int device_count) {
   const std::lock_guard<std::mutex> lock(init_mutex_);
-  const bool first = device_count_.load() == 0;
   check(cuda_mem_torch_init(device_count));
   // What is forwarded to it needs its devices; it allocates nothing.
   native_->init(device_count);
+  if (device_count_.load() == 0 && device_count > 0) {
+    // Once, also if the settings below are refused and PyTorch comes again.
+    check(cuda_mem_torch_attach_oom_reclaimer(&free_memory, nullptr));
+  }
   if (device_count > device_count_.load()) {
     device_count_.store(device_count);
   }
@@ -309,9 +312,6 @@ void Allocator::init(int device_count) {
   }
   // Each time: they may have changed while PyTorch allocated itself.
   apply_settings();
-  if (first) {
-    check(cuda_mem_torch_attach_oom_reclaimer(&free_memory, nullptr));
-  }
 }
 
 void Allocator::apply_settings(bool names_expandable) {
@@ -351,8 +351,7 @@ void Allocator::apply_settings(bool names_expandable) {
 }
 
 void Allocator::emptyCache(MempoolId_t id) {
-  const int code = cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr);
-  if (check_unless_parents(code)) {
+  if (check_unless_parents(cuda_mem_torch_empty_cache(CUDA_MEM_TORCH_ALL_DEVICES, pool_id(id), nullptr))) {
     empty_natively(id);
   }
 }

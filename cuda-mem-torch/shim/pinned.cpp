@@ -151,7 +151,7 @@ class PinnedAllocator final : public at::HostAllocator {
   /// A segment for each block that is in use.
   std::vector<at::HostSegmentInfo> get_segments() override {
     std::vector<at::HostSegmentInfo> segments = native_->get_segments();
-    const auto add = [](void* data, void* block, size_t bytes) {
+    const auto add = [](void* data, void* block, size_t bytes) noexcept {
       at::HostSegmentInfo segment;
       segment.address = reinterpret_cast<size_t>(block);
       segment.size = bytes;

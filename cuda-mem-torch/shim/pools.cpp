@@ -158,7 +158,7 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
   }
   const int code = cuda_mem_torch_end_allocate_to_pool(device, pool_id(id));
   check_reason(code, CUDA_MEM_TORCH_POOL_NOT_BEGUN, "endAllocatePool: not currently recording to mempool_id");
-  check(code, device);
+  check_unless_parents(code, device);
   native_.leave(device, id);
 }
 

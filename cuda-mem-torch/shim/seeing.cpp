@@ -110,7 +110,7 @@ void visit_tag(void* data, int device, cuda_mem_torch_pool_id pool, const char* 
 SegmentInfo find(const void* pointer) {
   native::SnapshotInfo info;
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, nullptr, nullptr};
-  check(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
+  check_unless_parents(cuda_mem_torch_snapshot(CUDA_MEM_TORCH_ALL_DEVICES, {0, 0}, false, &visitor));
   const auto address = reinterpret_cast<size_t>(pointer);
   for (SegmentInfo& segment : info.segments) {
     for (const BlockInfo& block : std::exchange(segment.blocks, {})) {
@@ -344,6 +344,10 @@ std::string Allocator::getUserMetadata() {
 }
 
 void Allocator::attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) {
+  // Of requests to the pools that it had before, as below.
+  if (native_.is_late()) {
+    native_->attachOutOfMemoryObserver(observer);
+  }
   observers.add(std::move(observer));
   [[maybe_unused]] static const bool attached = [] {
     check_unless_parents(cuda_mem_torch_attach_oom_observer(&tell_observers, nullptr));
@@ -367,15 +371,10 @@ bool is_rejected(Allocator* allocator, size_t bytes, DeviceIndex device) {
 }
 
 void Allocator::attachOomRejectionObserver(native::OomRejectionObserver observer) {
-  rejections.observers.add(std::move(observer));
   if (native_.is_late()) {
-    [[maybe_unused]] static const bool attached = [this] {
-      native_->attachOomRejectionObserver([](int64_t device, size_t size, size_t allocated, size_t total) {
-        rejections.observers.tell(device, size, allocated, total);
-      });
-      return true;
-    }();
+    native_->attachOomRejectionObserver(observer);
   }
+  rejections.observers.add(std::move(observer));
 }
 #endif
 
@@ -429,8 +428,11 @@ void Allocator::annotateMemory(const void* pointer, const std::string& metadata)
 #endif
 
 void Allocator::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
+  if (native_.is_late()) {
+    native_->attachAllocatorTraceTracker(tracker);
+  }
   // Never detached, so never freed.
-  check(cuda_mem_torch_attach_trace_tracker(&track, new native::AllocatorTraceTracker(std::move(tracker))));
+  check_unless_parents(cuda_mem_torch_attach_trace_tracker(&track, new native::AllocatorTraceTracker(std::move(tracker))));
 }
 
 } // namespace cuda_mem

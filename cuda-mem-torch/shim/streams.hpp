@@ -49,7 +49,7 @@ inline void see_streams(c10::DeviceIndex device) {
   const auto see = [&](cudaStream_t stream) { return cuda_mem_torch_see_stream(device, stream) == CUDA_MEM_TORCH_OK; };
   see(c10::cuda::getCurrentCUDAStream(device));
   static std::mutex mutex;
-  static std::unordered_set<int> seen;
+  static auto& seen = *new std::unordered_set<int>(); // Also for threads that run on at the end of the process.
   const std::lock_guard<std::mutex> lock(mutex);
   if (seen.count(device) != 0) {
     return;

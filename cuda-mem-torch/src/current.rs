@@ -56,7 +56,7 @@ pub fn change_current_allocator(allocator: Arc<dyn CudaAllocator>) -> Result<()>
     }
     let before = current.replace(allocator);
     drop(current);
-    // The last handle to an allocator may be somebody else's code.
+    // Without the lock: the last handle to an allocator may run the program's code.
     drop(before);
     Ok(())
 }

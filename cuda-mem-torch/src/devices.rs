@@ -86,7 +86,7 @@ impl Setup {
         caching.attach_backing_watcher(ipc::close);
         let [default_stream, own_stream] = [const { OnceLock::new() }; 2];
         let device = PerDevice { ordinal, context, caching, default_stream, own_stream };
-        // SAFETY: the promise of who set it.
+        // SAFETY: the promise of the caller that set `reuse`.
         unsafe { device.caching.set_graph_capture_record_stream_reuse(self.reuse) }?;
         device.caching.set_expandable_segments(!self.is_fixed)?;
         if let Some(options) = &self.history {

@@ -91,7 +91,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether there was not enough memory, whoever says so: what PyTorch raises as `torch.OutOfMemoryError`.
+    /// Whether there was not enough memory, of the driver or of a limit: what PyTorch raises as `torch.OutOfMemoryError`.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         match self {

@@ -1,11 +1,11 @@
 //! PyTorch's allocator interfaces over cuda-mem, in Rust terms: nothing of Python or PyTorch is needed to use or test them.
 //!
-//! - [`CudaAllocator`] is what PyTorch asks of an allocator. Two are behind it: [`NativeAllocator`], the caching one, and
+//! - [`CudaAllocator`] is PyTorch's allocator interface. Two types have it: [`NativeAllocator`], the caching one, and
 //!   [`PluggableAllocator`], a pair of functions with this crate's bookkeeping around it. [`change_current_allocator`] makes one the
 //!   program's.
 //! - [`MemPool`] is a private pool, of this allocator's memory or another's.
-//! - [`symm`] is PyTorch's registry of symmetric memory, and has it as the allocator of a pool.
-//! - [`dlpack`] hands memory to other libraries and takes theirs.
+//! - [`symm`] is PyTorch's registry of symmetric memory, and makes pools of that memory.
+//! - [`dlpack`] lends memory to other libraries and borrows theirs.
 //! - [`pin_memory`] and [`unpin_memory`] pin host memory by address, as `torch.cuda` does.
 //!
 //! ```

@@ -1,8 +1,8 @@
-//! Locks that a panic of somebody's function leaves as good as before.
+//! Locks that stay usable after a panic of the program's functions.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Nothing here is half done when other people's code runs, so a panic of theirs breaks no books.
+/// No record is half changed while the program's code runs, so a panic of it leaves all records whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

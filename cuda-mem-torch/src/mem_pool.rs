@@ -155,7 +155,7 @@ impl Drop for MemPool {
         if forked() {
             return;
         }
-        // Who still holds the pool, such as a graph, writes where it allocated: nobody else may have that from here on.
+        // A graph that still holds the pool writes where it allocated: from here on other requests may not have that memory.
         let ended = self.owner.set_use_on_oom(self.device, self.id, false);
         let released = no_panic("release_pool", || self.owner.release_pool(self.device, self.id));
         let ended = ended.and(released);

@@ -23,7 +23,7 @@ impl<B> Uncached<B> {
 
     pub(crate) fn insert(&self, address: CUdeviceptr, block: B) {
         lock(&self.books).insert(address, block);
-        // Before its address is anybody's, who has to tell others of it.
+        // Before the address is returned: only then can another thread learn of it.
         self.count.fetch_add(1, Ordering::Release);
     }
 

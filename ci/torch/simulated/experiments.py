@@ -188,6 +188,9 @@ def segments_stay_while_the_setting_is_off_late():
     early = block(64)
     cuda_mem_torch.enable()
     assert is_expandable(block(30 * MIB)), "PyTorch's setting is of its own segments"
+    if since(15):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments_reserve:0.5")
+        assert is_expandable(block(35 * MIB)), "that is another setting"
     torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     assert not is_expandable(block(30 * MIB))
     cuda_mem_torch.enable(garbage_collection_threshold=0.8)
@@ -677,14 +680,37 @@ def a_forked_child_ends_as_natively():
             memory._record_memory_history(None)
             print("ended", kept.numel(), pinned.numel())
 
-        if os.fork() == 0:
-            sys.exit(7)
+        # The child leaves the pool, too.
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            if os.fork() == 0:
+                sys.exit(7)
         print("status", os.waitstatus_to_exitcode(os.wait()[1]))
 
     done = ended(program)
     expected = ["ended 1000 1000", "status 7", "ended 1000 1000"]
     assert done.code == 0 and done.output.splitlines() == expected and "Traceback" not in done.errors, done
     assert done.errors.count("the snapshot of a forked child has no device memory") == 1, done
+
+
+def a_forked_child_leaves_scopes():
+    """The scopes that it was forked in are its parent's, and end there."""
+
+    def program():
+        import cuda_mem_torch
+
+        cuda_mem_torch.enable()
+        held, there = block(4 * MIB), torch.empty(MIB)
+        with contextlib.ExitStack() as scopes:
+            scopes.enter_context(cuda_mem_torch.tag("weights"))
+            scopes.enter_context(cuda_mem_torch.hold_still(held))
+            scopes.enter_context(cuda_mem_torch.pinned(there))
+            scopes.enter_context(cuda_mem_torch.on_backing_change(print))
+            if os.fork() == 0:
+                sys.exit(7)
+        print("status", os.waitstatus_to_exitcode(os.wait()[1]))
+
+    done = ended(program)
+    assert (done.code, done.output) == (0, "status 7\n") and "Traceback" not in done.errors, done
 
 
 def blocks_of_the_end_are_silent():
@@ -1159,7 +1185,7 @@ PROGRAMS = [
     options_add_up, settings_tell_of_expandable_segments, what_pytorch_refuses_changes_nothing, segments_stay_while_the_setting_is_off, segments_stay_while_the_setting_is_off_late, memory_is_held_still, statistics_print_themselves, snapshots_have_native_keys,
     statistics_are_those_of_expandable_segments, a_pool_beside_the_native_allocator, a_stream_of_others_is_destroyed, ids_are_no_handles_of_streams, observers_beside_threads, a_failed_request_says_what_there_was, failed_requests_write_pages_after_disable,
     a_request_that_hardly_fails_says_so, mistakes_with_tags_are_named, mistaken_devices_are_named, what_is_left_keeps_it_enabled, captures_beside_threads, a_capture_that_begins_twice_ends_with_its_graph, snapshots_go_from_device_to_device,
-    threads_that_outlive_the_program, a_forked_child_ends_as_natively, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
+    threads_that_outlive_the_program, a_forked_child_ends_as_natively, a_forked_child_leaves_scopes, blocks_of_the_end_are_silent, new_streams_each_step, pinned_in_place_again, pinned_memory_is_of_the_cache, earlier_pinned_memory_is_native, graphs_have_pinned_memory, graphs_of_both_allocators_share_a_pool,
     pinned_memory_is_recorded, requests_are_rejected_first, allocations_have_a_traceback, statistics_name_private_pools, tensors_are_annotated, annotations_name_what_is_compiled,
     segments_may_be_larger_than_all, later_settings_are_accepted,
 ]

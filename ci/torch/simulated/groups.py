@@ -67,7 +67,11 @@ def use(number, directory):
     pooled = None
     with torch.cuda.use_mem_pool(symm_mem.get_mem_pool(device)):
         pooled = torch.empty(4096, dtype=torch.uint8, device=device)
+    # Since 2.12.
+    is_symmetric = getattr(symm_mem, "is_symm_mem_tensor", None)
+    assert is_symmetric is None or not is_symmetric(torch.empty(4096, dtype=torch.uint8, device=device))
     for mine in (tensor, pooled):
+        assert is_symmetric is None or is_symmetric(mine) and is_symmetric(mine[16:])
         mine[:64].copy_(numbered() + number)
         handle = symm_mem.rendezvous(mine, dist.group.WORLD)
         assert (handle.rank, handle.world_size, handle.buffer_size >= 4096) == (number, 2, True)

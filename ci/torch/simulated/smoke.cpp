@@ -724,6 +724,21 @@ static void rejected([[maybe_unused]] CA::CUDAAllocator* native) {
 #endif
 }
 
+/// Who listens since a late `enable()` hears of both allocators, once of each event.
+static void heard_of_both(CA::CUDAAllocator* native) {
+  static int observed = 0;
+  static int tracked = 0;
+  CA::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) { ++observed; });
+  CA::attachAllocatorTraceTracker([](const CA::TraceEntry& entry) { tracked += entry.action_ == CA::TraceEntry::ALLOC; });
+  for (CA::CUDAAllocator* one : {CA::get(), native}) {
+    const int before = tracked;
+    one->raw_delete(one->raw_alloc(1 << 20));
+    EXPECT(tracked == before + 1);
+    EXPECT(has(thrown([&] { one->raw_alloc(32ULL << 40); }), "CUDA out of memory. "));
+  }
+  EXPECT(observed == 2);
+}
+
 /// Memory that was freed keeps the allocator in place only as long as a stream uses it, here one that captures.
 static void freed_and_still_used() {
   char text[4096] = "";
@@ -797,6 +812,7 @@ static void late(CA::CUDAAllocator* native) {
   fresh.clear();
   checkpointed_before(native);
   caching_switched_since(native);
+  heard_of_both(native);
   rejected(native);
   at_addresses(CA::get());
   at_addresses(native);
@@ -872,8 +888,12 @@ int main(int count, char** words) {
     in_a_forked_child([&] {
       EXPECT(CA::getPoolUseCount(0, id) == 1);
       CA::setUseOnOOM(0, id, true);
+      CA::endAllocateToPool(0, id);
       CA::releasePool(0, id);
       CA::emptyCache(id);
+#if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
+      EXPECT(CA::get()->getContextForPointer(text) == nullptr);
+#endif
     });
     CA::releasePool(0, id);
     EXPECT(cuda_mem_torch_shim_uninstall(text, sizeof text) == 0 && CA::get() == native);

@@ -9,6 +9,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import imports
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
@@ -17,50 +19,6 @@ STEPS = [
     "statistics", "history", "out_of_memory", "fraction", "options", "accelerator_memory", "disabled_again", "graph_uses_memory_again",
     "compiled_regions",
 ]
-
-# The garbage collector, which finds nothing in the programs below, would have a third of their time.
-IMPORT = "import gc; gc.disable(); import torch; gc.freeze(); "
-
-# Programs whose environment says what happens when PyTorch is imported: variables, the code, the exit status, and what is printed.
-BACKEND = IMPORT + "print(torch.cuda.get_allocator_backend())"
-SPLIT = IMPORT + "block = torch.empty(1, device='cuda'); print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
-IMPORTED = {
-    "asked": ({"CUDA_MEM_TORCH": "1"}, BACKEND, 0, "cuda-mem"),
-    "asked_with_a_bad_option": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}, BACKEND, 0, "CUDA_MEM_TORCH=1 does nothing"
-    ),
-    "required_with_a_bad_option": (
-        {"CUDA_MEM_TORCH": "require", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}, BACKEND, 1, "max_split_size_mb"
-    ),
-    # PyTorch ends at its first allocation then, whoever allocates.
-    "asked_with_an_option_that_pytorch_refuses": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "pinned_num_register_threads:3"}, BACKEND, 0, "native\nexit status"
-    ),
-    "required_with_an_option_that_pytorch_refuses": (
-        {"CUDA_MEM_TORCH": "require", "PYTORCH_CUDA_ALLOC_CONF": "pinned_num_register_threads:3"}, BACKEND, 1, "has to be power of 2"
-    ),
-    "asked_with_spellings_that_pytorch_accepts": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512MB,roundup_power2_divisions:[256:1,>:4,]"}, BACKEND, 0, "cuda-mem\nexit status"
-    ),
-    "asked_with_a_comma_at_the_end": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,"}, BACKEND, 0, "cuda-mem\nexit status"
-    ),
-    # PyTorch looks at no sign that it passes over.
-    "asked_with_other_signs": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb,512]"}, BACKEND, 0, "cuda-mem\nexit status"
-    ),
-    # It looks at this name on every device, before the general one.
-    "asked_with_settings_under_another_name": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_HIP_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:128"}, SPLIT, 0, "64\nexit status"
-    ),
-    "asked_beside_the_asynchronous_backend": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_CUDA_ALLOC_CONF"
-    ),
-    "asked_beside_the_asynchronous_backend_by_the_other_name": (
-        {"CUDA_MEM_TORCH": "1", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, BACKEND, 0, "remove that from PYTORCH_ALLOC_CONF"
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Result:
@@ -95,7 +53,7 @@ def prepare(folder, simulator, cuda_include, version=13):
     filled = 'torch.full((bytes,), value, dtype=torch.uint8, device="cuda")'
     assert filled in steps
     (folder / "steps.py").write_text(steps.replace(filled, 'torch.empty(bytes, dtype=torch.uint8, device="cuda")'))
-    for script in ("programs.py", "groups.py", "experiments.py", "vllm_worker.py", "forked.py"):
+    for script in ("imports.py", "programs.py", "groups.py", "experiments.py", "vllm_worker.py", "forked.py"):
         (folder / script).write_text((HERE / script).read_text())
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CUDA_MEM", "PYTORCH_", "PYTHON"))}
     return clean | {
@@ -108,15 +66,15 @@ def prepare(folder, simulator, cuda_include, version=13):
 
 
 # Those that are modules, and all.
-MODULES = ["programs", "experiments", "groups", "steps", "vllm_worker"]
-GROUPS = ["doctor", "import", *MODULES, "guide"]
+MODULES = ["imports", "programs", "experiments", "groups", "steps", "vllm_worker"]
+GROUPS = ["doctor", *MODULES, "guide"]
 
 
 def run(python, folder, environment, jobs, groups):
     """Groups of programs with an interpreter that has PyTorch and the wheel; a result each, as they end."""
     if "doctor" in groups:
         yield from diagnosed(python, folder, environment)
-    if "import" in groups:
+    if "imports" in groups:
         yield from imported(python, folder, environment)
     if names := [f"{module}.{name}" for module in MODULES if module in groups for name in names_of(module)]:
         yield from forked(python, folder, environment, jobs, names)
@@ -128,6 +86,8 @@ def names_of(module):
     """The programs that a module lists."""
     if module == "steps":
         return STEPS
+    if module == "imports":
+        return [*imports.LATER]
     text = (HERE / f"{module}.py").read_text()
     return re.search(r"^PROGRAMS = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)[1].replace(",", " ").split()
 
@@ -143,7 +103,9 @@ def forked(python, folder, environment, jobs, names):
             told = json.loads(line)
             left.remove(told["name"])
             printed = (folder / f"{told['name']}.log").read_text(errors="replace") + f"exit status {told['code']}\n"
-            yield Result(*told["name"].split("."), told["code"] == 0, told["seconds"], printed)
+            group, name = told["name"].split(".")
+            code, words = imports.LATER[name][2:] if group == "imports" else (0, "")
+            yield Result(group, name, told["code"] == code and words in printed, told["seconds"], printed)
     for name in sorted(left):
         yield Result(*name.split("."), False, 0.0, other)
 
@@ -167,9 +129,9 @@ def diagnosed(python, folder, environment):
 
 
 def imported(python, folder, environment):
-    for name, (variables, program, wanted, words) in IMPORTED.items():
-        printed, code = ended(python, folder, environment | variables, ["-c", program])
-        yield Result("import", name, code == wanted and words in printed, 0.0, printed)
+    for name, (variables, program, wanted, words) in imports.AFRESH.items():
+        printed, code = ended(python, folder, environment | variables, ["-c", imports.IMPORT + program])
+        yield Result("imports", name, code == wanted and words in printed, 0.0, printed)
 
 
 def guided(python, folder, environment):

@@ -29,7 +29,7 @@ _options: dict[str, object] = {}
 
 @dataclass(frozen=True, repr=False)
 class Enabled:
-    """What runs since :func:`enable`: prints itself."""
+    """The result of :func:`enable`: what allocates, and since when. Its text says so."""
 
     version: str
     torch: str
@@ -55,16 +55,16 @@ def enable(
     pinned: bool | None = None,
     roundup_power2_divisions: int | Mapping[int | str, int] | None = None,
 ) -> Enabled:
-    """Has PyTorch allocate device memory here from now on. Gives what runs, which prints itself.
+    """Makes PyTorch allocate device memory and pinned host memory with cuda-mem from now on. Returns a description, which can be printed.
 
-    Best called before anything is on a device. Afterwards it works too: what there is stays with PyTorch's own allocator, and
-    statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active in this thread; in
-    other threads ``use_mem_pool`` cannot be seen, so none may be inside. Called again, it changes the options that it names.
+    Call it before anything is allocated on a device. Called later it works too: earlier memory stays with PyTorch's own allocator, and
+    statistics are the sum of both. It is refused while a graph is captured or ``use_mem_pool`` is active in this thread. No other
+    thread may be inside of ``use_mem_pool`` either, which is not checked. Called again, it changes the options that are named.
 
-    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and go before it. ``expandable_segments=False`` has what is allocated
-    from then on stay behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. ``pinned=False`` leaves pinned
-    host memory to PyTorch's own allocator, which has it natively. Raises ``ValueError`` for a value that is not
-    accepted, ``TypeError`` for one of another type, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all else.
+    The options are those of ``PYTORCH_CUDA_ALLOC_CONF``, and override it. With ``expandable_segments=False`` memory that is allocated
+    from then on stays behind its addresses, for programs that register it; :func:`hold_still` does so for single tensors. ``pinned=False``
+    leaves pinned host memory to PyTorch's own allocator. Raises ``ValueError`` for a value that is not accepted, ``TypeError`` for
+    one of another type, ``UnsupportedTorchError`` for a PyTorch that is not supported, ``CudaMemError`` for all other failures.
     """
     options = _options | {key: value for key, value in locals().items() if value is not None}
     pins = options.get("pinned", True)
@@ -106,7 +106,7 @@ def _text(options: Mapping[str, object]) -> str:
 
 
 def _announce_lost() -> None:
-    """Who listened to the native allocator before does not hear of this one."""
+    """Warns of earlier listeners of the native allocator: they do not hear of this one."""
     _log.info(
         "CUDA was in use before enable(): earlier memory stays with PyTorch's own allocator until it is freed, out-of-memory "
         "observers that were attached before hear of that one only, and PyTorch cannot take earlier tensors of CUDA graph trees "
@@ -129,8 +129,8 @@ def _announce_lost() -> None:
 
 
 def disable() -> None:
-    """Has PyTorch use its own allocator again, with the options of the environment. Raises ``CudaMemError`` while tensors of this one live. Nothing if it is not
-    enabled."""
+    """Makes PyTorch use its own allocator again, with the options of the environment. Raises ``CudaMemError`` while a tensor, a ``MemPool`` or a
+    CUDA graph of this allocator lives. Does nothing if it is not enabled."""
     if not is_enabled():
         return
     torch = _torch.load()
@@ -152,7 +152,7 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether PyTorch allocates here."""
+    """Whether PyTorch allocates with cuda-mem."""
     torch = sys.modules.get("torch")
     return torch is not None and _shim.load.cache_info().currsize > 0 and _shim.state(torch) != 0
 
@@ -182,7 +182,7 @@ def _enable_at_import(torch: ModuleType, asked: str) -> None:
         raise CudaMemError(ACCEPTED)
     # Nothing asks for a GPU here: that may initialise CUDA, after which the program could not fork any more.
     _torch.expect_cuda(torch)
-    # Who names another allocator in a script wants that one more than who runs the script wants this one.
+    # Another allocator that the settings name goes before this variable.
     backend = _settings.named(_settings.from_environment(), "backend")
     if backend not in (None, "native"):
         raise CudaMemError(f"PyTorch's settings ask for backend:{backend}; remove that from {_settings.variable()}")

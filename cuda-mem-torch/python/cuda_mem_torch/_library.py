@@ -14,7 +14,7 @@ ABI_VERSION = 8
 FOLDER = Path(__file__).resolve().parent
 PATH = FOLDER / "libcuda_mem_torch.so"
 
-OK, INVALID_ARGUMENT, NOT_OURS = 0, 1, 3
+OK, INVALID_ARGUMENT, NOT_OURS, FORKED = 0, 1, 3, 4
 
 NOTE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -52,6 +52,12 @@ def check(code: int) -> None:
         return
     message = last_error()
     raise ValueError(message) if code == INVALID_ARGUMENT else CudaMemError(message)
+
+
+def check_end(code: int) -> None:
+    """As :func:`check`, of a call that ends something. In a forked child there is nothing to end: what it inherited is the parent's."""
+    if code != FORKED:
+        check(code)
 
 
 def last_error() -> str:

@@ -20,7 +20,7 @@ def pin_memory(data_ptr: int, size: int) -> None:
 
 def unpin_memory(data_ptr: int) -> None:
     """Unpins what was pinned at an address, which no device uses any more."""
-    _library.check(_library.load().cuda_mem_torch_unpin_memory(_library.number("data_ptr", data_ptr)))
+    _library.check_end(_library.load().cuda_mem_torch_unpin_memory(_library.number("data_ptr", data_ptr)))
 
 
 # Of each address that :func:`pin` pinned, what unpins it when its memory goes.

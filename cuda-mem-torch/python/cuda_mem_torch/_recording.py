@@ -36,7 +36,7 @@ def pytorch() -> ModuleType:
 
 
 def start(torch: ModuleType, entries: int, stacks: str) -> bool:
-    """Has PyTorch record what happens, pinned host memory included where it can (2.15); whether it did not already."""
+    """Has PyTorch record what happens, pinned host memory included where it can (2.14); whether it did not already."""
     _library.number("max_entries", entries)
     if stacks not in ("python", "all"):
         raise ValueError(f"stacks is {stacks!r}; accepted: 'python', 'all'")
@@ -60,7 +60,7 @@ def _draw(torch: ModuleType, page: _drawing.Page, title: str) -> None:
 def record(
     path: str | os.PathLike[str] = "run.html", *, max_entries: int = _ENTRIES, stacks: str = "python"
 ) -> Iterator[_drawing.Page]:
-    """Records what happens to memory inside of ``with``, and writes a page of it at the end, also when an exception ends it.
+    """Records the events of memory inside of ``with``, and writes a page of them at the end, also when an exception ends it.
 
         with cuda_mem_torch.record("run.html"):
             train()
@@ -125,11 +125,11 @@ _out_of_memory = _OutOfMemory()
 def on_oom(
     path: str | os.PathLike[str] | None = "oom.html", *, max_entries: int = _ENTRIES, stacks: str = "python"
 ) -> None:
-    """Has a page written when memory runs out: who holds it, line by line, and what was free then. At most one a minute.
+    """Writes a page when memory runs out: which lines of code hold it, and what was free then. At most one page a minute.
 
         cuda_mem_torch.on_oom("oom.html")
 
-    Works with PyTorch's own allocator and with this one. It records the history from now on, which stacks need. Ranks of
+    Works with PyTorch's own allocator and with this one. It records the history from now on, for the stacks. Ranks of
     ``torchrun`` write a page each, ``oom-rank0.html`` and so on. ``None`` ends it.
     """
     if path is None:

@@ -56,7 +56,7 @@ class _PoolId(ctypes.Structure):
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A range that stayed awake, the bytes that stayed for it, and for whom."""
+    """A range that stayed awake, the bytes that stayed for it, and the reason."""
 
     address: int
     size: int
@@ -66,7 +66,7 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What a registrant did when it was told: how long it took, and what it failed with."""
+    """The call of a registrant for a change: how long it took, and its error."""
 
     callback: Callable[[BackingChange], object] | None
     seconds: float
@@ -75,7 +75,7 @@ class Told:
 
 @dataclasses.dataclass(frozen=True)
 class Slept:
-    """What came of :func:`sleep`, in bytes. ``missing`` was given back and is not free: an export or an import elsewhere has it."""
+    """The result of :func:`sleep`, in bytes. ``missing`` was given back and is not free: another holder has it, or another process took it."""
 
     freed: int
     saved: int
@@ -87,14 +87,14 @@ class Slept:
     def __str__(self) -> str:
         lines = [f"freed {_size(self.freed)}, saved {_size(self.saved)}"]
         if self.missing:
-            lines.append(f"missing {_size(self.missing)}: an export or an import elsewhere has it")
+            lines.append(f"missing {_size(self.missing)}: another holder (an export, an import) has it, or another process took it")
         lines += [f"kept {_size(kept.stayed)} for {kept.reason} ({kept.size} bytes at {kept.address:#x})" for kept in self.kept]
         lines += [f"refused {_size(size)} at {address:#x}: {why}" for address, size, why in self.refused]
         return "\n".join(lines + _failures(self.told))
 
 
 class Woken(list[Told]):
-    """What came of :func:`wake`: what each registrant did, as a list, and the bytes that woke of each tag that slept."""
+    """The result of :func:`wake`: the calls of registrants, as a list, and the bytes that woke of each tag that slept."""
 
     def __init__(self, told: Iterable[Told], tags: dict[str, int]) -> None:
         super().__init__(told)
@@ -157,9 +157,9 @@ class Registrant:
         _REGISTRANTS[self.number] = self
 
     def remove(self) -> None:
-        """Ends it; once is enough."""
+        """Detaches the callback. Calling it again does nothing."""
         if _REGISTRANTS.pop(self.number, None) is not None:
-            _library.check(_load().cuda_mem_torch_detach_backing_change(self.number))
+            _library.check_end(_load().cuda_mem_torch_detach_backing_change(self.number))
             # A change that is under way in another thread may still be told. What the program passed is not kept for it.
             self._callback = None
             _REMOVED.append(self._change)
@@ -186,7 +186,7 @@ class Tag:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _library.check(_load().cuda_mem_torch_leave_tag(self.device, self._word))
+        _library.check_end(_load().cuda_mem_torch_leave_tag(self.device, self._word))
 
     def add(self, pool: torch.cuda.MemPool | tuple[int, int]) -> None:
         """Gives it a ``MemPool``, or a graph's pool by its handle, that has no memory yet: all of its memory is the tag's."""
@@ -197,11 +197,11 @@ class Tag:
         _library.check(_load().cuda_mem_torch_add_pool_to_tag(self.device, self._word, _PoolId(*numbers)))
 
     def prepare(self) -> int:
-        """Makes the host memory for the next sleep ahead, for what is live now; how many bytes."""
+        """Allocates the host memory for the next sleep ahead, for the memory that is live now; returns its bytes."""
         return self._backup("cuda_mem_torch_prepare_backup")
 
     def release_backup(self) -> int:
-        """Gives the host memory back that is kept for the next sleep; how many bytes."""
+        """Frees the host memory that is kept for the next sleep; returns its bytes."""
         return self._backup("cuda_mem_torch_release_backup")
 
     def _backup(self, function: str) -> int:
@@ -235,9 +235,9 @@ def sleep(tags: Tags = None, backup: str = "pinned", device: Device = None) -> S
 
 
 def wake(tags: Tags = None, restore: bool | int = True, device: Device = None) -> Woken:
-    """Wakes tags at the addresses that they had, all or none. With ``restore=True`` memory has what it had where there is a backup, and
-    anything where that was discarded; anything with ``False``; with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
-    The result is a list of what registrants did; its text says what woke."""
+    """Wakes tags at the addresses that they had, all or none. With ``restore=True`` memory has its old bytes where there is a backup, and
+    undefined ones where that was discarded; with ``False`` undefined ones; with a number from 0 to 255 that in each byte. Raises if there is not enough memory: all of them sleep on, and it can be tried again.
+    The result is a list of the calls of registrants; its text says what woke."""
     restored, number, words = _restored(restore), _torch.device_index(device), _words(tags)
     told: list[Told] = []
     visitor = _visitor([], [], told)
@@ -265,7 +265,7 @@ def keep(tensor: torch.Tensor, reason: str = "kept by the program") -> Iterator[
     try:
         yield tensor
     finally:
-        _library.check(_load().cuda_mem_torch_let_move(kept))
+        _library.check_end(_load().cuda_mem_torch_let_move(kept))
 
 
 def state(device: Device = None) -> dict[str, TagState]:
@@ -298,8 +298,8 @@ def read_backup(tensor: torch.Tensor) -> bytes:
 
 
 def on_backing_change(callback: Callable[[BackingChange], object]) -> Registrant:
-    """Has ``callback`` be told before memory of a tag goes and after it came, with no lock held, in the order of registration. What it
-    raises is reported by :func:`sleep` and :func:`wake`, and stops nothing."""
+    """Calls ``callback`` before memory of a tag goes and after it came, with no lock held, in the order of registration. Exceptions that it
+    raises are reported by :func:`sleep` and :func:`wake`, and stop nothing."""
     return Registrant(callback)
 
 

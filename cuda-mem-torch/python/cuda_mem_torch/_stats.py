@@ -1,4 +1,4 @@
-"""Statistics that print themselves."""
+"""Statistics whose text is a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 class StreamStats(NamedTuple):
-    """What a stream has of a pool, in bytes: ``longest`` is the longest free piece."""
+    """Memory of a stream in a pool, in bytes: ``longest`` is the longest free piece."""
 
     stream: int
     pool: tuple[int, int]
@@ -21,7 +21,7 @@ class StreamStats(NamedTuple):
 
 
 class Stats(dict[str, Any]):
-    """``torch.cuda.memory_stats()`` of a device, as a dictionary with PyTorch's keys. What is asked for most has a name; all sizes are bytes.
+    """``torch.cuda.memory_stats()`` of a device, as a dictionary with PyTorch's keys. The most used figures are attributes; all sizes are bytes.
     ``print`` and notebooks show a table."""
 
     def __init__(self, device: int, stats: Mapping[str, Any], segments: Any) -> None:
@@ -37,22 +37,22 @@ class Stats(dict[str, Any]):
 
     @property
     def allocated(self) -> int:
-        """What tensors have."""
+        """Bytes of tensors."""
         return self._current("allocated")
 
     @property
     def active(self) -> int:
-        """What tensors have, and what was freed and other streams still use."""
+        """Bytes of tensors, and of freed memory that other streams still use."""
         return self._current("active")
 
     @property
     def reserved(self) -> int:
-        """What is held of the device."""
+        """Bytes that the allocator holds of the device."""
         return self._current("reserved")
 
     @property
     def ratio(self) -> float:
-        """How much is held for each byte that is active; 1 if nothing is."""
+        """Reserved over active bytes; 1 if none is active."""
         return self.reserved / self.active if self.active else 1.0
 
     @cached_property
@@ -86,14 +86,14 @@ class Stats(dict[str, Any]):
 
     def __str__(self) -> str:
         lines = [f"device {self.device}", *_table(("", "now", "peak"), self._figures())]
-        lines.append(f"held for each active byte {self.ratio:.3f}, out of memory {self.get('num_ooms', 0)} times")
+        lines.append(f"reserved / active {self.ratio:.3f}, out of memory {self.get('num_ooms', 0)} times")
         if self.streams:
             lines += ["", *_table(_HEADS, self._rows())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         tables = [(("", "now", "peak"), self._figures()), (_HEADS, self._rows())]
-        return f"<p>device {self.device}, held for each active byte {self.ratio:.3f}</p>" + "".join(
+        return f"<p>device {self.device}, reserved / active {self.ratio:.3f}</p>" + "".join(
             _html(heads, rows) for heads, rows in tables if rows
         )
 

@@ -44,4 +44,4 @@ def _hold(address: int, bytes: int) -> ctypes.c_void_p:
 
 
 def _let_move(still: ctypes.c_void_p) -> None:
-    _library.check(_library.load().cuda_mem_torch_let_move(still))
+    _library.check_end(_library.load().cuda_mem_torch_let_move(still))

@@ -1,13 +1,13 @@
 """Symmetric memory: the same buffer on every rank of a group, each rank with the addresses of all.
 
     import torch.distributed._symmetric_memory as symm_mem
-    cuda_mem_torch.enable()                     # makes the backend known
+    cuda_mem_torch.enable()                     # registers the backend
     symm_mem.set_backend("CUDA_MEM")
     tensor = symm_mem.empty(1 << 20, device=device)
     handle = symm_mem.rendezvous(tensor, dist.group.WORLD)
 
 The ranks are processes of one host. Memory without a group's name is for all ranks; every rank allocates the same in the same order. What
-PyTorch says of its own backend ``CUDA`` holds, but for multicast, which there is none of.
+PyTorch says of its own backend ``CUDA`` holds, except that there is no multicast.
 """
 
 from __future__ import annotations

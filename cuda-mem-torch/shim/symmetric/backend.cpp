@@ -3,15 +3,11 @@
 //
 // Holds no Python and takes no GIL. PyTorch may hold it around any of these calls, joining included: other threads of Python stand
 // still then. So nothing here may need another thread of Python to go on, and a group's store must be one of PyTorch's own, in C++.
-#include "joined.hpp"
 #include "memory.hpp"
 #include "old_system.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <map>
-#include <mutex>
-#include <utility>
 
 namespace cuda_mem {
 namespace {
@@ -124,6 +120,11 @@ class Backend final : public SymmetricMemoryAllocator {
   }
   std::string name() override {
     return NAME;
+  }
+  /// Virtual since PyTorch 2.12, so it does not say `override`.
+  bool has_allocation(void* address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return find(address) != blocks_.end();
   }
 
   /// Leaves a group; whether it was joined.

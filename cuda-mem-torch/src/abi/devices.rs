@@ -79,7 +79,7 @@ pub(super) fn bind(device: &'static Device) -> Result<(), Failure> {
 }
 
 /// The number of a device that there is.
-fn number_of(ordinal: c_int) -> Result<usize, Failure> {
+pub(super) fn number_of(ordinal: c_int) -> Result<usize, Failure> {
     let count = driver()?.device_count()?;
     let number = usize::try_from(ordinal).ok().filter(|number| *number < count.min(MOST));
     number.ok_or_else(|| {
@@ -103,11 +103,6 @@ pub(super) fn check_fraction(ordinal: c_int, fraction: f64) -> Result<usize, Fai
         return Err(Failure::argument(format!("the fraction is {fraction}; accepted: from 0 to 1")));
     }
     number_of(ordinal)
-}
-
-pub(super) fn fraction(ordinal: c_int) -> Result<f64, Failure> {
-    let number = number_of(ordinal)?;
-    Ok(DEVICES.set_up(|setup| setup.fractions.get(&number).copied().unwrap_or(1.0)))
 }
 
 /// Adds a device to some, once.

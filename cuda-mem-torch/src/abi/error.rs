@@ -214,12 +214,7 @@ impl From<Error> for Failure {
 impl From<PinError> for Failure {
     fn from(error: PinError) -> Self {
         let driver = error.code().map_or(0, |code| code.0.cast_signed());
-        let code = if matches!(error.error(), CoreError::Forked) {
-            CUDA_MEM_TORCH_FORKED
-        } else {
-            CUDA_MEM_TORCH_DRIVER
-        };
-        Self { driver, ..Self::new(code, error.to_string()) }
+        Self { driver, ..Self::new(CUDA_MEM_TORCH_DRIVER, error.to_string()) }
     }
 }
 

@@ -208,7 +208,7 @@ pub unsafe extern "C" fn cuda_mem_torch_ipc_close(address: *mut c_void) -> c_int
             opened[place].users -= 1;
             return Ok(());
         }
-        // Nobody finds it any more. Whoever opens the same bytes again gets a mapping of its own: by then they may name other memory.
+        // Out of the list first: a later open of the same bytes gets a mapping of its own, since they may name other memory by then.
         let Opened { mapping, device, .. } = opened.swap_remove(place);
         drop(imports);
         leaving::wait_and(vec![device], move || drop(mapping))

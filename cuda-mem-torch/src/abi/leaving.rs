@@ -1,5 +1,5 @@
-//! What was given back and may be in use yet: it goes once its devices have done all that they were given by then. Which streams use it is not
-//! known here. While a stream captures that was seen here, whichever thread captures, it is left to a later call.
+//! Memory that was given back and may still be in use: it goes once its devices have done all work that they had by then. Which streams use it
+//! is not known here. While a stream captures that was seen here, in whichever thread, it is left to a later call.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::error::{CUDA_MEM_TORCH_CAPTURING, Failure};
 use super::streams;
 use crate::lock::lock;
 
-/// The driver's code as the process ends: it gave everything back before, and nobody is left to be told.
+/// The driver's code as the process ends: it gave everything back before, so there is nothing to report.
 const ENDED: i32 = CUresult::CUDA_ERROR_DEINITIALIZED.0.cast_signed();
 
 struct Leaving {
@@ -45,7 +45,7 @@ fn settle_with(own: Option<Leaving>) -> Result<(), Failure> {
     let mut leaving = std::mem::take(&mut *lock(&LEAVING));
     let awaited: Vec<_> =
         own.iter().flat_map(|own| own.devices.iter().map(|device| device.ordinal)).collect();
-    // Nobody else finds it in the list, and waits for it in this call's stead.
+    // It was never in the list, so no other call waits for it instead of this one.
     leaving.extend(own);
     let (mut waited, mut failures) = (BTreeMap::new(), Vec::new());
     let mut is_quiet = |device: &&Device| {

@@ -203,7 +203,7 @@ pub unsafe extern "C" fn cuda_mem_torch_block_bytes(address: *const c_void, byte
     })
 }
 
-/// Enters a stream, of whichever device, as a user of a block: freed, the block stays away from everybody until the stream is past
+/// Enters a stream, of whichever device, as a user of a block: freed, the block is not reused until the stream is past
 /// the work that it was given by then.
 ///
 /// # Safety
@@ -284,7 +284,8 @@ pub extern "C" fn cuda_mem_torch_set_memory_fraction(device: c_int, fraction: f6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuda_mem_torch_memory_fraction(device: c_int, fraction: *mut f64) -> c_int {
     entry(|| {
-        let is = devices::fraction(device)?;
+        let number = devices::number_of(device)?;
+        let is = DEVICES.set_up(|setup| setup.fractions.get(&number).copied().unwrap_or(1.0));
         // SAFETY: the caller's promise.
         unsafe { write(fraction, is, "fraction") }
     })

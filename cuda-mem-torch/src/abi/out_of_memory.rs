@@ -1,4 +1,4 @@
-//! What PyTorch says when there is no memory, and what would help.
+//! The text of an out-of-memory error: PyTorch's words, then the allocator's report, which ends with what would help.
 
 use std::ffi::c_int;
 use std::fmt::Write as _;
@@ -44,9 +44,6 @@ fn of_report(report: &OutOfMemoryReport) -> Failure {
         Bytes(report.live),
         Bytes(unallocated)
     );
-    for (at, advice) in report.advice.iter().enumerate() {
-        let _ = write!(text, "{}{advice}", if at == 0 { " What would help: " } else { "; " });
-    }
     let _ = write!(text, "\ncuda-mem: {report}");
     Failure::new(CUDA_MEM_TORCH_OUT_OF_MEMORY, text)
 }

@@ -29,7 +29,7 @@ use crate::lock::lock;
 /// Maps of addresses, so that threads seldom wait for each other. A power of two.
 const SHARDS: usize = 64;
 
-/// A block that somebody has.
+/// An allocated block.
 struct Lent {
     block: PinnedBlock,
     /// Streams that captured when they were recorded, so that the block could not note them. It is behind them when it is freed.
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn cuda_mem_torch_pinned_block_bytes(address: *mut c_void,
 pub type cuda_mem_torch_pinned_visit =
     Option<unsafe extern "C" fn(data: *mut c_void, address: *mut c_void, bytes: usize)>;
 
-/// Tells of all blocks that somebody has.
+/// Calls `visit` for each allocated block.
 ///
 /// # Safety
 ///
@@ -248,7 +248,7 @@ pub struct cuda_mem_torch_pinned_stats {
     pub allocations: cuda_mem_torch_stat,
     /// Their bytes.
     pub allocated_bytes: cuda_mem_torch_stat,
-    /// Blocks that somebody has.
+    /// Allocated blocks.
     pub active_requests: cuda_mem_torch_stat,
     /// Their bytes.
     pub active_bytes: cuda_mem_torch_stat,

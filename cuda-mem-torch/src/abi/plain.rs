@@ -6,7 +6,7 @@
 //! exception to never waiting for a device. While the requesting stream captures, or one that the library was told of, new memory is made
 //! instead. PyTorch with the shim does not come here.
 //!
-//! It may happen under PyTorch's own lock. These functions have allocators of their own, which nobody listens to: no observer,
+//! It may happen under PyTorch's own lock. These functions have allocators of their own, without listeners: no observer,
 //! tracker or other function of the program runs here.
 //!
 //! # Safety
@@ -19,8 +19,11 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
 
+use cuda_mem_ipc::cuda_mem_pool::Error;
+use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Error as CoreError, LateReports, Stream};
+
 use super::devices::{self, Device};
-use super::error::{CUDA_MEM_TORCH_NOT_OURS, CUDA_MEM_TORCH_OK, Failure, entry};
+use super::error::{CUDA_MEM_TORCH_OK, Failure, entry};
 use super::pointers::{pointer, write_if};
 use super::streams;
 use crate::devices::{Devices, MOST};
@@ -28,7 +31,7 @@ use crate::lock::lock;
 
 /// Where all of it is allocated is a stream of the device's own: no user's stream has its memory for itself.
 static PLAIN: Devices = Devices::new();
-/// One lock for each device: its holder may wait for the device. Nobody holds two.
+/// One lock for each device: its holder may wait for the device, and has the program's hook hear of failures later. Nobody holds two.
 static BOOKS: [Mutex<Books>; MOST] =
     [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
@@ -69,6 +72,7 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
         if size == 0 {
             return Ok(());
         }
+        let _reports = LateReports::new();
         let (device, mut books) = of(device)?;
         let parked: usize = books.parked.iter().map(|(_, block)| block.bytes).sum();
         if parked >= size.min(MOST_PARKED) {
@@ -104,9 +108,7 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
     entry(|| {
         let (_, mut books) = of(device)?;
         let address = address.addr() as u64;
-        let unknown =
-            || Failure::new(CUDA_MEM_TORCH_NOT_OURS, format!("{address:#x} was not allocated here"));
-        let block = books.live.remove(&address).ok_or_else(unknown)?;
+        let block = books.live.remove(&address).ok_or(Error::UnknownAddress { address })?;
         books.parked.push((address, block));
         Ok(())
     });
@@ -117,9 +119,9 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
 pub extern "C" fn cuda_mem_torch_plain_reset() {
     entry(|| {
         PLAIN.all().try_for_each(|device| {
+            let _reports = LateReports::new();
             of(device.ordinal)?.1.use_parked(None);
-            device.caching.empty_cache()?;
-            Ok(())
+            Ok(device.caching.empty_cache().map(drop)?)
         })
     });
 }
@@ -177,7 +179,11 @@ impl Books {
     /// Waits for all that used parked memory, and frees it; whether there was any. It stays parked while a capture forbids the wait, or while
     /// the asking stream captures.
     fn use_parked(&mut self, asker: Option<(&'static Device, *mut c_void)>) -> bool {
-        if self.parked.is_empty() || asker.is_some_and(|(device, stream)| streams::captures(device, stream)) {
+        let captures = |(device, raw): (&Device, _)| {
+            // SAFETY: the caller's promise for the handle: a stream of this device. Nothing of it is kept: nobody says that it has ended.
+            matches!(unsafe { Stream::borrow_raw(&device.context, raw) }, Err(CoreError::Capturing { .. }))
+        };
+        if self.parked.is_empty() || asker.is_some_and(captures) {
             return false;
         }
         let mut users = Vec::new();

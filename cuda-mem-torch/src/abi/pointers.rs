@@ -138,7 +138,7 @@ impl Data {
     }
 }
 
-// SAFETY: it is never looked through here; who passed it says that its functions may be called by any thread.
+// SAFETY: it is never dereferenced here; the caller that passed it promises that its functions may be called by any thread.
 unsafe impl Send for Data {}
 // SAFETY: as above.
 unsafe impl Sync for Data {}

@@ -207,7 +207,7 @@ pub unsafe extern "C" fn cuda_mem_torch_empty_cache(
     })
 }
 
-/// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+/// Whether exactly the blocks at these addresses are allocated, of all blocks of the pool.
 ///
 /// # Safety
 ///

@@ -6,14 +6,20 @@
 
 #![allow(unsafe_code, reason = "puts memory to sleep, and calls functions of C")]
 
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
+use std::sync::Mutex;
 
 use cuda_mem_ipc::cuda_mem_pool::caching::{Backup, Restore, Tag, Told};
 
 use super::devices::{DEVICES, Device, device};
 use super::error::{Failure, entry};
 use super::pointers::{Data, c_text, expect, given, list, pointer, text, write, write_if};
+use crate::lock::lock;
+
+/// The numbers of those who are told of changes: listeners of other kinds, which nobody detaches, have some too.
+static REGISTRANTS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 /// The bytes of what sleeps are in pinned host memory.
 pub const CUDA_MEM_TORCH_BACKUP_PINNED: c_int = 0;
@@ -254,6 +260,7 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
                 }
             })
         });
+        lock(&REGISTRANTS).insert(number);
         // SAFETY: the caller's promise.
         unsafe { write(registrant, number, "registrant") }
     })
@@ -263,7 +270,8 @@ pub unsafe extern "C" fn cuda_mem_torch_attach_backing_change(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_detach_backing_change(registrant: u64) -> c_int {
     entry(|| {
-        let is_one = DEVICES.detach(registrant);
-        is_one.then_some(()).ok_or_else(|| Failure::argument(format!("there is no registrant {registrant}")))
+        let is_one = lock(&REGISTRANTS).remove(&registrant);
+        let detach = || _ = DEVICES.detach(registrant);
+        is_one.then(detach).ok_or_else(|| Failure::argument(format!("there is no registrant {registrant}")))
     })
 }

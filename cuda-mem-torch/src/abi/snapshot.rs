@@ -29,9 +29,9 @@ pub struct cuda_mem_torch_segment {
     pub stream: *mut c_void,
     /// Bytes.
     pub total_size: u64,
-    /// Bytes of blocks that somebody has.
+    /// Bytes of allocated blocks.
     pub allocated_size: u64,
-    /// Bytes of blocks that somebody has or a stream still uses.
+    /// Bytes of allocated blocks, and of freed ones that a stream still uses.
     pub active_size: u64,
     /// As `active_size`, as it was asked for.
     pub requested_size: u64,
@@ -59,9 +59,9 @@ pub struct cuda_mem_torch_block {
     pub size: u64,
     /// Bytes that were asked for; 0 of a free one.
     pub requested_size: u64,
-    /// Whether somebody has it.
+    /// Whether it is allocated.
     pub allocated: bool,
-    /// Whether somebody has it or a stream still uses it.
+    /// Whether it is allocated, or freed and still used by a stream.
     pub active: bool,
     /// The context of who has it; null without.
     pub context: *mut c_void,
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn cuda_mem_torch_snapshot(
             snapshot.device_traces.iter().flatten().for_each(|trace| visitor.tell_trace(device, trace));
             snapshot.tags.iter().for_each(|(_, id, name)| visitor.tell_tag(device, *id, name));
         }
-        // Once nothing is recorded any more nobody else looks for those of blocks that were freed since.
+        // Once nothing is recorded any more, only this releases the contexts of blocks that were freed since.
         contexts::release_unused();
         Ok(())
     })

@@ -45,11 +45,11 @@ pub struct cuda_mem_torch_stat_array {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct cuda_mem_torch_device_stats {
-    /// Blocks that somebody has.
+    /// Allocated blocks.
     pub allocation: cuda_mem_torch_stat_array,
     /// Pieces of memory that the driver gave.
     pub segment: cuda_mem_torch_stat_array,
-    /// Blocks that somebody has or a stream still uses.
+    /// Allocated blocks, and freed ones that a stream still uses.
     pub active: cuda_mem_torch_stat_array,
     /// Free blocks beside others.
     pub inactive_split: cuda_mem_torch_stat_array,
@@ -63,7 +63,7 @@ pub struct cuda_mem_torch_device_stats {
     pub inactive_split_bytes: cuda_mem_torch_stat_array,
     /// Bytes of `active`, as they were asked for.
     pub requested_bytes: cuda_mem_torch_stat_array,
-    /// Blocks that somebody has of `max_split_size` bytes and more.
+    /// Allocated blocks of `max_split_size` bytes and more.
     pub oversize_allocations: cuda_mem_torch_stat,
     /// Segments of as many.
     pub oversize_segments: cuda_mem_torch_stat,

@@ -1,4 +1,4 @@
-//! Memory that stays where it is, for those who register it by address.
+//! Memory that stays where it is, for code that registers it by address.
 //!
 //! # Safety
 //!

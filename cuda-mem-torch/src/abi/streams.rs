@@ -97,9 +97,9 @@ pub(super) fn with_allocator<R>(
 ) -> Result<R, Failure> {
     // Acquire: what made it go on is seen after this.
     let turn = TURN.load(Ordering::Acquire);
-    // Also without caching: a capture on a stream that was never seen could not be spared by whoever frees.
+    // Also without caching: a free must know of the stream, so as not to end its capture.
     with(device, raw, |stream| {
-        if !uncached::is_caching() {
+        if uncached::OFF.load(Ordering::Relaxed) {
             return body(stream, None);
         }
         let allocator = device.caching.of_stream(stream)?;
@@ -209,12 +209,6 @@ fn borrow(device: &'static Device, raw: *mut c_void) -> Result<Stream, Failure> 
         ),
         error => error.into(),
     })
-}
-
-/// Whether a stream of the device captures. It is not remembered: who asks this way never says that it has ended.
-pub(super) fn captures(device: &'static Device, raw: *mut c_void) -> bool {
-    // SAFETY: the caller's promise for the handle: a stream of this device. Nothing of it is kept.
-    matches!(unsafe { Stream::borrow_raw(&device.context, raw) }, Err(CoreError::Capturing { .. }))
 }
 
 /// The device of a stream of any: of a default stream, the current one.

@@ -1,4 +1,4 @@
-//! Who uses which GPU, and what this process says of itself to whoever asks.
+//! Which processes use which GPU, and the figures that this process gives to others that ask.
 //!
 //! # Safety
 //!

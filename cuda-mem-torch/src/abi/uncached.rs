@@ -14,11 +14,7 @@ pub(super) static OFF: AtomicBool = AtomicBool::new(false);
 /// With their own devices first, and those of which streams were recorded: handles of streams may end before the memory does.
 static BOOKS: Uncached<(DeviceAllocation, Vec<&'static Device>)> = Uncached::new();
 /// How many blocks there are, with those that were freed and had to stay.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-pub(super) fn is_caching() -> bool {
-    !OFF.load(Ordering::Relaxed)
-}
+pub(super) static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory for a stream. One that captures gets none: a graph would outlive it.
 pub(super) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -> Result<u64, Failure> {
@@ -53,10 +49,6 @@ pub(super) fn record(address: u64, user: &'static Device) -> bool {
 
 pub(super) fn device_of(address: u64) -> Option<&'static Device> {
     BOOKS.look(address, |(_, users)| users.first().copied()).flatten()
-}
-
-pub(super) fn count() -> usize {
-    COUNT.load(Ordering::Relaxed)
 }
 
 pub(super) fn base(address: u64) -> Option<(u64, usize)> {

@@ -30,8 +30,8 @@ use crate::ipc::{self, IpcDevPtr, ShareableHandle};
 /// [`PluggableAllocator`](crate::PluggableAllocator).
 ///
 /// What is provided is what the caching allocator does, which [`native`](Self::native) names: every allocator has one, if only for
-/// private pools. No other type can be one: that memory belongs to its receiver, whoever asks for it, is what pools and owners rely
-/// on.
+/// private pools. The trait is sealed: pools and owners rely on each allocation having one owner, which other types could not
+/// promise.
 ///
 /// ```compile_fail,E0277
 /// use cuda_mem_torch::{CudaAllocator, NativeAllocator, RawDeleter};
@@ -299,7 +299,7 @@ pub trait CudaAllocator: Sealed + fmt::Debug + Send + Sync {
         Ok(self.native().caches.of(device)?.caching.set_no_split(id, true)?)
     }
 
-    /// Whether exactly the blocks at these addresses are in somebody's hands, of all that came from the pool.
+    /// Whether exactly the blocks at these addresses are allocated, of all blocks of the pool.
     fn check_pool_live_allocations(
         &self,
         device: Device,

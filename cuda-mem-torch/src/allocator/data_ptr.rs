@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on whoever makes a [`DataPtr`] handing over memory that the deleter's allocator gave and nobody else frees.
+//! Relies on the caller that makes a [`DataPtr`] handing over memory that the deleter's allocator gave and that no other code frees.
 
 #![allow(unsafe_code, reason = "gives memory back by address")]
 

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on a pool giving each segment back once, when nothing uses it, and on whoever lets blocks serve their capture again, by the contract
+//! Relies on a pool giving each segment back once, when nothing uses it, and on callers that let blocks serve their capture again, by the contract
 //! of [`set_graph_capture_record_stream_reuse`](super::NativeAllocator::set_graph_capture_record_stream_reuse).
 
 #![allow(unsafe_code, reason = "is a resource, and lets blocks serve their capture again")]
@@ -49,7 +49,7 @@ pub struct AllocatorState {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CheckpointDelta {
-    /// Where blocks were freed. Whoever had them must not free them.
+    /// Where blocks were freed. Their owners must not free them again.
     pub ptrs_freed: Vec<CUdeviceptr>,
     /// The allocations of the checkpoint, remade. Dropped, they are freed.
     pub dataptrs_allocd: Vec<DataPtr>,

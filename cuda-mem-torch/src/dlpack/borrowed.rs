@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Relies on the promise of who hands a structure over: it is as the standard says, and nobody else calls its deleter.
+//! Relies on the promise of the caller that passes a structure: it is as the standard says, and no other code calls its deleter.
 
 #![allow(unsafe_code, reason = "reads structures of others, and calls their deleters")]
 

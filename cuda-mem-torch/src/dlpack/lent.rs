@@ -176,7 +176,7 @@ impl<O: Lend> Tensor<O> {
     /// behind the stream's work, when the deleter is called. Without a stream nothing is ordered: the consumer does it. Memory that the
     /// host reaches is lent once the buffer's uses have ended, whatever the stream: the consumer may read it without one.
     ///
-    /// Whoever gets the address calls the structure's deleter once. What is never given back is leaked.
+    /// The consumer calls the structure's deleter once. A tensor that is never given back is leaked.
     ///
     /// # Errors
     ///

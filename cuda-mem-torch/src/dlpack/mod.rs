@@ -2,7 +2,7 @@
 //!
 //! [`Tensor`] lends a buffer. [`Borrowed`] has what another library lends, and gives it back once. Streams are handled as the Python
 //! array API says: the consumer names its stream, and the producer orders that behind its own work ([`consumer_stream`]). Nothing is said
-//! of the way back, so the uses of what is borrowed are waited for on the host before it is given back, whoever lent it; what this crate
+//! of the way back, so the uses of a borrowed tensor are waited for on the host before it is given back, whichever library lent it; memory that this crate
 //! lends is released behind the consumer's stream.
 //!
 //! ```

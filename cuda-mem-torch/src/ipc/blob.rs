@@ -159,7 +159,7 @@ impl Named {
             }
             descriptors.push(descriptor);
         }
-        // Bytes of somebody else's may follow, as PyTorch has it.
+        // Other bytes may follow, which PyTorch does not read either.
         let offer = Offer::read(reader, count);
         Ok(Self::Mapped(Mapped { pid, size, descriptors, offer }))
     }

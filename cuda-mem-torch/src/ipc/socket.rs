@@ -1,8 +1,8 @@
 //! Hands descriptors to processes that may not take them.
 //!
 //! `pidfd_getfd` needs the right to trace the exporter. Where the system keeps that from a user's own processes, as with Yama's
-//! `ptrace_scope` of 1, they ask the exporter for duplicates, over the socket that the handle names. Both sides look at who is
-//! there first: it must be the same user, and for the importer the process that the handle names.
+//! `ptrace_scope` of 1, they ask the exporter for duplicates, over the socket that the handle names. Both sides check the
+//! other first: it must be of the same user, and for the importer the process that the handle names.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -83,7 +83,7 @@ fn answer(pending: Pending, _client: Arc<()>) {
     let deadline = Deadline::after(LIMIT);
     let Ok(connection) = pending.complete(&this_user(), deadline) else { return };
     while let Ok(message) = connection.recv(deadline)
-        && message.kind == ASK
+        && (message.kind, message.descriptors.len()) == (ASK, 0)
         && give(&connection, &message.payload, deadline).is_some()
     {}
 }
@@ -134,5 +134,20 @@ mod tests {
         assert!(early.is_timeout(), "{early}");
         drop(clients);
         connect(LIMIT).unwrap();
+    }
+
+    /// They could be sent without end, and closing them may take long.
+    #[test]
+    fn who_sends_descriptors_is_not_answered() {
+        let address = address(Uuid::new_v4().as_u128()).unwrap();
+        let listener = Listener::bind(&address, LIMIT).unwrap();
+        thread::spawn(move || serve(&listener));
+        let client = Connection::connect(&address, &this_user(), LIMIT).unwrap();
+        client.send(ASK, &[], &[], LIMIT).unwrap();
+        assert_eq!(client.recv(LIMIT).unwrap().kind, GIVE);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        client.send(ASK, &[], &[file.as_fd()], LIMIT).unwrap();
+        let ended = client.recv(LIMIT).unwrap_err();
+        assert!(ended.is_gone(), "{ended}");
     }
 }

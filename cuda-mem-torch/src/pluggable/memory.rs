@@ -1,5 +1,6 @@
 //! How memory comes from the program's functions and goes back, and how much may be held of it and private pools together.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -16,6 +17,11 @@ use crate::lock::lock;
 
 /// Requests are smaller, as PyTorch's.
 const MOST: usize = 1 << 60;
+
+thread_local! {
+    /// The thread is in an observer, and no observer is told of what it asks for.
+    static OBSERVED: Cell<bool> = const { Cell::new(false) };
+}
 
 impl Program {
     /// Asks `alloc`, within the fraction. 0 if there is no memory.
@@ -72,14 +78,14 @@ impl Inner {
         if size >= MOST {
             return Err(pool::Error::TooLarge { bytes: size }.into());
         }
-        // What could be given back by now; who asks for memory goes on without what cannot.
+        // Frees what can be freed by now; the request goes on without the rest.
         let _ = self.poll();
         // Gathered without a lock: it may take long, or allocate.
         let frames = self.native.caches.of(device)?.caching.history().frames(RecordContext::State);
         let mut address = self.program.alloc(size, device, stream)?;
         if address == 0 {
             self.program.books.with(|state| state.of(device).statistics.num_alloc_retries += 1);
-            self.reclaim()?;
+            self.reclaim();
             address = self.program.alloc(size, device, stream)?;
         }
         if address == 0 {
@@ -94,7 +100,7 @@ impl Inner {
             return Err(Error::GivenTwice { address });
         }
         let block = Block { size, device, stream: stream.clone(), uses: Uses::new(), frames };
-        // Nobody has it yet.
+        // Recorded before its address is returned.
         self.tell(&block, address, &[Action::SegmentAlloc, Action::Alloc]);
         self.program.books.with(|state| {
             state.count_allocated(&block);
@@ -149,7 +155,7 @@ impl Inner {
 
     /// Gives the program's function memory that nothing uses any more. Refused, it is as it was.
     fn complete(&self, address: CUdeviceptr, block: &Block) -> Result<()> {
-        // Before anybody else may have it.
+        // Recorded before the program's function may give it out again.
         self.tell(block, address, &[Action::FreeCompleted, Action::SegmentFree]);
         let freed = self.program.free(address, block.size, block.device, &block.stream);
         match freed {
@@ -166,7 +172,7 @@ impl Inner {
             freed.points = freed.points.take().or_else(|| freed.block.uses.points().ok());
             freed.points.as_ref().is_some_and(|points| points.iter().all(is_reached))
         };
-        // What is not quiet stays where others find it, who wait for it.
+        // Blocks in use stay in the list, where calls that wait for them look.
         let quiet: Vec<_> = self.program.books.with(|state| state.freed.extract_if(.., is_quiet).collect());
         let mut result = Ok(());
         for freed in quiet {
@@ -191,7 +197,7 @@ impl Inner {
     }
 
     /// Everything that may help a request: waits for freed blocks, released pools, and what the program's functions cache.
-    fn reclaim(&self) -> Result<()> {
+    fn reclaim(&self) {
         let points = self.program.books.with(|state| {
             let points = state.freed.iter().filter_map(|freed| freed.points.clone());
             points.flatten().collect::<Vec<_>>()
@@ -200,19 +206,19 @@ impl Inner {
             // Whatever a wait says, what has not ended is found out by the poll.
             let _ = point.wait();
         }
-        self.empty()?;
-        Ok(())
+        // The request goes on without what is refused here.
+        let _ = self.empty();
     }
 
-    /// Gives back what is cached, here and by the program's functions; how many bytes of pools.
+    /// Gives back what is cached, here and by the program's functions; how many bytes of pools. The first error, after all of it was tried.
     pub(super) fn empty(&self) -> Result<usize> {
-        self.poll()?;
-        let bytes = self.native.empty_cache(MempoolId::NONE)?;
+        let polled = self.poll();
+        let bytes = self.native.empty_cache(MempoolId::NONE);
         let reset = lock(&self.program.hooks).reset.clone();
         if let Some(reset) = reset {
             reset();
         }
-        Ok(bytes)
+        polled.and(bytes)
     }
 
     /// The end of a request: the error, of which observers are told.
@@ -237,8 +243,10 @@ impl Inner {
         let stream = stream.as_raw() as usize as u64;
         found.caching.history().tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
         let observers = lock(&self.observers).clone();
-        for observer in observers {
-            observer(&report);
+        if !OBSERVED.replace(true) {
+            let told = catch_unwind(AssertUnwindSafe(|| observers.iter().for_each(|tell| tell(&report))));
+            OBSERVED.set(false);
+            told.unwrap_or_else(|panic| resume_unwind(panic));
         }
         Ok(Error::OutOfMemory(Box::new(report)))
     }

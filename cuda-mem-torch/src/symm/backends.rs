@@ -185,7 +185,7 @@ impl Backends {
     ) -> Result<Arc<SymmetricBuffer>> {
         let backend = self.get_backend(DeviceType::CUDA)?;
         let mut inner = lock_here(&self.inner)?;
-        // An id whose making failed is forgotten, unless somebody tries again just now.
+        // An id whose making failed is forgotten, unless another thread tries again just now.
         inner.persistent.retain(|_, place| Arc::strong_count(place) > 1 || lock(place).is_some());
         let place = Arc::clone(inner.persistent.entry(id).or_default());
         drop(inner);

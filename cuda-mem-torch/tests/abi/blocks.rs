@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
@@ -169,14 +171,14 @@ fn what_another_thread_changes_ends_what_a_thread_remembers() {
     let asked = || calls(|| delete(allocate(MIB, stream.as_raw())));
     asked();
     assert!(asked().is_empty(), "the block is kept, and the stream is known");
-    std::thread::scope(|scope| scope.spawn(|| cuda_mem_torch_enable(false)).join()).unwrap();
+    thread::scope(|scope| scope.spawn(|| cuda_mem_torch_enable(false)).join()).unwrap();
     let uncached = asked();
     assert!(uncached.iter().any(|call| call.starts_with("cuMemAlloc")), "{uncached:?}");
-    std::thread::scope(|scope| scope.spawn(|| cuda_mem_torch_enable(true)).join()).unwrap();
+    thread::scope(|scope| scope.spawn(|| cuda_mem_torch_enable(true)).join()).unwrap();
     assert!(asked().is_empty(), "as before");
     // SAFETY: no work is given to it any more.
     let forget = || unsafe { cuda_mem_torch_forget_stream(0, stream.as_raw()) };
-    std::thread::scope(|scope| scope.spawn(move || succeed(forget())).join()).unwrap();
+    thread::scope(|scope| scope.spawn(move || succeed(forget())).join()).unwrap();
     let looked_up = asked();
     assert!(looked_up.contains(&"cuStreamGetId"), "{looked_up:?}");
     assert!(asked().is_empty());
@@ -283,7 +285,7 @@ fn blocks_are_found_on_whichever_device_they_are() {
     succeed(unsafe { cuda_mem_torch_malloc(1, MIB, null_mut(), &mut there) });
     assert_eq!([here, there].map(|block| cuda_mem_torch_device_of(block)), [0, 1]);
     let told = [here.expose_provenance(), there.expose_provenance()];
-    std::thread::spawn(move || told.map(|block| delete(std::ptr::with_exposed_provenance_mut(block))))
+    thread::spawn(move || told.map(|block| delete(std::ptr::with_exposed_provenance_mut(block))))
         .join()
         .unwrap();
     assert_eq!([here, there].map(|block| cuda_mem_torch_device_of(block)), [-1, -1]);
@@ -370,6 +372,37 @@ fn plain_memory_is_waited_for_when_as_much_is_asked_for_or_there_is_no_other() {
     cuda_mem_torch_plain_reset();
 }
 
+/// The hook that hears of releases which fail asks for plain memory, too.
+#[test]
+fn who_hears_of_a_failed_wait_may_ask_for_plain_memory() {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let _turn = turn();
+    let (done, ended) = mpsc::channel();
+    let asks = thread::spawn(move || {
+        let take_and_give_back = || {
+            // SAFETY: a size.
+            let block = unsafe { cuda_mem_torch_alloc(MIB, 0, null_mut()) };
+            // SAFETY: nothing uses it.
+            unsafe { cuda_mem_torch_free(block, MIB, 0, null_mut()) };
+            block.is_null()
+        };
+        assert!(!take_and_give_back(), "what is parked is waited for below");
+        let told = mpsc::channel();
+        let tell = Mutex::new(told.0);
+        driver().on_release_failure(move |_| tell.lock().unwrap().send(take_and_give_back()).unwrap());
+        // The byte by which the device is waited for stays, as often as the driver is asked to take it.
+        (0..4).for_each(|_| sim().fail_call("cuMemFreeHost", 1, CUresult::CUDA_ERROR_UNKNOWN));
+        take_and_give_back();
+        sim().clear_faults();
+        driver().on_release_failure(|_| {});
+        assert!(!told.1.recv().unwrap(), "there was memory");
+        done.send(()).unwrap();
+    });
+    assert_ne!(ended.recv_timeout(LIMIT), Err(mpsc::RecvTimeoutError::Timeout), "it waits for ever");
+    asks.join().unwrap();
+    cuda_mem_torch_plain_reset();
+}
+
 /// Another thread allocates on another device while one waits for its own.
 #[test]
 fn plain_memory_of_one_device_waits_for_no_other() {
@@ -381,13 +414,13 @@ fn plain_memory_of_one_device_waits_for_no_other() {
     let gate = Gate::before(new_stream());
     sim().log().clear();
     sim().record(true);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let waiting = scope.spawn(|| cuda_mem_torch_plain_reset());
         // A call is logged as it returns, and the one that waits does not: behind the event that it waits for it is on its way.
         while sim().log().count("cuEventRecord") == 0 {
-            std::thread::yield_now();
+            thread::yield_now();
         }
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = mpsc::channel();
         scope.spawn(move || {
             // SAFETY: a size, and the default stream.
             let block = unsafe { cuda_mem_torch_alloc(MIB, 1, null_mut()) };
@@ -649,7 +682,7 @@ fn a_context_is_current_after_an_allocation() {
         assert_eq!(unsafe { ask(&mut current) }, CUresult::CUDA_SUCCESS);
         current.cast::<c_void>()
     };
-    let (before, after) = std::thread::spawn(move || {
+    let (before, after) = thread::spawn(move || {
         let before = current().addr();
         let block = allocate(MIB, std::ptr::with_exposed_provenance_mut(stream));
         delete(block);

@@ -287,3 +287,31 @@ fn a_pool_is_given_to_a_tag_and_a_limit_set() {
     (0..2).for_each(|_| succeed(cuda_mem_torch_release_pool(0, pool)));
     assert_eq!(empty_cache(pool), 12 * MIB);
 }
+
+/// Listeners of other kinds have numbers too, which nobody is told.
+#[test]
+fn the_number_of_another_listener_detaches_nobody() {
+    unsafe extern "C" fn observe(_: *mut c_void, _: i64, _: usize, _: usize, _: usize) {}
+    unsafe extern "C" fn change(
+        _: *mut c_void,
+        _: c_int,
+        _: *const c_char,
+        _: bool,
+        _: *const cuda_mem_torch_range,
+        _: usize,
+    ) -> c_int {
+        0
+    }
+    let _turn = turn();
+    let mut number = 0;
+    // SAFETY: a function that may always be called, and a place.
+    succeed(unsafe { cuda_mem_torch_attach_backing_change(Some(change), null_mut(), &mut number) });
+    // SAFETY: a function that may always be called.
+    succeed(unsafe { cuda_mem_torch_attach_oom_observer(Some(observe), null_mut()) });
+    let refused = CUDA_MEM_TORCH_INVALID_ARGUMENT;
+    for other in [number + 1, 0] {
+        assert_eq!(cuda_mem_torch_detach_backing_change(other), refused);
+    }
+    succeed(cuda_mem_torch_detach_backing_change(number));
+    assert_eq!(cuda_mem_torch_detach_backing_change(number), refused, "it is gone");
+}

@@ -1,7 +1,7 @@
 //! `PluggableAllocator`: streams that use an allocation, the end of memory, and fractions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -153,6 +153,34 @@ fn null_is_out_of_memory_after_everything_that_may_help() {
     free(&*allocator, helped);
 }
 
+/// What the program's `free` does not take is no reason to leave out what else may help.
+#[test]
+fn a_request_goes_on_without_what_free_refuses() {
+    let world = World::new();
+    let (program, device) = (Program::new(), world.context.device());
+    // No default stream of this thread, which another could not name.
+    let [stream, side] = [world.new_stream(), world.new_stream()];
+    let allocator = program.allocator(&world);
+    let resets = Arc::clone(&program);
+    allocator.set_reset_fn(move || resets.limit(None));
+    program.limit(Some(10 * MIB));
+    let used = allocator.malloc(8 * MIB, device, &stream).unwrap();
+    allocator.record_stream(used, &side).unwrap();
+    let gate = Gate::before(&side);
+    free(&*allocator, used);
+    program.refuse_free();
+    let served = thread::scope(|scope| {
+        let asks = scope.spawn(|| allocator.malloc(8 * MIB, device, &stream));
+        // By then it waits for the side stream.
+        thread::sleep(Duration::from_millis(50));
+        gate.open();
+        asks.join().unwrap().unwrap()
+    });
+    free(&*allocator, served);
+    allocator.empty_cache(Default::default()).unwrap();
+    assert_eq!(program.out(), 0);
+}
+
 #[test]
 fn what_free_refuses_is_still_allocated() {
     let world = World::new();
@@ -171,6 +199,28 @@ fn what_free_refuses_is_still_allocated() {
     free(&*allocator, block);
     assert_eq!(allocator.device_stats(device).unwrap().reserved_bytes.all.current, 0);
     assert_eq!(program.out(), 0);
+}
+
+/// As with the caching allocator, what it asks for itself is told to no observer.
+#[test]
+fn an_observer_may_ask_for_more_than_there_is() {
+    let world = World::new();
+    let (program, device) = (Program::new(), world.context.device());
+    let allocator = program.allocator(&world);
+    program.limit(Some(0));
+    let told = Arc::new(AtomicUsize::new(0));
+    let (asked, count, stream) = (Arc::downgrade(&allocator), Arc::clone(&told), world.new_stream());
+    let attached = allocator.attach_out_of_memory_observer(Arc::new(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let allocator = asked.upgrade().unwrap();
+        assert!(allocator.malloc(MIB, device, &stream).unwrap_err().is_out_of_memory());
+    }));
+    attached.unwrap();
+    for times in 1..=2 {
+        assert!(allocator.malloc(MIB, device, &world.stream).unwrap_err().is_out_of_memory());
+        assert_eq!(told.load(Ordering::Relaxed), times);
+    }
+    assert_eq!(allocator.device_stats(device).unwrap().num_ooms, 4);
 }
 
 #[test]

@@ -140,5 +140,5 @@ pub extern "C" fn cuda_mem_torch_enable(caching: bool) {
 /// among them until a later call has freed them. None in a forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuda_mem_torch_uncached_blocks() -> usize {
-    if forked() { 0 } else { uncached::count() }
+    if forked() { 0 } else { uncached::COUNT.load(Ordering::Relaxed) }
 }

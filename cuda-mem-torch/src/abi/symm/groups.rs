@@ -1,4 +1,4 @@
-//! The groups that were joined, and how much of each is in somebody's hands.
+//! The groups that were joined, and how many allocations of each live.
 
 use std::ffi::c_int;
 use std::sync::Mutex;

@@ -141,8 +141,8 @@ fn allocate(ordinal: c_int, bytes: usize, name: Option<&str>) -> Result<u64, Fai
     })
 }
 
-/// Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is in nobody's hands, or lies inside an
-/// allocation, is [`CUDA_MEM_TORCH_NOT_OURS`]. Who has a handle keeps it.
+/// Takes memory back, by the address that [`cuda_mem_torch_symm_malloc`] gave: one that is not allocated, or lies inside an
+/// allocation, is [`CUDA_MEM_TORCH_NOT_OURS`]. Handles keep the memory.
 ///
 /// # Safety
 ///
