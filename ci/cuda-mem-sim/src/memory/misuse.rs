@@ -69,14 +69,14 @@ pub(crate) struct Reports {
     found: Vec<Misuse>,
     leaked: Vec<Leak>,
     /// Freed blocks by start. They never overlap: addresses that mean something new are taken out.
-    freed: BTreeMap<u64, Grave>,
+    freed: BTreeMap<u64, FreedBlock>,
     /// The starts of freed blocks with their numbers, oldest first; some are gone already.
     ages: VecDeque<(u64, u64)>,
 }
 
 /// A freed block.
 #[derive(Debug)]
-struct Grave {
+struct FreedBlock {
     block: u64,
     end: u64,
     by: Act,
@@ -90,26 +90,26 @@ impl Reports {
         }
     }
 
-    fn bury(&mut self, block: &Block, by: Act) {
-        self.freed.insert(block.start, Grave { block: block.id, end: block.range().end, by });
+    fn remember_freed(&mut self, block: &Block, by: Act) {
+        self.freed.insert(block.start, FreedBlock { block: block.id, end: block.range().end, by });
         self.ages.push_back((block.start, block.id));
         if self.ages.len() > REMEMBERED
             && let Some((start, id)) = self.ages.pop_front()
-            && self.freed.get(&start).is_some_and(|grave| grave.block == id)
+            && self.freed.get(&start).is_some_and(|freed| freed.block == id)
         {
             self.freed.remove(&start);
         }
     }
 
-    /// Who freed memory that shares a byte with a range, and all of which memory.
-    fn who_freed(&self, range: &Range<u64>) -> Option<(Range<u64>, Act)> {
-        let (&start, grave) = self.freed.range(..range.end).next_back()?;
-        (range.start < grave.end).then(|| (start..grave.end, grave.by.clone()))
+    /// The last freed block that shares a byte with a range, and its free.
+    fn free_of(&self, range: &Range<u64>) -> Option<(Range<u64>, Act)> {
+        let (&start, freed) = self.freed.range(..range.end).next_back()?;
+        (range.start < freed.end).then(|| (start..freed.end, freed.by.clone()))
     }
 
     /// The addresses mean something else from now on.
     pub(crate) fn reused(&mut self, range: &Range<u64>) {
-        while let Some((freed, _)) = self.who_freed(range) {
+        while let Some((freed, _)) = self.free_of(range) {
             self.freed.remove(&freed.start);
         }
     }
@@ -145,14 +145,14 @@ impl State {
             }
         }
         // Beside what is there as well: work may reach from one mapping into where the next one was.
-        if let Some((freed, act)) = self.reports.who_freed(range) {
+        if let Some((freed, act)) = self.reports.free_of(range) {
             self.reports.add(MisuseKind::UseAfterFree, &freed, &act.site, &by.site);
         }
     }
 
     /// Reports a use that the driver refused, if some of the memory was freed before.
     pub(crate) fn note_refused(&mut self, range: &Range<u64>, by: &Act) {
-        if let Some((freed, act)) = self.reports.who_freed(range) {
+        if let Some((freed, act)) = self.reports.free_of(range) {
             self.reports.add(MisuseKind::UseAfterFree, &freed, &act.site, &by.site);
         }
     }
@@ -172,14 +172,14 @@ impl State {
         }
         // Pages that were registered are ordinary memory again, which anybody may use.
         if !block.is_programs() {
-            self.reports.bury(block, by.clone());
+            self.reports.remember_freed(block, by.clone());
         }
     }
 
     /// Reports the free of memory that had been freed already.
     pub(super) fn note_unknown_free(&mut self, start: u64, by: &Act) {
         if self.blocks.at(start).is_none()
-            && let Some((freed, act)) = self.reports.who_freed(&(start..start.saturating_add(1)))
+            && let Some((freed, act)) = self.reports.free_of(&(start..start.saturating_add(1)))
             && freed.start == start
         {
             self.reports.add(MisuseKind::DoubleFree, &freed, &act.site, &by.site);
