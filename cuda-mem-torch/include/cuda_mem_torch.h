@@ -482,7 +482,7 @@ typedef struct cuda_mem_torch_slept {
    */
   size_t saved;
   /*
-   Of `freed`, not shown as free by the driver: an export or an import elsewhere has it.
+   Of `freed`, not shown as free by the driver: another holder (an export, an import) has it, or another process took it.
    */
   size_t missing;
 } cuda_mem_torch_slept;

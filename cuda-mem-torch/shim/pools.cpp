@@ -153,13 +153,13 @@ void Allocator::beginAllocateToPool(
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
   if (is_native_pool(device, id)) {
     native_->endAllocateToPool(device, id);
-    native_.leave(device, id);
-    return;
+    return native_.leave(device, id);
   }
   const int code = cuda_mem_torch_end_allocate_to_pool(device, pool_id(id));
   check_reason(code, CUDA_MEM_TORCH_POOL_NOT_BEGUN, "endAllocatePool: not currently recording to mempool_id");
-  check_unless_parents(code, device);
-  native_.leave(device, id);
+  if (check_unless_parents(code, device)) {
+    native_.leave(device, id);
+  }
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {

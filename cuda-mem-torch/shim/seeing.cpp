@@ -106,7 +106,7 @@ void visit_tag(void* data, int device, cuda_mem_torch_pool_id pool, const char* 
 }
 
 #if CUDA_MEM_HAS_CONTEXT_FOR_POINTER
-/// The block that somebody has at an address, as the only one of its segment; of others the segment has none.
+/// The allocated block at an address, as the only one of its segment; without one the segment has none.
 SegmentInfo find(const void* pointer) {
   native::SnapshotInfo info;
   const cuda_mem_torch_visitor visitor{&info, &visit_segment, &visit_block, nullptr, nullptr};

@@ -706,6 +706,8 @@ def a_forked_child_leaves_scopes():
             scopes.enter_context(cuda_mem_torch.pinned(there))
             scopes.enter_context(cuda_mem_torch.on_backing_change(print))
             if os.fork() == 0:
+                cuda_mem_torch.forget_stream(4096, 0)
+                cuda_mem_torch.symmetric.leave()
                 sys.exit(7)
         print("status", os.waitstatus_to_exitcode(os.wait()[1]))
 

@@ -20,6 +20,7 @@ STEPS = [
     "compiled_regions",
 ]
 
+
 @dataclass(frozen=True)
 class Result:
     """What came of a program."""

@@ -119,18 +119,16 @@ impl Event {
     /// # Errors
     ///
     /// [`Error::Driver`](crate::Error::Driver): code 600 while either point is not reached, 400 if either event was never recorded or was made
-    /// without timing.
+    /// without timing. [`Error::Capturing`] as [`Event::is_complete`], for either.
     pub fn elapsed_since(&self, earlier: &Self) -> Result<Duration> {
         refuse_forked()?;
         self.context.expect_same(&earlier.context, "the earlier event")?;
-        let mut milliseconds = 0.0f32;
+        if *self.is_captured() || *earlier.is_captured() {
+            return Err(Error::Capturing { call: "Event::elapsed_since" });
+        }
+        let (driver, mut milliseconds) = (self.context.driver(), 0.0f32);
         // SAFETY: one float to write, two live events.
-        unsafe {
-            call!(
-                self.context.driver(),
-                cuEventElapsedTime(&mut milliseconds, earlier.raw.raw(), self.raw.raw())
-            )
-        }?;
+        unsafe { call!(driver, cuEventElapsedTime(&mut milliseconds, earlier.raw.raw(), self.raw.raw())) }?;
         Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
     }
 

@@ -175,7 +175,7 @@ impl ReservedFence<'_> {
         self.record_counted(stream).1
     }
 
-    /// As [`FenceLine::record`], and whether the line comes to its number: an error may come from behind the write of the word.
+    /// As [`FenceLine::record`], and whether the word was written or may be: an error may come from behind the write.
     pub fn record_counted(mut self, stream: &Stream) -> (bool, Result<Fence>) {
         // The last handle to a stream may go with an earlier use of the words, and the program's hook may record here.
         let (_reports, mut replaced) = (LateReports::new(), None);

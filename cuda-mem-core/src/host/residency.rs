@@ -40,7 +40,7 @@ pub struct PageReport {
 }
 
 impl PageReport {
-    /// About a range of whole pages. Of a mapping that has others too, some kernels tell only how many of all may be of the range.
+    /// About a range of whole pages. A kernel before Linux 6.7 counts whole mappings: of a larger one this is the most that the range can have.
     pub(super) fn of(pages: Range<usize>) -> Result<Self> {
         let (resident, huge) = if pages.is_empty() {
             (0, 0)

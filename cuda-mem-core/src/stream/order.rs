@@ -69,7 +69,7 @@ impl Stream {
     ///
     /// # Capture
     ///
-    /// The stream captures afterwards. For an event of no capture it is [`Stream::wait`].
+    /// The stream captures afterwards. An event of no capture is waited for as by [`Stream::wait`], which ends a capture of this stream.
     ///
     /// # Errors
     ///

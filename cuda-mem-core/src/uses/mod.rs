@@ -26,7 +26,7 @@ const WAITING: &str = "waiting for uses of memory";
 /// From so many readers on, those that are done are looked for and forgotten.
 const PRUNE_FROM: usize = 32;
 
-/// The same of those that may go on, which keep their streams until then: more than a program has for long.
+/// From so many on, those too whose streams may be given more work that counts: more streams than a program has for long.
 const PRUNE_RECORDED_FROM: usize = 256;
 
 /// The streams that use one piece of memory: before its owner gives the memory away, it waits for them, or has other streams
@@ -297,9 +297,10 @@ impl Entries {
             return Vec::new();
         }
         let are_many = self.readers.len() >= PRUNE_RECORDED_FROM;
-        // A point that is made here is not behind what such a stream is given later.
-        let is_over = |it: &mut Use| if it.stays { it.clone().is_over() } else { it.is_over() };
-        let is_done = |it: &mut Use| it.open == 0 && (are_many || !it.stays) && is_over(it).unwrap_or(false);
+        // A point that is made here is not behind what such a stream is given later, if any other handle to it is left.
+        let stays = |it: &Use| it.stays && !it.stream.is_left_to(1);
+        let is_over = |it: &mut Use| if stays(it) { it.clone().is_over() } else { it.is_over() };
+        let is_done = |it: &mut Use| it.open == 0 && (are_many || !stays(it)) && is_over(it).unwrap_or(false);
         self.readers.extract_if(.., is_done).collect()
     }
 
@@ -469,5 +470,18 @@ mod tests {
         whole.absorb(part(&also_reads));
         whole.begin(&reader, Access::Read).unwrap().end().unwrap();
         assert_eq!(waits(), 3);
+    }
+
+    /// One without another handle is given nothing more.
+    #[test]
+    fn of_many_recorded_streams_those_stay_that_may_be_given_more() {
+        let sim = Sim::builder().build();
+        let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+        let (uses, kept) = (Uses::new(), Stream::new(&context).unwrap());
+        uses.record_stream(&kept).unwrap();
+        (0..PRUNE_FROM).for_each(|_| uses.record_stream(&Stream::new(&context).unwrap()).unwrap());
+        let entries = lock(&uses.entries);
+        assert!(entries.readers.len() < PRUNE_FROM, "{}", entries.readers.len());
+        assert!(entries.readers.iter().any(|entry| entry.stream == kept));
     }
 }

@@ -114,7 +114,7 @@ impl Uses {
     /// # Errors
     ///
     /// [`Error::WrongThread`](crate::Error::WrongThread) for a per-thread stream whose use has no point: it was never ended,
-    /// or the driver refused. They may be had later.
+    /// or the driver refused. A later call in that thread may have it.
     pub fn points(&mut self) -> Result<Vec<UsePoint>> {
         let Entries { writer, readers } = self.entries_mut();
         writer.iter_mut().chain(readers).map(Use::point).collect()

@@ -189,9 +189,11 @@ fn the_driver_is_asked_nothing_about_an_event_of_a_capture() {
     let world = World::new();
     let (stream, event) = (world.new_stream(), Event::new(&world.context).unwrap());
     let expect_refused = || {
-        for (call, result) in
-            [("is_complete", event.is_complete().map(drop)), ("synchronize", event.synchronize())]
-        {
+        for (call, result) in [
+            ("is_complete", event.is_complete().map(drop)),
+            ("synchronize", event.synchronize()),
+            ("elapsed_since", event.elapsed_since(&event).map(drop)),
+        ] {
             assert!(matches!(result, Err(Error::Capturing { .. })), "{call}: {result:?}");
         }
     };

@@ -63,8 +63,8 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] when there is no listener until the
-    /// deadline.
+    /// Those of [`Address::of_user`], [`Connection::connect`] and [`Importer::new`]; [`Error::NotListening`] and [`Error::PeerExited`] when there is
+    /// no listener until the deadline.
     pub fn connect(name: &str, context: &Context, deadline: impl Into<Deadline>) -> Result<Self> {
         let (deadline, address) = (deadline.into(), Address::of_user(name)?);
         let connection = Connection::connect_soon(&address, &PeerPolicy::default(), deadline)?;

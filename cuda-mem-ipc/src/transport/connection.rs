@@ -1,6 +1,7 @@
 //! A connection to a checked peer: messages with descriptors, in order, until a deadline.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -96,13 +97,19 @@ impl Connection {
 
     /// As [`connect`](Self::connect), to a listener that may not be there yet, or whose process has ended.
     pub(crate) fn connect_soon(address: &Address, policy: &PeerPolicy, deadline: Deadline) -> Result<Self> {
+        let mut ended = None;
         loop {
-            match Self::connect(address, policy, deadline) {
-                Err(Error::NotListening { .. } | Error::PeerExited { .. }) if !deadline.has_passed() => {
-                    thread::sleep(PAUSE);
+            // Its forked children may have its queue, where a connection keeps its place for good: one for each socket file.
+            let file = address.directory().and_then(|at| at.join(address.name()).symlink_metadata().ok());
+            let file = file.map(|file| (file.ino(), file.ctime(), file.ctime_nsec()));
+            if ended.is_none() || ended != file || deadline.has_passed() {
+                match Self::connect(address, policy, deadline) {
+                    Err(Error::NotListening { .. }) if !deadline.has_passed() => {}
+                    Err(Error::PeerExited { .. }) if !deadline.has_passed() => ended = file,
+                    connection => return connection,
                 }
-                connection => return connection,
             }
+            thread::sleep(PAUSE);
         }
     }
 

@@ -4,12 +4,17 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
+use cuda_mem_core::Driver;
 use cuda_mem_ipc::Error;
+use cuda_mem_ipc::symmetric::{Group, GroupOptions};
 use cuda_mem_ipc::transport::{Address, Connection, Deadline, FIRST_KIND, Listener, PeerPolicy};
+use cuda_mem_sim::Sim;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::other::{LIMIT, Other, SHORT, connected, wait_for_exit};
+use crate::own_sim::OwnSim;
 
 /// A directory that nobody else has, gone at the end with what is in it.
 struct Place(PathBuf);
@@ -195,7 +200,7 @@ fn the_socket_of_a_killed_process_is_replaced_by_one_of_many() {
     assert!(lost.iter().all(|result| matches!(result, Err(Error::InUse { .. }))), "{lost:?}");
     let listener = won.into_iter().next().unwrap().unwrap();
     // Clients that only asked whether somebody is there, some of the seven.
-    while let Ok(pending) = listener.accept(std::time::Duration::ZERO) {
+    while let Ok(pending) = listener.accept(Duration::ZERO) {
         assert!(pending.complete(&PeerPolicy::same_user(), LIMIT).unwrap_err().is_gone());
     }
     expect_talk(&listener);
@@ -207,7 +212,7 @@ fn the_socket_of_a_killed_process_is_replaced_though_a_forked_child_has_it() {
     let place = Place::new(&format!("forked-{}", std::os::unix::process::parent_id()));
     if let Some(connection) = connected() {
         let path = String::from_utf8(connection.recv(LIMIT).unwrap().payload).unwrap();
-        let _listener = Listener::bind(&Address::in_directory(path, "socket").unwrap(), LIMIT).unwrap();
+        let _listener = Listener::bind(&Address::in_directory(path, "ranks.0").unwrap(), LIMIT).unwrap();
         // SAFETY: the child does nothing but wait for its end, in its only thread.
         let loader = unsafe { libc::fork() };
         if loader == 0 {
@@ -225,13 +230,24 @@ fn the_socket_of_a_killed_process_is_replaced_though_a_forked_child_has_it() {
     let (other, connection) =
         Other::start("listener::the_socket_of_a_killed_process_is_replaced_though_a_forked_child_has_it");
     connection.send(FIRST_KIND, place.0.to_str().unwrap().as_bytes(), &[], LIMIT).unwrap();
+    let address = Address::in_directory(&place.0, "ranks.0").unwrap();
     let loader = connection.recv(LIMIT).unwrap().payload.try_into().unwrap();
-    assert!(matches!(Listener::bind(&place.address(), LIMIT), Err(Error::InUse { .. })));
+    assert!(matches!(Listener::bind(&address, LIMIT), Err(Error::InUse { .. })));
     other.signal(Signal::KILL);
     wait_for_exit(connection.peer());
-    let nobody = Connection::connect(&place.address(), &PeerPolicy::same_user(), LIMIT);
+    let nobody = Connection::connect(&address, &PeerPolicy::same_user(), LIMIT);
     assert!(matches!(nobody, Err(Error::PeerExited { .. })), "the child has no copy: {nobody:?}");
-    expect_talk(&Listener::bind(&place.address(), LIMIT).unwrap());
+    // A rank that comes first tries again and again, and leaves room for the one that comes next.
+    let sim = OwnSim::of(Sim::builder());
+    let context = Driver::over(sim.table()).unwrap().device(0).unwrap().primary_context().unwrap();
+    let join = |rank| Group::join(&context, "ranks", rank, 2, &place.0, &GroupOptions::default());
+    let groups = thread::scope(|scope| {
+        let early = scope.spawn(|| join(1));
+        thread::sleep(Duration::from_secs(1));
+        [join(0), early.join().unwrap()]
+    });
+    drop(groups.map(Result::unwrap));
+    expect_talk(&Listener::bind(&address, LIMIT).unwrap());
     kill_process(Pid::from_raw(i32::from_ne_bytes(loader)).unwrap(), Signal::KILL).unwrap();
 }
 
@@ -293,7 +309,7 @@ fn a_full_queue_and_a_missing_client_are_deadlines() {
     // Nobody accepts: each times out, first while it waits for a hello, and leaves its place in the queue taken.
     let mut waited_for = std::collections::HashSet::new();
     for _ in 0..140 {
-        match connect(std::time::Duration::from_millis(1)) {
+        match connect(Duration::from_millis(1)) {
             Err(Error::Timeout { what }) => waited_for.insert(what),
             other => panic!("{other:?}"),
         };

@@ -143,7 +143,7 @@ impl CachingAllocator {
 
     /// Enters a stream as a user of a block, for the work that it is given until the block is freed. After the free the block is reused only
     /// once that work is done, or its own stream waits for it. If another thread frees it, of a thread's default stream only work given before this call counts.
-    /// Of 256 streams and more those are forgotten that have no work when yet another comes.
+    /// Once a block has 256 such streams, entering one more forgets those that have no work at that moment.
     ///
     /// The block's own stream waits, on the device, when the pool needs memory. So work that `stream` is given before the free must not wait, by
     /// a word in memory, a host function or another process, for work that the own stream is given after it: both would wait for ever.
@@ -179,8 +179,8 @@ impl CachingAllocator {
     ///
     /// # Errors
     ///
-    /// [`Error::Core`]: `Capturing`, also if there is nothing to forget; `WrongThread` for another thread's default stream, and those of the
-    /// driver. The stream is not forgotten then.
+    /// [`Error::Core`]: `Capturing`, also if there is nothing to forget, and for a disowned stream if any other captures; `WrongThread` for
+    /// another thread's default stream, and those of the driver. The stream is not forgotten then.
     ///
     /// # Safety
     ///

@@ -310,7 +310,7 @@ impl DeviceCache {
         (segments, history)
     }
 
-    /// All that is known about a request that failed. Holds no lock when it asks the driver and the management library.
+    /// All that is known about a request that failed. Holds no lock while it asks the driver and the management library for figures.
     pub(super) fn report(
         &self,
         slot: &StreamSlot,
@@ -347,7 +347,7 @@ impl DeviceCache {
         // What segments that are on their way have claimed is not left.
         let left = source.limit().saturating_sub(source.reserved());
         let room = device_free.unwrap_or(0).min(left) / SLAB * SLAB;
-        let unit = source.handle_bytes(reserved.saturating_add(room));
+        let unit = source.handle_bytes(source.reserved().saturating_add(room));
         // Released first: threads that hold the private pools' tables wait for the page source.
         drop(source);
         cached.extend(self.pools().cached());
@@ -358,7 +358,7 @@ impl DeviceCache {
         let (together, largest) = match pool {
             MempoolId::NONE => {
                 let more = movable.saturating_add(room / unit * unit);
-                // What is free between large blocks is no page for small ones, or they had it.
+                // A small block needs a whole page. No gap between large blocks has one, or the block would have got it.
                 let together = if request.size > SLAB / 2 { own.max(more) } else { more };
                 (together, together.max(own).max(of_private))
             }

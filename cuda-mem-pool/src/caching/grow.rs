@@ -71,7 +71,7 @@ impl DeviceCache {
         let peak = self.figures.counter.peak_active_bytes().saturating_sub(others);
         let peak = peak.max(active.saturating_add(request.size));
         let mut source = self.source.lock()?;
-        // Beyond all that is not in use now, no handles are made: they could not suffice, and others on the device would miss them.
+        // For more than is not in use now no handles are made: they could not suffice, and others on the device would miss them.
         let elsewhere = source.elsewhere.saturating_sub(of_sources);
         let room = self.total.saturating_sub(elsewhere).min(source.limit());
         if request.size > room.max(source.reserved()).saturating_sub(active) {
@@ -164,7 +164,7 @@ impl DeviceCache {
         let lost: Vec<_> = owners.filter_map(|owner| Some((owner, owner.lost()?))).collect();
         let wait = || self.context.point().and_then(|point| point.synchronize());
         let is_done = !lost.is_empty()
-            && self.refuse_captures("a wait for streams of ended threads").is_ok()
+            && self.streams.refuse_captures("a wait for streams of ended threads").is_ok()
             // Once more, because the driver reports older errors of others in any call.
             && wait().or_else(|_| wait()).is_ok();
         if is_done {

@@ -150,20 +150,6 @@ impl DeviceCache {
         let wait = || self.context.point().and_then(|point| point.synchronize());
         wait().or_else(|_| wait())
     }
-
-    /// Refuses a wait for the whole context while a stream captures that memory was allocated for: that would end the capture. Of streams that
-    /// were lent, and of guests, the context knows itself.
-    pub(super) fn refuse_captures(&self, call: &'static str) -> Result<()> {
-        for stream in self.slots.iter().filter_map(|slot| slot.owner.stream()) {
-            match stream.is_capturing() {
-                Ok(true) => return Err(CoreError::Capturing { call }.into()),
-                // Default streams of other threads, and disowned streams, cannot be asked.
-                Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Drop for DeviceCache {

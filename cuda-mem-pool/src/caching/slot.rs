@@ -99,7 +99,7 @@ impl StreamSlot {
         });
     }
 
-    /// Whether no thread allocates here but one other than the calling: a hint.
+    /// Whether only one thread allocates here, not the calling one, or none has yet: a hint.
     #[inline]
     pub(super) fn only_another_thread_allocates(&self) -> bool {
         let taker = self.taker.0.load(Ordering::Relaxed);

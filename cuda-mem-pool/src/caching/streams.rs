@@ -108,13 +108,27 @@ impl Streams {
         self.slot_of(id).is_none_or(|slot| slot.owner.has_ended())
     }
 
+    /// Refuses a point of the whole context while a stream captures, which that would end. Of lent streams and guests the context knows itself.
+    pub(super) fn refuse_captures(&self, call: &'static str) -> Result<()> {
+        for stream in self.slots.iter().filter_map(|slot| slot.owner.stream()) {
+            match stream.is_capturing() {
+                Ok(true) => return Err(CoreError::Capturing { call }.into()),
+                // Default streams of other threads, and disowned streams, cannot be asked.
+                Ok(false) | Err(CoreError::WrongThread | CoreError::Disowned) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// As [`CachingAllocator::forget_stream`](super::CachingAllocator::forget_stream).
     pub(super) fn forget(&self, stream: &Stream) -> Result<()> {
         refuse_forked()?;
         stream.refuse_other_threads()?;
-        // Also one that is known by its uses alone, of which no end is looked for here.
+        // Also one that is known by its uses alone, of which no end is looked for here. That of a disowned one is a point of the context.
         match stream.is_capturing() {
-            Ok(false) | Err(CoreError::Disowned) => {}
+            Ok(false) => {}
+            Err(CoreError::Disowned) => self.refuse_captures(FORGETTING)?,
             Ok(true) => return Err(CoreError::Capturing { call: FORGETTING }.into()),
             Err(error) => return Err(error.into()),
         }
@@ -132,7 +146,7 @@ const FORGETTING: &str = "forgetting a stream";
 /// Where all ends that a stream was given so far.
 fn end_of(stream: &Stream) -> Result<End<Arc<Event>>> {
     let point = match stream.point(FORGETTING) {
-        // Nobody can name it any more: behind all that the context was given.
+        // No thread can name it any more: behind all that the context was given.
         Err(CoreError::Disowned) => stream.context().point()?,
         point => point?,
     };

@@ -133,9 +133,9 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
     let mut advice = Vec::new();
     let missing = requested.saturating_sub(together);
     let free = report.free.unwrap_or(0);
-    // Of the limit and the device one leaves less than the other, and only more of that helps.
-    let is_limited = report.limit.is_some_and(|limit| limit.saturating_sub(reserved) < free);
-    if let Some(limit) = report.limit.filter(|_| is_limited && free >= missing) {
+    // Of the limit and the device one leaves less. More of that helps up to what the other leaves, and `together` has the smaller one.
+    let left = report.limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved));
+    if let Some(limit) = report.limit.filter(|_| left < free && free - left >= missing) {
         advice.push(Advice::RaiseMemoryFraction { limit });
     }
     if pending > 0 && pending >= missing {
@@ -159,7 +159,7 @@ pub(crate) fn choose_advice(report: &OutOfMemoryReport, moves: bool, together: u
         });
     }
     let others = total.saturating_sub(free).saturating_sub(reserved);
-    if report.free.is_some() && missing > 0 && others >= missing && !is_limited {
+    if report.free.is_some() && missing > 0 && others.min(left.saturating_sub(free)) >= missing {
         advice.push(Advice::EndOthers { bytes: others });
     }
     advice.push(match missing {

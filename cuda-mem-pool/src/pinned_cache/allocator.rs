@@ -107,7 +107,7 @@ impl PinnedCachingAllocator {
     /// Has allocations for which `filter` says yes come from the private pool `id`, which this makes or uses once more. The
     /// filter gets the stream of [`PinnedCachingAllocator::allocate_with`], if there is one, and is called in the allocating thread. Of
     /// several that say yes, the one that was begun last has the allocation. What a filter allocates itself goes to no private pool. A
-    /// call that ends a use of a pool waits for filters that are running, so a filter must not wait for its thread. If it panics, nothing was allocated.
+    /// call that ends a use of a pool waits for filters that are running, so a filter must not wait for that call. If it panics, nothing was allocated.
     ///
     /// The memory of a private pool serves nobody else, until [`PinnedCachingAllocator::release_pool`] was called as often as
     /// this, or the last handle to the allocator is dropped: a graph that captured some of it must not run after either.

@@ -127,7 +127,7 @@ fn what_is_pending_is_said() {
     });
 }
 
-/// A higher limit gives no more where the device has less left, and others that hold less give no more where the limit does.
+/// A higher limit gives no more than the device has left, and others that hold less give no more than the limit does.
 #[test]
 fn what_leaves_less_is_said_to_be_in_the_way() {
     on(machine(256 * MIB), |_, context| {
@@ -144,7 +144,13 @@ fn what_leaves_less_is_said_to_be_in_the_way() {
         };
         assert_eq!(advised(150 * MIB), (false, true));
         allocator.set_limit(150 * MIB).unwrap();
-        assert_eq!(advised(100 * MIB), (true, false));
+        assert_eq!(advised(70 * MIB), (true, false));
+        // The device has less than that.
+        assert_eq!(advised(120 * MIB), (false, false));
+        // The device would have enough without others, but the limit leaves less.
+        allocator.set_limit(220 * MIB).unwrap();
+        assert_eq!(advised(150 * MIB), (false, false));
+        free(&allocator, allocator.allocate_by_address(70 * MIB, &stream).unwrap()).unwrap();
         free(&allocator, kept).unwrap();
         free(&others, rest).unwrap();
     });

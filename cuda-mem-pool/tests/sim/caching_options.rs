@@ -158,6 +158,24 @@ fn handles_have_one_size_whatever_private_pools_hold() {
     });
 }
 
+/// Where private pools leave little, handles are small, and the report counts with those.
+#[test]
+fn what_is_said_to_fit_beside_private_pools_is_all_that_does() {
+    on_a_large_one(|_, context| {
+        let stream = Stream::new(context).unwrap();
+        let allocator = CachingAllocator::new(context, &CachingOptions::default()).unwrap();
+        let pool = allocator.private_pool(None).unwrap();
+        let route = pool.route_this_thread().unwrap();
+        let left = context.memory_info().unwrap().free;
+        let private = allocator.allocate(left - 180 * MIB, &stream).unwrap();
+        drop(route);
+        let Err(Error::DeviceOutOfMemory(refused)) = allocator.allocate(GIB, &stream) else { panic!() };
+        assert_eq!(refused.largest, refused.free.unwrap() / (2 * MIB) * (2 * MIB), "{refused}");
+        drop(allocator.allocate(refused.largest, &stream).unwrap());
+        drop(private);
+    });
+}
+
 #[test]
 fn memory_goes_back_down_to_a_size() {
     on_a_large_one(|_, context| {

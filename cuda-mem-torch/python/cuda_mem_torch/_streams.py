@@ -36,4 +36,4 @@ def forget_stream(stream: torch.cuda.Stream | SupportsIndex, device: torch.devic
             raise ValueError("the stream is of PyTorch's own, which live as long as the process and are handed out again")
     if handle in _DEFAULT:
         raise ValueError("the default stream of a device is never destroyed")
-    _library.check(_library.load().cuda_mem_torch_forget_stream(index, handle))
+    _library.check_end(_library.load().cuda_mem_torch_forget_stream(index, handle))

@@ -91,7 +91,7 @@ def leave(name: str = EVERYBODY) -> None:
             return
     leave = _library.load().cuda_mem_torch_symm_leave
     leave.argtypes = [ctypes.c_char_p]
-    _library.check(leave(word))
+    _library.check_end(leave(word))
 
 
 @functools.cache

@@ -6,8 +6,8 @@
 //! exception to never waiting for a device. While the requesting stream captures, or one that the library was told of, new memory is made
 //! instead. PyTorch with the shim does not come here.
 //!
-//! It may happen under PyTorch's own lock. These functions have allocators of their own, without listeners: no observer,
-//! tracker or other function of the program runs here.
+//! It may happen under PyTorch's own lock. These functions have allocators of their own, without listeners: no observer
+//! or tracker of the program runs here, and its hook for failed releases runs without a lock of theirs.
 //!
 //! # Safety
 //!
@@ -31,7 +31,7 @@ use crate::lock::lock;
 
 /// Where all of it is allocated is a stream of the device's own: no user's stream has its memory for itself.
 static PLAIN: Devices = Devices::new();
-/// One lock for each device: its holder may wait for the device, and has the program's hook hear of failures later. Nobody holds two.
+/// One lock for each device: its holder may wait for the device, and reports failures, and reclaims, without it. Nobody holds two.
 static BOOKS: [Mutex<Books>; MOST] =
     [const { Mutex::new(Books { live: BTreeMap::new(), parked: Vec::new() }) }; MOST];
 
@@ -72,6 +72,7 @@ pub unsafe extern "C" fn cuda_mem_torch_alloc(
         if size == 0 {
             return Ok(());
         }
+        devices::driver()?.reclaim();
         let _reports = LateReports::new();
         let (device, mut books) = of(device)?;
         let parked: usize = books.parked.iter().map(|(_, block)| block.bytes).sum();
@@ -119,6 +120,7 @@ pub unsafe extern "C" fn cuda_mem_torch_free(
 pub extern "C" fn cuda_mem_torch_plain_reset() {
     entry(|| {
         PLAIN.all().try_for_each(|device| {
+            device.context.driver().reclaim();
             let _reports = LateReports::new();
             of(device.ordinal)?.1.use_parked(None);
             Ok(device.caching.empty_cache().map(drop)?)

@@ -18,7 +18,7 @@ use super::error::{Failure, entry};
 use super::pointers::{Data, c_text, expect, given, list, pointer, text, write, write_if};
 use crate::lock::lock;
 
-/// The numbers of those who are told of changes: listeners of other kinds, which nobody detaches, have some too.
+/// The numbers of listeners to changes: those of other kinds, which are never detached, have numbers of the same row.
 static REGISTRANTS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 /// The bytes of what sleeps are in pinned host memory.
@@ -39,7 +39,7 @@ pub struct cuda_mem_torch_slept {
     pub freed: usize,
     /// Taken by the backup.
     pub saved: usize,
-    /// Of `freed`, not shown as free by the driver: an export or an import elsewhere has it.
+    /// Of `freed`, not shown as free by the driver: another holder (an export, an import) has it, or another process took it.
     pub missing: usize,
 }
 

@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "takes memory back by address")]
 
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,6 +27,11 @@ use crate::allocator::{
 use crate::error::{Error, OutOfMemoryObserver, Result};
 use crate::ipc::{ShareableHandle, legacy};
 use crate::lock::lock;
+
+thread_local! {
+    /// The thread is in an observer, and no observer is told of what it asks for, of the functions or in a pool.
+    static OBSERVED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// An allocator of two functions. It is initialised, for no device yet, as PyTorch's.
 ///
@@ -267,6 +274,13 @@ impl CudaAllocator for PluggableAllocator {
     }
 
     fn attach_out_of_memory_observer(&self, observer: OutOfMemoryObserver) -> Result<()> {
+        let observer: OutOfMemoryObserver = Arc::new(move |report| {
+            if !OBSERVED.replace(true) {
+                let told = catch_unwind(AssertUnwindSafe(|| observer(report)));
+                OBSERVED.set(false);
+                told.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+        });
         self.inner.native.attach_out_of_memory_observer(Arc::clone(&observer))?;
         lock(&self.inner.observers).push(observer);
         Ok(())

@@ -1,6 +1,5 @@
 //! How memory comes from the program's functions and goes back, and how much may be held of it and private pools together.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUdeviceptr;
@@ -17,11 +16,6 @@ use crate::lock::lock;
 
 /// Requests are smaller, as PyTorch's.
 const MOST: usize = 1 << 60;
-
-thread_local! {
-    /// The thread is in an observer, and no observer is told of what it asks for.
-    static OBSERVED: Cell<bool> = const { Cell::new(false) };
-}
 
 impl Program {
     /// Asks `alloc`, within the fraction. 0 if there is no memory.
@@ -202,10 +196,8 @@ impl Inner {
             let points = state.freed.iter().filter_map(|freed| freed.points.clone());
             points.flatten().collect::<Vec<_>>()
         });
-        for point in points {
-            // Whatever a wait says, what has not ended is found out by the poll.
-            let _ = point.wait();
-        }
+        // Whatever a wait says, what has not ended is found out by the poll.
+        points.iter().for_each(|point| _ = point.wait());
         // The request goes on without what is refused here.
         let _ = self.empty();
     }
@@ -243,11 +235,7 @@ impl Inner {
         let stream = stream.as_raw() as usize as u64;
         found.caching.history().tell(Action::Oom, free, requested as u64, stream, MempoolId::NONE, None);
         let observers = lock(&self.observers).clone();
-        if !OBSERVED.replace(true) {
-            let told = catch_unwind(AssertUnwindSafe(|| observers.iter().for_each(|tell| tell(&report))));
-            OBSERVED.set(false);
-            told.unwrap_or_else(|panic| resume_unwind(panic));
-        }
+        observers.iter().for_each(|tell| tell(&report));
         Ok(Error::OutOfMemory(Box::new(report)))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cuda_mem_torch::abi::*;
 use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::sys::CUresult;
-use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{Event, Stream};
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::cuda_mem_core::{DeviceBuffer, Event, Stream};
 
 use super::gate::Gate;
 use super::support::*;
@@ -401,6 +401,29 @@ fn who_hears_of_a_failed_wait_may_ask_for_plain_memory() {
     assert_ne!(ended.recv_timeout(LIMIT), Err(mpsc::RecvTimeoutError::Timeout), "it waits for ever");
     asks.join().unwrap();
     cuda_mem_torch_plain_reset();
+}
+
+/// As with every allocation: in a process that has only these, nothing else releases it.
+#[test]
+fn plain_functions_release_what_was_put_off() {
+    let _turn = turn();
+    let allocates = || {
+        // SAFETY: a size.
+        let block = unsafe { cuda_mem_torch_alloc(MIB, 0, null_mut()) };
+        // SAFETY: nothing uses it.
+        unsafe { cuda_mem_torch_free(block, MIB, 0, null_mut()) };
+    };
+    let functions: [fn(); 2] = [allocates, || cuda_mem_torch_plain_reset()];
+    let stream = new_stream();
+    for function in functions {
+        let buffer = DeviceBuffer::<u8>::uninit(stream, 100).unwrap();
+        begin_capture(stream);
+        // The driver takes it when the capture has ended.
+        drop(buffer);
+        end_capture(stream);
+        let asked = calls(function);
+        assert!(asked.iter().any(|call| call.starts_with("cuMemFreeAsync")), "{asked:?}");
+    }
 }
 
 /// Another thread allocates on another device while one waits for its own.

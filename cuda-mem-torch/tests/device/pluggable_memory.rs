@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::MempoolId;
+use cuda_mem_torch::cuda_mem_ipc::cuda_mem_pool::segments::Filter;
 use cuda_mem_torch::{CudaAllocator, Error, MemPool};
 
 use crate::common::World;
@@ -171,8 +173,10 @@ fn a_request_goes_on_without_what_free_refuses() {
     program.refuse_free();
     let served = thread::scope(|scope| {
         let asks = scope.spawn(|| allocator.malloc(8 * MIB, device, &stream));
-        // By then it waits for the side stream.
-        thread::sleep(Duration::from_millis(50));
+        // From then on it waits for the side stream, and its poll is over.
+        while allocator.device_stats(device).unwrap().num_alloc_retries == 0 && !asks.is_finished() {
+            thread::yield_now();
+        }
         gate.open();
         asks.join().unwrap().unwrap()
     });
@@ -221,6 +225,35 @@ fn an_observer_may_ask_for_more_than_there_is() {
         assert_eq!(told.load(Ordering::Relaxed), times);
     }
     assert_eq!(allocator.device_stats(device).unwrap().num_ooms, 4);
+}
+
+/// Private pools have their memory from a caching allocator, which has the same observers.
+#[test]
+fn an_observer_hears_once_of_a_request_also_if_it_asks_elsewhere() {
+    let world = World::new();
+    let (program, device, id) = (Program::new(), world.context.device(), MempoolId::for_user());
+    let allocator = program.allocator(&world);
+    program.limit(Some(0));
+    let [plain, pooled] = [world.new_stream(), world.new_stream()];
+    allocator.create_or_incref_pool(device, id, None).unwrap();
+    allocator.begin_allocate_to_pool(device, id, Filter::stream(pooled.id().as_raw())).unwrap();
+    let told = Arc::new(AtomicUsize::new(0));
+    let (asked, count) = (Arc::downgrade(&allocator), Arc::clone(&told));
+    let streams = [plain.clone(), pooled.clone()];
+    let attached = allocator.attach_out_of_memory_observer(Arc::new(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let allocator = asked.upgrade().unwrap();
+        for stream in &streams {
+            assert!(allocator.malloc(MIB, device, stream).unwrap_err().is_out_of_memory());
+        }
+    }));
+    attached.unwrap();
+    for (stream, times) in [(&plain, 1), (&pooled, 2)] {
+        assert!(allocator.malloc(MIB, device, stream).unwrap_err().is_out_of_memory());
+        assert_eq!(told.load(Ordering::Relaxed), times);
+    }
+    allocator.end_allocate_to_pool(device, id).unwrap();
+    (0..2).for_each(|_| allocator.release_pool(device, id).unwrap());
 }
 
 #[test]

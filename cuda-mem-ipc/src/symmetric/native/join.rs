@@ -13,7 +13,7 @@ use super::{Group, GroupOptions, words};
 use crate::error::Error as TransportError;
 use crate::memory_file;
 use crate::symmetric::{Error, Result};
-use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid};
+use crate::transport::{Address, Connection, Deadline, Listener, Message, Pending, Poller, peer_pid, until};
 
 /// For what is there already.
 const AT_ONCE: Duration = Duration::ZERO;
@@ -96,9 +96,9 @@ impl<'j> Joining<'j> {
             let address = address(rank).map_err(|source| self.failed(source))?;
             let connection = Connection::connect_soon(&address, &self.options.policy, self.deadline);
             let connection = connection.map_err(|error| match error {
-                TransportError::NotListening { .. } | TransportError::Timeout { .. } => {
-                    self.missing(vec![rank], "join")
-                }
+                TransportError::NotListening { .. }
+                | TransportError::PeerExited { .. }
+                | TransportError::Timeout { .. } => self.missing(vec![rank], "join"),
                 source => Error::Transport { rank, source },
             })?;
             let failed = |source: TransportError| match source {
@@ -240,7 +240,11 @@ impl<'j> Joining<'j> {
                 let descriptor = directory.mapping.as_fd();
                 for (rank, connection) in connections.iter().enumerate() {
                     let Some(connection) = connection else { continue };
-                    let sent = connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
+                    let send = || connection.send(message::DIRECTORY, &[], &[descriptor], self.deadline);
+                    let sent = until(self.deadline, "fewer descriptors were under way", || match send() {
+                        Err(TransportError::TooManyInFlight) if !self.deadline.has_passed() => Ok(false),
+                        sent => sent.map(|()| true),
+                    });
                     sent.map_err(|source| Error::Transport { rank, source })?;
                 }
                 directory

@@ -160,6 +160,8 @@ impl State {
             _ if self.directory.has_left(rank) => return Error::Left { rank },
             error if error.is_gone() => Why::Died,
             error if error.is_timeout() => Why::TimedOut,
+            // Other processes of the user have them under way.
+            TransportError::TooManyInFlight => return self.break_by(self.rank, Why::Failed),
             _ => Why::Unreachable,
         };
         self.break_by(rank, why)

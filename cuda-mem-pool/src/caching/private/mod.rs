@@ -110,8 +110,8 @@ impl Private {
         self.routes.load(Ordering::Relaxed) != 0
     }
 
-    /// The bytes of all blocks that are not free, which the counter has among the others'; and those of segments of pools' own sources, which
-    /// need not be the device's, as tags' are.
+    /// The bytes of all blocks that are not free, which the counter has among the others'. And those of segments that came from pools' own
+    /// sources, but for tags: they need not be the device's.
     pub(super) fn active(&self) -> (usize, usize) {
         let state = lock(&self.state);
         let blocks = state.segments().flat_map(|(_, segment)| segment.blocks());

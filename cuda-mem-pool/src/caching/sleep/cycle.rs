@@ -74,7 +74,7 @@ impl Tag {
         refuse_watchers()?;
         let Some(allocator) = Self::allocator_of(tags)? else { return Ok(Slept::default()) };
         let shared = allocator.shared();
-        shared.refuse_captures("putting a tag to sleep")?;
+        shared.streams.refuse_captures("putting a tag to sleep")?;
         let mut cycles = Self::begin_all(tags, shared)?;
         cycles.iter().for_each(|cycle| shared.private.set_asleep(cycle.tag, true));
         let refuse_others = |states: &[BlockState]| {

@@ -84,7 +84,7 @@ pub struct Slept {
     pub saved: usize,
     /// Ranges that stayed awake.
     pub kept: Vec<Kept>,
-    /// Of `freed`, the bytes that the driver does not show as free: an export or an import elsewhere has them yet.
+    /// Of `freed`, the bytes that the driver does not show as free: another holder (an export, an import) has them, or another process took them.
     pub missing: usize,
     /// Segments that the driver refused to unmap, which stay awake and can be put to sleep later, or whose memory it refused to take, which
     /// sleep.

@@ -24,7 +24,7 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) policy: Policy,
     /// The most bytes that may be held, here and elsewhere.
     limit: usize,
-    /// The bytes that others hold of the limit, and of the device. Handles keep their size for it: of several sizes none serves another's gaps.
+    /// The bytes that private pools hold of the limit. Handles shrink only where these leave about half: no size serves another's gaps.
     pub(crate) elsewhere: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
@@ -172,8 +172,8 @@ impl<B: Backend> PageSource<B> {
         let others: BTreeSet<usize> =
             self.memory.ranges_of(heap).map(|range| range.unit).filter(|other| *other != unit).collect();
         // What is free moves before the reserve is used, of whichever size it is.
-        let rounds = [Headroom { last: headroom.first, ..headroom }, headroom];
-        for headroom in rounds.into_iter().skip(usize::from(others.is_empty())) {
+        let skips = usize::from(others.is_empty() || headroom.first == headroom.last);
+        for headroom in [Headroom { last: headroom.first, ..headroom }, headroom].into_iter().skip(skips) {
             for unit in [unit].into_iter().chain(others.iter().rev().copied()) {
                 match self.grow_by(unit, heap, heaps, (wanted, headroom)) {
                     Err(GrowError::OutOfMemory) => {}

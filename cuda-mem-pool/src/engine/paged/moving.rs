@@ -88,7 +88,7 @@ impl<B: Backend> PageSource<B> {
         Plan { heap, window, handles: free, filled: Vec::new(), came: false }
     }
 
-    /// Gets the handles that a window lacks and maps them. False if there are not enough.
+    /// Gets the handles that a window lacks and maps them. False if the driver makes fewer than there is headroom for.
     pub(super) fn fill(
         &mut self,
         plan: &mut Plan,
@@ -114,7 +114,7 @@ impl<B: Backend> PageSource<B> {
         let missing = lacks.saturating_sub(plan.handles.len());
         plan.handles.extend(unmapped.take(missing).map(|(handle, _)| new(handle)));
         if lacks.saturating_sub(plan.handles.len()) > headroom.last / unit {
-            return Ok(false);
+            return Err(GrowError::OutOfMemory);
         }
         while plan.handles.len() < lacks {
             let Some(handle) = self.make(unit)? else { return Ok(false) };

@@ -27,7 +27,7 @@ impl<B: Backend> Timeline<B> {
             && self.points.back().is_none_or(|(count, _)| *count < now)
             && let Ok(Some(point)) = backend.point(heap)
         {
-            // At most 64: of a heap that wants nothing nobody asks, and a later one says as much.
+            // At most 64, since no point is asked as long as no heap needs its answer. The newest goes: the one behind it says as much, later.
             self.points.truncate(63);
             self.points.push_back((now, point));
         }

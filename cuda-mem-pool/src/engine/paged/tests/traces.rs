@@ -225,6 +225,24 @@ fn what_is_held_tightly_stays_so_however_long_moves_take() {
     assert!(figures.ratio < 1.05 && figures.ooms == 0, "{}", figures.line);
 }
 
+/// What other streams have free and does not suffice is waited for once, whatever sizes of handles there are.
+#[test]
+fn a_request_that_fails_has_its_stream_wait_once() {
+    let mut source = PageSource::new(Model::new(1000, 80 << 30), Policy::for_memory(80 << 30), 80 << 30);
+    let mut heaps: BTreeMap<u32, StreamHeap> = (0..2).map(|heap| (heap, StreamHeap::new())).collect();
+    let wanted = |size: usize| Wanted { size, unused: 0, peak: 64 << 20 };
+    // A handle of 6 MiB.
+    source.set_limit(3 << 30);
+    source.grow(0, &mut AllHeaps(&mut heaps, &NoIndex), wanted(6 << 20)).unwrap();
+    // Ten of 2 MiB, which the other stream may still use, and room for two more.
+    source.set_limit(30 << 20);
+    let freed = source.grow(1, &mut AllHeaps(&mut heaps, &NoIndex), wanted(20 << 20)).unwrap();
+    heaps.get_mut(&1).unwrap().free(freed.number, &NoIndex).unwrap();
+    let refused = source.grow(0, &mut AllHeaps(&mut heaps, &NoIndex), wanted(30 << 20));
+    assert_eq!(refused.unwrap_err(), GrowError::OutOfMemory);
+    assert_eq!(source.backend.waits, 1);
+}
+
 /// What is held of a short trace, and that no byte belongs to two blocks, without a limit and close to what is in use.
 #[test]
 fn a_recorded_program_is_held_and_never_twice() {
