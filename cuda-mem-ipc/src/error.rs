@@ -46,9 +46,7 @@ pub enum Error {
     #[error("made in process {made_in}, used in {here}: a forked child makes connections of its own")]
     Forked { made_in: u32, here: u32 },
     /// The peer ended, or ended the connection, before the work was done that was waited for.
-    #[error(
-        "process {pid} ended, or its connection, before its work on the memory was done: do not use the bytes"
-    )]
+    #[error("process {pid} or its connection ended before its work was done: do not use the bytes")]
     PeerDied { pid: u32 },
     /// No more streams may wait for fences that the peer has not reached: streams that wait hold up others.
     #[error("{most} streams wait for process {pid}, no more may: synchronize with a deadline, or use fewer")]

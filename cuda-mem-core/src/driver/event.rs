@@ -123,7 +123,7 @@ impl Event {
     pub fn elapsed_since(&self, earlier: &Self) -> Result<Duration> {
         refuse_forked()?;
         self.context.expect_same(&earlier.context, "the earlier event")?;
-        if *self.is_captured() || *earlier.is_captured() {
+        if [self, earlier].into_iter().any(|event| *event.is_captured()) {
             return Err(Error::Capturing { call: "Event::elapsed_since" });
         }
         let (driver, mut milliseconds) = (self.context.driver(), 0.0f32);

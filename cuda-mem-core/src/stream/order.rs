@@ -69,7 +69,7 @@ impl Stream {
     ///
     /// # Capture
     ///
-    /// The stream captures afterwards. An event of no capture is waited for as by [`Stream::wait`], which ends a capture of this stream.
+    /// The stream captures afterwards. An event of no capture is waited for, which ends a capture of this stream: [`Stream::wait`] refuses that.
     ///
     /// # Errors
     ///

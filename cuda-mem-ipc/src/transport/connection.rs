@@ -97,18 +97,20 @@ impl Connection {
 
     /// As [`connect`](Self::connect), to a listener that may not be there yet, or whose process has ended.
     pub(crate) fn connect_soon(address: &Address, policy: &PeerPolicy, deadline: Deadline) -> Result<Self> {
-        let mut ended = None;
+        let mut ended: Option<(_, Error)> = None;
         loop {
             // Its forked children may have its queue, where a connection keeps its place for good: one for each socket file.
             let file = address.directory().and_then(|at| at.join(address.name()).symlink_metadata().ok());
             let file = file.map(|file| (file.ino(), file.ctime(), file.ctime_nsec()));
-            if ended.is_none() || ended != file || deadline.has_passed() {
-                match Self::connect(address, policy, deadline) {
-                    Err(Error::NotListening { .. }) if !deadline.has_passed() => {}
-                    Err(Error::PeerExited { .. }) if !deadline.has_passed() => ended = file,
+            ended = match ended.take().filter(|(at, _)| file.is_some() && file == *at) {
+                Some((_, error)) if deadline.has_passed() => return Err(error),
+                None => match Self::connect(address, policy, deadline) {
+                    Err(Error::NotListening { .. }) if !deadline.has_passed() => None,
+                    Err(error @ Error::PeerExited { .. }) if !deadline.has_passed() => Some((file, error)),
                     connection => return connection,
-                }
-            }
+                },
+                known => known,
+            };
             thread::sleep(PAUSE);
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct PageSource<B: Backend> {
     pub(super) policy: Policy,
     /// The most bytes that may be held, here and elsewhere.
     limit: usize,
-    /// The bytes that private pools hold of the limit. Handles shrink only where these leave about half: no size serves another's gaps.
+    /// The bytes that private pools hold of the limit. Handles shrink only where half their size suits what is left: no size serves another's gaps.
     pub(crate) elsewhere: usize,
     total: u64,
     pub(super) timelines: BTreeMap<u32, Timeline<B>>,
@@ -213,9 +213,6 @@ impl<B: Backend> PageSource<B> {
                     }
                     self.give_up(plan, heaps);
                     filled?;
-                    if headroom.last == 0 {
-                        return Err(GrowError::OutOfMemory);
-                    }
                     // The driver refuses: what there is has to do.
                     headroom = Headroom { first: 0, last: 0, ..headroom };
                 }
