@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 
 use super::backend::Backend;
 
+/// The most points of a stream. They are asked only when some heap needs an answer, so there would be more and more without a bound.
+const MOST: usize = 64;
+
 /// The points that were made in one stream, oldest first, each behind the frees up to a count.
 #[derive(Debug)]
 pub(super) struct Timeline<B: Backend> {
@@ -27,8 +30,8 @@ impl<B: Backend> Timeline<B> {
             && self.points.back().is_none_or(|(count, _)| *count < now)
             && let Ok(Some(point)) = backend.point(heap)
         {
-            // At most 64, since no point is asked as long as no heap needs its answer. The newest goes: the one behind it says as much, later.
-            self.points.truncate(63);
+            // The newest goes: the one behind it says as much, later.
+            self.points.truncate(MOST - 1);
             self.points.push_back((now, point));
         }
     }
